@@ -1,0 +1,371 @@
+//! What can be typed.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::CliError;
+use crate::config::{self, DATASET, IGNORED, KEYS, Layer, Resolved};
+use crate::data::TokenizerKind;
+use crate::gpu::{DeviceChoice, DeviceError};
+use crate::ops::OpsMode;
+
+/// Train GPT-2 on the graphics card you already own.
+#[derive(Debug, Parser)]
+#[command(name = "wgpt", version, arg_required_else_help = true, max_term_width = 100)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Subcommands,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Global {
+    /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], gl[:N] or cuda[:N]
+    #[arg(long, global = true, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Debugging: which implementation of the ops runs, auto or reference
+    #[arg(long, global = true, value_name = "MODE")]
+    ops: Option<String>,
+    /// Say more; twice for details of the libraries below
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+impl Global {
+    /// The flag, else `WGPT_DEVICE`, else auto.
+    pub fn device(&self) -> Result<DeviceChoice, DeviceError> {
+        match flag_or_variable(self.device.as_deref(), "WGPT_DEVICE") {
+            Some(name) => name.parse(),
+            None => Ok(DeviceChoice::Auto),
+        }
+    }
+
+    /// The flag, else `WGPT_OPS`, else auto.
+    pub fn ops(&self) -> Result<OpsMode, CliError> {
+        match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
+            None | Some("auto") => Ok(OpsMode::Auto),
+            Some("reference") => Ok(OpsMode::Reference),
+            Some(other) => Err(CliError::Usage {
+                what: format!("`{other}` is no implementation of the ops"),
+                hint: "--ops takes auto or reference",
+            }),
+        }
+    }
+}
+
+fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
+    let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
+    flag.map(str::to_string).or_else(set)
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Subcommands {
+    /// Train a model, or continue a run
+    Train(TrainArgs),
+    /// Turn text files into tokens to train on
+    Prepare(PrepareArgs),
+    /// Let a model write
+    Sample(SampleArgs),
+    /// Measure a model's loss on data
+    Eval(EvalArgs),
+    /// Write a model as a Hugging Face GPT-2 folder
+    Export(ConvertArgs),
+    /// Read nanoGPT's ckpt.pt or a GPT-2 folder, write a folder to sample and fine-tune from
+    Import(ConvertArgs),
+    /// List the devices that can be used
+    Devices(DevicesArgs),
+    /// Write, show or check a configuration
+    Config(ConfigArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TrainArgs {
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// The run folder; a fresh one below out/ if not given
+    #[arg(long, value_name = "DIR")]
+    pub run: Option<PathBuf>,
+    /// Continue from the run's newest checkpoint
+    #[arg(long)]
+    pub resume: bool,
+    /// Print one JSON event a line, and read commands from stdin
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PrepareArgs {
+    /// Files or folders: .txt, .jsonl, .parquet, and .gz or .zst of the text kinds
+    #[arg(required = true, value_name = "INPUT")]
+    pub inputs: Vec<PathBuf>,
+    /// The data folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// gpt2, char or byte
+    #[arg(long, default_value = "gpt2", value_parser = parse_tokenizer)]
+    pub tokenizer: TokenizerKind,
+    /// The field of .jsonl and the column of .parquet that holds the text
+    #[arg(long, default_value = "text", value_name = "NAME")]
+    pub text_field: String,
+    /// The share of the text that is kept for validation
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
+    pub val_fraction: f64,
+    /// Which documents are kept for validation
+    #[arg(long, default_value_t = 1337)]
+    pub seed: u64,
+    /// Replace a folder that holds data already
+    #[arg(long)]
+    pub force: bool,
+}
+
+fn parse_tokenizer(name: &str) -> Result<TokenizerKind, String> {
+    name.parse().map_err(|error: crate::data::DataError| error.to_string())
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SampleArgs {
+    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    pub model: PathBuf,
+    /// What to continue; FILE:path reads it from a file
+    #[arg(long, default_value = "\n", hide_default_value = true, value_name = "TEXT")]
+    pub start: String,
+    /// How many texts
+    #[arg(long, alias = "num_samples", default_value_t = 1, value_name = "N")]
+    pub num_samples: u32,
+    /// Tokens of each text
+    #[arg(long, alias = "max_new_tokens", default_value_t = 500, value_name = "N")]
+    pub max_new_tokens: u32,
+    /// Below 1 is more careful, above 1 wilder, 0 always the most likely token
+    #[arg(long, default_value_t = 0.8, value_name = "X")]
+    pub temperature: f64,
+    /// Draw only from this many of the most likely tokens; 0 = all
+    #[arg(long, alias = "top_k", default_value_t = 200, value_name = "N")]
+    pub top_k: usize,
+    /// Another seed, another text
+    #[arg(long, default_value_t = 1337)]
+    pub seed: u64,
+    /// A data folder to take the tokenizer from, for models that bring none
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EvalArgs {
+    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    pub model: PathBuf,
+    /// The data; of a run, what it was trained on if not given
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+    /// At most this many windows of each split, evenly spread; 0 = all of it
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub windows: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ConvertArgs {
+    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    pub model: PathBuf,
+    /// The folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DevicesArgs {
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ConfigArgs {
+    #[command(subcommand)]
+    pub action: ConfigAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigAction {
+    /// Print a configuration file with every key explained
+    Init(ConfigSource),
+    /// Print the resolved values and where each comes from
+    Show(ConfigSource),
+    /// Say whether a configuration is valid
+    Check(ConfigSource),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Prints a completion script.
+pub(super) fn completions(shell: Shell) {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
+    // Nobody may be reading any more (`| head`): that is no failure.
+    let _ = std::io::stdout().write_all(&script);
+}
+
+/// Where a configuration is typed.
+#[derive(Debug, Args)]
+pub(super) struct ConfigSource {
+    /// A TOML file, or a nanoGPT .py file (read, not executed)
+    #[arg(value_name = "CONFIG")]
+    pub file: Option<PathBuf>,
+    /// gpt2, gpt2-medium, gpt2-large, gpt2-xl, shakespeare-char or demo
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    #[command(flatten)]
+    pub flags: ConfigFlags,
+}
+
+impl ConfigSource {
+    /// Puts defaults, preset, file, environment and flags on each other. `saved` is the file to
+    /// read where none was typed.
+    pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
+        let mut layers = Vec::new();
+        if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
+            layers.push(Layer::preset(&name)?);
+        }
+        if let Some(path) = self.file.as_deref().or(saved) {
+            layers.push(read_layer(path)?);
+        }
+        // Variables that are not UTF-8 are none of ours.
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        layers.push(Layer::environment(variables)?);
+        layers.push(Layer::flags(self.flags.typed)?);
+        Ok(config::resolve(layers)?)
+    }
+
+    /// A short name for what is configured.
+    pub fn name(&self) -> String {
+        let preset = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET");
+        let stem = || Some(self.file.as_ref()?.file_stem()?.to_string_lossy().into_owned());
+        stem().or(preset).unwrap_or_else(|| "run".into())
+    }
+}
+
+fn read_layer(path: &Path) -> Result<Layer, CliError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| CliError::File { path: path.to_path_buf(), source })?;
+    Ok(match path.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => Layer::python(&name, &text)?,
+        Some("toml") => Layer::toml(&name, &text)?,
+        _ => {
+            return Err(CliError::Usage {
+                what: format!("{name}: neither .toml nor .py"),
+                hint: "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
+                       writes one",
+            });
+        }
+    })
+}
+
+/// The flags `--key=value` of every key in the configuration's one table, nanoGPT's spelling and
+/// the one with dashes.
+#[derive(Debug, Default)]
+pub(super) struct ConfigFlags {
+    typed: Vec<(String, String)>,
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.name).chain([DATASET.name])
+}
+
+impl Args for ConfigFlags {
+    fn augment_args(mut command: Command) -> Command {
+        for key in KEYS.iter().chain([DATASET]) {
+            let help = match key.default {
+                "" | "\n" => key.help.to_string(),
+                default => format!("{} [default: {default}]", key.help),
+            };
+            let mut arg = Arg::new(key.name)
+                .long(key.name)
+                .value_name("VALUE")
+                .help(help)
+                .help_heading(key.group)
+                .allow_negative_numbers(true)
+                .overrides_with(key.name);
+            if key.name.contains('_') {
+                arg = arg.alias(key.name.replace('_', "-"));
+            }
+            command = command.arg(arg);
+        }
+        // nanoGPT's flags that have no meaning here are taken and warned about. `--device` is ours.
+        let wandb = ["wandb_log", "wandb_project", "wandb_run_name"];
+        let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
+        for name in ignored.filter(|name| *name != "device").chain(wandb) {
+            command = command.arg(Arg::new(name).long(name).hide(true));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ConfigFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let wandb = ["wandb_log", "wandb_project", "wandb_run_name"];
+        let ignored = IGNORED.iter().map(|key| key.name).chain(wandb);
+        for name in names().chain(ignored) {
+            // `device` is a global flag of another type, `wandb_*` no flag at all.
+            let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
+            if name != "device" {
+                self.typed.push((name.to_string(), value.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(line: &str) -> Vec<(String, String)> {
+        let words =
+            ["wgpt", "train"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
+        match Arguments::try_parse_from(words).unwrap().command {
+            Subcommands::Train(args) => args.source.flags.typed,
+            _ => panic!("not train"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn both_spellings_of_a_key_are_read() {
+        let want = vec![("batch_size".to_string(), "8".to_string())];
+        for line in ["--batch_size=8", "--batch-size 8", "--batch_size=4 --batch-size=8"] {
+            assert_eq!(flags(line), want, "{line}");
+        }
+        assert_eq!(flags("--compile=False --wandb_log=True --device cpu").len(), 2);
+    }
+}

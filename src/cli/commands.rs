@@ -1,0 +1,298 @@
+//! The commands that are one library call and some output.
+
+use std::io::Write;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::CliError;
+use super::args::{
+    ConfigAction, ConfigArgs, ConvertArgs, DevicesArgs, EvalArgs, Global, PrepareArgs, SampleArgs,
+};
+use crate::config::KEYS;
+use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer};
+use crate::gpu::{self, DeviceChoice, OpenDevice};
+use crate::model::{SampleOptions, Sampler};
+use crate::train::{Evaluation, ModelSource, TrainError, mean_loss};
+
+/// A line of output. Nobody may be reading any more (`| head`): that is no failure.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+/// `wgpt prepare`.
+pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
+    let options = PrepareOptions {
+        tokenizer: args.tokenizer,
+        text_field: args.text_field,
+        val_fraction: args.val_fraction,
+        seed: args.seed,
+        force: args.force,
+        threads: None,
+    };
+    let bar = if global.quiet { ProgressBar::hidden() } else { bytes_bar() };
+    let mut skipped = 0;
+    let mut show = |progress: PrepareProgress| {
+        skipped = progress.skipped_files;
+        bar.set_length(progress.bytes_total);
+        bar.set_position(progress.bytes_read);
+        bar.set_message(match progress.phase {
+            Phase::Survey => "reading".to_string(),
+            Phase::Tokenize | Phase::Done => format!("{} tokens", progress.tokens),
+        });
+    };
+    let meta = data::prepare(&args.inputs, &args.output, &options, &mut show)?;
+    bar.finish_and_clear();
+    if skipped > 0 {
+        eprintln!("warning: {skipped} files of other kinds were left out");
+    }
+    say!(
+        "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
+        args.output.display(),
+        meta.train_tokens,
+        meta.val_tokens,
+        meta.vocab_size,
+        options.tokenizer,
+    );
+    Ok(())
+}
+
+fn bytes_bar() -> ProgressBar {
+    let style = "{elapsed_precise} [{bar:30}] {bytes}/{total_bytes}, {eta} left, {msg}";
+    let style =
+        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style.progress_chars("=> "))
+}
+
+/// `wgpt sample`.
+pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> {
+    let source = ModelSource::open(&args.model)?;
+    let tokenizer = tokenizer(&source, args.data.as_deref())?;
+    let start = match args.start.strip_prefix("FILE:") {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| CliError::File { path: path.into(), source: error })?,
+        None => args.start,
+    };
+    let prompt = tokenizer.encode_prompt(&start)?;
+    if prompt.is_empty() {
+        return Err(CliError::Usage {
+            what: "an empty prompt: there is nothing to continue".into(),
+            hint: "give --start at least one character",
+        });
+    }
+    if !args.temperature.is_finite() || args.temperature < 0.0 {
+        return Err(CliError::Usage {
+            what: format!("a temperature of {}", args.temperature),
+            hint: "--temperature takes a number from 0 up, 0.8 to begin with",
+        });
+    }
+    let device = open(global)?;
+    let model = source.model(&device.device)?;
+    let mut out = std::io::stdout().lock();
+    for number in 0..args.num_samples {
+        let options = SampleOptions {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            seed: args.seed.wrapping_add(u64::from(number)),
+        };
+        let mut sampler = Sampler::new(&model, &prompt, options);
+        let mut write = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        write(&start).map_err(CliError::Output)?;
+        let mut tokens = Vec::new();
+        let mut shown = 0;
+        for _ in 0..args.max_new_tokens {
+            tokens.push(sampler.next_token());
+            let text = tokenizer.decode(&tokens);
+            // The end may be half a character, which the next token completes.
+            let whole = text.trim_end_matches('\u{fffd}').len();
+            if whole > shown {
+                write(&text[shown..whole]).map_err(CliError::Output)?;
+                shown = whole;
+            }
+        }
+        write("\n---------------\n").map_err(CliError::Output)?;
+    }
+    Ok(())
+}
+
+fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliError> {
+    let from_data = match data {
+        Some(data) => Dataset::open(data, 1)?.tokenizer,
+        None => None,
+    };
+    let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
+        return Err(CliError::Usage {
+            what: format!("{}: nothing says which tokens the model uses", source.path.display()),
+            hint: "give the data folder that it was trained on with --data",
+        });
+    };
+    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
+    if have > need {
+        return Err(CliError::Usage {
+            what: format!("the tokenizer has {have} tokens, the model {need}"),
+            hint: "give the data folder that the model was trained on with --data",
+        });
+    }
+    Ok(tokenizer)
+}
+
+fn open(global: &Global) -> Result<OpenDevice, CliError> {
+    let device = gpu::open(global.device()?)?;
+    if global.verbose > 0 {
+        eprintln!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+    }
+    Ok(device)
+}
+
+/// `wgpt eval`.
+pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
+    let source = ModelSource::open(&args.model)?;
+    let of_run = || source.state.as_ref().map(|state| state.config.data.clone());
+    let Some(data) = args.data.or_else(of_run) else {
+        return Err(CliError::Usage {
+            what: "nothing says which data to measure on".into(),
+            hint: "give a data folder with --data",
+        });
+    };
+    let architecture = &source.architecture;
+    let dataset = Dataset::open(&data, architecture.block_size as u64)?;
+    if dataset.vocab_size as usize > architecture.vocab_size {
+        return Err(CliError::Usage {
+            what: format!(
+                "the data has {} tokens, the model {}",
+                dataset.vocab_size, architecture.vocab_size
+            ),
+            hint: "prepare the data with the model's tokenizer",
+        });
+    }
+    let device = open(global)?;
+    let model = source.model(&device.device)?;
+    let evaluation = Evaluation { sequences: 8, chunk: 256, mode: global.ops()? };
+    let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
+    let loss = |split| mean_loss(&model, &dataset, split, wanted, &evaluation);
+    let (train, val) = match args.windows {
+        // All of the training split can take hours; the validation split is what is asked for.
+        0 => (None, loss(&dataset.val)?),
+        _ => (Some(loss(&dataset.train)?), loss(&dataset.val)?),
+    };
+    if args.json {
+        let object = json!({
+            "train_loss": train, "val_loss": val, "val_perplexity": val.exp(),
+            "entropy_floor": dataset.entropy_floor,
+        });
+        say!("{object}");
+        return Ok(());
+    }
+    if let Some(train) = train {
+        say!("train loss {train:.4}, perplexity {:.2}", train.exp());
+    }
+    say!("val loss {val:.4}, perplexity {:.2}", val.exp());
+    if let Some(floor) = dataset.entropy_floor {
+        say!("no model can get below {floor:.4} on this data");
+    }
+    Ok(())
+}
+
+/// `wgpt export`: whatever can be loaded, as a Hugging Face folder.
+pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
+    let source = ModelSource::open(&args.model)?;
+    convert(&source, &args.output)?;
+    say!("{} -> {}", source.path.display(), args.output.display());
+    Ok(())
+}
+
+/// `wgpt import`: the same folder, to be sampled, exported and trained from.
+pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
+    let source = ModelSource::open(&args.model)?;
+    convert(&source, &args.output)?;
+    let millions = source.architecture.parameters() as f64 / 1e6;
+    say!(
+        "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
+        source.path.display(),
+        args.output.display(),
+    );
+    Ok(())
+}
+
+fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
+    let cpu: DeviceChoice = "cpu".parse()?;
+    let model = source.model(&gpu::open(cpu)?.device)?;
+    if output.join(crate::model::WEIGHTS_FILE).exists() {
+        return Err(CliError::Usage {
+            what: format!("{}: there is a model in this folder already", output.display()),
+            hint: "give another folder with -o",
+        });
+    }
+    std::fs::create_dir_all(output)
+        .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
+    let result = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
+    Ok(result.map_err(TrainError::from)?)
+}
+
+/// `wgpt devices`.
+pub(super) fn devices(args: DevicesArgs) {
+    let devices = gpu::devices();
+    if args.json {
+        let rows: Vec<_> = devices
+            .iter()
+            .map(|device| {
+                json!({
+                    "id": device.id.to_string(),
+                    "name": device.name,
+                    "backend": device.id.backend,
+                    "kind": device.kind,
+                    "driver": device.driver,
+                    "max_binding_bytes": device.max_binding,
+                })
+            })
+            .collect();
+        say!("{}", json!(rows));
+        return;
+    }
+    let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or(0);
+    say!("{:<10} {:<width$} {:<11} {:>9}  driver", "device", "name", "kind", "binding");
+    for device in &devices {
+        let binding = match device.max_binding {
+            Some(bytes) => format!("{} MiB", bytes >> 20),
+            None => "any".to_string(),
+        };
+        let (id, kind) = (device.id.to_string(), device.kind.to_string());
+        say!("{id:<10} {:<width$} {kind:<11} {binding:>9}  {}", device.name, device.driver);
+    }
+}
+
+/// `wgpt config`.
+pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
+    match args.action {
+        ConfigAction::Init(source) => {
+            say!("{}", source.resolve(None)?.config.to_toml().trim_end());
+        }
+        ConfigAction::Show(source) => {
+            let resolved = source.resolve(None)?;
+            let text = resolved.config.to_toml();
+            for key in KEYS {
+                let line = text.lines().find(|line| line.starts_with(&format!("{} = ", key.name)));
+                let value = line.and_then(|line| line.split("  # ").next()).unwrap_or(key.name);
+                let place = resolved.places.get(key.name);
+                let place = place.map_or_else(String::new, ToString::to_string);
+                say!("{:<40} {place}", value.trim_end());
+            }
+            warn(&resolved.warnings);
+        }
+        ConfigAction::Check(source) => {
+            let resolved = source.resolve(None)?;
+            warn(&resolved.warnings);
+            say!("ok");
+        }
+    }
+    Ok(())
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}

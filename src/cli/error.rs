@@ -1,0 +1,77 @@
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::config::ConfigError;
+use crate::data::DataError;
+use crate::gpu::DeviceError;
+use crate::train::TrainError;
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// Training, or what it reads and writes.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The command was given something that it cannot use.
+    #[error("{what}")]
+    Usage {
+        /// What, and why.
+        what: String,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// Nobody reads stdout any more, or the terminal is gone.
+    #[error("cannot write the output: {0}")]
+    Output(std::io::Error),
+    /// The system refused to tell of signals.
+    #[error("cannot listen for signals: {0}")]
+    Signals(std::io::Error),
+}
+
+impl CliError {
+    /// The exit code of the process.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Train(error) => error.exit_code(),
+            CliError::Usage { .. } | CliError::File { .. } => 2,
+            CliError::Output(_) | CliError::Signals(_) => 1,
+        }
+    }
+
+    /// What to do next; empty where the text already says it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            CliError::Train(error) => error.hint(),
+            CliError::Usage { hint, .. } => hint,
+            CliError::File { .. } => "check that the path exists and that you may use it",
+            CliError::Output(_) | CliError::Signals(_) => "",
+        }
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        CliError::Train(error.into())
+    }
+}
+
+impl From<DataError> for CliError {
+    fn from(error: DataError) -> Self {
+        CliError::Train(error.into())
+    }
+}
+
+impl From<DeviceError> for CliError {
+    fn from(error: DeviceError) -> Self {
+        CliError::Train(error.into())
+    }
+}

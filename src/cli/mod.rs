@@ -1,0 +1,91 @@
+//! The command line: what was typed -> a library call -> text, bars or JSON lines.
+//!
+//! stdout is data, stderr is talk.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod commands;
+mod error;
+mod report;
+mod train;
+
+use args::{Arguments, Subcommands};
+pub use error::CliError;
+
+/// Runs the command line of this process; gives its exit code.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse_from(headless_as_train(std::env::args_os())) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // clap's own exit codes: 0 for help and version, 2 for usage.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    start_logging(arguments.global.verbose, arguments.global.quiet);
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let hint = error.hint();
+            if !hint.is_empty() {
+                eprintln!("  hint: {hint}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// `--headless` is another spelling of `train`.
+fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let program: Vec<OsString> = args.by_ref().take(1).collect();
+    let rest: Vec<OsString> = args.collect();
+    let headless = rest.iter().any(|arg| arg == "--headless");
+    let train = headless.then(|| OsString::from("train"));
+    let rest = rest.into_iter().filter(|arg| arg != "--headless");
+    program.into_iter().chain(train).chain(rest).collect()
+}
+
+fn start_logging(verbose: u8, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => tracing::Level::ERROR,
+        (false, 0) => tracing::Level::WARN,
+        (false, 1) => tracing::Level::INFO,
+        (false, 2) => tracing::Level::DEBUG,
+        (false, _) => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
+    let global = arguments.global;
+    match arguments.command {
+        Subcommands::Train(args) => return train::run(args, &global),
+        Subcommands::Prepare(args) => commands::prepare(args, &global)?,
+        Subcommands::Sample(args) => commands::sample(args, &global)?,
+        Subcommands::Eval(args) => commands::eval(args, &global)?,
+        Subcommands::Export(args) => commands::export(args)?,
+        Subcommands::Import(args) => commands::import(args)?,
+        Subcommands::Devices(args) => commands::devices(args),
+        Subcommands::Config(args) => commands::config(args)?,
+        Subcommands::Completions(args) => args::completions(args.shell),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headless_is_train() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        let read = |line: &str| headless_as_train(words(line).into_iter());
+        assert_eq!(read("wgpt --headless --preset=demo"), words("wgpt train --preset=demo"));
+        assert_eq!(read("wgpt sample out"), words("wgpt sample out"));
+    }
+}

@@ -1,0 +1,148 @@
+//! `wgpt train`.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::CliError;
+use super::args::{Global, TrainArgs};
+use super::report::Report;
+use crate::config::{Config, InitFrom};
+use crate::gpu;
+use crate::protocol::{Command, Event, StopReason};
+use crate::train::{CONFIG_FILE, Request, Session};
+
+/// Where runs go that were given no folder.
+const RUNS: &str = "out";
+
+pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError> {
+    let json = args.json;
+    let mut report = Report::new(json, global.quiet);
+    let (commands, signal) = listen(json)?;
+    let result = train(args, global, &mut report, &commands);
+    if let (true, Err(error)) = (json, &result) {
+        let (text, hint) = (error.to_string(), error.hint().to_string());
+        report.show(&Event::Error { text, hint });
+    }
+    Ok(match result? {
+        // As a shell reports a process that a signal ended: 130 or 143.
+        StopReason::Stopped => match signal.load(Ordering::SeqCst) {
+            0 => ExitCode::SUCCESS,
+            signal => ExitCode::from(128 + signal as u8),
+        },
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn train(
+    args: TrainArgs,
+    global: &Global,
+    report: &mut Report,
+    commands: &Receiver<Command>,
+) -> Result<StopReason, CliError> {
+    let (choice, mode) = (global.device()?, global.ops()?);
+    let name = args.source.name();
+    let saved = args.run.as_ref().filter(|_| args.resume).map(|run| run.join(CONFIG_FILE));
+    if let Some(missing) = saved.as_ref().filter(|path| !path.exists()) {
+        let run = missing.parent().unwrap_or(missing).display();
+        return Err(CliError::Usage {
+            what: format!("{run}: there is no run to continue"),
+            hint: "give the folder of a run with --run, or leave out --resume",
+        });
+    }
+    let resolved = args.source.resolve(saved.as_deref())?;
+    for text in resolved.warnings {
+        report.show(&Event::Warning { text });
+    }
+    let config = resolved.config;
+    let resume = args.resume || config.init_from == InitFrom::Resume;
+    let run = run_folder(args.run, &config, resume, &name)?;
+    let device = gpu::open(choice)?;
+    if !global.quiet {
+        eprintln!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+    }
+    let mut emit = |event: &Event| report.show(event);
+    let config = Config { out_dir: run.display().to_string(), ..config };
+    let request = Request { config, run: run.clone(), resume, device, mode };
+    let mut session = Session::open(request, &mut emit)?;
+    let reason = session.run(commands)?;
+    drop(session);
+    if !global.quiet {
+        eprintln!("the run lies in {0}; continue it with --resume --run {0}", run.display());
+    }
+    Ok(reason)
+}
+
+/// The folder that was asked for, else a fresh one.
+fn run_folder(
+    typed: Option<PathBuf>,
+    config: &Config,
+    resume: bool,
+    name: &str,
+) -> Result<PathBuf, CliError> {
+    if let Some(run) = typed {
+        return Ok(run);
+    }
+    if !config.out_dir.is_empty() {
+        return Ok(PathBuf::from(&config.out_dir));
+    }
+    if resume {
+        return Err(CliError::Usage {
+            what: "--resume does not say which run".into(),
+            hint: "give its folder with --run",
+        });
+    }
+    let free = (1u32..).map(|number| Path::new(RUNS).join(format!("{name}-{number}")));
+    Ok(free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(RUNS)))
+}
+
+/// Turns signals, and with `stdin` JSON lines on stdin, into commands. The first signal stops the
+/// run with a checkpoint, the second ends the process at once. Also gives the signal that came, 0
+/// for none.
+fn listen(stdin: bool) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError> {
+    let (sender, receiver) = channel();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let armed = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order, so that only the second signal finds the shutdown armed.
+        flag::register_conditional_shutdown(signal, 128 + signal, armed.clone())
+            .and_then(|_| flag::register(signal, armed.clone()))
+            .and_then(|_| flag::register_usize(signal, seen.clone(), signal as usize))
+            .map_err(CliError::Signals)?;
+    }
+    let (stop, first) = (sender.clone(), seen.clone());
+    std::thread::spawn(move || {
+        while first.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        eprintln!("stopping with a checkpoint after this step; once more stops at once");
+        let _ = stop.send(Command::Stop);
+    });
+    if stdin {
+        std::thread::spawn(move || read_commands(&sender));
+    }
+    Ok((receiver, seen))
+}
+
+fn read_commands(sender: &Sender<Command>) {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match serde_json::from_str(&line) {
+            Ok(command) => {
+                if sender.send(command).is_err() {
+                    return;
+                }
+            }
+            Err(error) => eprintln!("warning: no command: {error}"),
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The literals and arithmetic that a nanoGPT config may contain, and that a flag may be typed as.
+//!
+//! ```text
+//! sum     = product (("+" | "-") product)*
+//! product = unary ("*" unary)*
+//! unary   = ("+" | "-")* atom
+//! atom    = number | string | "True" | "False" | "(" sum ")"
+//! ```
+
+use super::value::Value;
+
+/// Nesting beyond this is nobody's config; the limit keeps hostile text from ending the stack.
+const DEEPEST: usize = 32;
+
+/// Evaluates one expression, which may be followed by a comment.
+///
+/// The error says what is wrong as a clause without place, such as "`/` is not supported".
+pub(crate) fn parse(text: &str) -> Result<Value, String> {
+    let mut parser = Parser { rest: text, depth: 0 };
+    let value = parser.sum()?;
+    match parser.peek() {
+        None => Ok(value),
+        Some(found) => Err(unsupported(found, parser.rest)),
+    }
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    /// The next character that is not blank; `None` at the end or at a comment.
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start_matches([' ', '\t']);
+        self.rest.chars().next().filter(|&c| c != '#')
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.rest = &self.rest[wanted.len_utf8()..];
+        }
+        found
+    }
+
+    fn sum(&mut self) -> Result<Value, String> {
+        let mut left = self.product()?;
+        loop {
+            if self.take('+') {
+                left = combine(left, self.product()?, i64::checked_add, |a, b| a + b)?;
+            } else if self.take('-') {
+                left = combine(left, self.product()?, i64::checked_sub, |a, b| a - b)?;
+            } else {
+                return Ok(left);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Result<Value, String> {
+        let mut left = self.unary()?;
+        while self.take('*') {
+            if self.rest.starts_with('*') {
+                return Err("`**` is not supported".into());
+            }
+            left = combine(left, self.unary()?, i64::checked_mul, |a, b| a * b)?;
+        }
+        Ok(left)
+    }
+
+    fn unary(&mut self) -> Result<Value, String> {
+        let mut negative = false;
+        let mut signed = false;
+        while let Some(sign @ ('+' | '-')) = self.peek() {
+            self.take(sign);
+            negative ^= sign == '-';
+            signed = true;
+        }
+        match self.atom()? {
+            value if !signed => Ok(value),
+            Value::Int(value) if negative => {
+                value.checked_neg().map(Value::Int).ok_or_else(overflow)
+            }
+            Value::Float(value) if negative => Ok(Value::Float(-value)),
+            value @ (Value::Int(_) | Value::Float(_)) => Ok(value),
+            _ => Err(NUMBERS_ONLY.into()),
+        }
+    }
+
+    fn atom(&mut self) -> Result<Value, String> {
+        match self.peek() {
+            None => Err("a value is missing".into()),
+            Some('(') => self.parenthesis(),
+            Some(quote @ ('\'' | '"')) => self.string(quote),
+            Some(c) if c.is_ascii_digit() || c == '.' => number(self.word(true)),
+            Some(c) if is_word(c) => match self.word(false) {
+                "True" => Ok(Value::Bool(true)),
+                "False" => Ok(Value::Bool(false)),
+                "None" => Err("`None` means nothing here".into()),
+                word => Err(named(word, self.rest)),
+            },
+            Some(found) => Err(unsupported(found, self.rest)),
+        }
+    }
+
+    fn parenthesis(&mut self) -> Result<Value, String> {
+        if self.depth == DEEPEST {
+            return Err(format!("more than {DEEPEST} parentheses in each other"));
+        }
+        self.take('(');
+        self.depth += 1;
+        let value = self.sum()?;
+        self.depth -= 1;
+        if !self.take(')') {
+            return Err("a `)` is missing, or a list or call is not supported".into());
+        }
+        Ok(value)
+    }
+
+    /// Takes a word, or a number with its point and the sign of its exponent.
+    fn word(&mut self, number: bool) -> &'a str {
+        let mut before = ' ';
+        let end = self.rest.find(|c| {
+            let exponent_sign = number && matches!(before, 'e' | 'E') && matches!(c, '+' | '-');
+            before = c;
+            !(is_word(c) || exponent_sign || (number && c == '.'))
+        });
+        let (word, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        self.rest = rest;
+        word
+    }
+
+    fn string(&mut self, quote: char) -> Result<Value, String> {
+        let mut text = String::new();
+        let mut characters = self.rest.char_indices().skip(1);
+        while let Some((at, c)) = characters.next() {
+            match c {
+                '\\' => text.push(escape(characters.next().map(|(_, c)| c))?),
+                c if c == quote => {
+                    self.rest = &self.rest[at + 1..];
+                    return match self.peek() {
+                        Some('\'' | '"') => {
+                            Err("triple quotes and adjacent strings are not supported".into())
+                        }
+                        _ => Ok(Value::Text(text)),
+                    };
+                }
+                c => text.push(c),
+            }
+        }
+        Err(format!("the string has no closing {quote}"))
+    }
+}
+
+const NUMBERS_ONLY: &str = "only numbers can be added, subtracted and multiplied";
+
+fn overflow() -> String {
+    "the number is too large".into()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The clause for a name: what stands after it tells what was meant.
+fn named(word: &str, rest: &str) -> String {
+    match rest.chars().next() {
+        Some('(') => format!("`{word}(...)` is a call"),
+        Some('\'' | '"') => format!("strings with the prefix `{word}` are not supported"),
+        _ => format!("`{word}` is a name, not a literal"),
+    }
+}
+
+fn unsupported(found: char, rest: &str) -> String {
+    if rest.starts_with("//") {
+        return "`//` is not supported".into();
+    }
+    match found {
+        '[' | '{' | ',' => "lists, tuples and dictionaries are not supported".into(),
+        '=' => "a second `=` is not supported".into(),
+        ';' => "one line holds one assignment, so `;` is not supported".into(),
+        c => format!("`{}` is not supported", c.escape_debug()),
+    }
+}
+
+fn escape(c: Option<char>) -> Result<char, String> {
+    match c {
+        Some('n') => Ok('\n'),
+        Some('t') => Ok('\t'),
+        Some('r') => Ok('\r'),
+        Some(c @ ('\\' | '\'' | '"')) => Ok(c),
+        // Python would read the `\f` of 'data\first' as a form feed without a word.
+        Some(c) => Err(format!("`\\{}` is not supported, double the backslash", c.escape_debug())),
+        None => Err("the string ends in a backslash".into()),
+    }
+}
+
+/// Reads a decimal number as Python does: `_` only between digits, no leading zero on an integer.
+fn number(word: &str) -> Result<Value, String> {
+    let not_a_number = || format!("`{word}` is not a decimal number");
+    let digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_digit);
+    let bytes = word.as_bytes();
+    let lone_underscore = bytes.iter().enumerate().any(|(at, &byte)| {
+        byte == b'_' && !(at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
+    });
+    let strange =
+        bytes.iter().any(|b| !matches!(b, b'0'..=b'9' | b'.' | b'_' | b'e' | b'E' | b'+' | b'-'));
+    if lone_underscore || strange {
+        return Err(not_a_number());
+    }
+    let digits = word.replace('_', "");
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        if digits.starts_with('0') && digits.bytes().any(|byte| byte != b'0') {
+            return Err(format!("`{word}` starts with a zero"));
+        }
+        return digits.parse().map(Value::Int).map_err(|_| overflow());
+    }
+    let value: f64 = digits.parse().map_err(|_| not_a_number())?;
+    finite(value)
+}
+
+fn combine(
+    left: Value,
+    right: Value,
+    integers: fn(i64, i64) -> Option<i64>,
+    floats: fn(f64, f64) -> f64,
+) -> Result<Value, String> {
+    match (left, right) {
+        (Value::Int(a), Value::Int(b)) => integers(a, b).map(Value::Int).ok_or_else(overflow),
+        (Value::Int(a), Value::Float(b)) => finite(floats(a as f64, b)),
+        (Value::Float(a), Value::Int(b)) => finite(floats(a, b as f64)),
+        (Value::Float(a), Value::Float(b)) => finite(floats(a, b)),
+        _ => Err(NUMBERS_ONLY.into()),
+    }
+}
+
+fn finite(value: f64) -> Result<Value, String> {
+    if value.is_finite() { Ok(Value::Float(value)) } else { Err(overflow()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn literals() {
+        let text = |t: &str| Value::Text(t.into());
+        for (typed, meant) in [
+            ("12", Value::Int(12)),
+            ("5_000", Value::Int(5000)),
+            ("0", Value::Int(0)),
+            ("1e-3", Value::Float(1e-3)),
+            ("6E+4", Value::Float(6e4)),
+            (".5", Value::Float(0.5)),
+            ("2.", Value::Float(2.0)),
+            ("True", Value::Bool(true)),
+            ("False # off", Value::Bool(false)),
+            ("'a # b' # comment", text("a # b")),
+            (r#""it's\n\"\\""#, text("it's\n\"\\")),
+            ("''", text("")),
+        ] {
+            assert_eq!(parse(typed), Ok(meant), "{typed}");
+        }
+    }
+
+    #[test]
+    fn arithmetic_keeps_integers_and_precedence() {
+        for (typed, meant) in [
+            ("5 * 8", Value::Int(40)),
+            ("1000 - 10 - 1", Value::Int(989)),
+            ("2 + 3 * 4", Value::Int(14)),
+            ("(2 + 3) * 4", Value::Int(20)),
+            ("-3 * -(1 - 3)", Value::Int(-6)),
+            ("--1", Value::Int(1)),
+            ("2 * 0.5", Value::Float(1.0)),
+            ("1e-3-1e-4", Value::Float(1e-3 - 1e-4)),
+        ] {
+            assert_eq!(parse(typed), Ok(meant), "{typed}");
+        }
+    }
+
+    #[test]
+    fn everything_else_says_what_it_is() {
+        for (typed, clause) in [
+            ("", "missing"),
+            ("# only a comment", "missing"),
+            ("5 *", "missing"),
+            ("None", "None"),
+            ("str(1)", "call"),
+            ("f'x'", "prefix `f`"),
+            ("n_head", "name"),
+            ("2 ** 3", "`**`"),
+            ("7 // 2", "`//`"),
+            ("1 / 2", "`/`"),
+            ("[1]", "lists"),
+            ("(1, 2)", "`)` is missing"),
+            ("1; 2", "`;`"),
+            ("'a", "closing"),
+            ("'a' 'b'", "adjacent"),
+            ("'''a'''", "triple"),
+            (r"'data\first'", "double the backslash"),
+            ("'a' + 'b'", "only numbers"),
+            ("True + 1", "only numbers"),
+            ("-True", "only numbers"),
+            ("1__0", "decimal"),
+            ("1_", "decimal"),
+            ("0x10", "decimal"),
+            ("1e", "decimal"),
+            ("1.2.3", "decimal"),
+            (".", "decimal"),
+            ("007", "zero"),
+            ("9223372036854775808", "too large"),
+            ("4294967296 * 4294967296", "too large"),
+            ("1e308 * 10", "too large"),
+            ("1e999", "too large"),
+        ] {
+            let problem = parse(typed).expect_err(typed);
+            assert!(problem.contains(clause), "{typed}: {problem}");
+        }
+        assert!(parse(&"(".repeat(100_000)).is_err());
+        assert_eq!(parse(&format!("{}1", "-".repeat(100_000))), Ok(Value::Int(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_never_panics(text in "\\PC*", dense in "[-+*() .0-9_eE'\"\\\\#a]{0,40}") {
+            let _ = parse(&text);
+            let _ = parse(&dense);
+        }
+
+        #[test]
+        fn printed_numbers_read_back(int in 0..=i64::MAX, float in 0.0..f64::MAX) {
+            prop_assert_eq!(parse(&int.to_string()), Ok(Value::Int(int)));
+            prop_assert_eq!(parse(&format!("{float:?}")), Ok(Value::Float(float)));
+        }
+    }
+}

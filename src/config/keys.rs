@@ -1,0 +1,259 @@
+//! The one table of configuration keys.
+//!
+//! Everything that has to know the keys reads this table: unknown-key detection, type and range
+//! checks, the command line's flags, the `WGPT_*` variables and the files that `wgpt config` writes.
+//! A key is added here and as a field of [`Config`](super::Config); a test compares the two.
+
+use super::value::Kind::{
+    self, Bool, Choice, Count, Duration, Fraction, NonNegative, Positive, Text,
+};
+
+/// One key: a line of a config file, a flag and an environment variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// The name as nanoGPT writes it, with underscores.
+    pub name: &'static str,
+    /// Which values it takes.
+    pub kind: Kind,
+    /// The heading it stands under in help texts and written files. Keys of one group are adjacent
+    /// in [`KEYS`].
+    pub group: &'static str,
+    /// One line, with the unit.
+    pub help: &'static str,
+    /// The default as it would be typed.
+    pub default: &'static str,
+}
+
+impl Key {
+    /// The environment variable of this key: `WGPT_BATCH_SIZE` for `batch_size`.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name.to_ascii_uppercase())
+    }
+}
+
+/// What every environment variable of wgpt starts with.
+pub const VARIABLE_PREFIX: &str = "WGPT_";
+
+/// `WGPT_*` variables that are no config keys but belong to another part of wgpt, so that nobody is
+/// warned about them.
+pub const RESERVED_VARIABLES: &[&str] =
+    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_LOG", "WGPT_OPS", "WGPT_PRESET", "WGPT_VRAM_BUDGET"];
+
+// The caps keep every product that is formed later inside an i64: the largest global batch is
+// 2^16 * 2^20 sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
+const LAYERS: Kind = Count { min: 1, max: 1 << 10 };
+const WIDTH: Kind = Count { min: 1, max: 1 << 16 };
+const BLOCK: Kind = Count { min: 1, max: 1 << 20 };
+const BATCH_SIZE: Kind = Count { min: 1, max: 1 << 16 };
+const ACCUMULATION: Kind = Count { min: 1, max: 1 << 20 };
+const VOCABULARY: Kind = Count { min: 0, max: i32::MAX as u64 };
+const AUTO_U32: Kind = Count { min: 0, max: u32::MAX as u64 };
+const NONZERO_U32: Kind = Count { min: 1, max: u32::MAX as u64 };
+// TOML has no integer above i64::MAX, and what was resolved is written to the run folder as TOML.
+const AUTO_U64: Kind = Count { min: 0, max: i64::MAX as u64 };
+const NONZERO_U64: Kind = Count { min: 1, max: i64::MAX as u64 };
+
+const DATA: &str = "data and run";
+const MODEL: &str = "model";
+const BATCH: &str = "batch and memory";
+const OPTIMIZER: &str = "optimizer";
+const SCHEDULE: &str = "schedule";
+const EVALUATION: &str = "evaluation and samples";
+const OUTPUT: &str = "output";
+
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    group: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Key {
+    Key { name, kind, group, help, default }
+}
+
+/// Every key of [`Config`](super::Config), in the order in which files and help texts list them.
+#[rustfmt::skip] // One row a line: this is read as a table.
+pub const KEYS: &[Key] = &[
+    key("data", Text, DATA, "", "a prepared data folder, or builtin:stories"),
+    key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
+    key("out_dir", Text, DATA, "", "run folder; empty = a fresh one"),
+    key("init_from", Text, DATA, "scratch", "scratch, resume, or the path of a GPT-2 folder, checkpoint or run"),
+    key("seed", AUTO_U64, DATA, "1337", "seed of the initial weights, the data order and dropout"),
+
+    key("n_layer", LAYERS, MODEL, "12", "transformer blocks"),
+    key("n_head", WIDTH, MODEL, "12", "attention heads per block; must divide n_embd"),
+    key("n_embd", WIDTH, MODEL, "768", "width of the residual stream"),
+    key("block_size", BLOCK, MODEL, "1024", "context length in tokens"),
+    key("bias", Bool, MODEL, "false", "biases in linear layers and layer norms, as GPT-2 has them"),
+    key("dropout", Fraction, MODEL, "0.0", "probability that an activation is dropped; 0 = off"),
+    key("gelu", Choice(&["tanh", "erf"]), MODEL, "tanh", "tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
+
+    key("batch_size", BATCH_SIZE, BATCH, "12", "sequences per accumulation step"),
+    key("gradient_accumulation_steps", ACCUMULATION, BATCH, "40", "the global batch is batch_size times this"),
+    key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
+    key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits that exist at a time; 0 = automatic"),
+    key("dtype", Choice(&["float32", "bfloat16", "float16"]), BATCH, "float32", "number format; this version computes in float32"),
+
+    key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate of AdamW"),
+    key("weight_decay", NonNegative, OPTIMIZER, "0.1", "on tensors of two or more dimensions"),
+    key("beta1", Fraction, OPTIMIZER, "0.9", "decay of AdamW's first moment"),
+    key("beta2", Fraction, OPTIMIZER, "0.95", "decay of AdamW's second moment"),
+    key("grad_clip", NonNegative, OPTIMIZER, "1.0", "largest global norm of the gradient; 0 = off"),
+
+    key("max_iters", NONZERO_U64, SCHEDULE, "600000", "updates of the weights"),
+    key("max_time", Duration, SCHEDULE, "", "stop after this time, such as 2h or 90min; empty = no limit"),
+    key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
+    key("warmup_iters", AUTO_U64, SCHEDULE, "2000", "iterations of linear warmup"),
+    key("lr_decay_iters", AUTO_U64, SCHEDULE, "600000", "iteration at which min_lr is reached"),
+    key("min_lr", NonNegative, SCHEDULE, "6e-5", "learning rate after the decay, often a tenth of the peak"),
+
+    key("eval_interval", NONZERO_U64, EVALUATION, "2000", "iterations between evaluations"),
+    key("eval_iters", NONZERO_U32, EVALUATION, "200", "batches per evaluation and split"),
+    key("eval_batch_size", AUTO_U32, EVALUATION, "0", "sequences per evaluation batch; 0 = automatic"),
+    key("eval_only", Bool, EVALUATION, "false", "evaluate once and stop"),
+    key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between sample texts; 0 = only at the end"),
+    key("sample_prompt", Text, EVALUATION, "\n", "how the sample text begins"),
+    key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample text"),
+
+    key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
+    key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only at a better one"),
+    key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
+];
+
+/// nanoGPT's name for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`.
+/// It is accepted wherever a key is, but is no field of [`Config`](super::Config).
+pub const DATASET: &Key =
+    &key("dataset", Text, DATA, "", "nanoGPT's spelling of data = data/DATASET");
+
+/// A key of nanoGPT that is accepted, answered with one warning, and dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ignored {
+    /// The name; one that ends in `*` stands for all names with that beginning.
+    pub name: &'static str,
+    /// Why it has no meaning here, or what to use instead.
+    pub reason: &'static str,
+}
+
+/// All keys that are accepted and dropped.
+#[rustfmt::skip] // One row a line: this is read as a table.
+pub const IGNORED: &[Ignored] = &[
+    Ignored { name: "compile", reason: "the kernels are compiled in any case" },
+    Ignored { name: "backend", reason: "one process trains on one device" },
+    Ignored { name: "device", reason: "choose the device with --device" },
+    Ignored { name: "real_data", reason: "only nanoGPT's benchmark script reads it" },
+    Ignored { name: "wandb_*", reason: "the run folder's events.jsonl has every number" },
+];
+
+/// What a typed name refers to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known {
+    Key(&'static Key),
+    Ignored(&'static Ignored),
+}
+
+/// Looks up a name as it stands in a file.
+pub(crate) fn lookup(name: &str) -> Option<Known> {
+    if let Some(key) = KEYS.iter().chain([DATASET]).find(|key| key.name == name) {
+        return Some(Known::Key(key));
+    }
+    let matches = |entry: &&Ignored| match entry.name.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == entry.name,
+    };
+    IGNORED.iter().find(matches).map(Known::Ignored)
+}
+
+/// What other trainers call our keys, where spelling does not lead there.
+const ALIASES: &[(&str, &str)] = &[
+    ("context_length", "block_size"),
+    ("d_model", "n_embd"),
+    ("epochs", "max_iters"),
+    ("grad_accum", "gradient_accumulation_steps"),
+    ("hidden_size", "n_embd"),
+    ("lr", "learning_rate"),
+    ("max_steps", "max_iters"),
+    ("num_heads", "n_head"),
+    ("num_layers", "n_layer"),
+    ("seq_len", "block_size"),
+    ("wd", "weight_decay"),
+];
+
+/// The key that `name` was probably meant to be, or `None` where no key is alike.
+pub(crate) fn nearest(name: &str) -> Option<&'static str> {
+    let alias = ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name));
+    if let Some((_, key)) = alias {
+        return Some(key);
+    }
+    most_alike(name, KEYS.iter().chain([DATASET]).map(|key| key.name))
+}
+
+/// The candidate most like `typed`, if it is alike enough to be worth offering.
+pub(crate) fn most_alike<'a>(
+    typed: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // Edit distance finds slips of the finger, Jaro-Winkler finds shortened names (`accum`). Below
+    // 0.6 what they find is chance.
+    let typed = typed.to_lowercase();
+    let score = |name: &str| {
+        let slips = strsim::normalized_damerau_levenshtein(&typed, name);
+        slips.max(strsim::jaro_winkler(&typed, name) * 0.8)
+    };
+    candidates
+        .map(|name| (score(name), name))
+        .filter(|(score, _)| *score > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_groups_are_together() {
+        let names: BTreeSet<_> = KEYS.iter().map(|key| key.name).collect();
+        assert_eq!(names.len(), KEYS.len());
+        let mut groups: Vec<_> = KEYS.iter().map(|key| key.group).collect();
+        groups.dedup();
+        let distinct: BTreeSet<_> = groups.iter().collect();
+        assert_eq!(distinct.len(), groups.len(), "{groups:?}");
+    }
+
+    #[test]
+    fn every_default_is_a_value_of_its_kind() {
+        for key in KEYS {
+            assert!(key.kind.parse(key.default).is_ok(), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn slips_find_the_key_that_was_meant() {
+        for (typed, meant) in [
+            ("batchsize", "batch_size"),
+            ("learning_rte", "learning_rate"),
+            ("n_layers", "n_layer"),
+            ("n_heads", "n_head"),
+            ("max_iter", "max_iters"),
+            ("Dropout", "dropout"),
+            ("eval_iterations", "eval_iters"),
+            ("gradient_accumulation", "gradient_accumulation_steps"),
+            ("data_set", "dataset"),
+            ("lr", "learning_rate"),
+        ] {
+            assert_eq!(nearest(typed), Some(meant), "{typed}");
+        }
+        assert_eq!(nearest("zzqx"), None);
+        for (alias, key) in ALIASES {
+            assert!(lookup(alias).is_none() && lookup(key).is_some(), "{alias}");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_a_beginning() {
+        let ignored = |name| matches!(lookup(name), Some(Known::Ignored(_)));
+        assert!(ignored("wandb_log") && ignored("wandb_anything") && ignored("compile"));
+        assert!(!ignored("wandb") && !ignored("compiled") && !ignored("batch_size"));
+    }
+}

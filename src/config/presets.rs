@@ -1,0 +1,69 @@
+//! The built-in configs behind `--preset`.
+
+/// Names and texts, in the order in which help texts list them.
+const PRESETS: &[(&str, &str)] = &[
+    ("demo", include_str!("../../assets/presets/demo.toml")),
+    ("shakespeare-char", include_str!("../../assets/presets/shakespeare-char.toml")),
+    ("gpt2", include_str!("../../assets/presets/gpt2.toml")),
+    ("gpt2-medium", include_str!("../../assets/presets/gpt2-medium.toml")),
+    ("gpt2-large", include_str!("../../assets/presets/gpt2-large.toml")),
+    ("gpt2-xl", include_str!("../../assets/presets/gpt2-xl.toml")),
+];
+
+/// The names that [`Layer::preset`](super::Layer::preset) takes.
+pub fn preset_names() -> impl Iterator<Item = &'static str> {
+    PRESETS.iter().map(|(name, _)| *name)
+}
+
+/// The TOML text of a preset.
+pub fn preset_text(name: &str) -> Option<&'static str> {
+    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Gelu, Layer, resolve};
+
+    fn preset(name: &str) -> Config {
+        resolve(vec![Layer::preset(name).unwrap()]).unwrap().config
+    }
+
+    #[test]
+    fn every_preset_resolves_without_a_warning() {
+        for name in preset_names() {
+            let resolved = resolve(vec![Layer::preset(name).unwrap()]).unwrap();
+            assert_eq!(resolved.warnings, Vec::<String>::new(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_gpt2_presets_are_the_published_models() {
+        for (name, parameters) in [
+            ("gpt2", 124_439_808),
+            ("gpt2-medium", 354_823_168),
+            ("gpt2-large", 774_030_080),
+            ("gpt2-xl", 1_557_611_200),
+        ] {
+            let config = preset(name);
+            assert_eq!(config.parameters(50_257), parameters, "{name}");
+            assert_eq!(config.gelu, Gelu::Tanh, "{name}");
+            assert_eq!(config.global_batch(), 480, "{name}");
+            assert!((config.min_lr * 10.0 - config.learning_rate).abs() < 1e-12, "{name}");
+        }
+    }
+
+    #[test]
+    fn shakespeare_char_is_nanogpts() {
+        let config = preset("shakespeare-char");
+        // nanoGPT prints the count without the position embedding.
+        assert_eq!(config.parameters(65) - 256 * 384, 10_646_784);
+        assert_eq!((config.beta2, config.dropout, config.gelu), (0.99, 0.2, Gelu::Erf));
+        assert_eq!(config.global_batch(), 64);
+    }
+
+    #[test]
+    fn the_demo_needs_nothing_else() {
+        assert_eq!(preset("demo").require_data(), Ok("builtin:stories"));
+    }
+}

@@ -1,0 +1,286 @@
+//! Tests of the whole: layers on each other, the rules between keys, and the way back to TOML.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn flags(pairs: &[(&str, &str)]) -> Layer {
+    Layer::flags(pairs.iter().map(|&(name, text)| (name.into(), text.into()))).unwrap()
+}
+
+fn environment(pairs: &[(&str, &str)]) -> Layer {
+    Layer::environment(pairs.iter().map(|&(name, text)| (name.into(), text.into()))).unwrap()
+}
+
+fn refusal(pairs: &[(&str, &str)]) -> String {
+    resolve(vec![flags(pairs)]).unwrap_err().to_string()
+}
+
+#[test]
+fn table_and_struct_have_the_same_keys() {
+    let fields = toml::Table::try_from(Config::default()).unwrap();
+    let fields: BTreeSet<_> = fields.keys().map(String::as_str).collect();
+    let table: BTreeSet<_> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(fields, table);
+}
+
+#[test]
+fn every_value_that_a_key_takes_fits_its_field() {
+    for key in KEYS {
+        let texts = match key.kind {
+            Kind::Bool => vec!["true".to_owned(), "false".into()],
+            Kind::Count { min, max } => vec![min.to_string(), max.to_string()],
+            Kind::Positive => vec!["1e-300".into(), "3e38".into()],
+            Kind::NonNegative => vec!["0".into(), "3e38".into()],
+            Kind::Fraction => vec!["0".into(), "0.999".into()],
+            Kind::Text => vec!["".into(), "x".into()],
+            Kind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
+            Kind::Duration => vec!["".into(), "100years".into(), "99years".into()],
+        };
+        for text in texts {
+            // A rule between keys may refuse the value, the struct must not.
+            if let Ok(layer) = Layer::flags([(key.name.to_owned(), text.clone())]) {
+                let result = resolve(vec![layer]);
+                assert!(!matches!(result, Err(ConfigError::Table(_))), "{} = {text}", key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_are_nanogpts() {
+    let config = Config::default();
+    assert_eq!(config.global_batch(), 480);
+    assert_eq!((config.learning_rate, config.min_lr), (6e-4, 6e-5));
+    assert_eq!((config.beta1, config.beta2, config.weight_decay), (0.9, 0.95, 0.1));
+    assert_eq!((config.max_iters.get(), config.seed), (600_000, 1337));
+    assert_eq!(config.micro_batch(), config.batch_size);
+    assert_eq!(config.require_data(), Err(ConfigError::NoData));
+}
+
+#[test]
+fn later_places_win_in_whatever_order_they_come() {
+    let layers = || {
+        vec![
+            Layer::preset("shakespeare-char").unwrap(),
+            Layer::toml("a.toml", "n_layer = 2\nn_head = 2\nbatch_size = 2").unwrap(),
+            environment(&[("WGPT_N_HEAD", "3"), ("WGPT_BATCH_SIZE", "3")]),
+            flags(&[("batch-size", "4")]),
+        ]
+    };
+    let ordered = resolve(layers()).unwrap();
+    let got = &ordered.config;
+    assert_eq!((got.n_embd.get(), got.n_layer.get(), got.n_head.get()), (384, 2, 3));
+    assert_eq!(got.batch_size.get(), 4);
+    assert_eq!(ordered.places["n_layer"], Place::File { name: "a.toml".into(), line: 1 });
+    assert_eq!(ordered.places["batch_size"].to_string(), "flag --batch-size");
+    assert_eq!(ordered.places["seed"], Place::Default);
+    let reversed = resolve(layers().into_iter().rev().collect()).unwrap();
+    assert_eq!(reversed.config, ordered.config);
+}
+
+#[test]
+fn a_later_dataset_replaces_an_earlier_data() {
+    let data = |layers| resolve(layers).unwrap().config.data;
+    let demo = || Layer::preset("demo").unwrap();
+    assert_eq!(data(vec![demo(), flags(&[("dataset", "x")])]), "data/x");
+    let file = Layer::python("a.py", "dataset = 'x'").unwrap();
+    assert_eq!(data(vec![file, flags(&[("data", "elsewhere")])]), "elsewhere");
+}
+
+#[test]
+fn a_nanogpt_config_means_its_gelu() {
+    let gelu = |layers| resolve(layers).unwrap().config.gelu;
+    let nanogpt = || Layer::python("train.py", "n_layer = 2").unwrap();
+    assert_eq!(gelu(vec![]), Gelu::Tanh);
+    assert_eq!(gelu(vec![nanogpt()]), Gelu::Erf);
+    assert_eq!(gelu(vec![nanogpt(), flags(&[("gelu", "tanh")])]), Gelu::Tanh);
+    assert_eq!(gelu(vec![Layer::preset("gpt2").unwrap(), nanogpt()]), Gelu::Tanh);
+}
+
+#[test]
+fn nanogpts_finetuning_config_needs_no_min_lr() {
+    let text = "learning_rate = 3e-5\ndecay_lr = False\nmax_iters = 20\ninit_from = 'gpt2-xl'";
+    let config = resolve(vec![Layer::python("a.py", text).unwrap()]).unwrap().config;
+    assert_eq!(config.init_from, InitFrom::Path("gpt2-xl".into()));
+}
+
+#[test]
+fn what_has_no_meaning_here_is_warned_of_once() {
+    let text = "wandb_log = True\nwandb_project = 'x'\ncompile = False\ndtype = 'bfloat16'";
+    let layers = vec![Layer::python("a.py", text).unwrap(), flags(&[("wandb_run_name", "y")])];
+    let Resolved { config, warnings, .. } = resolve(layers).unwrap();
+    assert_eq!(config.dtype, Dtype::Float32);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    for (warning, part) in warnings.iter().zip(["compile", "wandb_*", "bfloat16"]) {
+        assert!(warning.contains(part), "{part} is not in: {warning}");
+    }
+}
+
+#[test]
+fn rules_between_keys_name_the_way_out() {
+    for (pairs, parts) in [
+        (vec![("n_embd", "100")], vec!["--n_embd", "n_head = 12", "n_embd = 100", "10 or 20"]),
+        (vec![("n_head", "7")], vec!["n_head = 7", "divide n_embd = 768", "6 or 8"]),
+        (vec![("n_head", "2")], vec!["384 wide", "set n_head to 3"]),
+        (vec![("n_head", "1000")], vec!["set n_head to 768"]),
+        (vec![("micro_batch", "7")], vec!["global batch of 480", "set micro_batch to 6"]),
+        (vec![("warmup-iters", "600_001")], vec!["--warmup-iters", "lr_decay_iters = 600000"]),
+        (vec![("lr_decay_iters", "0")], vec!["lr_decay_iters = 0", "decay_lr to false"]),
+        (vec![("learning_rate", "3e-5")], vec!["--learning_rate", "min_lr", "3.0e-6"]),
+        (vec![("data", "builtin:poems")], vec!["builtin:poems", "builtin:stories"]),
+        (vec![("init_from", "")], vec!["init_from", "scratch"]),
+    ] {
+        let error = refusal(&pairs);
+        for part in parts {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn parameter_counts_are_exact() {
+    let count = |name: &str, bias: &str, vocab| {
+        let layers = vec![Layer::preset(name).unwrap(), flags(&[("bias", bias)])];
+        resolve(layers).unwrap().config.parameters(vocab)
+    };
+    for (name, biased, padded, unbiased) in [
+        ("gpt2", 124_439_808, 124_475_904, 124_373_760),
+        ("gpt2-medium", 354_823_168, 354_871_296, 354_599_936),
+        ("gpt2-large", 774_030_080, 774_090_240, 773_582_080),
+        ("gpt2-xl", 1_557_611_200, 1_557_686_400, 1_556_840_000),
+    ] {
+        assert_eq!(count(name, "true", 50_257), biased, "{name}");
+        assert_eq!(count(name, "true", 50_304), padded, "{name}");
+        assert_eq!(count(name, "false", 50_304), unbiased, "{name}");
+    }
+}
+
+#[test]
+fn the_largest_config_overflows_nothing() {
+    let largest = resolve(vec![flags(&[
+        ("n_layer", "1024"),
+        ("n_embd", "65536"),
+        ("n_head", "65536"),
+        ("block_size", "1_048_576"),
+        ("batch_size", "65536"),
+        ("gradient_accumulation_steps", "1_048_576"),
+        ("vocab_size", "2_147_483_647"),
+    ])]);
+    let config = largest.unwrap().config;
+    let tokens = config.global_batch().checked_mul(config.block_size.get().into());
+    assert_eq!(tokens, Some(1 << 56));
+    let parameters = config.parameters(config.vocab_size.into());
+    // Four tensors of 4 bytes per parameter: weights, gradients and two moments.
+    assert!(parameters.checked_mul(16).is_some_and(|bytes| bytes < i64::MAX as u64));
+    assert_eq!(config.parameters(u64::MAX), u64::MAX);
+}
+
+#[test]
+fn large_vocabularies_are_padded_to_whole_tiles() {
+    for (vocab, rows) in
+        [(65, 65), (4095, 4095), (4096, 4096), (4097, 4160), (50_257, 50_304), (u32::MAX, u32::MAX)]
+    {
+        assert_eq!(padded_vocab(vocab), rows);
+    }
+}
+
+#[test]
+fn toml_has_a_heading_per_group_and_a_line_per_key() {
+    let text = Config::default().to_toml();
+    assert!(text.starts_with("# data and run\ndata = \"\""), "{text}");
+    assert!(text.contains("\n\n# model\n"), "{text}");
+    assert!(text.contains("sample_prompt = \"\\n\" "), "{text}");
+    let assignments = text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#'));
+    assert_eq!(assignments.count(), KEYS.len());
+}
+
+/// DESIGN's invariant that this folder does no I/O and reads no clock, environment or device.
+#[test]
+fn sources_are_pure() {
+    let sources = [
+        ("error", include_str!("error.rs")),
+        ("expression", include_str!("expression.rs")),
+        ("keys", include_str!("keys.rs")),
+        ("layer", include_str!("layer.rs")),
+        ("presets", include_str!("presets.rs")),
+        ("python", include_str!("python.rs")),
+        ("resolve", include_str!("resolve.rs")),
+        ("schedule", include_str!("schedule.rs")),
+        ("value", include_str!("value.rs")),
+    ];
+    let this = include_str!("mod.rs");
+    let modules = this.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let listed: Vec<_> = sources.iter().map(|(name, _)| *name).chain(["tests"]).collect();
+    assert_eq!(modules.collect::<Vec<_>>(), listed);
+    for (name, source) in sources.into_iter().chain([("mod", this)]) {
+        for impure in ["std::fs", "std::env", "std::io", "Instant", "SystemTime", "wgpu", "burn"] {
+            assert!(!source.contains(impure), "{name}.rs names {impure}");
+        }
+    }
+}
+
+prop_compose! {
+    fn model()(
+        n_layer in 1u32..=1024, n_head in 1u32..=256, head_size in 1u32..=256,
+        block_size in 1u32..=1_048_576, bias: bool, dropout in 0.0..0.99, erf: bool,
+    ) -> Config {
+        let n = |n| NonZeroU32::new(n).unwrap();
+        Config {
+            n_layer: n(n_layer),
+            n_head: n(n_head),
+            n_embd: n(n_head * head_size),
+            block_size: n(block_size),
+            bias,
+            dropout,
+            gelu: if erf { Gelu::Erf } else { Gelu::Tanh },
+            ..Config::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn run()(
+        config in model(), data in "\\PC{0,20}", text in ".{0,20}", init_from in "[a-z/\\\\\"]{1,12}",
+        seed in 0..=i64::MAX as u64, micro in 1u32..=64, accumulation in 1u32..=1_048_576,
+        rate in 1e-30..1e3, min in 0.0..=1.0, warmup in 0u64..1000, decay in 1000u64..1_000_000,
+        time in proptest::option::of((0u64..3_000_000_000, 1u32..1_000_000_000)),
+        flag: bool, count: u32, iters in 1..=i64::MAX as u64,
+    ) -> Config {
+        Config {
+            data,
+            out_dir: text.clone(),
+            sample_prompt: format!("\u{0}\u{7f}\r\n\t{text}"),
+            init_from: InitFrom::from(init_from),
+            seed,
+            micro_batch: micro,
+            batch_size: NonZeroU32::new(micro * 2).unwrap(),
+            gradient_accumulation_steps: NonZeroU32::new(accumulation).unwrap(),
+            learning_rate: rate,
+            min_lr: rate * min,
+            warmup_iters: warmup,
+            lr_decay_iters: decay,
+            max_time: time.map(|(seconds, nanos)| Duration::new(seconds, nanos)),
+            decay_lr: flag,
+            eval_only: !flag,
+            loss_chunk: count,
+            max_iters: NonZeroU64::new(iters).unwrap(),
+            ..config
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn toml_reads_back_to_the_same_config(config in run()) {
+        let text = config.to_toml();
+        let read = resolve(vec![Layer::toml("config.toml", &text).unwrap()]).unwrap();
+        prop_assert_eq!(read.config, config);
+        prop_assert!(read.warnings.is_empty());
+    }
+
+    #[test]
+    fn arbitrary_toml_never_panics(text in "(\\PC|\n|=|\"|seed|\\[){0,60}") {
+        let _ = Layer::toml("config.toml", &text);
+    }
+}

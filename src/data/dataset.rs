@@ -1,0 +1,267 @@
+//! A data set: a folder of tokens or a built-in corpus.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pytorch_reader::{PickleValue, PytorchReader};
+
+use super::output::{META, META_TEMPORARY, TRAIN, VAL};
+use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, stories};
+
+/// nanoGPT's description of a character data set.
+const NANOGPT_META: &str = "meta.pkl";
+/// Larger than any real one; a pickle is read into memory.
+const NANOGPT_META_MAX: u64 = 64 << 20;
+/// The start of the name of a built-in corpus.
+const BUILTIN: &str = "builtin:";
+
+/// Tokens to train on and tokens to measure with.
+#[derive(Debug)]
+pub struct Dataset {
+    /// What is trained on.
+    pub train: Split,
+    /// What the loss is measured on.
+    pub val: Split,
+    /// Every token is below this.
+    pub vocab_size: u32,
+    /// Turns tokens back into text, where it is known.
+    pub tokenizer: Option<Tokenizer>,
+    /// A name for people: the last part of the folder, or `builtin:stories`.
+    pub name: String,
+    /// Changes when the data does, so that a resumed run can tell. Made of
+    /// `meta.json`, the lengths of the files and 64 KiB from either end.
+    pub fingerprint: String,
+    /// The least mean loss that any model can reach, in nats a token, where it
+    /// is known.
+    pub entropy_floor: Option<f64>,
+}
+
+impl Dataset {
+    /// Opens `spec`, a folder or `builtin:stories`, for windows of
+    /// `block_size` tokens and a target after the last.
+    ///
+    /// A folder holds `train.bin` and `val.bin`, or llm.c's shards
+    /// (`*_train_*.bin`, `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl`
+    /// describe the tokens; without either they are taken for GPT-2's.
+    ///
+    /// # Errors
+    /// `Missing` with the command that makes the data; `Unfinished`,
+    /// `BadMeta`, `OddLength`, `TokenCount` for folders that are damaged;
+    /// `TooShort` where a split does not fill a window.
+    pub fn open(spec: &str, block_size: u64) -> Result<Self, DataError> {
+        let dataset = match spec.strip_prefix(BUILTIN) {
+            Some("stories") => Self::stories()?,
+            Some(name) => {
+                return Err(DataError::UnknownBuiltin { name: name.to_owned() });
+            }
+            None => Self::folder(Path::new(spec))?,
+        };
+        for (split, tokens) in [("train", dataset.train.len()), ("val", dataset.val.len())] {
+            let needed = block_size.saturating_add(1);
+            if tokens < needed {
+                return Err(DataError::TooShort {
+                    split,
+                    name: dataset.name,
+                    tokens,
+                    block_size,
+                    needed,
+                });
+            }
+        }
+        Ok(dataset)
+    }
+
+    fn stories() -> Result<Self, DataError> {
+        let vocab = CharVocab::new(stories::alphabet())?;
+        let tokenizer = Tokenizer::Char(vocab);
+        let vocab_size = tokenizer.vocab_size();
+        let split = |seed, characters| {
+            let ids = tokenizer.encode(&stories::generate(seed, characters))?;
+            // The alphabet has fewer than 64 characters.
+            let ids = ids.into_iter().filter_map(|id| u16::try_from(id).ok());
+            Ok::<_, DataError>(Split::from_memory(ids.collect(), vocab_size))
+        };
+        let train = split(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS)?;
+        let val = split(stories::VAL_SEED, stories::VAL_CHARACTERS)?;
+        Ok(Self {
+            fingerprint: fingerprint(None, &train, &val)?,
+            train,
+            val,
+            vocab_size,
+            tokenizer: Some(tokenizer),
+            name: format!("{BUILTIN}stories"),
+            entropy_floor: Some(stories::entropy_per_token()),
+        })
+    }
+
+    fn folder(folder: &Path) -> Result<Self, DataError> {
+        let names = list(folder)?;
+        let has = |name: &str| names.iter().any(|found| found == name);
+        if has(META_TEMPORARY) {
+            return Err(DataError::Unfinished { path: folder.to_owned() });
+        }
+        let meta = has(META).then(|| Meta::load(&folder.join(META))).transpose()?;
+        let (tokenizer, vocab_size) = match &meta {
+            Some(meta) => (Some(meta.tokenizer.clone()), meta.vocab_size),
+            None if has(NANOGPT_META) => nanogpt_vocab(&folder.join(NANOGPT_META))?,
+            None => (Some(Tokenizer::Gpt2), Tokenizer::Gpt2.vocab_size()),
+        };
+        let dtype = meta.as_ref().map(|meta| meta.dtype);
+        let open = |name| open_split(folder, &names, name, vocab_size, dtype);
+        let (train, val) = (open(TRAIN)?, open(VAL)?);
+        if let Some(meta) = &meta {
+            check_count(folder, TRAIN, meta.train_tokens, &train)?;
+            check_count(folder, VAL, meta.val_tokens, &val)?;
+        }
+        Ok(Self {
+            fingerprint: fingerprint(meta.as_ref(), &train, &val)?,
+            train,
+            val,
+            vocab_size,
+            tokenizer,
+            name: display_name(folder),
+            entropy_floor: None,
+        })
+    }
+}
+
+/// The names in a folder, sorted.
+fn list(folder: &Path) -> Result<Vec<String>, DataError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(missing(folder, "there is no such folder", None));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            let parent = folder.with_extension("");
+            return Err(DataError::Missing {
+                path: folder.to_owned(),
+                missing: "it is a file, not a prepared folder".to_owned(),
+                command: format!("wgpt prepare {} -o {}", folder.display(), parent.display()),
+            });
+        }
+        Err(error) => return Err(DataError::io("read", folder)(error)),
+    };
+    let mut names = entries
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(DataError::io("read", folder))?;
+    names.sort();
+    Ok(names)
+}
+
+/// `train.bin` itself, or else all shards with `train` in their names.
+fn open_split(
+    folder: &Path,
+    names: &[String],
+    file: &'static str,
+    vocab_size: u32,
+    dtype: Option<Dtype>,
+) -> Result<Split, DataError> {
+    let split = file.trim_end_matches(".bin");
+    let is_shard = |name: &&String| {
+        name.strip_suffix(".bin").is_some_and(|stem| stem.split('_').any(|part| part == split))
+    };
+    let paths: Vec<PathBuf> = if names.iter().any(|name| name == file) {
+        vec![folder.join(file)]
+    } else {
+        let shards = names.iter().filter(is_shard);
+        shards.map(|name| folder.join(name)).collect()
+    };
+    if paths.is_empty() {
+        let what = format!("there is no {file} and no *_{split}_*.bin");
+        let input = names.iter().find(|name| *name == "input.txt");
+        return Err(missing(folder, &what, input));
+    }
+    Split::from_files(paths, vocab_size, dtype)
+}
+
+/// Says which command makes the folder. nanoGPT names its character data sets
+/// `..._char` and leaves the text beside them as `input.txt`.
+fn missing(folder: &Path, what: &str, input: Option<&String>) -> DataError {
+    let text = match input {
+        Some(name) => folder.join(name).display().to_string(),
+        None => "TEXT.txt".to_owned(),
+    };
+    let mut command = format!("wgpt prepare {text} -o {}", folder.display());
+    if display_name(folder).ends_with("_char") {
+        command.push_str(" --tokenizer char");
+    }
+    DataError::Missing { path: folder.to_owned(), missing: what.to_owned(), command }
+}
+
+fn display_name(folder: &Path) -> String {
+    folder
+        .file_name()
+        .map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+fn check_count(folder: &Path, file: &str, announced: u64, split: &Split) -> Result<(), DataError> {
+    if announced == split.len() {
+        return Ok(());
+    }
+    Err(DataError::TokenCount {
+        path: folder.join(file),
+        announced: i64::try_from(announced).unwrap_or(i64::MAX),
+        announced_by: META,
+        found: split.len(),
+    })
+}
+
+fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String, DataError> {
+    let mut hasher = blake3::Hasher::new();
+    if let Some(meta) = meta {
+        // The hashes cover every token. Names and formatting may change.
+        hasher.update(meta.train_blake3.as_bytes());
+        hasher.update(meta.val_blake3.as_bytes());
+    }
+    train.fingerprint(&mut hasher)?;
+    val.fingerprint(&mut hasher)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// The vocabulary in nanoGPT's `meta.pkl`: a dictionary with `vocab_size` and
+/// `stoi`, the ids of the characters. The reader builds data only; it runs
+/// nothing, and refuses what nests or multiplies without bound. A pickle
+/// without characters still tells the size of the vocabulary.
+fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
+    let bad =
+        |reason: &str| DataError::BadMeta { path: path.to_owned(), reason: reason.to_owned() };
+    let bytes = fs::metadata(path).map_err(DataError::io("read", path))?.len();
+    if bytes > NANOGPT_META_MAX {
+        return Err(bad("it is larger than 64 MiB"));
+    }
+    let value = PytorchReader::read_pickle_data(path, None)
+        .map_err(|error| bad(&format!("not a readable pickle ({error})")))?;
+    let PickleValue::Dict(mut meta) = value else {
+        return Err(bad("it is not a dictionary"));
+    };
+    let vocab_size = match meta.get("vocab_size") {
+        Some(PickleValue::Int(size)) => u32::try_from(*size).ok().filter(|&size| size > 0),
+        _ => None,
+    }
+    .ok_or_else(|| bad("it has no vocab_size above 0"))?;
+    let Some(PickleValue::Dict(stoi)) = meta.remove("stoi") else {
+        return Ok((None, vocab_size));
+    };
+    let mut pairs = Vec::with_capacity(stoi.len());
+    for (text, id) in stoi {
+        let mut chars = text.chars();
+        let (Some(character), None, PickleValue::Int(id)) = (chars.next(), chars.next(), id) else {
+            return Err(bad("stoi is not a map of single characters to ids"));
+        };
+        pairs.push((id, character));
+    }
+    pairs.sort_unstable();
+    let complete = (0_i64..).zip(&pairs).all(|(want, (id, _))| want == *id)
+        && u32::try_from(pairs.len()) == Ok(vocab_size);
+    if !complete {
+        return Err(bad("the ids of stoi are not 0 to vocab_size - 1"));
+    }
+    let vocab = CharVocab::new(pairs.into_iter().map(|(_, character)| character))?;
+    Ok((Some(Tokenizer::Char(vocab)), vocab_size))
+}
+
+#[cfg(test)]
+mod tests;

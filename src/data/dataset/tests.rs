@@ -1,0 +1,167 @@
+use super::super::{PrepareOptions, TokenizerKind, prepare};
+use super::*;
+
+/// A folder called `name` with these files.
+fn folder(name: &str, files: &[(&str, &[u8])]) -> (tempfile::TempDir, String) {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join(name);
+    fs::create_dir(&folder).unwrap();
+    for (name, content) in files {
+        fs::write(folder.join(name), content).unwrap();
+    }
+    let spec = folder.to_str().unwrap().to_owned();
+    (root, spec)
+}
+
+fn bytes(ids: impl IntoIterator<Item = u16>) -> Vec<u8> {
+    ids.into_iter().flat_map(u16::to_le_bytes).collect()
+}
+
+fn message(spec: &str) -> String {
+    Dataset::open(spec, 4).unwrap_err().to_string()
+}
+
+/// What Python's pickle.dumps gives, protocol 4 (nanoGPT's default) and 0, for
+/// {'vocab_size': 3, 'itos': {0: '\n', ...}, 'stoi': {'\n': 0, 'a': 1, 'b': 2}}.
+const PICKLE_4: &[u8] = b"\x80\x04\x95H\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\nvocab_size\x94K\x03\
+    \x8c\x04itos\x94}\x94(K\x00\x8c\x01\n\x94K\x01\x8c\x01a\x94K\x02\x8c\x01b\x94u\x8c\x04stoi\x94}\
+    \x94(h\x04K\x00h\x05K\x01h\x06K\x02uu.";
+const PICKLE_0: &[u8] = b"(dp0\nVvocab_size\np1\nI3\nsVitos\np2\n(dp3\nI0\nV\\u000a\np4\nsI1\nVa\n\
+    p5\nsI2\nVb\np6\nssVstoi\np7\n(dp8\ng4\nI0\nsg5\nI1\nsg6\nI2\nss.";
+
+#[test]
+fn a_prepared_folder_opens() {
+    let (root, _) = folder("unused", &[]);
+    let input = root.path().join("a.txt");
+    let out = root.path().join("data");
+    fs::write(&input, "hello there, ".repeat(100)).unwrap();
+    let options = PrepareOptions { tokenizer: TokenizerKind::Char, ..PrepareOptions::default() };
+    prepare(&[input], &out, &options, &mut |_| {}).unwrap();
+    let spec = out.to_str().unwrap();
+    let dataset = Dataset::open(spec, 64).unwrap();
+    assert_eq!((dataset.train.len(), dataset.val.len()), (1_170, 130));
+    assert_eq!((dataset.vocab_size, dataset.name.as_str()), (8, "data"));
+    let tokenizer = dataset.tokenizer.unwrap();
+    let window = dataset.train.window(13, 12).unwrap();
+    assert_eq!(tokenizer.decode(&window), "hello there,");
+
+    let short = Dataset::open(spec, 130).unwrap_err().to_string();
+    assert!(
+        short.contains("val of data holds 130 tokens") && short.contains("needs 131"),
+        "{short}"
+    );
+    let train = fs::read(out.join("train.bin")).unwrap();
+    fs::write(out.join("train.bin"), &train[..2_000]).unwrap();
+    let cut = message(spec);
+    assert!(cut.contains("1170 tokens are announced in meta.json"), "{cut}");
+    assert!(cut.contains("the file holds 1000"), "{cut}");
+    fs::write(out.join("meta.json.tmp"), "{}").unwrap();
+    let unfinished = message(spec);
+    assert!(unfinished.contains("interrupted"), "{unfinished}");
+}
+
+#[test]
+fn a_nanogpt_folder_opens() {
+    let (train, val) = (bytes([0, 1, 2, 1, 0, 2]), bytes([2, 1, 0, 1, 2]));
+    for pickle in [PICKLE_0, PICKLE_4] {
+        let files = [("train.bin", &train[..]), ("val.bin", &val), ("meta.pkl", pickle)];
+        let (_root, spec) = folder("shakespeare_char", &files);
+        let dataset = Dataset::open(&spec, 4).unwrap();
+        assert_eq!(dataset.vocab_size, 3);
+        let text = dataset.train.window(0, 6).unwrap();
+        assert_eq!(dataset.tokenizer.unwrap().decode(&text), "\naba\nb");
+    }
+    let (_root, spec) = folder("owt", &[("train.bin", &train), ("val.bin", &val)]);
+    let dataset = Dataset::open(&spec, 4).unwrap();
+    assert_eq!(dataset.vocab_size, 50_257);
+    assert_eq!(dataset.tokenizer, Some(Tokenizer::Gpt2));
+}
+
+#[test]
+fn a_pickle_is_data_or_an_error() {
+    let tokens = bytes([0; 9]);
+    let deep = [b"\x80\x04N".as_slice(), &[0x85; 100_000], b"."].concat();
+    // A list that holds itself twice, thirty times over: 2^30 elements.
+    let bomb = [b"\x80\x04]".as_slice(), &b"2a2a".repeat(15), b"."].concat();
+    let wrong_id =
+        PICKLE_0.strip_suffix(b"I2\nss.").map(|start| [start, b"I7\nss."].concat()).unwrap();
+    for (pickle, expected) in [
+        // os.system("touch owned"), in two spellings: not run, and no dictionary.
+        (&b"cos\nsystem\n(S'touch owned'\ntR."[..], "not a readable pickle"),
+        (b"\x80\x02cos\nsystem\nX\x0b\0\0\0touch owned\x85R.", "not a dictionary"),
+        (&PICKLE_4[..40], "not a readable pickle"),
+        (b"", "not a readable pickle"),
+        (b"}.", "no vocab_size"),
+        (&wrong_id, "not 0 to vocab_size - 1"),
+        (&deep, "not a readable pickle"),
+        (&bomb, "meta.pkl"),
+    ] {
+        let files = [("train.bin", &tokens[..]), ("val.bin", &tokens), ("meta.pkl", pickle)];
+        let (_root, spec) = folder("data", &files);
+        let message = message(&spec);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn shards_are_joined_in_the_order_of_their_names() {
+    let shard = |ids: std::ops::Range<u16>| {
+        let mut words = vec![0_i32; 256];
+        words[..3].copy_from_slice(&[20_240_520, 1, i32::from(ids.end - ids.start)]);
+        let header = words.into_iter().flat_map(i32::to_le_bytes);
+        header.chain(bytes(ids)).collect::<Vec<u8>>()
+    };
+    let (_root, spec) = folder(
+        "fineweb10B",
+        &[
+            ("fineweb_train_000002.bin", &shard(10..20)),
+            ("fineweb_train_000001.bin", &shard(0..10)),
+            ("fineweb_val_000000.bin", &shard(100..110)),
+            ("notes.txt", b"training"),
+        ],
+    );
+    let dataset = Dataset::open(&spec, 4).unwrap();
+    assert_eq!((dataset.train.len(), dataset.val.len()), (20, 10));
+    assert_eq!(dataset.train.window(8, 4).unwrap(), [8, 9, 10, 11]);
+    assert_eq!(dataset.tokenizer, Some(Tokenizer::Gpt2));
+}
+
+#[test]
+fn what_is_missing_comes_with_its_command() {
+    let (_root, spec) = folder("shakespeare_char", &[("input.txt", b"text")]);
+    let found = message(&spec);
+    let command = format!("`wgpt prepare {spec}/input.txt -o {spec} --tokenizer char`");
+    assert!(found.contains("no train.bin") && found.contains(&command), "{found}");
+
+    let (_root, spec) = folder("a", &[("train.bin", &bytes([0; 9])), ("b.txt", b"x")]);
+    assert!(message(&spec).contains("no val.bin"));
+    let none = message(&format!("{spec}/none"));
+    assert!(none.contains(&format!("`wgpt prepare TEXT.txt -o {spec}/none`")), "{none}");
+    let file = message(&format!("{spec}/b.txt"));
+    assert!(file.contains(&format!("`wgpt prepare {spec}/b.txt -o {spec}/b`")), "{file}");
+    assert!(message("builtin:poems").contains("builtin:stories"));
+}
+
+#[test]
+fn the_fingerprint_follows_the_data_and_not_the_place() {
+    let print = |name, train: &[u8]| {
+        let (_root, spec) = folder(name, &[("train.bin", train), ("val.bin", &bytes([1; 9]))]);
+        Dataset::open(&spec, 4).unwrap().fingerprint
+    };
+    let one = print("a", &bytes([0; 9]));
+    assert_eq!(one, print("b", &bytes([0; 9])));
+    assert_ne!(one, print("a", &bytes([0; 10])));
+    assert_ne!(one, print("a", &bytes([2; 9])));
+}
+
+#[test]
+fn the_built_in_corpus_opens() {
+    let dataset = Dataset::open("builtin:stories", 256).unwrap();
+    assert!(dataset.train.len() >= 2_000_000 && dataset.val.len() >= 200_000);
+    assert!(dataset.vocab_size < 64);
+    assert_eq!(dataset.name, "builtin:stories");
+    assert!(dataset.entropy_floor.is_some());
+    let tokenizer = dataset.tokenizer.unwrap();
+    let start = tokenizer.decode(&dataset.val.window(0, 500).unwrap());
+    assert!(stories::generate(stories::VAL_SEED, 500).starts_with(&start));
+}

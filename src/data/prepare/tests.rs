@@ -1,0 +1,188 @@
+use super::*;
+use std::fs;
+
+fn read_tokens(folder: &Path, name: &str) -> Vec<u32> {
+    let bytes = fs::read(folder.join(name)).unwrap();
+    let (pairs, rest) = bytes.as_chunks();
+    assert!(rest.is_empty());
+    pairs.iter().map(|&p| u16::from_le_bytes(p).into()).collect()
+}
+
+struct Prepared {
+    folder: tempfile::TempDir,
+    meta: Meta,
+    train: Vec<u32>,
+    val: Vec<u32>,
+}
+
+/// Prepares these files.
+fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Prepared, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in");
+    let out = folder.path().join("out");
+    fs::create_dir(&input).unwrap();
+    for (name, content) in files {
+        fs::write(input.join(name), content).unwrap();
+    }
+    let meta = prepare(&[input], &out, options, &mut |_| {})?;
+    Ok(Prepared {
+        train: read_tokens(&out, "train.bin"),
+        val: read_tokens(&out, "val.bin"),
+        folder,
+        meta,
+    })
+}
+
+fn options(tokenizer: TokenizerKind) -> PrepareOptions {
+    PrepareOptions { tokenizer, ..PrepareOptions::default() }
+}
+
+/// Many documents of different lengths as JSON lines.
+fn json_lines(documents: u32) -> String {
+    (0..documents)
+        .map(|n| format!("{{\"text\":\"document {n} {}\"}}\n", "x".repeat(n as usize % 7)))
+        .collect()
+}
+
+#[test]
+fn one_document_is_split_at_nine_tenths_of_its_characters() {
+    // 1,115,394 characters, as many as tiny Shakespeare has, some of two bytes.
+    let line = "h\u{e9} said: to be, or not?\n";
+    let text: String = line.chars().cycle().take(1_115_394).collect();
+    let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Char)).unwrap();
+    assert_eq!(prepared.train.len(), 1_003_854);
+    assert_eq!(prepared.val.len(), 111_540);
+    assert_eq!(prepared.meta.train_tokens, 1_003_854);
+    assert_eq!(prepared.meta.val_tokens, 111_540);
+    let tokenizer = &prepared.meta.tokenizer;
+    let joined = [prepared.train, prepared.val].concat();
+    assert!(tokenizer.decode(&joined) == text, "the text comes back");
+    let Tokenizer::Char(vocab) = tokenizer else { panic!("not a character vocabulary") };
+    assert!(vocab.chars().is_sorted(), "sorted by code point");
+}
+
+#[test]
+fn gpt2_text_is_cut_then_tokenised() {
+    let text = "one two three four ".repeat(40_000);
+    let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Gpt2)).unwrap();
+    let cut = text.len() / 10 * 9;
+    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(&text[..cut]).unwrap());
+    let mut val = Tokenizer::Gpt2.encode(&text[cut..]).unwrap();
+    val.push(50_256);
+    assert_eq!(prepared.val, val, "the document ends once, in val");
+}
+
+#[test]
+fn several_documents_are_split_whole() {
+    for documents in [2, 5, 40, 3_000] {
+        let prepared =
+            run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerKind::Byte)).unwrap();
+        assert_eq!(prepared.meta.documents, u64::from(documents));
+        let count = |ids: &[u32]| ids.iter().filter(|&&id| id == 256).count();
+        let (train, val) = (count(&prepared.train), count(&prepared.val));
+        assert_eq!(train + val, documents as usize);
+        // Exact below 1,000; above, five standard deviations of a binomial.
+        let expected = (documents as usize).div_ceil(10);
+        let slack = if documents < 1_000 { 0 } else { 85 };
+        assert!(val.abs_diff(expected) <= slack, "{val} of {documents} in val");
+        for ids in [&prepared.train, &prepared.val] {
+            assert_eq!(ids.last(), Some(&256));
+            for document in Tokenizer::Byte.decode(ids).split_terminator("<|endoftext|>") {
+                assert!(document.starts_with("document "), "{document:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn seed_and_nothing_else_chooses_the_documents() {
+    let lines = json_lines(50);
+    let hashes = |seed, threads| {
+        let options = PrepareOptions {
+            seed,
+            threads: NonZeroUsize::new(threads),
+            ..options(TokenizerKind::Gpt2)
+        };
+        let meta = run(&[("a.jsonl", &lines)], &options).unwrap().meta;
+        (meta.train_blake3, meta.val_blake3)
+    };
+    assert_eq!(hashes(1, 1), hashes(1, 3));
+    assert_ne!(hashes(1, 1), hashes(2, 1));
+}
+
+#[test]
+fn the_folder_describes_itself() {
+    let prepared =
+        run(&[("b.txt", "second document"), ("a.txt", "first")], &options(TokenizerKind::Byte))
+            .unwrap();
+    let out = prepared.folder.path().join("out");
+    let meta = Meta::load(&out.join("meta.json")).unwrap();
+    assert_eq!(meta, prepared.meta);
+    assert_eq!(meta.sources, ["a.txt", "b.txt"]);
+    assert_eq!((meta.vocab_size, meta.dtype), (257, Dtype::U16));
+    let train = fs::read(out.join("train.bin")).unwrap();
+    assert_eq!(meta.train_blake3, blake3::hash(&train).to_hex().as_str());
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "nothing is left over");
+}
+
+#[test]
+fn progress_ends_at_the_total() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("a.txt");
+    fs::write(&input, "some words here. ".repeat(100_000)).unwrap();
+    let mut seen = vec![];
+    let meta = prepare(
+        &[input],
+        &folder.path().join("out"),
+        &options(TokenizerKind::Byte),
+        &mut |progress| seen.push(progress),
+    )
+    .unwrap();
+    let last = seen.last().unwrap();
+    assert_eq!(last.phase, Phase::Done);
+    assert_eq!((last.bytes_read, last.documents), (last.bytes_total, 1));
+    assert_eq!(last.tokens, meta.train_tokens + meta.val_tokens);
+    for phase in [Phase::Survey, Phase::Tokenize] {
+        let of_phase = || seen.iter().filter(move |p| p.phase == phase);
+        assert!(of_phase().count() >= 5, "{phase:?}");
+        assert!(of_phase().is_sorted_by_key(|p| p.bytes_read));
+    }
+    assert!(seen.is_sorted_by_key(|p| p.tokens));
+}
+
+#[test]
+fn a_failure_leaves_the_old_data_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, bad) = (folder.path().join("a.txt"), folder.path().join("b.txt"));
+    let out = folder.path().join("out");
+    fs::write(&good, "good text").unwrap();
+    fs::write(&bad, [b"fine until here".as_slice(), &[0xff]].concat()).unwrap();
+    let mut options = options(TokenizerKind::Byte);
+    let good = [good];
+    let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap();
+
+    let again = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
+    assert!(matches!(again, DataError::AlreadyPrepared { .. }), "{again}");
+    options.force = true;
+    let broken = prepare(&[bad], &out, &options, &mut |_| {}).unwrap_err();
+    assert!(matches!(broken, DataError::InvalidUtf8 { .. }), "{broken}");
+    assert_eq!(Meta::load(&out.join("meta.json")).unwrap(), meta);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
+    prepare(&good, &out, &options, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn what_cannot_be_split_is_refused() {
+    let message = |text: &str, options: &PrepareOptions| {
+        run(&[("a.txt", text)], options).err().expect("an error").to_string()
+    };
+    let char = options(TokenizerKind::Char);
+    assert!(message("", &char).contains("no text"));
+    assert!(message("<|endoftext|>\n", &char).contains("no text"));
+    let short = message("x", &char);
+    assert!(short.contains("train split would be empty"), "{short}");
+    for value in [0.0, 1.0, -0.1, f64::NAN] {
+        let options = PrepareOptions { val_fraction: value, ..char.clone() };
+        assert!(message("text", &options).contains("val_fraction"));
+    }
+}

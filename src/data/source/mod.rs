@@ -1,0 +1,362 @@
+//! Documents out of files, streamed.
+//!
+//! What is read: `.txt`, `.jsonl` and `.parquet`, and `.gz` and `.zst` of the
+//! first two. A folder stands for everything readable below it, sorted by name.
+
+mod jsonl;
+mod parquet;
+mod text;
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::DataError;
+
+/// The endings that are read, for messages.
+const ACCEPTED: &str = ".txt, .jsonl (also .gz or .zst of either) and .parquet";
+
+/// Bytes read from a file at a time.
+const BLOCK: usize = 64 << 10;
+
+/// A part of the stream of documents.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// More of the current document; never empty.
+    Text(&'a str),
+    /// The current document, which had some text, is complete.
+    EndOfDocument,
+}
+
+/// Takes the parts, and with each how many bytes of the inputs have been read.
+/// A break ends the reading.
+pub(super) type Sink<'a> = dyn FnMut(Part<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
+
+/// The input files, found and checked, not yet opened.
+#[derive(Debug)]
+pub(super) struct Sources {
+    files: Vec<SourceFile>,
+    field: String,
+    /// Files in folders that were passed over because of their kind.
+    pub(super) skipped: usize,
+}
+
+#[derive(Debug)]
+struct SourceFile {
+    path: PathBuf,
+    format: Format,
+    packing: Packing,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    JsonLines,
+    Parquet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+impl Sources {
+    /// Finds the files behind `inputs`. `field` names the text in `.jsonl` and
+    /// `.parquet`.
+    pub(super) fn find(inputs: &[PathBuf], field: &str) -> Result<Self, DataError> {
+        let mut sources = Self { files: Vec::new(), field: field.to_owned(), skipped: 0 };
+        for input in inputs {
+            let metadata = fs::metadata(input).map_err(DataError::io("read", input))?;
+            if metadata.is_dir() {
+                sources.add_folder(input)?;
+            } else if !sources.add_file(input, metadata.len()) {
+                return Err(DataError::UnknownExtension {
+                    path: input.clone(),
+                    accepted: ACCEPTED,
+                });
+            }
+        }
+        if sources.files.is_empty() {
+            let inputs: Vec<_> = inputs.iter().map(|i| i.display().to_string()).collect();
+            return Err(DataError::NoInputs { inputs: inputs.join(", "), accepted: ACCEPTED });
+        }
+        Ok(sources)
+    }
+
+    /// Files of another kind are counted and passed over: folders of text come
+    /// with licences and readmes. Hidden entries are not looked at, and links
+    /// to folders are not followed, because they may lead in a circle.
+    fn add_folder(&mut self, folder: &Path) -> Result<(), DataError> {
+        let io = || DataError::io("read", folder);
+        let mut entries =
+            fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(io())?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = entry.path();
+            if entry.file_type().map_err(io())?.is_dir() {
+                self.add_folder(&path)?;
+                continue;
+            }
+            let metadata = fs::metadata(&path).map_err(DataError::io("read", &path))?;
+            if metadata.is_dir() || !self.add_file(&path, metadata.len()) {
+                self.skipped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// False when the name does not say how to read the file.
+    fn add_file(&mut self, path: &Path, bytes: u64) -> bool {
+        let Some((format, packing)) = kind(path) else {
+            return false;
+        };
+        self.files.push(SourceFile { path: path.to_owned(), format, packing, bytes });
+        true
+    }
+
+    /// How many files there are.
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Size of all files as they lie on disk.
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
+    }
+
+    /// The names of the files, without their folders.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.files
+            .iter()
+            .filter_map(|file| file.path.file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Reads every document of every file into `sink`, in order.
+    pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<(), DataError> {
+        let mut done = 0_u64;
+        for file in &self.files {
+            let flow =
+                file.read(&self.field, &mut |part, bytes| sink(part, done.saturating_add(bytes)))?;
+            if flow.is_break() {
+                break;
+            }
+            done = done.saturating_add(file.bytes);
+        }
+        Ok(())
+    }
+}
+
+impl SourceFile {
+    fn read(&self, field: &str, sink: &mut Sink<'_>) -> Result<ControlFlow<()>, DataError> {
+        match self.format {
+            Format::Text => text::read(&mut self.open()?, sink),
+            Format::JsonLines => jsonl::read(&mut self.open()?, field, sink),
+            Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
+        }
+    }
+
+    fn open(&self) -> Result<Input<'_>, DataError> {
+        let io = || DataError::io("read", &self.path);
+        let count = Rc::new(Cell::new(0));
+        let file =
+            Counted { file: File::open(&self.path).map_err(io())?, count: Rc::clone(&count) };
+        let reader: Box<dyn BufRead> = match self.packing {
+            Packing::Plain => Box::new(BufReader::with_capacity(BLOCK, file)),
+            // Several members in a row are one stream, as `cat a.gz b.gz` makes them.
+            Packing::Gzip => Box::new(BufReader::with_capacity(
+                BLOCK,
+                flate2::read::MultiGzDecoder::new(BufReader::with_capacity(BLOCK, file)),
+            )),
+            Packing::Zstd => Box::new(BufReader::with_capacity(
+                BLOCK,
+                zstd::stream::read::Decoder::new(file).map_err(io())?,
+            )),
+        };
+        Ok(Input { reader, count, path: &self.path, packed: self.packing != Packing::Plain })
+    }
+}
+
+/// An open file, unpacked, that knows how far it has been read.
+struct Input<'a> {
+    reader: Box<dyn BufRead>,
+    count: Rc<Cell<u64>>,
+    path: &'a Path,
+    packed: bool,
+}
+
+impl Input<'_> {
+    /// Bytes of the file on disk that have been read.
+    fn bytes_read(&self) -> u64 {
+        self.count.get()
+    }
+
+    /// For `map_err`. Of a packed file, only the system's own errors (which
+    /// have a number) are about the disk; the others come from the decoder.
+    fn read_error(&self) -> impl FnOnce(io::Error) -> DataError {
+        let (path, packed) = (self.path.to_owned(), self.packed);
+        move |source| {
+            if packed && source.raw_os_error().is_none() {
+                DataError::Unpack { path, source: Arc::new(source) }
+            } else {
+                DataError::io("read", &path)(source)
+            }
+        }
+    }
+}
+
+struct Counted {
+    file: File,
+    count: Rc<Cell<u64>>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        // A read returns at most the length of the buffer, which fits in u64.
+        self.count.set(self.count.get().saturating_add(read as u64));
+        Ok(read)
+    }
+}
+
+/// How to read a file, from its name.
+fn kind(path: &Path) -> Option<(Format, Packing)> {
+    let extension =
+        |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+    let mut last = extension(path)?;
+    let packing = match last.as_str() {
+        "gz" => Packing::Gzip,
+        "zst" => Packing::Zstd,
+        _ => Packing::Plain,
+    };
+    if packing != Packing::Plain {
+        last = extension(Path::new(path.file_stem()?))?;
+    }
+    match (last.as_str(), packing) {
+        ("txt", _) => Some((Format::Text, packing)),
+        ("jsonl", _) => Some((Format::JsonLines, packing)),
+        // Parquet packs its own pages; packed once more it could not be sought in.
+        ("parquet", Packing::Plain) => Some((Format::Parquet, packing)),
+        _ => None,
+    }
+}
+
+/// Documents of `inputs`, for tests here and in the readers.
+#[cfg(test)]
+pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {
+    let mut documents = vec![];
+    let mut current = String::new();
+    Sources::find(inputs, field)?.read(&mut |part, _| {
+        match part {
+            Part::Text(text) => {
+                assert!(!text.is_empty(), "an empty part");
+                current.push_str(text);
+            }
+            Part::EndOfDocument => documents.push(std::mem::take(&mut current)),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    assert!(current.is_empty(), "a document without an end");
+    Ok(documents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn the_name_says_how_to_read() {
+        for (name, expected) in [
+            ("a.txt", Some((Format::Text, Packing::Plain))),
+            ("A.TXT", Some((Format::Text, Packing::Plain))),
+            ("a.b.txt.gz", Some((Format::Text, Packing::Gzip))),
+            ("a.jsonl.zst", Some((Format::JsonLines, Packing::Zstd))),
+            ("a.parquet", Some((Format::Parquet, Packing::Plain))),
+            ("a.parquet.gz", None),
+            ("a.gz", None),
+            ("a.json", None),
+            ("txt", None),
+        ] {
+            assert_eq!(kind(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_read_below_and_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("b")).unwrap();
+        fs::create_dir_all(at(".git")).unwrap();
+        fs::write(at("c.txt.zst"), zstd::encode_all(&b"last"[..], 1).unwrap()).unwrap();
+        fs::write(at("a.txt"), "first").unwrap();
+        let two_members = [gzip("{\"text\":\"sec"), gzip("ond\"}\n")].concat();
+        fs::write(at("b/x.jsonl.gz"), two_members).unwrap();
+        fs::write(at("b/y.txt"), "third").unwrap();
+        fs::write(at("b/README.md"), "not read").unwrap();
+        fs::write(at(".git/z.txt"), "not read").unwrap();
+        let inputs = [folder.path().to_owned()];
+        let sources = Sources::find(&inputs, "text").unwrap();
+        assert_eq!(sources.skipped, 1);
+        assert_eq!(sources.names(), ["a.txt", "x.jsonl.gz", "y.txt", "c.txt.zst"]);
+        let found = documents(&inputs, "text").unwrap();
+        assert_eq!(found, ["first", "second", "third", "last"]);
+    }
+
+    #[test]
+    fn progress_counts_packed_bytes_up_to_the_total() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "some words. ".repeat(50_000);
+        fs::write(folder.path().join("a.txt.gz"), gzip(&text)).unwrap();
+        fs::write(folder.path().join("b.txt"), &text).unwrap();
+        let sources = Sources::find(&[folder.path().to_owned()], "text").unwrap();
+        let mut seen = vec![];
+        sources
+            .read(&mut |_, bytes| {
+                seen.push(bytes);
+                Ok(ControlFlow::Continue(()))
+            })
+            .unwrap();
+        assert!(seen.is_sorted());
+        assert_eq!(seen.last(), Some(&sources.bytes()));
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.pdf");
+        fs::write(&file, "x").unwrap();
+        let message = |inputs: &[PathBuf]| documents(inputs, "text").unwrap_err().to_string();
+        let unknown = message(std::slice::from_ref(&file));
+        assert!(unknown.contains("a.pdf") && unknown.contains(".jsonl"), "{unknown}");
+        let empty = message(&[folder.path().to_owned()]);
+        assert!(empty.contains("nothing to read"), "{empty}");
+        let missing = message(&[folder.path().join("none.txt")]);
+        assert!(missing.contains("none.txt"), "{missing}");
+
+        let mut cut = gzip(&"words ".repeat(1000));
+        cut.truncate(cut.len() / 2);
+        let file = folder.path().join("cut.txt.gz");
+        fs::write(&file, cut).unwrap();
+        let cut = message(&[file]);
+        assert!(cut.contains("cannot unpack") && cut.contains("cut.txt.gz"), "{cut}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Parquet without Arrow: one column of text, page by page.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use ::parquet::basic::Type as PhysicalType;
+use ::parquet::errors::ParquetError;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::reader::RowIter;
+use ::parquet::record::{Field, Row};
+use ::parquet::schema::types::Type;
+
+use super::{DataError, Part, Sink};
+
+/// Rows decoded at a time. The pages that they come from are read one by one,
+/// so this and the longest document bound the memory.
+const ROWS: usize = 64;
+
+/// Reads one document a row from column `field` into `sink`. Rows without a
+/// value, and empty ones, are passed over.
+pub(super) fn read(
+    path: &Path,
+    bytes: u64,
+    field: &str,
+    sink: &mut Sink<'_>,
+) -> Result<ControlFlow<()>, DataError> {
+    let failed = |error: ParquetError| DataError::Parquet {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let file = File::open(path).map_err(DataError::io("read", path))?;
+    let reader = SerializedFileReader::new(file).map_err(failed)?;
+    let metadata = reader.metadata().file_metadata();
+    let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
+    let projection = projection(metadata.schema(), field).ok_or_else(|| DataError::NoColumn {
+        path: path.to_owned(),
+        column: field.to_owned(),
+        available: columns(metadata.schema()),
+    })?;
+    let iter = RowIter::from_file_into(Box::new(reader))
+        .project(Some(projection))
+        .map_err(failed)?
+        .with_batch_size(ROWS);
+    for (row, done) in iter.zip(1_u64..) {
+        let row = row.map_err(failed)?;
+        let document = document(&row).map_err(|reason| DataError::Parquet {
+            path: path.to_owned(),
+            reason: format!("row {done}: {reason}"),
+        })?;
+        if document.is_empty() {
+            continue;
+        }
+        // The reader seeks, so the share of the rows stands for the bytes.
+        let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
+        let bytes_read = u64::try_from(share).unwrap_or(bytes);
+        for part in [Part::Text(document), Part::EndOfDocument] {
+            if sink(part, bytes_read)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// A schema of just the one column, where it is there and holds text.
+fn projection(schema: &Type, field: &str) -> Option<Type> {
+    let column = schema.get_fields().iter().find(|column| column.name() == field)?;
+    if !column.is_primitive() || column.get_physical_type() != PhysicalType::BYTE_ARRAY {
+        return None;
+    }
+    Type::group_type_builder(schema.name()).with_fields(vec![column.clone()]).build().ok()
+}
+
+fn columns(schema: &Type) -> String {
+    let names: Vec<_> = schema.get_fields().iter().map(|c| c.name()).collect();
+    names.join(", ")
+}
+
+/// The text of a row. Some writers leave out the mark that says that bytes are
+/// text, so bytes are read as such where they are UTF-8.
+fn document(row: &Row) -> Result<&str, String> {
+    match row.get_column_iter().next() {
+        Some((_, Field::Str(text))) => Ok(text),
+        Some((_, Field::Bytes(bytes))) => str::from_utf8(bytes.data())
+            .map_err(|error| format!("not UTF-8 at byte {} of the value", error.valid_up_to())),
+        Some((_, Field::Null)) | None => Ok(""),
+        Some((_, other)) => Err(format!("not text: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::documents;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    use ::parquet::basic::{Compression, ZstdLevel};
+    use ::parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+    use ::parquet::file::properties::WriterProperties;
+    use ::parquet::file::writer::SerializedFileWriter;
+    use ::parquet::schema::parser::parse_message_type;
+
+    /// Two row groups of (id, text), where every third text is missing.
+    fn write(folder: &Path, compression: Compression, annotation: &str) -> (PathBuf, Vec<String>) {
+        let path = folder.join("a.parquet");
+        let schema =
+            format!("message m {{ required int64 id; optional binary text {annotation}; }}");
+        let schema = Arc::new(parse_message_type(&schema).unwrap());
+        let properties = WriterProperties::builder().set_compression(compression).build();
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+        let mut texts = vec![];
+        for group in 0..2 {
+            let levels: Vec<i16> = (0..300).map(|row| i16::from(row % 3 != 0)).collect();
+            let present = levels.iter().filter(|&&level| level == 1).count();
+            let values: Vec<_> =
+                (0..present).map(|n| format!("group {group}, text {n} \u{e9}")).collect();
+            let mut rows = writer.next_row_group().unwrap();
+            let mut column = rows.next_column().unwrap().unwrap();
+            let ids: Vec<i64> = (0..300).collect();
+            column.typed::<Int64Type>().write_batch(&ids, None, None).unwrap();
+            column.close().unwrap();
+            let mut column = rows.next_column().unwrap().unwrap();
+            let bytes: Vec<_> = values.iter().map(|v| ByteArray::from(v.as_str())).collect();
+            column.typed::<ByteArrayType>().write_batch(&bytes, Some(&levels), None).unwrap();
+            column.close().unwrap();
+            rows.close().unwrap();
+            texts.extend(values);
+        }
+        writer.close().unwrap();
+        (path, texts)
+    }
+
+    #[test]
+    fn the_text_column_is_read_in_order() {
+        for compression in [
+            Compression::UNCOMPRESSED,
+            Compression::SNAPPY,
+            Compression::GZIP(Default::default()),
+            Compression::LZ4_RAW,
+            Compression::ZSTD(ZstdLevel::default()),
+        ] {
+            for annotation in ["(UTF8)", ""] {
+                let folder = tempfile::tempdir().unwrap();
+                let (path, texts) = write(folder.path(), compression, annotation);
+                assert_eq!(documents(&[path], "text").unwrap(), texts);
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_column_is_named_with_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
+        for column in ["body", "id"] {
+            let message = documents(std::slice::from_ref(&path), column).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("{column:?}")) && message.contains("id, text"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn damage_is_an_error_with_the_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
+        let bytes = std::fs::read(&path).unwrap();
+        for length in [0, 3, bytes.len() / 2, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            let message = documents(std::slice::from_ref(&path), "text").unwrap_err().to_string();
+            assert!(message.contains("a.parquet"), "{message}");
+        }
+    }
+}

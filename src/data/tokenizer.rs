@@ -1,0 +1,287 @@
+//! Text to token ids and back.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tiktoken_rs::{CoreBPE, r50k_base_singleton};
+
+use super::DataError;
+use super::pieces::pieces;
+
+/// How the end of a document is written in text.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+
+const GPT2_VOCAB: u32 = 50_257;
+const GPT2_END_OF_TEXT: u32 = 50_256;
+const BYTE_END_OF_TEXT: u32 = 256;
+
+/// Which tokenizer to make, as chosen on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TokenizerKind {
+    /// GPT-2's 50,257 byte pairs.
+    #[default]
+    Gpt2,
+    /// One token a character; the vocabulary is what the text contains.
+    Char,
+    /// One token a byte.
+    Byte,
+}
+
+impl FromStr for TokenizerKind {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        match name {
+            "gpt2" => Ok(Self::Gpt2),
+            "char" => Ok(Self::Char),
+            "byte" => Ok(Self::Byte),
+            _ => Err(DataError::UnknownTokenizer { name: name.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for TokenizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gpt2 => "gpt2",
+            Self::Char => "char",
+            Self::Byte => "byte",
+        })
+    }
+}
+
+/// A tokenizer, ready for use.
+///
+/// In `meta.json` it is `{"kind":"gpt2"}`, `{"kind":"byte"}` or
+/// `{"kind":"char","chars":"..."}`, the characters in the order of their ids.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Spec", try_from = "Spec")]
+pub enum Tokenizer {
+    /// GPT-2's byte pairs: 50,257 tokens, the last of which ends a document.
+    /// The tables are part of the program and are unpacked at first use.
+    Gpt2,
+    /// One token a character. Has no end-of-document token, as nanoGPT's
+    /// character data has none: documents then follow each other directly.
+    Char(CharVocab),
+    /// One token a byte: 257 tokens, the last of which ends a document.
+    Byte,
+}
+
+impl Tokenizer {
+    /// The ids of `text`.
+    ///
+    /// All of it is ordinary text: a literal `<|endoftext|>` is read as the
+    /// characters it consists of. See [`Tokenizer::encode_prompt`].
+    ///
+    /// # Errors
+    /// `UnknownCharacter` for a character outside a character vocabulary.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut ids = Vec::new();
+        self.encode_into(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// The ids of a prompt: as [`Tokenizer::encode`], but a literal
+    /// `<|endoftext|>` becomes the end-of-text token where there is one, which
+    /// is how an unconditional sample is asked for.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; an offset counts from the start of the part
+    /// between two markers.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let Some(end) = self.end_of_text() else {
+            return self.encode(text);
+        };
+        let mut ids = Vec::new();
+        for (index, part) in text.split(END_OF_TEXT).enumerate() {
+            if index > 0 {
+                ids.push(end);
+            }
+            self.encode_into(part, &mut ids)?;
+        }
+        Ok(ids)
+    }
+
+    /// Appends the ids of `text` to `ids`.
+    pub(super) fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        match self {
+            Self::Gpt2 => pieces(text).try_for_each(|piece| encode_gpt2(piece, ids)),
+            Self::Char(vocab) => vocab.encode_into(text, ids),
+            Self::Byte => {
+                ids.extend(text.bytes().map(u32::from));
+                Ok(())
+            }
+        }
+    }
+
+    /// The text of `ids`.
+    ///
+    /// Bytes that are not UTF-8, such as the first half of a character whose
+    /// second half is not sampled yet, and ids outside the vocabulary become
+    /// U+FFFD. The text of a longer list therefore agrees with the text of a
+    /// shorter one up to the latter's trailing U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut bytes = Vec::with_capacity(ids.len());
+        match self {
+            Self::Gpt2 => {
+                let bpe = r50k_base_singleton();
+                ids.iter().for_each(|&id| decode_gpt2(bpe, id, &mut bytes));
+            }
+            Self::Char(vocab) => return ids.iter().map(|&id| vocab.char(id)).collect(),
+            Self::Byte => {
+                for &id in ids {
+                    match u8::try_from(id) {
+                        Ok(byte) => bytes.push(byte),
+                        Err(_) => bytes.extend_from_slice(special_byte_token(id).as_bytes()),
+                    }
+                }
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// How many ids there are.
+    pub fn vocab_size(&self) -> u32 {
+        match self {
+            Self::Gpt2 => GPT2_VOCAB,
+            Self::Char(vocab) => vocab.len(),
+            Self::Byte => BYTE_END_OF_TEXT + 1,
+        }
+    }
+
+    /// The token that ends a document, where the tokenizer has one.
+    pub fn end_of_text(&self) -> Option<u32> {
+        match self {
+            Self::Gpt2 => Some(GPT2_END_OF_TEXT),
+            Self::Char(_) => None,
+            Self::Byte => Some(BYTE_END_OF_TEXT),
+        }
+    }
+
+    /// Which kind this is.
+    pub fn kind(&self) -> TokenizerKind {
+        match self {
+            Self::Gpt2 => TokenizerKind::Gpt2,
+            Self::Char(_) => TokenizerKind::Char,
+            Self::Byte => TokenizerKind::Byte,
+        }
+    }
+}
+
+/// `encode` rather than `encode_ordinary`: with no special token allowed both
+/// give the same ids, but the latter panics where the expression gives up.
+fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+    let (tokens, _) = r50k_base_singleton()
+        .encode(piece, &HashSet::new())
+        .map_err(|error| DataError::Tokenize { reason: error.message })?;
+    ids.extend_from_slice(&tokens);
+    Ok(())
+}
+
+fn decode_gpt2(bpe: &CoreBPE, id: u32, bytes: &mut Vec<u8>) {
+    match bpe.decode_bytes(&[id]) {
+        Ok(token) => bytes.extend_from_slice(&token),
+        // A model may have more rows than the vocabulary: 50,304 is customary.
+        Err(_) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
+    }
+}
+
+fn special_byte_token(id: u32) -> &'static str {
+    if id == BYTE_END_OF_TEXT { END_OF_TEXT } else { "\u{fffd}" }
+}
+
+/// The characters of a character tokenizer. The id of a character is its
+/// position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CharVocab {
+    chars: Vec<char>,
+    ids: HashMap<char, u32>,
+}
+
+impl CharVocab {
+    /// A vocabulary of these characters, in this order.
+    ///
+    /// # Errors
+    /// `BadVocabulary` when there is no character or one comes twice.
+    pub fn new(chars: impl IntoIterator<Item = char>) -> Result<Self, DataError> {
+        let mut vocab = Self { chars: Vec::new(), ids: HashMap::new() };
+        for (id, character) in (0..).zip(chars) {
+            if vocab.ids.insert(character, id).is_some() {
+                return Err(DataError::BadVocabulary {
+                    reason: format!("character {character:?} comes twice"),
+                });
+            }
+            vocab.chars.push(character);
+        }
+        if vocab.chars.is_empty() {
+            return Err(DataError::BadVocabulary { reason: "it is empty".to_owned() });
+        }
+        Ok(vocab)
+    }
+
+    /// The characters in the order of their ids.
+    pub fn chars(&self) -> &[char] {
+        &self.chars
+    }
+
+    /// How many there are. There are at most 1,114,112 Unicode characters.
+    fn len(&self) -> u32 {
+        u32::try_from(self.chars.len()).unwrap_or(u32::MAX)
+    }
+
+    fn char(&self, id: u32) -> char {
+        usize::try_from(id)
+            .ok()
+            .and_then(|id| self.chars.get(id).copied())
+            .unwrap_or(char::REPLACEMENT_CHARACTER)
+    }
+
+    fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        ids.reserve(text.len());
+        for (offset, character) in text.char_indices() {
+            let id = self.ids.get(&character).ok_or(DataError::UnknownCharacter {
+                character,
+                offset,
+                vocab_size: self.chars.len(),
+            })?;
+            ids.push(*id);
+        }
+        Ok(())
+    }
+}
+
+/// What stands in `meta.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Spec {
+    Gpt2,
+    Char { chars: String },
+    Byte,
+}
+
+impl From<Tokenizer> for Spec {
+    fn from(tokenizer: Tokenizer) -> Self {
+        match tokenizer {
+            Tokenizer::Gpt2 => Self::Gpt2,
+            Tokenizer::Char(vocab) => Self::Char { chars: vocab.chars.into_iter().collect() },
+            Tokenizer::Byte => Self::Byte,
+        }
+    }
+}
+
+impl TryFrom<Spec> for Tokenizer {
+    type Error = DataError;
+
+    fn try_from(spec: Spec) -> Result<Self, DataError> {
+        Ok(match spec {
+            Spec::Gpt2 => Self::Gpt2,
+            Spec::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
+            Spec::Byte => Self::Byte,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

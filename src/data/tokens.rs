@@ -1,0 +1,240 @@
+//! Random access to the tokens of one split, in files or in memory.
+//!
+//! Two layouts are read: headerless tokens, as nanoGPT and `wgpt prepare`
+//! write them, and llm.c's shards, whose header of 256 i32 is (20240520, 1,
+//! tokens, 0, ...). Several files are one split, in the order they are given.
+//! Nothing is mapped or held: a window is a seek and a read.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::{DataError, Dtype};
+
+const SHARD_MAGIC: i32 = 20_240_520;
+const SHARD_VERSION: i32 = 1;
+const SHARD_HEADER: u64 = 256 * 4;
+/// llm.c's other token files: multiple-choice evaluations and Llama 3 tokens.
+const OTHER_MAGIC: [i32; 2] = [20_240_522, 20_240_801];
+
+/// The tokens of one split (train or val).
+///
+/// Shared access is safe from several threads; reads from files take turns.
+#[derive(Debug)]
+pub struct Split {
+    store: Store,
+    vocab_size: u32,
+    len: u64,
+}
+
+#[derive(Debug)]
+enum Store {
+    Memory(Vec<u16>),
+    Files {
+        files: Vec<TokenFile>,
+        /// The file read last. Keeping one open is enough for a single file,
+        /// and a thousand shards do not run into the limit of open files.
+        open: Mutex<Option<(usize, File)>>,
+    },
+}
+
+#[derive(Debug)]
+struct TokenFile {
+    path: PathBuf,
+    dtype: Dtype,
+    /// Bytes before the first token.
+    header: u64,
+    tokens: u64,
+    /// Index in the split of the first token of this file.
+    first: u64,
+}
+
+impl Split {
+    /// A split in memory.
+    pub(super) fn from_memory(tokens: Vec<u16>, vocab_size: u32) -> Self {
+        Self { len: tokens.len() as u64, store: Store::Memory(tokens), vocab_size }
+    }
+
+    /// A split in files. Without `dtype` the layout is found out from the
+    /// first bytes of each file, with it they are headerless.
+    pub(super) fn from_files(
+        paths: Vec<PathBuf>,
+        vocab_size: u32,
+        dtype: Option<Dtype>,
+    ) -> Result<Self, DataError> {
+        let mut files = Vec::with_capacity(paths.len());
+        let mut len = 0_u64;
+        for path in paths {
+            let file = TokenFile::inspect(path, dtype, len)?;
+            // File sizes are below 2^63, and so is what fits on one machine.
+            len = len.saturating_add(file.tokens);
+            files.push(file);
+        }
+        Ok(Self { store: Store::Files { files, open: Mutex::new(None) }, vocab_size, len })
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `count` tokens from `start` on, each below the size of the
+    /// vocabulary: the device looks them up without checking.
+    ///
+    /// # Errors
+    /// `OutsideSplit` where the split is shorter, `TokenOutOfRange` with file
+    /// and position for a token outside the vocabulary, `Io`.
+    pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
+        let outside = || DataError::OutsideSplit { start, count, len: self.len };
+        let end =
+            start.checked_add(count as u64).filter(|&end| end <= self.len).ok_or_else(outside)?;
+        match &self.store {
+            Store::Memory(tokens) => {
+                let start = usize::try_from(start).map_err(|_| outside())?;
+                let tokens = tokens.get(start..).ok_or_else(outside)?;
+                let ids = tokens.iter().take(count).copied().map(u32::from).collect();
+                self.checked(ids, Path::new("built-in corpus"), start as u64)
+            }
+            Store::Files { files, open } => {
+                let mut ids = Vec::with_capacity(count);
+                let from = files.partition_point(|file| file.first + file.tokens <= start);
+                for (index, file) in files.iter().enumerate().skip(from) {
+                    if file.first >= end {
+                        break;
+                    }
+                    let first = start.max(file.first) - file.first;
+                    let last = (end - file.first).min(file.tokens);
+                    let part = file.read(index, first, last, open)?;
+                    ids.append(&mut self.checked(part, &file.path, first)?);
+                }
+                Ok(ids)
+            }
+        }
+    }
+
+    fn checked(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
+        match (first..).zip(&ids).find(|&(_, &id)| id >= self.vocab_size) {
+            None => Ok(ids),
+            Some((position, &id)) => Err(DataError::TokenOutOfRange {
+                path: path.to_owned(),
+                position,
+                id,
+                vocab_size: self.vocab_size,
+            }),
+        }
+    }
+
+    /// Feeds into `hasher` what tells this split from another at little cost:
+    /// the length of each file, and 64 KiB from the start and from the end.
+    pub(super) fn fingerprint(&self, hasher: &mut blake3::Hasher) -> Result<(), DataError> {
+        const ENDS: u64 = 32 << 10;
+        if let Store::Files { files, .. } = &self.store {
+            for file in files {
+                hasher.update(&file.tokens.to_le_bytes());
+            }
+        }
+        hasher.update(&self.len.to_le_bytes());
+        let count = self.len.min(ENDS);
+        for start in [0, self.len - count] {
+            // At most ENDS, which fits. Ids are hashed, so layouts compare equal.
+            for id in self.window(start, count as usize)? {
+                hasher.update(&id.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TokenFile {
+    /// Finds the layout of a file and checks its length.
+    fn inspect(path: PathBuf, dtype: Option<Dtype>, first: u64) -> Result<Self, DataError> {
+        let io = || DataError::io("read", &path);
+        let mut file = File::open(&path).map_err(io())?;
+        let bytes = file.metadata().map_err(io())?.len();
+        if dtype.is_none() {
+            let mut head = Vec::with_capacity(12);
+            (&mut file).take(12).read_to_end(&mut head).map_err(io())?;
+            if let Some(announced) = shard_tokens(&path, &head)? {
+                let found = bytes.saturating_sub(SHARD_HEADER) / 2;
+                let tokens = u64::try_from(announced)
+                    .ok()
+                    .filter(|&tokens| bytes >= SHARD_HEADER && tokens <= found);
+                let Some(tokens) = tokens else {
+                    return Err(DataError::TokenCount {
+                        path,
+                        announced: announced.into(),
+                        announced_by: "its header",
+                        found,
+                    });
+                };
+                return Ok(Self { path, dtype: Dtype::U16, header: SHARD_HEADER, tokens, first });
+            }
+        }
+        let dtype = dtype.unwrap_or(Dtype::U16);
+        let width = dtype.width();
+        if bytes % width != 0 {
+            return Err(DataError::OddLength { path, bytes, width });
+        }
+        Ok(Self { path, dtype, header: 0, tokens: bytes / width, first })
+    }
+
+    /// Tokens `first..last` of this file.
+    fn read(
+        &self,
+        index: usize,
+        first: u64,
+        last: u64,
+        open: &Mutex<Option<(usize, File)>>,
+    ) -> Result<Vec<u32>, DataError> {
+        let io = || DataError::io("read", &self.path);
+        // A panic while it was held leaves at worst an unusual file position.
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, file) = match open.take().filter(|(opened, _)| *opened == index) {
+            Some(same) => open.insert(same),
+            None => open.insert((index, File::open(&self.path).map_err(io())?)),
+        };
+        let width = self.dtype.width();
+        // Inside the file by the checks of `inspect`, so nothing overflows.
+        file.seek(SeekFrom::Start(self.header + first * width)).map_err(io())?;
+        let mut bytes = vec![0; ((last - first) * width) as usize];
+        file.read_exact(&mut bytes).map_err(io())?;
+        Ok(match self.dtype {
+            Dtype::U16 => {
+                let (pairs, _) = bytes.as_chunks();
+                pairs.iter().map(|&p| u16::from_le_bytes(p).into()).collect()
+            }
+            Dtype::U32 => {
+                let (quads, _) = bytes.as_chunks();
+                quads.iter().map(|&q| u32::from_le_bytes(q)).collect()
+            }
+        })
+    }
+}
+
+/// The tokens that a shard's header announces; none where there is no header.
+///
+/// A headerless GPT-2 file cannot be mistaken for a shard: the lower half of
+/// each magic number is above 55,000, which is no token of GPT-2.
+fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
+    let (words, _) = head.as_chunks();
+    let words: Vec<_> = words.iter().map(|&w| i32::from_le_bytes(w)).collect();
+    match words[..] {
+        [SHARD_MAGIC, SHARD_VERSION, tokens] => Ok(Some(tokens)),
+        [SHARD_MAGIC, version, ..] => {
+            Err(DataError::BadShard { path: path.to_owned(), magic: SHARD_MAGIC, version })
+        }
+        [magic, version, _] if OTHER_MAGIC.contains(&magic) => {
+            Err(DataError::BadShard { path: path.to_owned(), magic, version })
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Which windows of a split are trained on and evaluated.
+//!
+//! Both are pure functions of their arguments. There is no generator whose
+//! state would have to be saved, so a resumed run sees the same data, and so
+//! does a run that splits its global batch in another way.
+
+/// Where the training window of sequence `sequence` of the global batch of
+/// step `step` starts.
+///
+/// Uniform over `0..tokens - block_size`, the starts that leave `block_size`
+/// inputs and the target after the last. The draws are independent, as in
+/// nanoGPT: a window may come twice before another comes once. A split that
+/// is too short gives 0; [`Dataset::open`](super::Dataset::open) refuses it.
+///
+/// The hash is mapped to the range by a 128-bit product (Lemire 2019, "Fast
+/// Random Integer Generation in an Interval", without the rejection step):
+/// the bias is below `tokens / 2^64`.
+pub fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size: u64) -> u64 {
+    let starts = tokens.saturating_sub(block_size);
+    let product = u128::from(hash([seed, step, sequence])) * u128::from(starts);
+    // The upper half of a product of two u64 is a u64.
+    (product >> 64) as u64
+}
+
+/// Where the evaluation windows start: at most `wanted` of them, evenly spread
+/// over the split and without overlap.
+///
+/// They depend on nothing else, so every evaluation of a run, and of another
+/// run with another batch size, measures the same text. When `wanted` reaches
+/// the number of disjoint windows, they are exactly these, one after another,
+/// and every token but the first of the split (and a rest shorter than a
+/// window) is predicted once.
+pub fn eval_starts(tokens: u64, block_size: u64, wanted: u64) -> Vec<u64> {
+    // The last token of a window is only a target, and the first input of the next.
+    let disjoint = tokens.saturating_sub(1).checked_div(block_size).unwrap_or(0);
+    if wanted >= disjoint {
+        return (0..disjoint).map(|index| index * block_size).collect();
+    }
+    let starts = u128::from(tokens - block_size);
+    (0..wanted)
+        // Below `starts`, because index < wanted.
+        .map(|index| (u128::from(index) * starts / u128::from(wanted)) as u64)
+        .collect()
+}
+
+/// A counter-based hash: each word in turn is added to the state and mixed.
+///
+/// One word is one step of SplitMix64 (Steele, Lea and Flood 2014, "Fast
+/// Splittable Pseudorandom Number Generators"; the constants are variant 13 of
+/// Stafford's). For a fixed prefix it is a bijection of the last word.
+pub(super) fn hash<const N: usize>(words: [u64; N]) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    words.into_iter().fold(GOLDEN, |state, word| {
+        let mut z = state.wrapping_add(word.wrapping_add(1).wrapping_mul(GOLDEN));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn training_starts_are_pinned() {
+        // Changing these changes every run: resumes would see other data.
+        let starts: Vec<_> =
+            (0..4).map(|sequence| train_start(1337, 7, sequence, 1_003_854, 256)).collect();
+        assert_eq!(starts, [98_388, 274_463, 222_446, 381_750]);
+    }
+
+    #[test]
+    fn training_starts_are_uniform_and_reach_both_ends() {
+        let (tokens, block_size, bins) = (1_010, 10, 1_000_usize);
+        let draws = 400_000_u64;
+        let mut counts = vec![0_u64; bins];
+        for step in 0..draws / 8 {
+            for sequence in 0..8 {
+                counts[train_start(3, step, sequence, tokens, block_size) as usize] += 1;
+            }
+        }
+        let expected = draws as f64 / bins as f64;
+        let chi: f64 = counts.iter().map(|&n| (n as f64 - expected).powi(2) / expected).sum();
+        // 999 degrees of freedom: mean 999, standard deviation 44.7.
+        assert!((chi - 999.0).abs() < 5.0 * 44.7, "chi squared {chi}");
+    }
+
+    #[test]
+    fn steps_sequences_and_seeds_are_independent() {
+        // Neighbouring counters must not give related starts.
+        let start = |seed, step, sequence| train_start(seed, step, sequence, 1 << 40, 1024);
+        let all: std::collections::HashSet<_> = (0..20)
+            .flat_map(|a| (0..20).flat_map(move |b| (0..20).map(move |c| start(a, b, c))))
+            .collect();
+        assert_eq!(all.len(), 8_000);
+    }
+
+    #[test]
+    fn all_windows_predict_each_token_once() {
+        assert_eq!(eval_starts(31, 10, 3), [0, 10, 20]);
+        assert_eq!(eval_starts(30, 10, 99), [0, 10]);
+        assert_eq!(eval_starts(30, 10, 1), [0]);
+        assert_eq!(eval_starts(11, 10, 5), [0]);
+        assert!(eval_starts(10, 10, 5).is_empty());
+        assert!(eval_starts(0, 10, 5).is_empty());
+        assert!(eval_starts(10, 0, 5).is_empty());
+        assert!(eval_starts(100, 10, 0).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_training_window_lies_inside(
+            seed: u64, step: u64, sequence: u64,
+            block_size in 1_u64..5_000, extra in 1_u64..u64::MAX / 2,
+        ) {
+            let tokens = block_size + extra;
+            let start = train_start(seed, step, sequence, tokens, block_size);
+            prop_assert!(start + block_size < tokens);
+        }
+
+        #[test]
+        fn evaluation_windows_are_inside_disjoint_and_spread(
+            tokens in 0_u64..100_000, block_size in 1_u64..2_000, wanted in 0_u64..200,
+        ) {
+            let starts = eval_starts(tokens, block_size, wanted);
+            let disjoint = tokens.saturating_sub(1) / block_size;
+            prop_assert_eq!(starts.len() as u64, wanted.min(disjoint));
+            prop_assert!(starts.iter().all(|start| start + block_size < tokens));
+            let gaps: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            prop_assert!(gaps.iter().all(|&gap| gap >= block_size));
+            let (least, most) = (gaps.iter().min(), gaps.iter().max());
+            prop_assert!(most.unwrap_or(&0) - least.unwrap_or(&0) <= 1);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Adapters through wgpu.
+
+use burn::tensor::Device;
+use burn_wgpu::WgpuSetup;
+
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind};
+
+fn instance() -> wgpu::Instance {
+    // Warnings of drivers that are merely present are of no use to whoever trains.
+    wgpu::Instance::new(wgpu::InstanceDescriptor {
+        flags: wgpu::InstanceFlags::empty(),
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    })
+}
+
+fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
+    let all = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+    let mut found: Vec<(DeviceInfo, wgpu::Adapter)> = Vec::new();
+    for adapter in all {
+        let info = adapter.get_info();
+        let Some(backend) = backend(info.backend) else { continue };
+        let index = found.iter().filter(|(other, _)| other.id.backend == backend).count();
+        let limits = adapter.limits();
+        let device = DeviceInfo {
+            id: DeviceId { backend, index },
+            name: info.name,
+            kind: kind(info.device_type),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
+        };
+        found.push((device, adapter));
+    }
+    found
+}
+
+fn backend(backend: wgpu::Backend) -> Option<Backend> {
+    match backend {
+        wgpu::Backend::Vulkan => Some(Backend::Vulkan),
+        wgpu::Backend::Dx12 => Some(Backend::Dx12),
+        wgpu::Backend::Metal => Some(Backend::Metal),
+        wgpu::Backend::Gl => Some(Backend::Gl),
+        _ => None,
+    }
+}
+
+fn kind(kind: wgpu::DeviceType) -> Kind {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+        wgpu::DeviceType::VirtualGpu => Kind::Virtual,
+        wgpu::DeviceType::Cpu => Kind::Software,
+        wgpu::DeviceType::Other => Kind::Unknown,
+    }
+}
+
+/// The adapters of every interface that wgpu finds.
+pub(super) fn devices() -> Vec<DeviceInfo> {
+    adapters(&instance()).into_iter().map(|(info, _)| info).collect()
+}
+
+/// Opens an adapter that [`devices`] listed, with all of its own limits: WebGPU's default binding
+/// of 128 MiB is less than GPT-2's embedding.
+pub(super) fn open(info: &DeviceInfo) -> Result<Device, DeviceError> {
+    let failed =
+        |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
+    let instance = instance();
+    let (_, adapter) = adapters(&instance)
+        .into_iter()
+        .find(|(found, _)| found.id == info.id)
+        .ok_or_else(|| failed("it is gone".into()))?;
+    let features = adapter
+        .features()
+        .difference(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+        .difference(wgpu::Features::all_experimental_mask());
+    let request = adapter.request_device(&wgpu::DeviceDescriptor {
+        label: Some("wgpt"),
+        required_features: features,
+        required_limits: adapter.limits(),
+        // burn's pools already batch: blocks of wgpu's own on top would only waste memory.
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        ..Default::default()
+    });
+    let (device, queue) = pollster::block_on(request).map_err(|error| failed(error.to_string()))?;
+    let backend = adapter.get_info().backend;
+    let setup = WgpuSetup { instance, adapter, device, queue, backend };
+    Device::wgpu_options().setup(setup).init().map_err(|error| failed(error.to_string()))
+}

@@ -1,0 +1,30 @@
+//! wgpt trains GPT-2 on the graphics card a person already owns.
+//!
+//! Data flows one way: `config -> plan -> data -> model -> train -> protocol -> front ends`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`config`] | what was typed -> what is meant: TOML, nanoGPT `.py`, variables, flags, presets |
+//! | [`plan`] | a configuration -> how a step is cut |
+//! | [`data`] | sources, tokenizers, token files, windows, the built-in corpus |
+//! | [`gpu`] | devices: which there are, which one a run takes |
+//! | [`ops`] | one file for each differentiable op: forward, backward, reference |
+//! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
+//! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
+//! | [`protocol`] | events and commands: plain data |
+//! | [`progress`] | the one reducer that every view of a run reads |
+//! | [`cli`] | subcommands; events -> text, bars or JSON lines |
+
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod gpu;
+pub mod model;
+pub mod ops;
+pub mod plan;
+pub mod progress;
+pub mod protocol;
+pub mod train;

@@ -1,0 +1,175 @@
+//! Hugging Face's GPT-2 folder: `config.json` beside `model.safetensors`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{Architecture, WeightError};
+use crate::config::Gelu;
+
+/// The file that describes the model.
+pub const ARCHITECTURE_FILE: &str = "config.json";
+
+/// The file that holds the weights.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+
+/// Sizes above these are a damaged or hostile file rather than a GPT-2; they keep every product of
+/// them in range.
+const MAX_LAYERS: usize = 1024;
+const MAX_WIDTH: usize = 65_536;
+const MAX_BLOCK: usize = 1 << 20;
+const MAX_VOCAB: usize = 1 << 24;
+
+/// The `config.json` of a model, as transformers' `GPT2Config` reads it. GPT-2 there always has
+/// biases: a model without writes zeros, and says so under `bias`.
+pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>) -> String {
+    let activation = match architecture.gelu {
+        Gelu::Tanh => "gelu_new",
+        Gelu::Erf => "gelu",
+    };
+    let config = json!({
+        "activation_function": activation,
+        "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.0,
+        "bias": architecture.bias,
+        "bos_token_id": end_of_text,
+        "embd_pdrop": 0.0,
+        "eos_token_id": end_of_text,
+        "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-5,
+        "model_type": "gpt2",
+        "n_ctx": architecture.block_size,
+        "n_embd": architecture.n_embd,
+        "n_head": architecture.n_head,
+        "n_inner": null,
+        "n_layer": architecture.n_layer,
+        "n_positions": architecture.block_size,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": true,
+        "torch_dtype": "float32",
+        "vocab_size": architecture.vocab_size,
+    });
+    format!("{config:#}\n")
+}
+
+/// Reads a folder's `config.json`.
+///
+/// # Errors
+/// If it is missing, no JSON, or describes something that is not plain GPT-2.
+pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
+    let path = folder.join(ARCHITECTURE_FILE);
+    let text = std::fs::read_to_string(&path).map_err(WeightError::io(&path))?;
+    let config: Value = serde_json::from_str(&text)
+        .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
+    Reader { path: &path, config: &config }.architecture()
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    config: &'a Value,
+}
+
+impl Reader<'_> {
+    fn wrong(&self, reason: String) -> WeightError {
+        WeightError::corrupt(self.path, reason)
+    }
+
+    fn size(&self, key: &str, max: usize) -> Result<usize, WeightError> {
+        let value = self.config.get(key).and_then(Value::as_u64);
+        match value.and_then(|value| usize::try_from(value).ok()) {
+            Some(value) if (1..=max).contains(&value) => Ok(value),
+            _ => Err(self.wrong(format!("`{key}` must be a number from 1 to {max}"))),
+        }
+    }
+
+    /// A key that only plain GPT-2's value is supported for; absent means that value.
+    fn fixed(&self, key: &str, plain: Value) -> Result<(), WeightError> {
+        match self.config.get(key) {
+            Some(value) if *value != plain && !value.is_null() => {
+                Err(self.wrong(format!("`{key}` is {value}; only {plain} is supported")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn architecture(&self) -> Result<Architecture, WeightError> {
+        self.fixed("model_type", json!("gpt2"))?;
+        self.fixed("layer_norm_epsilon", json!(1e-5))?;
+        self.fixed("tie_word_embeddings", json!(true))?;
+        self.fixed("scale_attn_weights", json!(true))?;
+        self.fixed("scale_attn_by_inverse_layer_idx", json!(false))?;
+        let gelu = match self.config.get("activation_function").and_then(Value::as_str) {
+            None | Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
+            Some("gelu") => Gelu::Erf,
+            Some(other) => {
+                let reason = format!("activation `{other}`; gelu_new and gelu are supported");
+                return Err(self.wrong(reason));
+            }
+        };
+        let architecture = Architecture {
+            n_layer: self.size("n_layer", MAX_LAYERS)?,
+            n_head: self.size("n_head", MAX_WIDTH)?,
+            n_embd: self.size("n_embd", MAX_WIDTH)?,
+            block_size: self.size("n_positions", MAX_BLOCK)?,
+            vocab_size: self.size("vocab_size", MAX_VOCAB)?,
+            bias: self.config.get("bias").and_then(Value::as_bool).unwrap_or(true),
+            gelu,
+        };
+        let Architecture { n_head, n_embd, .. } = architecture;
+        if n_embd % n_head != 0 {
+            return Err(self.wrong(format!("n_embd {n_embd} is not a multiple of n_head {n_head}")));
+        }
+        self.fixed("n_inner", json!(4 * n_embd))?;
+        Ok(architecture)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny() -> Architecture {
+        Architecture {
+            n_layer: 2,
+            n_head: 2,
+            n_embd: 32,
+            block_size: 16,
+            vocab_size: 65,
+            bias: false,
+            gelu: Gelu::Erf,
+        }
+    }
+
+    fn read(text: &str) -> Result<Architecture, WeightError> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(ARCHITECTURE_FILE), text).unwrap();
+        read_architecture(folder.path())
+    }
+
+    #[test]
+    fn a_written_architecture_reads_back() {
+        assert_eq!(read(&write_architecture(&tiny(), None)).unwrap(), tiny());
+        let gpt2 = Architecture { bias: true, gelu: Gelu::Tanh, ..tiny() };
+        assert_eq!(read(&write_architecture(&gpt2, Some(50256))).unwrap(), gpt2);
+    }
+
+    #[test]
+    fn what_is_not_plain_gpt2_is_refused() {
+        let good = write_architecture(&tiny(), None);
+        for (from, to, word) in [
+            (r#""n_head": 2"#, r#""n_head": 3"#, "multiple"),
+            (r#""n_layer": 2"#, r#""n_layer": 0"#, "n_layer"),
+            (r#""n_layer": 2"#, r#""n_layer": 99999999999"#, "n_layer"),
+            (r#""gelu""#, r#""relu""#, "relu"),
+            (r#""model_type": "gpt2""#, r#""model_type": "llama""#, "llama"),
+            (r#""n_inner": null"#, r#""n_inner": 77"#, "n_inner"),
+            (r#""tie_word_embeddings": true"#, r#""tie_word_embeddings": false"#, "tie_word"),
+        ] {
+            let text = good.replace(from, to);
+            assert_ne!(text, good, "{from} is not in the file");
+            let error = read(&text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(read("{").is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! GPT-2's initial weights.
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Normal};
+
+use super::{Architecture, WeightError, WeightSource};
+
+/// GPT-2's initialisation: matrices and embeddings from N(0, 0.02), the two projections into the
+/// residual stream from N(0, 0.02 / sqrt(2 n_layer)), biases 0, layer norms 1 and 0.
+///
+/// Drawn on the host from a generator of its own for each weight, so that every device starts from
+/// the same bits and no weight depends on which others there are.
+pub struct RandomWeights {
+    seed: u64,
+    residual_std: f32,
+}
+
+const STD: f32 = 0.02;
+
+impl RandomWeights {
+    /// Initial weights for a model of this architecture.
+    pub fn new(architecture: &Architecture, seed: u64) -> Self {
+        let depth = 2.0 * architecture.n_layer as f32;
+        Self { seed, residual_std: STD / depth.sqrt() }
+    }
+}
+
+impl WeightSource for RandomWeights {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let len = shape.iter().product();
+        if name.ends_with(".bias") {
+            return Ok(vec![0.0; len]);
+        }
+        if shape.len() == 1 {
+            return Ok(vec![1.0; len]);
+        }
+        let std = if name.ends_with("c_proj.weight") { self.residual_std } else { STD };
+        let mut key = blake3::Hasher::new();
+        key.update(&self.seed.to_le_bytes()).update(name.as_bytes());
+        let mut rng = ChaCha8Rng::from_seed(*key.finalize().as_bytes());
+        let normal = Normal::new(0.0f32, std).expect("a positive standard deviation");
+        Ok(normal.sample_iter(&mut rng).take(len).collect())
+    }
+}

@@ -1,0 +1,396 @@
+//! GPT-2: the weights under their Hugging Face names, the forward pass, sampling, and the files
+//! that other programs read and write.
+
+use std::sync::Arc;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{self, Config, Gelu};
+use crate::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
+
+mod hugging_face;
+mod init;
+mod nanogpt;
+mod sample;
+mod weights;
+
+pub use hugging_face::{ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture};
+pub use init::RandomWeights;
+pub use nanogpt::NanoGptCheckpoint;
+pub use sample::{SampleOptions, Sampler};
+pub use weights::{Parameter, WeightError, WeightFile, parameters, write_tensors};
+
+/// What decides the shapes and the function of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Architecture {
+    /// Blocks.
+    pub n_layer: usize,
+    /// Attention heads; divides `n_embd`.
+    pub n_head: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Positions.
+    pub block_size: usize,
+    /// Tokens that exist.
+    pub vocab_size: usize,
+    /// Whether linear layers and layer norms have biases.
+    pub bias: bool,
+    /// The form of the activation.
+    pub gelu: Gelu,
+}
+
+impl Architecture {
+    /// The model that `config` describes, over `vocab_size` tokens.
+    pub fn new(config: &Config, vocab_size: u32) -> Self {
+        Self {
+            n_layer: config.n_layer.get() as usize,
+            n_head: config.n_head.get() as usize,
+            n_embd: config.n_embd.get() as usize,
+            block_size: config.block_size.get() as usize,
+            vocab_size: vocab_size as usize,
+            bias: config.bias,
+            gelu: config.gelu,
+        }
+    }
+
+    /// Rows of the token embedding: the vocabulary and its padding.
+    pub fn padded_vocab(&self) -> usize {
+        config::padded_vocab(self.vocab_size as u32) as usize
+    }
+
+    /// Weights in all, padding included.
+    pub fn parameters(&self) -> usize {
+        self.shapes().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+
+    /// The name and shape of every weight, padding included, in the order of the model.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let c = self.n_embd;
+        let mut shapes = vec![
+            ("wte.weight".to_string(), vec![self.padded_vocab(), c]),
+            ("wpe.weight".to_string(), vec![self.block_size, c]),
+        ];
+        let mut layer = |name: String, weight: Vec<usize>| {
+            let out = weight[weight.len() - 1];
+            shapes.push((format!("{name}.weight"), weight));
+            if self.bias {
+                shapes.push((format!("{name}.bias"), vec![out]));
+            }
+        };
+        for block in 0..self.n_layer {
+            layer(format!("h.{block}.ln_1"), vec![c]);
+            layer(format!("h.{block}.attn.c_attn"), vec![c, 3 * c]);
+            layer(format!("h.{block}.attn.c_proj"), vec![c, c]);
+            layer(format!("h.{block}.ln_2"), vec![c]);
+            layer(format!("h.{block}.mlp.c_fc"), vec![c, 4 * c]);
+            layer(format!("h.{block}.mlp.c_proj"), vec![4 * c, c]);
+        }
+        layer("ln_f".to_string(), vec![c]);
+        shapes
+    }
+}
+
+/// Where a model's initial weights come from.
+pub trait WeightSource {
+    /// The values of the weight `name` in row-major order. The token embedding is asked for
+    /// without its padding.
+    ///
+    /// # Errors
+    /// Where the weight is missing, has another shape or cannot be read.
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError>;
+}
+
+/// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
+#[derive(Module, Debug)]
+struct Conv1d {
+    weight: Param<Tensor<2>>,
+    bias: Option<Param<Tensor<1>>>,
+}
+
+#[derive(Module, Debug)]
+struct Norm {
+    weight: Param<Tensor<1>>,
+    bias: Option<Param<Tensor<1>>>,
+}
+
+#[derive(Module, Debug)]
+struct Embedding {
+    weight: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct SelfAttention {
+    c_attn: Conv1d,
+    c_proj: Conv1d,
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    c_fc: Conv1d,
+    c_proj: Conv1d,
+}
+
+/// One transformer block, pre-norm. The fields are named and ordered as in Hugging Face's GPT-2,
+/// so that a visitor's path is the weight's name.
+#[derive(Module, Debug)]
+struct Block {
+    ln_1: Norm,
+    attn: SelfAttention,
+    ln_2: Norm,
+    mlp: Mlp,
+}
+
+/// GPT-2 (Radford et al. 2019). The output head is the token embedding itself: one [`Param`],
+/// because two clones of one would drift apart.
+#[derive(Module, Debug)]
+pub struct Gpt {
+    wte: Embedding,
+    wpe: Embedding,
+    h: Vec<Block>,
+    ln_f: Norm,
+    #[module(skip)]
+    architecture: Architecture,
+}
+
+/// Which elements one micro-batch of a training step drops out.
+#[derive(Clone, Copy, Debug)]
+pub struct StepDropout {
+    /// The share that is dropped.
+    pub rate: f32,
+    /// The run's seed.
+    pub seed: u64,
+    /// Updates made before.
+    pub step: u64,
+    /// The number of the micro-batch's first sequence in the global batch.
+    pub first_sequence: u32,
+}
+
+/// How a forward pass runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// Which implementation of the ops.
+    pub mode: OpsMode,
+    /// Dropout, in training.
+    pub dropout: Option<StepDropout>,
+}
+
+/// Token ids and what follows each of them, on the host: `[sequences * time]` both.
+#[derive(Clone, Debug)]
+pub struct MicroBatch {
+    /// Input ids, all below the vocabulary.
+    pub tokens: Arc<[u32]>,
+    /// The id after each.
+    pub targets: Arc<[u32]>,
+    /// Sequences.
+    pub sequences: usize,
+}
+
+/// Places in the model that drop out, numbered so that each has its own mask.
+mod site {
+    pub const EMBEDDING: u32 = 0;
+
+    pub fn attention(block: usize) -> u32 {
+        1 + 3 * block as u32
+    }
+
+    pub fn attention_projection(block: usize) -> u32 {
+        2 + 3 * block as u32
+    }
+
+    pub fn mlp_projection(block: usize) -> u32 {
+        3 + 3 * block as u32
+    }
+}
+
+impl Pass {
+    fn dropout(&self, site: u32) -> Option<Dropout> {
+        let at = self.dropout?;
+        Some(Dropout::new(at.rate, at.seed, at.step, site, at.first_sequence))
+    }
+}
+
+impl Gpt {
+    /// A model on `device` (with or without autodiff) with the weights of `source`.
+    ///
+    /// # Errors
+    /// Where `source` fails.
+    pub fn new(
+        architecture: &Architecture,
+        source: &mut dyn WeightSource,
+        device: &Device,
+    ) -> Result<Self, WeightError> {
+        let mut build = Builder { architecture, source, device };
+        Ok(Self {
+            wte: Embedding { weight: build.token_embedding()? },
+            wpe: Embedding {
+                weight: build
+                    .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
+            },
+            h: (0..architecture.n_layer)
+                .map(|block| build.block(block))
+                .collect::<Result<_, _>>()?,
+            ln_f: build.norm("ln_f")?,
+            architecture: architecture.clone(),
+        })
+    }
+
+    /// What the model is.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// The loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over its
+    /// tokens, in nats. Logits exist for `loss.chunk` rows at a time.
+    pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
+        let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
+        let wte = self.wte.weight.val();
+        ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
+    }
+
+    /// The logits of every position, `[sequences * time, vocab]`: for tests and evaluation of
+    /// small inputs, training never holds them.
+    pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
+        let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
+        x.matmul(self.real_embedding().transpose())
+    }
+
+    /// The embedding without its padding, `[vocab, c]`.
+    fn real_embedding(&self) -> Tensor<2> {
+        self.wte.weight.val().narrow(0, 0, self.architecture.vocab_size)
+    }
+
+    /// The residual stream after the last layer norm, `[sequences * time, c]`.
+    fn hidden(&self, tokens: Arc<[u32]>, sequences: usize, pass: Pass) -> Tensor<2> {
+        let time = tokens.len() / sequences;
+        let shape = AttentionShape {
+            batch: sequences,
+            time,
+            heads: self.architecture.n_head,
+            dropout: None,
+        };
+        let (wte, wpe) = (self.wte.weight.val(), self.wpe.weight.val());
+        let mut x = ops::embed(wte, wpe, tokens, time, pass.mode);
+        if let Some(dropout) = pass.dropout(site::EMBEDDING) {
+            x = ops::dropout(x, None, time, dropout, pass.mode);
+        }
+        for (index, block) in self.h.iter().enumerate() {
+            let dropout = pass.dropout(site::attention(index));
+            let shape = AttentionShape { dropout, ..shape };
+            let h = block.ln_1.forward(x.clone(), pass.mode);
+            let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
+            let h = ops::attention(qkv, shape, pass.mode);
+            x = block.attn.c_proj.add_to(x, h, time, site::attention_projection(index), pass);
+            let h = block.ln_2.forward(x.clone(), pass.mode);
+            let gelu = Activation::Gelu(self.architecture.gelu);
+            let h = block.mlp.c_fc.forward(h, None, gelu, pass.mode);
+            x = block.mlp.c_proj.add_to(x, h, time, site::mlp_projection(index), pass);
+        }
+        self.ln_f.forward(x, pass.mode)
+    }
+}
+
+impl Conv1d {
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        residual: Option<Tensor<2>>,
+        activation: Activation,
+        mode: OpsMode,
+    ) -> Tensor<2> {
+        let bias = self.bias.as_ref().map(Param::val);
+        ops::linear(x, self.weight.val(), bias, residual, activation, mode)
+    }
+
+    /// `residual + dropout(self(x))`.
+    fn add_to(
+        &self,
+        residual: Tensor<2>,
+        x: Tensor<2>,
+        time: usize,
+        site: u32,
+        pass: Pass,
+    ) -> Tensor<2> {
+        match pass.dropout(site) {
+            Some(dropout) => {
+                let y = self.forward(x, None, Activation::Identity, pass.mode);
+                ops::dropout(y, Some(residual), time, dropout, pass.mode)
+            }
+            None => self.forward(x, Some(residual), Activation::Identity, pass.mode),
+        }
+    }
+}
+
+impl Norm {
+    fn forward(&self, x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
+        ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
+    }
+}
+
+/// Puts a model together from a source, weight by weight.
+struct Builder<'a> {
+    architecture: &'a Architecture,
+    source: &'a mut dyn WeightSource,
+    device: &'a Device,
+}
+
+impl Builder<'_> {
+    fn param<const D: usize>(
+        &mut self,
+        name: &str,
+        shape: [usize; D],
+    ) -> Result<Param<Tensor<D>>, WeightError> {
+        let values = self.source.weight(name, &shape)?;
+        Ok(self.tensor(values, shape))
+    }
+
+    fn tensor<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Param<Tensor<D>> {
+        Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
+    }
+
+    /// Padding rows are zero and stay zero: their gradient is zero, and so is their decay.
+    fn token_embedding(&mut self) -> Result<Param<Tensor<2>>, WeightError> {
+        let Architecture { vocab_size, n_embd, .. } = *self.architecture;
+        let padded = self.architecture.padded_vocab();
+        let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
+        values.resize(padded * n_embd, 0.0);
+        Ok(self.tensor(values, [padded, n_embd]))
+    }
+
+    fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {
+        if !self.architecture.bias {
+            return Ok(None);
+        }
+        self.param(&format!("{name}.bias"), [out]).map(Some)
+    }
+
+    fn norm(&mut self, name: &str) -> Result<Norm, WeightError> {
+        let c = self.architecture.n_embd;
+        Ok(Norm { weight: self.param(&format!("{name}.weight"), [c])?, bias: self.bias(name, c)? })
+    }
+
+    fn conv1d(&mut self, name: &str, inputs: usize, out: usize) -> Result<Conv1d, WeightError> {
+        Ok(Conv1d {
+            weight: self.param(&format!("{name}.weight"), [inputs, out])?,
+            bias: self.bias(name, out)?,
+        })
+    }
+
+    fn block(&mut self, index: usize) -> Result<Block, WeightError> {
+        let c = self.architecture.n_embd;
+        let name = |part: &str| format!("h.{index}.{part}");
+        Ok(Block {
+            ln_1: self.norm(&name("ln_1"))?,
+            attn: SelfAttention {
+                c_attn: self.conv1d(&name("attn.c_attn"), c, 3 * c)?,
+                c_proj: self.conv1d(&name("attn.c_proj"), c, c)?,
+            },
+            ln_2: self.norm(&name("ln_2"))?,
+            mlp: Mlp {
+                c_fc: self.conv1d(&name("mlp.c_fc"), c, 4 * c)?,
+                c_proj: self.conv1d(&name("mlp.c_proj"), 4 * c, c)?,
+            },
+        })
+    }
+}

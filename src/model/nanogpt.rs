@@ -1,0 +1,168 @@
+//! nanoGPT's `ckpt.pt`. Read as data: nothing in it is executed.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
+
+use super::{Architecture, WeightError, WeightSource};
+use crate::config::Gelu;
+
+/// Larger files are refused: the largest GPT-2 with its optimizer in f32 is 18.7 GB.
+const MAX_BYTES: u64 = 24 << 30;
+
+/// Prefixes of the weights' names: `torch.compile` and DDP each leave one.
+const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
+
+/// An opened `ckpt.pt`.
+#[derive(Debug)]
+pub struct NanoGptCheckpoint {
+    path: PathBuf,
+    /// By name without prefixes, `wte.weight`.
+    tensors: HashMap<String, Tensor>,
+    /// The model.
+    pub architecture: Architecture,
+    /// Updates made, where the file tells.
+    pub iteration: Option<u64>,
+}
+
+impl NanoGptCheckpoint {
+    /// Opens a checkpoint and reads what describes the model. nanoGPT's GELU is the exact one.
+    ///
+    /// # Errors
+    /// If it cannot be read, is too large, or has no `model` and `model_args`.
+    pub fn open(path: &Path) -> Result<Self, WeightError> {
+        let wrong = |reason: String| WeightError::corrupt(path, reason);
+        let bytes = std::fs::metadata(path).map_err(WeightError::io(path))?.len();
+        if bytes > MAX_BYTES {
+            let limit = MAX_BYTES >> 30;
+            return Err(wrong(format!("{} GiB; at most {limit} GiB are read", bytes >> 30)));
+        }
+        let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
+        let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;
+        let root = PytorchReader::read_pickle_data(path, None).map_err(not_nanogpt)?;
+        let PickleValue::Dict(root) = root else {
+            return Err(wrong("not a nanoGPT checkpoint: no dictionary".into()));
+        };
+        let Some(PickleValue::Dict(args)) = root.get("model_args") else {
+            return Err(wrong("not a nanoGPT checkpoint: no `model_args`".into()));
+        };
+        let tensors = reader
+            .into_tensors()
+            .into_iter()
+            .filter_map(|(name, tensor)| Some((plain_name(&name)?, tensor)))
+            .collect();
+        let iteration = match root.get("iter_num") {
+            Some(PickleValue::Int(iteration)) => u64::try_from(*iteration).ok(),
+            _ => None,
+        };
+        let mut checkpoint = Self {
+            path: path.to_path_buf(),
+            tensors,
+            architecture: architecture(args).map_err(wrong)?,
+            iteration,
+        };
+        checkpoint.trim_vocabulary(args)?;
+        Ok(checkpoint)
+    }
+
+    /// nanoGPT's padded 50304 rows hold GPT-2's 50257 tokens: the rest was never a target.
+    fn trim_vocabulary(&mut self, args: &HashMap<String, PickleValue>) -> Result<(), WeightError> {
+        if let Some(PickleValue::Int(50_304)) = args.get("vocab_size") {
+            self.architecture.vocab_size = 50_257;
+        }
+        Ok(())
+    }
+}
+
+/// `h.0.attn.c_attn.weight` of `_orig_mod.transformer.h.0.attn.c_attn.weight`; `None` for what is
+/// no weight of its own: the tied head, and the causal mask that old versions saved.
+fn plain_name(name: &str) -> Option<String> {
+    let mut name = name;
+    while let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        name = rest;
+    }
+    let name = name.strip_prefix("transformer.")?;
+    (!name.ends_with(".attn.bias")).then(|| name.to_string())
+}
+
+fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, String> {
+    let size = |key: &str, max: i64| match args.get(key) {
+        Some(PickleValue::Int(value)) if (1..=max).contains(value) => Ok(*value as usize),
+        other => Err(format!("model_args[`{key}`] is {other:?}, not a number from 1 to {max}")),
+    };
+    let bias = match args.get("bias") {
+        Some(PickleValue::Bool(bias)) => *bias,
+        // Checkpoints from before the option was added have biases.
+        None => true,
+        other => return Err(format!("model_args[`bias`] is {other:?}, not True or False")),
+    };
+    let architecture = Architecture {
+        n_layer: size("n_layer", 1024)?,
+        n_head: size("n_head", 65_536)?,
+        n_embd: size("n_embd", 65_536)?,
+        block_size: size("block_size", 1 << 20)?,
+        vocab_size: size("vocab_size", 1 << 24)?,
+        bias,
+        gelu: Gelu::Erf,
+    };
+    if architecture.n_embd % architecture.n_head != 0 {
+        return Err(format!(
+            "n_embd {} is not a multiple of n_head {}",
+            architecture.n_embd, architecture.n_head
+        ));
+    }
+    Ok(architecture)
+}
+
+impl WeightSource for NanoGptCheckpoint {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let missing = || WeightError::Missing { path: self.path.clone(), name: name.to_string() };
+        let tensor = self.tensors.get(name).ok_or_else(missing)?;
+        // nn.Linear keeps [out, in]; a square matrix would load silently wrong.
+        let transposed = shape.len() == 2 && name.starts_with("h.");
+        let mut need = shape.to_vec();
+        if transposed {
+            need.reverse();
+        }
+        let have = tensor.shape();
+        let padded = name == "wte.weight" && have.len() == 2 && have[0] > need[0];
+        if have != need && !(padded && have[1] == need[1]) {
+            return Err(WeightError::Shape {
+                path: self.path.clone(),
+                name: name.to_string(),
+                have: have.to_vec(),
+                need,
+            });
+        }
+        let bytes = tensor.read().map_err(|error| WeightError::corrupt(&self.path, error))?;
+        let mut values = to_f32(&bytes, tensor.dtype()).ok_or_else(|| {
+            let reason = format!("`{name}` is {:?}; f32, f16 and bf16 are read", tensor.dtype());
+            WeightError::corrupt(&self.path, reason)
+        })?;
+        values.truncate(need.iter().product());
+        Ok(if transposed { transpose(&values, shape[1], shape[0]) } else { values })
+    }
+}
+
+/// The reader gives native-endian bytes.
+fn to_f32(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
+    let halves = || bytes.as_chunks::<2>().0.iter().copied();
+    Some(match dtype {
+        DType::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_ne_bytes).collect(),
+        DType::F16 => halves().map(|b| half::f16::from_ne_bytes(b).to_f32()).collect(),
+        DType::BF16 => halves().map(|b| half::bf16::from_ne_bytes(b).to_f32()).collect(),
+        _ => return None,
+    })
+}
+
+/// `[rows, columns]` in row-major order as `[columns, rows]`.
+fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let mut out = vec![0.0; values.len()];
+    for (r, row) in values.chunks(columns).enumerate() {
+        for (c, &value) in row.iter().enumerate() {
+            out[c * rows + r] = value;
+        }
+    }
+    out
+}

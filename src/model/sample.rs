@@ -1,0 +1,200 @@
+//! Writing text: one token at a time, with the keys and values of what came before kept.
+
+use burn::tensor::{Int, Tensor, TensorData, activation};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Block, Conv1d, Gpt, Norm};
+use crate::config::Gelu;
+use crate::ops::OpsMode;
+
+/// How the next token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleOptions {
+    /// What the logits are divided by; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Only this many of the most likely tokens are drawn from; 0 = all.
+    pub top_k: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// Draws tokens from a model. Needs a model without autodiff.
+pub struct Sampler<'a> {
+    model: &'a Gpt,
+    options: SampleOptions,
+    rng: ChaCha8Rng,
+    cache: Vec<Cache>,
+    /// Tokens so far, the prompt included.
+    tokens: Vec<u32>,
+    /// How many of the last tokens the cache holds.
+    cached: usize,
+}
+
+/// Keys and values of one block, `[heads, positions, size]`.
+#[derive(Clone)]
+struct Cache {
+    k: Tensor<3>,
+    v: Tensor<3>,
+}
+
+impl<'a> Sampler<'a> {
+    /// Starts from a prompt of at least one token, all below the vocabulary; of a prompt longer
+    /// than the model's positions the end is read.
+    pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions) -> Self {
+        Self {
+            model,
+            options,
+            rng: ChaCha8Rng::seed_from_u64(options.seed),
+            cache: Vec::new(),
+            tokens: prompt.to_vec(),
+            cached: 0,
+        }
+    }
+
+    /// Draws the next token.
+    pub fn next_token(&mut self) -> u32 {
+        let logits = self.last_logits();
+        let token = draw(&logits, &self.options, &mut self.rng);
+        self.tokens.push(token);
+        token
+    }
+
+    /// The logits after the last token, `[vocab]`.
+    fn last_logits(&mut self) -> Vec<f32> {
+        let block_size = self.model.architecture.block_size;
+        let full = !self.cache.is_empty() && self.cached + 1 > block_size;
+        let new = if self.cache.is_empty() || full {
+            // Positions are absolute, so a full window cannot slide: half of it is read again,
+            // once every half window.
+            let keep = if full { block_size.div_ceil(2) } else { block_size };
+            self.cache.clear();
+            self.cached = 0;
+            self.tokens.len().min(keep)
+        } else {
+            1
+        };
+        let from = self.tokens.len() - new;
+        let logits = self.advance(&self.tokens[from..].to_vec());
+        self.cached += new;
+        logits
+    }
+
+    /// Feeds tokens at the next positions; gives the logits after the last of them.
+    fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
+        let model = self.model;
+        let device = model.wte.weight.val().device();
+        let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
+        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [tokens.len()]), &device);
+        let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
+        let mut x = model.wte.weight.val().select(0, ids) + positions;
+        for (index, block) in model.h.iter().enumerate() {
+            x = self.block(index, block, x);
+        }
+        let last = x.narrow(0, tokens.len() - 1, 1);
+        let last = model.ln_f.forward(last, OpsMode::Auto);
+        let logits = last.matmul(model.real_embedding().transpose());
+        logits.into_data().iter::<f32>().collect()
+    }
+
+    fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {
+        let h = norm(&block.ln_1, x.clone());
+        let h = self.attend(index, linear(&block.attn.c_attn, h));
+        let x = x + linear(&block.attn.c_proj, h);
+        let h = linear(&block.mlp.c_fc, norm(&block.ln_2, x.clone()));
+        let h = match self.model.architecture.gelu {
+            Gelu::Tanh => activation::gelu_approximate(h),
+            Gelu::Erf => activation::gelu(h),
+        };
+        x + linear(&block.mlp.c_proj, h)
+    }
+
+    /// Attention of new positions over themselves and all that is cached.
+    fn attend(&mut self, index: usize, qkv: Tensor<2>) -> Tensor<2> {
+        let [new, width] = qkv.dims();
+        let c = width / 3;
+        let heads = self.model.architecture.n_head;
+        let part = |part: usize| {
+            let rows = qkv.clone().narrow(1, part * c, c);
+            rows.reshape([new, heads, c / heads]).swap_dims(0, 1)
+        };
+        let (q, mut k, mut v) = (part(0), part(1), part(2));
+        if let Some(cache) = self.cache.get(index).cloned() {
+            k = Tensor::cat(vec![cache.k, k], 1);
+            v = Tensor::cat(vec![cache.v, v], 1);
+        }
+        let scale = 1.0 / ((c / heads) as f64).sqrt();
+        let mut scores = (q * scale).matmul(k.clone().swap_dims(1, 2));
+        if new > 1 {
+            // Only a first call has several new positions, and then nothing is cached.
+            let future = Tensor::<2, Int>::ones([new, new], &scores.device()).triu(1).bool();
+            scores = scores.mask_fill(future.unsqueeze::<3>().expand([heads, new, new]), -1e30);
+        }
+        let out = activation::softmax(scores, 2).matmul(v.clone());
+        let entry = Cache { k, v };
+        match self.cache.get_mut(index) {
+            Some(cache) => *cache = entry,
+            None => self.cache.push(entry),
+        }
+        out.swap_dims(0, 1).reshape([new, c])
+    }
+}
+
+fn linear(layer: &Conv1d, x: Tensor<2>) -> Tensor<2> {
+    layer.forward(x, None, crate::ops::Activation::Identity, OpsMode::Auto)
+}
+
+fn norm(layer: &Norm, x: Tensor<2>) -> Tensor<2> {
+    layer.forward(x, OpsMode::Auto)
+}
+
+/// Draws from the softmax of `logits / temperature`, restricted to the `top_k` largest.
+fn draw(logits: &[f32], options: &SampleOptions, rng: &mut impl Rng) -> u32 {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    if options.top_k > 0 {
+        order.truncate(options.top_k);
+    }
+    if options.temperature <= 0.0 {
+        return order.first().map_or(0, |&id| id as u32);
+    }
+    let max = order.first().map_or(0.0, |&id| f64::from(logits[id]));
+    let weights: Vec<f64> = order
+        .iter()
+        .map(|&id| ((f64::from(logits[id]) - max) / options.temperature).exp())
+        .collect();
+    let mut left = rng.random::<f64>() * weights.iter().sum::<f64>();
+    for (&id, weight) in order.iter().zip(&weights) {
+        left -= weight;
+        if left < 0.0 {
+            return id as u32;
+        }
+    }
+    order.last().map_or(0, |&id| id as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_follow_temperature_and_top_k() {
+        let logits = [0.0, 3.0, 2.0, -5.0];
+        let draw_many = |temperature, top_k| {
+            let options = SampleOptions { temperature, top_k, seed: 1 };
+            let mut rng = ChaCha8Rng::seed_from_u64(1);
+            let mut counts = [0usize; 4];
+            for _ in 0..4000 {
+                counts[draw(&logits, &options, &mut rng) as usize] += 1;
+            }
+            counts
+        };
+        assert_eq!(draw_many(0.0, 0), [0, 4000, 0, 0]);
+        let two = draw_many(1.0, 2);
+        assert_eq!((two[0], two[3]), (0, 0));
+        // softmax of (3, 2) is (0.731, 0.269); 4 standard errors are 0.028.
+        assert!((two[1] as f64 / 4000.0 - 0.731).abs() < 0.028, "{two:?}");
+        let hot = draw_many(100.0, 0);
+        assert!(hot.iter().all(|&count| count > 800), "{hot:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The differentiable operations that carry the model, one file each.
+//!
+//! Every op is a trait over burn's [`Backend`] with three kinds of method: the op itself, which is
+//! what the model calls and what autodiff records; its forward kernel, which also returns what the
+//! backward pass needs; and its backward kernel. The trait's default bodies are the tensor-op
+//! *reference*, which runs on every device. A backend overrides the kernels where it has something
+//! faster: `cpu` holds the loops that burn's `flex` backend runs.
+//!
+//! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
+//! materialise `[batch, in, out]` for every weight gradient.
+
+use burn::backend::autodiff::{Autodiff, checkpoint::strategy::CheckpointStrategy, ops::NodeGuard};
+use burn::backend::tensor::{Device, FloatTensor};
+use burn::backend::{Backend, ExtensionType};
+use burn::tensor::Shape;
+
+mod adamw;
+mod attention;
+mod cpu;
+mod dropout;
+mod embed;
+mod layer_norm;
+mod linear;
+mod linear_cross_entropy;
+
+pub use adamw::{AdamW, Moments, adamw, sum_squares};
+pub use attention::{AttentionShape, attention};
+pub use dropout::{Dropout, dropout};
+pub use embed::embed;
+pub use layer_norm::layer_norm;
+pub use linear::{Activation, linear};
+pub use linear_cross_entropy::{CrossEntropy, linear_cross_entropy};
+
+/// Which implementation of the ops runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpsMode {
+    /// The fastest that the device has.
+    #[default]
+    Auto,
+    /// The tensor-op reference everywhere, for comparisons.
+    Reference,
+}
+
+/// A tensor that an op can do without. What `Option` is elsewhere: burn's dispatch carries structs
+/// and enums of tensors across backends, but no `Option`.
+#[derive(Clone, Debug, ExtensionType)]
+pub enum Optional<B: Backend> {
+    /// It is there.
+    Some(FloatTensor<B>),
+    /// It is not.
+    None,
+}
+
+impl<B: Backend> From<Option<FloatTensor<B>>> for Optional<B> {
+    fn from(tensor: Option<FloatTensor<B>>) -> Self {
+        match tensor {
+            Some(tensor) => Optional::Some(tensor),
+            None => Optional::None,
+        }
+    }
+}
+
+impl<B: Backend> Optional<B> {
+    fn into_option(self) -> Option<FloatTensor<B>> {
+        match self {
+            Optional::Some(tensor) => Some(tensor),
+            Optional::None => None,
+        }
+    }
+}
+
+/// The inner tensor and the node of an optional parent. One that is not there has the node of a
+/// constant, so that an op keeps one fixed number of parents whether or not it has, say, a bias.
+fn split<B: Backend, C: CheckpointStrategy>(
+    tensor: Optional<Autodiff<B, C>>,
+    like: &FloatTensor<Autodiff<B, C>>,
+) -> (Optional<B>, NodeGuard) {
+    match tensor {
+        Optional::Some(tensor) => {
+            let (tensor, node) = tensor.into_parts();
+            (Optional::Some(tensor), node)
+        }
+        Optional::None => {
+            let constant = FloatTensor::<Autodiff<B, C>>::new(like.primitive().clone());
+            (Optional::None, constant.node())
+        }
+    }
+}
+
+fn shape<B: Backend>(tensor: &FloatTensor<B>) -> Shape {
+    use burn::backend::TensorMetadata;
+    tensor.shape()
+}
+
+fn device<B: Backend>(tensor: &FloatTensor<B>) -> Device<B> {
+    use burn::backend::TensorMetadata;
+    tensor.device()
+}

@@ -1,0 +1,342 @@
+//! Checkpoints: Hugging Face GPT-2 folders with the optimizer's state beside the weights.
+//!
+//! A checkpoint is written under a temporary name, synced, and renamed, `state.json` last with the
+//! hashes of the other files. So a folder with a state is whole or provably damaged, and a former
+//! checkpoint is untouched until the new one is there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::run::{sync_folder, write_atomically};
+use super::{Optimizer, TrainError};
+use crate::config::Config;
+use crate::data::Tokenizer;
+use crate::model::{
+    ARCHITECTURE_FILE, Architecture, Gpt, Parameter, WEIGHTS_FILE, WeightFile, WeightSource,
+    parameters, write_architecture, write_tensors,
+};
+use crate::ops::{Moments, OpsMode};
+use crate::plan::Plan;
+
+/// The file that makes a Hugging Face folder a checkpoint.
+pub const STATE_FILE: &str = "state.json";
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+const TEMPORARY: &str = ".writing-";
+/// The version of `state.json`.
+pub const VERSION: u32 = 1;
+
+/// What a run needs besides tensors to continue as if it had never stopped. Data order and dropout
+/// are functions of the seed and the iteration, so there is no generator to keep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The version of this file.
+    pub version: u32,
+    /// Updates made.
+    pub iteration: u64,
+    /// The iteration of the last evaluation.
+    pub last_eval: Option<u64>,
+    /// This checkpoint's validation loss, if it was evaluated.
+    pub val_loss: Option<f64>,
+    /// The run's best validation loss so far.
+    pub best_val_loss: Option<f64>,
+    /// A learning rate that a command set, in place of the schedule.
+    pub learning_rate: Option<f64>,
+    /// The run's configuration.
+    pub config: Config,
+    /// How steps are cut.
+    pub plan: Plan,
+    /// Turns tokens into text, where known.
+    pub tokenizer: Option<Tokenizer>,
+    /// Tells the data apart from other data.
+    pub data: String,
+    /// blake3 of the other files, by name.
+    pub hashes: BTreeMap<String, String>,
+}
+
+impl State {
+    /// Whether no earlier evaluation of the run was better.
+    pub fn is_best(&self) -> bool {
+        self.val_loss.is_some() && self.val_loss == self.best_val_loss
+    }
+}
+
+/// A checkpoint on the disk.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its state.
+    pub state: State,
+}
+
+impl Checkpoint {
+    /// Writes a checkpoint below `folder` and removes what `keep` no longer covers: the newest
+    /// `keep` and the best stay. `None` if all of it is on the disk already.
+    ///
+    /// # Errors
+    /// If it cannot be written; former checkpoints are then untouched.
+    pub fn write(
+        folder: &Path,
+        mut state: State,
+        model: &Gpt,
+        optimizer: &Optimizer,
+        keep: u32,
+    ) -> Result<Option<Self>, TrainError> {
+        let name = format!("{:08}", state.iteration);
+        let path = folder.join(&name);
+        if let Ok(same) = Self::open(&path) {
+            // The same updates give the same weights: only what is known of them can be new.
+            state.hashes.clone_from(&same.state.hashes);
+            state.val_loss = state.val_loss.or(same.state.val_loss);
+            if state == same.state {
+                return Ok(None);
+            }
+            write_atomically(&path.join(STATE_FILE), &json(&state))?;
+            return Ok(Some(Self { path, state }));
+        }
+        let temporary = folder.join(format!("{TEMPORARY}{name}"));
+        let result = write_files(&temporary, &mut state, model, optimizer)
+            .and_then(|()| publish(&temporary, &path, folder));
+        if let Err(error) = result {
+            // The disk may be full: what was begun goes first.
+            let _ = std::fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
+        prune(folder, keep);
+        Ok(Some(Self { path, state }))
+    }
+
+    /// Opens a checkpoint and verifies all of its files against the hashes.
+    ///
+    /// # Errors
+    /// If it is no checkpoint, or not what was written.
+    pub fn open(path: &Path) -> Result<Self, TrainError> {
+        let checkpoint = Self::open_unverified(path)?;
+        for (name, hash) in &checkpoint.state.hashes {
+            let file = path.join(name);
+            let found = hash_file(&file)?;
+            if found != *hash {
+                return Err(TrainError::checkpoint(&file, "damaged: its hash is not the state's"));
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    fn open_unverified(path: &Path) -> Result<Self, TrainError> {
+        let file = path.join(STATE_FILE);
+        let text = std::fs::read(&file).map_err(TrainError::io("read", &file))?;
+        let state: State = serde_json::from_slice(&text)
+            .map_err(|error| TrainError::checkpoint(&file, format!("damaged: {error}")))?;
+        if state.version != VERSION {
+            let reason = format!("version {}, this wgpt reads {VERSION}", state.version);
+            return Err(TrainError::checkpoint(&file, reason));
+        }
+        Ok(Self { path: path.to_path_buf(), state })
+    }
+
+    /// The newest checkpoint below `folder` that is whole, and what was wrong with newer ones.
+    ///
+    /// # Errors
+    /// `NoCheckpoint` if there is none.
+    pub fn newest(folder: &Path) -> Result<(Self, Vec<TrainError>), TrainError> {
+        let mut damaged = Vec::new();
+        for path in newest_first(folder) {
+            match Self::open(&path) {
+                Ok(checkpoint) => return Ok((checkpoint, damaged)),
+                Err(error) => damaged.push(error),
+            }
+        }
+        damaged
+            .pop()
+            .map_or_else(|| Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }), Err)
+    }
+
+    /// The checkpoint below `folder` with the best validation loss, else the newest.
+    ///
+    /// # Errors
+    /// `NoCheckpoint` if there is none.
+    pub fn best(folder: &Path) -> Result<Self, TrainError> {
+        let best = newest_first(folder)
+            .filter_map(|path| Self::open_unverified(&path).ok())
+            .filter_map(|checkpoint| Some((checkpoint.state.val_loss?, checkpoint)))
+            .min_by(|(a, _), (b, _)| a.total_cmp(b));
+        match best.and_then(|(_, checkpoint)| Self::open(&checkpoint.path).ok()) {
+            Some(checkpoint) => Ok(checkpoint),
+            None => Self::newest(folder).map(|(checkpoint, _)| checkpoint),
+        }
+    }
+
+    /// The model and the optimizer's state, on `device` with autodiff.
+    ///
+    /// # Errors
+    /// If a file is not what the architecture needs.
+    pub fn load(
+        &self,
+        config: &Config,
+        architecture: &Architecture,
+        device: &Device,
+        mode: OpsMode,
+    ) -> Result<(Gpt, Optimizer), TrainError> {
+        let mut weights = WeightFile::open(&self.path.join(WEIGHTS_FILE))?;
+        let model = Gpt::new(architecture, &mut weights, &device.clone().autodiff())?;
+        let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
+        let mut moments = Vec::new();
+        for (name, shape) in architecture.shapes() {
+            let mut moment = |kind: &str| -> Result<Tensor<1>, TrainError> {
+                let saved = saved_shape(architecture, &name, &shape);
+                let mut values = file.weight(&format!("{kind}.{name}"), &saved)?;
+                let elements = shape.iter().product();
+                values.resize(elements, 0.0);
+                Ok(Tensor::from_data(TensorData::new(values, [elements]), device))
+            };
+            moments.push(Moments { m: moment("m")?, v: moment("v")? });
+        }
+        let optimizer = Optimizer::with_moments(config, moments, mode);
+        Ok((model, optimizer))
+    }
+}
+
+/// Removes what a killed process left half written. For whoever holds the run's lock.
+pub fn remove_unfinished(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<(u64, PathBuf)> = entries
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+        .collect();
+    found.sort();
+    found.into_iter().rev().map(|(_, path)| path)
+}
+
+fn prune(folder: &Path, keep: u32) {
+    let all: Vec<Checkpoint> =
+        newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
+    let best = all
+        .iter()
+        .filter(|checkpoint| checkpoint.state.val_loss.is_some())
+        .min_by(|a, b| f64::total_cmp(&loss(a), &loss(b)))
+        .map(|checkpoint| checkpoint.path.clone());
+    for checkpoint in all.iter().skip(keep as usize) {
+        if Some(&checkpoint.path) != best.as_ref() {
+            // The state goes first: a folder that is half removed is no checkpoint.
+            let _ = std::fs::remove_file(checkpoint.path.join(STATE_FILE));
+            let _ = std::fs::remove_dir_all(&checkpoint.path);
+        }
+    }
+}
+
+fn loss(checkpoint: &Checkpoint) -> f64 {
+    checkpoint.state.val_loss.unwrap_or(f64::INFINITY)
+}
+
+/// Writes everything but the final name.
+fn write_files(
+    folder: &Path,
+    state: &mut State,
+    model: &Gpt,
+    optimizer: &Optimizer,
+) -> Result<(), TrainError> {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    write_model(folder, model, state.tokenizer.as_ref())?;
+    let architecture = model.architecture();
+    let moments: Vec<Parameter> = architecture
+        .shapes()
+        .iter()
+        .zip(optimizer.moments())
+        .flat_map(|((name, shape), moments)| {
+            let shape = saved_shape(architecture, name, shape);
+            [("m", &moments.m), ("v", &moments.v)].map(|(kind, value)| Parameter {
+                name: format!("{kind}.{name}"),
+                shape: shape.clone(),
+                value: value.clone(),
+            })
+        })
+        .collect();
+    write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new())?;
+    for name in [ARCHITECTURE_FILE, WEIGHTS_FILE, OPTIMIZER_FILE] {
+        let file = folder.join(name);
+        let sync = File::open(&file).and_then(|file| file.sync_all());
+        sync.map_err(TrainError::io("sync", &file))?;
+        state.hashes.insert(name.to_string(), hash_file(&file)?);
+    }
+    write_atomically(&folder.join(STATE_FILE), &json(state))
+}
+
+/// Writes `config.json` and `model.safetensors` as transformers reads them.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn write_model(
+    folder: &Path,
+    model: &Gpt,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(), TrainError> {
+    let architecture = model.architecture();
+    let end_of_text = tokenizer.and_then(Tokenizer::end_of_text);
+    let config = write_architecture(architecture, end_of_text);
+    let file = folder.join(ARCHITECTURE_FILE);
+    std::fs::write(&file, config).map_err(TrainError::io("write", &file))?;
+    let mut tensors = Vec::new();
+    for parameter in parameters(model) {
+        let shape = saved_shape(architecture, &parameter.name, &parameter.shape);
+        let name = format!("transformer.{}", parameter.name);
+        if !architecture.bias && !parameter.name.starts_with('w') {
+            // transformers' GPT-2 always has biases, and draws the ones it does not find.
+            let out = shape[shape.len() - 1];
+            tensors.push(Parameter {
+                name: name.replace(".weight", ".bias"),
+                shape: vec![out],
+                value: Tensor::zeros([out], &parameter.value.device()),
+            });
+        }
+        tensors.push(Parameter { name, shape, value: parameter.value });
+    }
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata)?)
+}
+
+/// The shape in files: the token embedding goes without its padding, which is always zero.
+fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
+    match name {
+        "wte.weight" => vec![architecture.vocab_size, architecture.n_embd],
+        _ => shape.to_vec(),
+    }
+}
+
+/// Gives a complete folder its final name, so that it survives a power cut.
+fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainError> {
+    if path.exists() {
+        // Something of that name that is no valid checkpoint.
+        std::fs::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
+    }
+    std::fs::rename(temporary, path).map_err(TrainError::io("rename", temporary))?;
+    sync_folder(folder).map_err(TrainError::io("sync", folder))
+}
+
+fn json(state: &State) -> Vec<u8> {
+    // Maps with text keys, numbers and texts: serialising cannot fail.
+    let mut text = serde_json::to_vec_pretty(state).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+fn hash_file(path: &Path) -> Result<String, TrainError> {
+    let hash = || {
+        let mut hasher = blake3::Hasher::new();
+        std::io::copy(&mut File::open(path)?, &mut hasher)?;
+        Ok(hasher.finalize().to_hex().to_string())
+    };
+    hash().map_err(TrainError::io("read", path))
+}

@@ -1,0 +1,51 @@
+//! Losses on fixed windows.
+
+use super::TrainError;
+use super::batches::Batches;
+use crate::data::{Dataset, Split, windows};
+use crate::model::{Gpt, Pass};
+use crate::ops::{CrossEntropy, OpsMode};
+
+/// How an evaluation is cut: no part of its result.
+#[derive(Clone, Copy, Debug)]
+pub struct Evaluation {
+    /// Sequences on the device at a time.
+    pub sequences: usize,
+    /// Rows of logits that exist at a time.
+    pub chunk: usize,
+    /// Which implementation of the ops.
+    pub mode: OpsMode,
+}
+
+/// The mean loss in nats per token of a model without autodiff over at most `wanted` windows of
+/// `split`, evenly spread and always the same. Small sequential micro-batches: the peak of memory
+/// is below that of a training step.
+///
+/// # Errors
+/// If the data cannot be read.
+pub fn mean_loss(
+    model: &Gpt,
+    dataset: &Dataset,
+    split: &Split,
+    wanted: u64,
+    evaluation: &Evaluation,
+) -> Result<f64, TrainError> {
+    let architecture = model.architecture();
+    let block_size = architecture.block_size;
+    let batches = Batches { dataset, seed: 0, block_size };
+    let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
+    let pass = Pass { mode: evaluation.mode, dropout: None };
+    let mut sum = 0.0;
+    for starts in starts.chunks(evaluation.sequences) {
+        let batch = batches.at(split, starts)?;
+        let tokens = batch.tokens.len();
+        let loss = CrossEntropy {
+            vocab: architecture.vocab_size,
+            chunk: evaluation.chunk,
+            scale: 1.0 / tokens as f32,
+        };
+        let mean = model.loss(&batch, loss, pass).into_scalar::<f32>();
+        sum += f64::from(mean) * tokens as f64;
+    }
+    Ok(sum / (starts.len() * block_size) as f64)
+}

@@ -1,0 +1,17 @@
+//! Training: commands in, events out. Knows no front end.
+
+mod batches;
+pub mod checkpoint;
+mod error;
+mod evaluate;
+mod optimizer;
+mod run;
+mod session;
+mod source;
+
+pub use error::TrainError;
+pub use evaluate::{Evaluation, mean_loss};
+pub use optimizer::{GradientSum, Optimizer};
+pub use run::{CHECKPOINTS_FOLDER, CONFIG_FILE, EVENTS_FILE, RunFolder};
+pub use session::{Request, Session};
+pub use source::ModelSource;

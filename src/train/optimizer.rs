@@ -1,0 +1,162 @@
+//! AdamW over all weights, after one clip of the global gradient norm.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+
+use crate::config::Config;
+use crate::model::{Gpt, Parameter, parameters};
+use crate::ops::{self, AdamW, Moments, OpsMode};
+
+/// PyTorch's and GPT-2's epsilon.
+const EPS: f64 = 1e-8;
+
+/// Added to the norm before dividing by it, as PyTorch's `clip_grad_norm_` does.
+const NORM_EPS: f64 = 1e-6;
+
+/// The gradients of a step, summed over its micro-batches: one flat tensor for each weight, in the
+/// model's order.
+#[derive(Default)]
+pub struct GradientSum {
+    grads: Vec<Tensor<1>>,
+}
+
+impl GradientSum {
+    /// Takes a micro-batch's gradients of the model's weights out of `gradients`.
+    pub fn add(&mut self, model: &Gpt, gradients: Gradients) {
+        let mut collect = Collect { gradients, found: Vec::new() };
+        model.visit(&mut collect);
+        if self.grads.is_empty() {
+            self.grads = collect.found;
+            return;
+        }
+        let sums = std::mem::take(&mut self.grads);
+        self.grads = sums.into_iter().zip(collect.found).map(|(sum, grad)| sum + grad).collect();
+    }
+
+    /// The global norm, as `[1]` on the device.
+    pub fn norm(&self, mode: OpsMode) -> Tensor<1> {
+        let squares = self.grads.iter().map(|grad| ops::sum_squares(grad.clone(), mode)).collect();
+        Tensor::cat(squares, 0).sum().sqrt()
+    }
+
+    /// The flat gradients, in the model's order.
+    pub fn grads(&self) -> &[Tensor<1>] {
+        &self.grads
+    }
+}
+
+struct Collect {
+    gradients: Gradients,
+    found: Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for Collect {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let elements = value.shape().num_elements();
+        // Every weight takes part in every pass, so there is always a gradient.
+        let grad =
+            value.grad_remove(&mut self.gradients).unwrap_or_else(|| value.inner().zeros_like());
+        self.found.push(grad.reshape([elements]));
+    }
+}
+
+/// AdamW's state and constants.
+pub struct Optimizer {
+    /// In the model's order.
+    moments: Vec<Moments>,
+    beta1: f64,
+    beta2: f64,
+    weight_decay: f64,
+    grad_clip: f64,
+    mode: OpsMode,
+}
+
+impl Optimizer {
+    /// Fresh moments for `model`.
+    pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
+        let zeros = |parameter: Parameter| Moments {
+            m: parameter.value.zeros_like(),
+            v: parameter.value.zeros_like(),
+        };
+        Self::with_moments(config, parameters(model).into_iter().map(zeros).collect(), mode)
+    }
+
+    /// Moments that were saved, in the model's order.
+    pub fn with_moments(config: &Config, moments: Vec<Moments>, mode: OpsMode) -> Self {
+        Self {
+            moments,
+            beta1: config.beta1,
+            beta2: config.beta2,
+            weight_decay: config.weight_decay,
+            grad_clip: config.grad_clip,
+            mode,
+        }
+    }
+
+    /// The moments, in the model's order.
+    pub fn moments(&self) -> &[Moments] {
+        &self.moments
+    }
+
+    /// Update number `step`, counted from 1: gives the new model and the global norm before
+    /// clipping, as `[1]` on the device. Nothing waits for the host.
+    pub fn update(
+        &mut self,
+        model: Gpt,
+        grads: GradientSum,
+        step: u64,
+        learning_rate: f64,
+    ) -> (Gpt, Tensor<1>) {
+        let norm = grads.norm(self.mode);
+        let clip = match self.grad_clip {
+            0.0 => norm.ones_like(),
+            limit => (norm.clone() + NORM_EPS).recip().mul_scalar(limit).clamp_max(1.0),
+        };
+        let scalars = |weight_decay| {
+            AdamW::new(step, learning_rate, weight_decay, self.beta1, self.beta2, EPS)
+        };
+        let mut update = Update {
+            with_decay: scalars(self.weight_decay),
+            without_decay: scalars(0.0),
+            grads: grads.grads.into_iter(),
+            old: std::mem::take(&mut self.moments).into_iter(),
+            new: Vec::new(),
+            clip,
+            mode: self.mode,
+        };
+        let model = model.map(&mut update);
+        self.moments = update.new;
+        (model, norm)
+    }
+}
+
+/// Maps every weight to its next value.
+struct Update {
+    with_decay: AdamW,
+    without_decay: AdamW,
+    grads: std::vec::IntoIter<Tensor<1>>,
+    old: std::vec::IntoIter<Moments>,
+    new: Vec<Moments>,
+    clip: Tensor<1>,
+    mode: OpsMode,
+}
+
+impl ModuleMapper for Update {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (Some(grad), Some(moments)) = (self.grads.next(), self.old.next()) else {
+            return param;
+        };
+        // GPT-2's groups: matrices and embeddings decay, biases and layer norms do not.
+        let scalars = if D >= 2 { self.with_decay } else { self.without_decay };
+        let (id, value, mapper) = param.consume();
+        let value = value.inner();
+        let shape = value.shape();
+        let flat = value.reshape([shape.num_elements()]);
+        let (flat, moments) =
+            ops::adamw(flat, grad, moments, self.clip.clone(), scalars, self.mode);
+        self.new.push(moments);
+        let value = Tensor::from_inner(flat.reshape(shape)).require_grad();
+        Param::from_mapped_value(id, value, mapper)
+    }
+}

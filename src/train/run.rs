@@ -1,0 +1,115 @@
+//! The run folder: who may write in it, and what is kept there besides checkpoints.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::TrainError;
+use crate::config::Config;
+use crate::protocol::Event;
+
+/// The resolved configuration.
+pub const CONFIG_FILE: &str = "config.toml";
+/// One event a line.
+pub const EVENTS_FILE: &str = "events.jsonl";
+const LOG_FILE: &str = "log.txt";
+const LOCK_FILE: &str = "lock";
+/// One folder for each checkpoint, named by its iteration.
+pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
+
+/// A run folder that this process holds the lock of.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    events: File,
+    log: File,
+    /// Held until the process ends, however it ends: the lock is the system's.
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Takes a folder for a new run, or for one that continues.
+    ///
+    /// # Errors
+    /// `RunExists` where a new run would write over another, `Locked` where a process trains in it.
+    pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
+        if !resume && path.join(CONFIG_FILE).exists() {
+            return Err(TrainError::RunExists { path: path.to_path_buf() });
+        }
+        std::fs::create_dir_all(path.join(CHECKPOINTS_FOLDER))
+            .map_err(TrainError::io("create", path))?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(TrainError::io("open", &lock_path))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
+            TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
+        })?;
+        let append = |name: &str| {
+            let path = path.join(name);
+            let file = OpenOptions::new().create(true).append(true).open(&path);
+            file.map_err(TrainError::io("open", &path))
+        };
+        Ok(Self {
+            path: path.to_path_buf(),
+            events: append(EVENTS_FILE)?,
+            log: append(LOG_FILE)?,
+            _lock: lock,
+        })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where its checkpoints lie.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS_FOLDER)
+    }
+
+    /// Keeps the resolved configuration.
+    ///
+    /// # Errors
+    /// If it cannot be written; a former one is then still whole.
+    pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
+        let path = self.path.join(CONFIG_FILE);
+        write_atomically(&path, config.to_toml().as_bytes())
+    }
+
+    /// Keeps an event, as JSON and as text.
+    ///
+    /// # Errors
+    /// If it cannot be written, which a run survives.
+    pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
+        let json = writeln!(self.events, "{}", event.to_json());
+        json.map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))?;
+        let text = writeln!(self.log, "{event}");
+        text.map_err(TrainError::io("write", &self.path.join(LOG_FILE)))
+    }
+}
+
+/// Replaces a file by another content: whatever happens, one of the two is there, whole.
+///
+/// # Errors
+/// If the new content cannot be written.
+pub(super) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), TrainError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let write = || {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(content)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        sync_folder(folder)
+    };
+    write().map_err(TrainError::io("write", path))
+}
+
+/// Makes the names in a folder survive a power cut. Windows has no such call, and needs none.
+pub(super) fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}

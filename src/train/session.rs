@@ -1,0 +1,454 @@
+//! A run from start to end: commands in, events out.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::batches::Batches;
+use super::checkpoint::{self, Checkpoint, State};
+use super::evaluate::{Evaluation, mean_loss};
+use super::run::RunFolder;
+use super::{GradientSum, Optimizer, TrainError, source};
+use crate::config::{self, Config, InitFrom};
+use crate::data::{Dataset, Split};
+use crate::gpu::OpenDevice;
+use crate::model::{
+    Architecture, Gpt, Pass, RandomWeights, SampleOptions, Sampler, StepDropout, read_architecture,
+};
+use crate::ops::{CrossEntropy, OpsMode};
+use crate::plan::Plan;
+use crate::protocol::{Command, Event, Step, StopReason};
+
+/// What a run is started with.
+pub struct Request {
+    /// What is meant.
+    pub config: Config,
+    /// The run folder.
+    pub run: PathBuf,
+    /// Whether to continue from its newest checkpoint.
+    pub resume: bool,
+    /// Where to compute.
+    pub device: OpenDevice,
+    /// Which implementation of the ops.
+    pub mode: OpsMode,
+}
+
+/// A run that is set up.
+pub struct Session<'a> {
+    config: Config,
+    mode: OpsMode,
+    device: OpenDevice,
+    dataset: Dataset,
+    plan: Plan,
+    folder: RunFolder,
+    /// `None` only while an update replaces it.
+    model: Option<Gpt>,
+    optimizer: Optimizer,
+    iteration: u64,
+    resumed_from: Option<u64>,
+    last_eval: Option<u64>,
+    best_val_loss: Option<f64>,
+    /// Set by a command, in place of the schedule.
+    learning_rate: Option<f64>,
+    started: Instant,
+    emit: &'a mut dyn FnMut(&Event),
+}
+
+/// The numbers of an update, still on the device.
+struct Updated {
+    loss: Tensor<1>,
+    norm: Tensor<1>,
+    learning_rate: f64,
+}
+
+/// Time spent on updates since the last log line.
+struct Clock {
+    since: Instant,
+    paused: Duration,
+    iterations: u64,
+}
+
+impl<'a> Session<'a> {
+    /// Reads the data, takes the run folder, and puts the model on the device.
+    ///
+    /// # Errors
+    /// Anything that would stop the run later and can be known now.
+    pub fn open(request: Request, emit: &'a mut dyn FnMut(&Event)) -> Result<Self, TrainError> {
+        let started = Instant::now();
+        let Request { config, run, resume, device, mode } = request;
+        let block_size = u64::from(config.block_size.get());
+        let dataset = Dataset::open(config.require_data()?, block_size)?;
+        let vocab = config.vocab_size.max(dataset.vocab_size);
+        let architecture = Architecture::new(&config, vocab);
+        check_bindings(&architecture, &device)?;
+        let plan = Plan::new(&config, vocab);
+        let folder = RunFolder::open(&run, resume)?;
+        checkpoint::remove_unfinished(&folder.checkpoints());
+
+        let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
+        let autodiff = device.device.clone().autodiff();
+        let (model, optimizer) = match &loaded {
+            Some((checkpoint, _)) => {
+                let have = read_architecture(&checkpoint.path)?;
+                source::check_same(&architecture, &have, &checkpoint.path)?;
+                checkpoint.load(&config, &architecture, &device.device, mode)?
+            }
+            None => {
+                let model = match &config.init_from {
+                    InitFrom::Scratch | InitFrom::Resume => {
+                        let mut weights = RandomWeights::new(&architecture, config.seed);
+                        Gpt::new(&architecture, &mut weights, &autodiff)?
+                    }
+                    InitFrom::Path(path) => {
+                        let source = source::ModelSource::open(Path::new(path))?;
+                        source::check_same(&architecture, &source.architecture, &source.path)?;
+                        source.model(&autodiff)?
+                    }
+                };
+                let optimizer = Optimizer::new(&config, &model, mode);
+                (model, optimizer)
+            }
+        };
+        folder.write_config(&config)?;
+        let state = loaded.as_ref().map(|(checkpoint, _)| &checkpoint.state);
+        let mut session = Self {
+            iteration: state.map_or(0, |state| state.iteration),
+            resumed_from: state.map(|state| state.iteration),
+            last_eval: state.and_then(|state| state.last_eval),
+            best_val_loss: state.and_then(|state| state.best_val_loss),
+            learning_rate: state.and_then(|state| state.learning_rate),
+            model: Some(model),
+            config,
+            mode,
+            device,
+            dataset,
+            plan,
+            folder,
+            optimizer,
+            started,
+            emit,
+        };
+        if let Some((checkpoint, damaged)) = loaded {
+            session.warn_about(&checkpoint, damaged);
+        }
+        Ok(session)
+    }
+
+    fn warn_about(&mut self, checkpoint: &Checkpoint, damaged: Vec<TrainError>) {
+        for error in damaged {
+            let path = checkpoint.path.display();
+            self.warn(format!("{error}; continuing from {path} instead"));
+        }
+        if checkpoint.state.data != self.dataset.fingerprint {
+            self.warn("the data is not what this run began with".into());
+        }
+    }
+
+    /// Trains until the run is over or a command ends it.
+    ///
+    /// # Errors
+    /// What the run could not survive. Checkpoints that were written stay.
+    pub fn run(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
+        self.announce();
+        let reason = if self.config.eval_only {
+            self.evaluate()?;
+            StopReason::EvalOnly
+        } else {
+            self.train(commands)?
+        };
+        self.emit(Event::Done {
+            iter: self.iteration,
+            best_val_loss: self.best_val_loss,
+            seconds: self.started.elapsed().as_secs_f64(),
+            reason,
+        });
+        Ok(reason)
+    }
+
+    fn announce(&mut self) {
+        let padded = config::padded_vocab(self.model().architecture().vocab_size as u32);
+        self.emit(Event::Start {
+            run: self.folder.path().to_path_buf(),
+            device: self.device.info.line(),
+            config: Box::new(self.config.clone()),
+            params: self.config.parameters(u64::from(padded)),
+            resumed_from: self.resumed_from,
+            entropy_floor: self.dataset.entropy_floor,
+        });
+        self.emit(Event::Plan(self.plan.clone()));
+    }
+
+    fn train(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
+        let mut clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
+        let max_iters = self.config.max_iters.get();
+        while self.iteration < max_iters {
+            let aside = Instant::now();
+            if let Some(reason) = self.interrupted(commands)? {
+                self.save(None)?;
+                return Ok(reason);
+            }
+            if self.is_due(self.config.eval_interval.get())
+                && self.last_eval != Some(self.iteration)
+            {
+                self.evaluate_and_save()?;
+            }
+            let interval = self.config.sample_interval;
+            if self.iteration > 0 && interval > 0 && self.is_due(interval) {
+                self.sample(&self.config.sample_prompt.clone());
+            }
+            clock.paused += aside.elapsed();
+
+            let updated = self.update()?;
+            clock.iterations += 1;
+            if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
+                self.log(&updated, &mut clock)?;
+            } else if self.iteration == max_iters {
+                self.check_finite(&updated)?;
+            }
+        }
+        if self.last_eval != Some(self.iteration) {
+            self.evaluate_and_save()?;
+        }
+        self.save(None)?;
+        self.sample(&self.config.sample_prompt.clone());
+        Ok(StopReason::Finished)
+    }
+
+    fn is_due(&self, interval: u64) -> bool {
+        self.iteration.is_multiple_of(interval)
+    }
+
+    /// One update of the weights, from the whole global batch.
+    fn update(&mut self) -> Result<Updated, TrainError> {
+        let Plan { micro_batch, accumulation, loss_chunk, .. } = self.plan;
+        let block_size = self.config.block_size.get() as usize;
+        let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
+        let model = self.model.take().expect("a model between updates");
+        let tokens = micro_batch * accumulation * block_size;
+        let loss = CrossEntropy {
+            vocab: model.architecture().vocab_size,
+            chunk: loss_chunk,
+            scale: 1.0 / tokens as f32,
+        };
+        let mut grads = GradientSum::default();
+        let mut total: Option<Tensor<1>> = None;
+        for micro_step in 0..accumulation {
+            let first = micro_step * micro_batch;
+            let batch = batches.train(self.iteration, first, micro_batch)?;
+            let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
+                rate: self.config.dropout as f32,
+                seed: self.config.seed,
+                step: self.iteration,
+                first_sequence: first as u32,
+            });
+            let value = model.loss(&batch, loss, Pass { mode: self.mode, dropout });
+            grads.add(&model, value.backward());
+            let value = value.inner();
+            total = Some(match total {
+                Some(total) => total + value,
+                None => value,
+            });
+        }
+        let learning_rate = self
+            .learning_rate
+            .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
+        let step = self.iteration + 1;
+        let (model, norm) = self.optimizer.update(model, grads, step, learning_rate);
+        self.model = Some(model);
+        self.iteration = step;
+        let loss = total.expect("at least one micro-batch");
+        Ok(Updated { loss, norm, learning_rate })
+    }
+
+    fn check_finite(&self, updated: &Updated) -> Result<f64, TrainError> {
+        let loss = f64::from(updated.loss.clone().into_scalar::<f32>());
+        if loss.is_finite() {
+            return Ok(loss);
+        }
+        Err(TrainError::NotFinite { iter: self.iteration - 1, loss })
+    }
+
+    /// Reads the numbers of an update off the device: the only wait of a step.
+    fn log(&mut self, updated: &Updated, clock: &mut Clock) -> Result<(), TrainError> {
+        let loss = self.check_finite(updated)?;
+        let grad_norm = f64::from(updated.norm.clone().into_scalar::<f32>());
+        let spent = clock.since.elapsed().saturating_sub(clock.paused);
+        let seconds = spent.as_secs_f64() / clock.iterations as f64;
+        let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
+        self.emit(Event::Step(Step {
+            iter: self.iteration - 1,
+            loss,
+            lr: updated.learning_rate,
+            grad_norm,
+            tokens,
+            ms: seconds * 1e3,
+            tokens_per_s: tokens as f64 / seconds,
+        }));
+        *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
+        Ok(())
+    }
+
+    fn evaluate_and_save(&mut self) -> Result<(), TrainError> {
+        let val_loss = self.evaluate()?;
+        let best = self.best_val_loss.is_none_or(|best| val_loss < best);
+        if best {
+            self.best_val_loss = Some(val_loss);
+        }
+        if self.iteration > 0 && (best || self.config.always_save_checkpoint) {
+            self.save(Some(val_loss))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the validation loss.
+    fn evaluate(&mut self) -> Result<f64, TrainError> {
+        let train_loss = self.split_loss(&self.dataset.train)?;
+        let val_loss = self.split_loss(&self.dataset.val)?;
+        let iter = self.iteration;
+        self.last_eval = Some(iter);
+        self.emit(Event::Eval { iter, train_loss, val_loss });
+        for loss in [train_loss, val_loss] {
+            if !loss.is_finite() {
+                return Err(TrainError::NotFinite { iter, loss });
+            }
+        }
+        Ok(val_loss)
+    }
+
+    fn split_loss(&self, split: &Split) -> Result<f64, TrainError> {
+        let windows =
+            u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
+        let evaluation = Evaluation {
+            sequences: self.plan.eval_batch_size,
+            chunk: self.plan.loss_chunk,
+            mode: self.mode,
+        };
+        Ok(mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation)?)
+    }
+
+    /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
+    fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+        let state = State {
+            version: checkpoint::VERSION,
+            iteration: self.iteration,
+            last_eval: self.last_eval,
+            val_loss,
+            best_val_loss: self.best_val_loss,
+            learning_rate: self.learning_rate,
+            config: self.config.clone(),
+            plan: self.plan.clone(),
+            tokenizer: self.dataset.tokenizer.clone(),
+            data: self.dataset.fingerprint.clone(),
+            hashes: Default::default(),
+        };
+        let folder = self.folder.checkpoints();
+        let keep = self.config.keep_checkpoints.get();
+        match Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep) {
+            Ok(Some(checkpoint)) => {
+                let best = checkpoint.state.is_best();
+                self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
+            }
+            Ok(None) => {}
+            Err(error) => self.warn(format!(
+                "no checkpoint was written: {error}; the last one is untouched, {}",
+                error.hint()
+            )),
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, prompt: &str) {
+        let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
+        let ids = match tokenizer.encode_prompt(prompt) {
+            Ok(ids) if !ids.is_empty() => ids,
+            Ok(_) => return self.warn("an empty prompt: nothing to continue".into()),
+            Err(error) => return self.warn(format!("no sample: {error}")),
+        };
+        let seed = self.config.seed.wrapping_add(self.iteration);
+        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
+        let model = self.model().valid();
+        let mut sampler = Sampler::new(&model, &ids, options);
+        let tokens: Vec<u32> =
+            (0..self.config.sample_tokens).map(|_| sampler.next_token()).collect();
+        let text = tokenizer.decode(&tokens);
+        self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
+    }
+
+    /// Carries out what was asked for meanwhile; gives a reason to end, if there is one.
+    fn interrupted(
+        &mut self,
+        commands: &Receiver<Command>,
+    ) -> Result<Option<StopReason>, TrainError> {
+        let mut paused = false;
+        loop {
+            if self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit) {
+                return Ok(Some(StopReason::MaxTime));
+            }
+            let command = match commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) if paused => {
+                    std::thread::sleep(Duration::from_millis(50));
+                    continue;
+                }
+                // Whoever could resume is gone: what is paused goes on.
+                Err(_) => return Ok(None),
+            };
+            match command {
+                Command::Pause => paused = true,
+                Command::Resume => paused = false,
+                Command::Stop => return Ok(Some(StopReason::Stopped)),
+                Command::Checkpoint => self.save(None)?,
+                Command::Sample { prompt } => self.sample(&prompt),
+                Command::Set { key, value } => self.set(&key, value),
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: f64) {
+        let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
+        match (key, count) {
+            ("learning_rate", _) if value > 0.0 && value.is_finite() => {
+                self.learning_rate = Some(value);
+            }
+            ("eval_interval", Some(count)) => self.config.eval_interval = count,
+            ("log_interval", Some(count)) => self.config.log_interval = count,
+            ("learning_rate" | "eval_interval" | "log_interval", _) => {
+                self.warn(format!("`{key}` cannot be {value}"));
+            }
+            _ => self.warn(format!(
+                "`{key}` cannot change during a run; learning_rate, eval_interval and log_interval \
+                 can"
+            )),
+        }
+    }
+
+    fn model(&self) -> &Gpt {
+        self.model.as_ref().expect("a model between updates")
+    }
+
+    fn warn(&mut self, text: String) {
+        self.emit(Event::Warning { text });
+    }
+
+    fn emit(&mut self, event: Event) {
+        // A full disk must not end a run for want of a log line.
+        let _ = self.folder.record(&event);
+        (self.emit)(&event);
+    }
+}
+
+/// Refuses what the device could not bind to a kernel, before anything is put on it.
+fn check_bindings(architecture: &Architecture, device: &OpenDevice) -> Result<(), TrainError> {
+    let Some(have) = device.info.max_binding else { return Ok(()) };
+    for (name, shape) in architecture.shapes() {
+        let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();
+        if need > have {
+            let device = format!("{} ({})", device.info.name, device.info.id);
+            return Err(TrainError::BindingTooLarge { name, need, have, device });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,465 @@
+//! The rules that keep the modules apart, checked by reading the sources under `src/`.
+//!
+//! 1. Training and everything before it know no front end; front ends know no tensor.
+//! 2. Only `gpu` and `ops` name wgpu or cubecl.
+//! 3. `config`, `plan`, `protocol` and `progress` are pure: no I/O, no clock, no chance, no device.
+//! 4. No unsafe code, no global mutable state, no file whose name says nothing.
+//!
+//! Comments and literals do not count: the sources are cut into tokens first. A new module gets a
+//! line in [`MODULES`]; that is also how a renamed one does not slip out of its rules.
+
+use std::path::Path;
+
+/// What a module of `src/` may know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layer {
+    /// Values in, values out.
+    Pure,
+    /// Files, clocks and tensors, but no front end and no graphics interface.
+    Core,
+    /// The same, and graphics interfaces.
+    Device,
+    /// Events in, commands out, no tensors.
+    Front,
+}
+
+/// Every module of `src/`, by the name of its file or folder.
+const MODULES: &[(&str, Layer)] = &[
+    ("config", Layer::Pure),
+    ("plan", Layer::Pure),
+    ("protocol", Layer::Pure),
+    ("progress", Layer::Pure),
+    ("lib", Layer::Core),
+    ("data", Layer::Core),
+    ("model", Layer::Core),
+    ("train", Layer::Core),
+    ("gpu", Layer::Device),
+    ("ops", Layer::Device),
+    ("cli", Layer::Front),
+    ("main", Layer::Front),
+];
+
+/// Crates stand for their families too: `egui` for `egui_plot`, `rand` for `rand_chacha`.
+const UI_CRATES: &[&str] = &["clap", "indicatif", "egui", "eframe", "winit", "rfd"];
+const TENSOR_CRATES: &[&str] = &["burn"];
+const CHANCE_CRATES: &[&str] = &["rand", "getrandom", "fastrand"];
+/// Matched inside names, so that `Device::wgpu_options` counts.
+const GRAPHICS: &[&str] = &["wgpu", "cubecl"];
+const IMPURE_STD: &[&str] = &["fs", "env", "io", "net", "process", "thread"];
+const CLOCKS: &[&str] = &["Instant", "SystemTime"];
+const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln", "dbg"];
+/// What makes a `static` mutable behind a shared reference.
+const INTERIOR: &[&str] = &["Mutex", "RwLock", "Atomic", "Once", "Lazy", "Cell", "Condvar"];
+/// Without an `s` at the end.
+const EMPTY_NAMES: &[&str] = &["util", "helper", "common", "manager"];
+const MAX_LINES: usize = 500;
+
+#[test]
+fn sources_keep_the_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, "", &mut files);
+    let mut failures: Vec<String> =
+        files.iter().flat_map(|(path, source)| check(path, source)).collect();
+    for (module, _) in MODULES {
+        if !files.iter().any(|(path, _)| module_of(path) == *module) {
+            failures.push(format!("src/{module}: not there; take it out of MODULES, or rename it"));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// All Rust files below `folder` with their paths from `src/`, sorted.
+fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
+    let mut entries: Vec<_> =
+        std::fs::read_dir(folder).expect("src/ is readable").map(Result::unwrap).collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type().unwrap().is_dir() {
+            collect(&entry.path(), &format!("{name}/"), files);
+        } else if name.ends_with(".rs") {
+            files.push((name, std::fs::read_to_string(entry.path()).unwrap()));
+        }
+    }
+}
+
+/// `train` of `train/session.rs`, `plan` of `plan.rs`.
+fn module_of(path: &str) -> &str {
+    path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
+}
+
+fn layer_of(module: &str) -> Option<Layer> {
+    MODULES.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
+}
+
+/// What is wrong with one file: `src/PATH:LINE: WHAT (invariant N)`.
+fn check(path: &str, source: &str) -> Vec<String> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let tokens = tokens(source);
+    match layer_of(module_of(path)) {
+        Some(layer) => check_names(layer, &tokens, &mut found),
+        None => found.push((1, "a new module: give it a layer in tests/sources.rs".into())),
+    }
+    check_safety(path, &tokens, &mut found);
+    check_statics(&tokens, &mut found);
+    for name in path.trim_end_matches(".rs").split('/') {
+        if EMPTY_NAMES.contains(&name.trim_end_matches('s')) {
+            found.push((1, format!("`{name}` says nothing about what is in it (invariant 4)")));
+        }
+    }
+    let lines = source.lines().count();
+    if lines > MAX_LINES {
+        found.push((lines, format!("{lines} lines, more than {MAX_LINES}: split it")));
+    }
+    found.sort();
+    found.dedup();
+    found.into_iter().map(|(line, what)| format!("src/{path}:{line}: {what}")).collect()
+}
+
+/// Invariants 1 to 3.
+fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
+    for named in paths(tokens) {
+        let mut refuse = |rule: &str| {
+            found.push((named.line, format!("names {}: {rule}", named.segments.join("::"))));
+        };
+        if layer != Layer::Front {
+            let front = named.module().and_then(layer_of) == Some(Layer::Front);
+            if front || named.is_of(UI_CRATES) {
+                refuse("training and what comes before it know no front end (invariant 1)");
+            }
+        } else if named.is_of(TENSOR_CRATES) {
+            refuse("front ends know no tensor (invariant 1)");
+        }
+        if layer == Layer::Pure {
+            let impure_std =
+                matches!(named.segments[..], ["std", part, ..] if IMPURE_STD.contains(&part));
+            let impure_module =
+                named.module().and_then(layer_of).is_some_and(|layer| layer != Layer::Pure);
+            if impure_std || impure_module {
+                refuse("this module is pure: no I/O and no device (invariant 3)");
+            }
+            if named.is_of(TENSOR_CRATES) || named.is_of(CHANCE_CRATES) {
+                refuse("this module is pure: no tensors and no chance (invariant 3)");
+            }
+        }
+    }
+    for (index, token) in tokens.iter().enumerate() {
+        let lower = token.text.to_ascii_lowercase();
+        if layer != Layer::Device && GRAPHICS.iter().any(|part| lower.contains(part)) {
+            let what = format!("names {}: only gpu and ops may (invariant 2)", token.text);
+            found.push((token.line, what));
+        }
+        let is_macro = tokens.get(index + 1).is_some_and(|next| next.text == "!");
+        let prints = is_macro && PRINTING.contains(&token.text);
+        if layer == Layer::Pure && (prints || CLOCKS.contains(&token.text)) {
+            let what = format!("names {}: this module is pure (invariant 3)", token.text);
+            found.push((token.line, what));
+        }
+    }
+}
+
+/// Invariant 4: unsafe code is denied where each crate begins, and allowed nowhere.
+fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
+    const DENY: [&str; 8] = ["#", "!", "[", "deny", "(", "unsafe_code", ")", "]"];
+    let is_root = path == "lib.rs" || path == "main.rs";
+    let denial = tokens
+        .windows(DENY.len())
+        .position(|window| is_root && window.iter().map(|token| token.text).eq(DENY));
+    if is_root && denial.is_none() {
+        found.push((1, "no #![deny(unsafe_code)] (invariant 4)".into()));
+    }
+    for (index, token) in tokens.iter().enumerate() {
+        if token.text == "unsafe_code" && denial.is_none_or(|start| index != start + 5) {
+            found.push((token.line, "changes the lint unsafe_code (invariant 4)".into()));
+        }
+    }
+}
+
+/// Invariant 4: no `static mut`, and no `static` that changes behind a shared reference.
+fn check_statics(tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
+    for (index, token) in tokens.iter().enumerate() {
+        if token.text != "static" {
+            continue;
+        }
+        let mut declared = tokens[index + 1..].iter().take_while(|t| !["=", ";"].contains(&t.text));
+        let mutable = |t: &Token<'_>| {
+            t.text == "mut" || INTERIOR.iter().any(|name| is_interior(t.text, name))
+        };
+        if declared.any(mutable) {
+            found.push((token.line, "global mutable state (invariant 4)".into()));
+        }
+    }
+}
+
+/// `AtomicBool` is of `Atomic`, `OnceLock` of `Once`, `RefCell` of `Cell`, `Excellent` of none.
+fn is_interior(text: &str, name: &str) -> bool {
+    text.starts_with(name) || text.ends_with(name)
+}
+
+/// A path as it is written in code or in `use`, where `a::{b, c}` is two.
+struct Named<'a> {
+    line: usize,
+    segments: Vec<&'a str>,
+    /// Whether it stands in `use` or `extern crate`, where one segment is a crate.
+    imported: bool,
+}
+
+impl<'a> Named<'a> {
+    /// Whether it begins with one of these crates or a member of their families.
+    fn is_of(&self, crates: &[&str]) -> bool {
+        let root = self.segments[0];
+        let after = |name: &&str| root.strip_prefix(*name);
+        (self.imported || self.segments.len() > 1)
+            && crates.iter().filter_map(after).any(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+
+    /// The module of this crate that it leads to: `cli` of `crate::cli::run`, `super::cli` and
+    /// `wgpt::cli`.
+    fn module(&self) -> Option<&'a str> {
+        let ours = |segment: &&&str| ["crate", "super", "self", "wgpt"].contains(*segment);
+        match self.segments.iter().take_while(ours).count() {
+            0 => None,
+            above => self.segments.get(above).copied(),
+        }
+    }
+}
+
+fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Named<'a>> {
+    let text = |index: usize| tokens.get(index).map_or("", |token| token.text);
+    let mut found = Vec::new();
+    let mut index = 0;
+    while index < tokens.len() {
+        let imported =
+            text(index) == "use" || (text(index) == "extern" && text(index + 1) == "crate");
+        if imported {
+            index += if text(index) == "extern" { 2 } else { 1 };
+        } else if !is_name(text(index)) {
+            index += 1;
+            continue;
+        }
+        // `::burn::x` begins with the crate as `burn::x` does.
+        index += usize::from(text(index) == "::");
+        index = read_path(tokens, index, &[], imported, &mut found).max(index + 1);
+    }
+    found
+}
+
+/// Reads the path at `index`, which continues `prefix`; gives the index after it.
+fn read_path<'a>(
+    tokens: &[Token<'a>],
+    mut index: usize,
+    prefix: &[&'a str],
+    imported: bool,
+    found: &mut Vec<Named<'a>>,
+) -> usize {
+    let mut segments = prefix.to_vec();
+    while let Some(token) = tokens.get(index) {
+        if imported && token.text == "{" {
+            index += 1;
+            while tokens.get(index).is_some_and(|token| token.text != "}") {
+                // A comma, or the `as name` of the member before.
+                let skip = ["::", ",", "as"].contains(&tokens[index].text);
+                index = if skip {
+                    index + 1
+                } else {
+                    read_path(tokens, index, &segments, imported, found).max(index + 1)
+                };
+            }
+            return index + 1;
+        }
+        if !is_name(token.text) {
+            break;
+        }
+        segments.push(token.text);
+        let line = token.line;
+        index += 1;
+        if tokens.get(index).is_none_or(|next| next.text != "::") {
+            found.push(Named { line, segments, imported });
+            return index;
+        }
+        index += 1;
+    }
+    // A path that ends in `*` or in type arguments.
+    if let (Some(last), false) = (tokens.get(index.saturating_sub(1)), segments.is_empty()) {
+        found.push(Named { line: last.line, segments, imported });
+    }
+    index
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// A name, a number, `::`, or one character of anything else.
+#[derive(Clone, Copy, Debug)]
+struct Token<'a> {
+    line: usize,
+    text: &'a str,
+}
+
+/// Cuts Rust into tokens and leaves out comments, texts, characters and lifetimes.
+fn tokens(source: &str) -> Vec<Token<'_>> {
+    let mut tokens: Vec<Token<'_>> = Vec::new();
+    let (mut at, mut line) = (0, 1);
+    while let Some(c) = source[at..].chars().next() {
+        let rest = &source[at..];
+        let (len, counts) = if rest.starts_with("//") {
+            (rest.find('\n').unwrap_or(rest.len()), false)
+        } else if rest.starts_with("/*") {
+            (block_comment(rest), false)
+        } else if let Some(len) = raw_text(rest) {
+            (len, false)
+        } else if c == '"' {
+            (quoted(rest, '"'), false)
+        } else if c == '\'' {
+            (character_or_lifetime(rest), false)
+        } else if c.is_alphanumeric() || c == '_' {
+            (rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len()), true)
+        } else if rest.starts_with("::") {
+            (2, true)
+        } else {
+            (c.len_utf8(), !c.is_whitespace())
+        };
+        if counts {
+            tokens.push(Token { line, text: &rest[..len] });
+        }
+        line += rest[..len].matches('\n').count();
+        at += len;
+    }
+    tokens
+}
+
+/// The length of a comment that begins here; they nest.
+fn block_comment(rest: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        let step = match rest.as_bytes().get(at..at + 2) {
+            Some(b"/*") => {
+                depth += 1;
+                2
+            }
+            Some(b"*/") => {
+                depth -= 1;
+                2
+            }
+            _ => 1,
+        };
+        at += step;
+        if depth == 0 {
+            return at;
+        }
+    }
+    rest.len()
+}
+
+/// The length of a raw text such as `r#"..."#` that begins here.
+fn raw_text(rest: &str) -> Option<usize> {
+    let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
+        let after = rest.strip_prefix(prefix);
+        after.is_some_and(|after| after.trim_start_matches('#').starts_with('"'))
+    })?;
+    let open = rest.find('"')? + 1;
+    let close = format!("\"{}", &rest[prefix.len()..open - 1]);
+    Some(rest[open..].find(&close).map_or(rest.len(), |end| open + end + close.len()))
+}
+
+/// The length of a text or character with escapes that begins here.
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return at + c.len_utf8(),
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+/// The length of `'x'`, `'\n'` or `'static`.
+fn character_or_lifetime(rest: &str) -> usize {
+    let mut chars = rest.chars().skip(1);
+    match (chars.next(), chars.next()) {
+        (Some('\\'), _) | (Some(_), Some('\'')) => quoted(rest, '\''),
+        _ => {
+            let name = rest[1..].find(|c: char| !(c.is_alphanumeric() || c == '_'));
+            1 + name.unwrap_or(rest.len() - 1)
+        }
+    }
+}
+
+/// The scanner finds what it is there for.
+#[test]
+fn breaches_are_found() {
+    for (path, code, invariant) in [
+        ("train/a.rs", "use clap::Parser;", 1),
+        ("config/a.rs", "fn f(bar: &indicatif::ProgressBar) {}", 1),
+        ("data/a.rs", "use {::egui_plot::Plot, std::fmt};", 1),
+        ("model/a.rs", "extern crate winit;", 1),
+        ("gpu/a.rs", "use crate::{config, cli::args as typed};", 1),
+        ("protocol.rs", "fn f() { super::cli::main() }", 1),
+        ("cli/a.rs", "fn f(x: Vec<burn::tensor::Tensor<2>>) {}", 1),
+        ("main.rs", "use burn as b;", 1),
+        ("train/a.rs", "use wgpu;", 2),
+        ("model/a.rs", "fn f() { Device::wgpu_options() }", 2),
+        ("data/a.rs", "use burn::{backend::{Wgpu as W, Flex}, tensor};", 2),
+        ("cli/a.rs", "let kernel = burn_cubecl::kernel;", 2),
+        ("config/a.rs", "use std::{fmt, fs::{self, File}};", 3),
+        ("plan.rs", "let home = std::env::var(name);", 3),
+        ("progress.rs", "use std::time::{Duration, Instant};", 3),
+        ("protocol.rs", "let now = time::SystemTime::now();", 3),
+        ("plan.rs", "use burn::tensor::Shape;", 3),
+        ("plan.rs", "use rand_chacha::ChaCha8Rng;", 3),
+        ("plan.rs", "use super::gpu::DeviceInfo;", 3),
+        ("progress.rs", "fn f() { println!() }", 3),
+        ("main.rs", "#![warn(unsafe_code)]", 4),
+        ("gpu/a.rs", "#[allow(unsafe_code)] fn f() {}", 4),
+        ("ops/a.rs", "static mut COUNT: u32 = 0;", 4),
+        ("data/a.rs", "pub static TABLE: std::sync::OnceLock<u8> = OnceLock::new();", 4),
+        ("cli/a.rs", "static STOP: AtomicBool = AtomicBool::new(false);", 4),
+        ("cli/a.rs", "thread_local! { static BAR: RefCell<u8> = const { RefCell::new(0) }; }", 4),
+    ] {
+        // A literal that is not seen to end would swallow the third line.
+        let source = format!("const A: [char; 2] = ['\"', '\\''];\n/* \" /* */ ' */\n{code}\n");
+        expect(path, &source, 3, &format!("(invariant {invariant})"));
+    }
+    expect("lib.rs", "pub mod plan;", 1, "no #![deny(unsafe_code)] (invariant 4)");
+    expect("data/utils.rs", "", 1, "(invariant 4)");
+    expect("ops/helper/mod.rs", "", 1, "(invariant 4)");
+    expect("web.rs", "", 1, "give it a layer in tests/sources.rs");
+    expect("data/a.rs", &"\n".repeat(MAX_LINES + 1), MAX_LINES + 1, "split it");
+}
+
+fn expect(path: &str, source: &str, line: usize, end: &str) {
+    let found = check(path, source);
+    let place = format!("src/{path}:{line}: ");
+    let hit = found.iter().any(|failure| failure.starts_with(&place) && failure.ends_with(end));
+    assert!(hit, "not found: {place}...{end}; but {found:?} in\n{source}");
+}
+
+#[test]
+fn prose_and_lawful_code_pass() {
+    for (path, code) in [
+        (
+            "plan.rs",
+            "//! Reads no std::fs, no Instant; burn::Tensor and wgpu::Device are elsewhere.",
+        ),
+        ("plan.rs", "/* use std::fs; /* use burn::x; */ use wgpu; */"),
+        ("train/a.rs", r####"const A: &str = "use clap::Parser; \" wgpu::Device";"####),
+        ("train/a.rs", r####"const A: &str = r#"use clap::Parser; " wgpu::Device"#;"####),
+        ("train/a.rs", r####"const A: (&[u8], char) = (br"\", '"'); // clap::Parser"####),
+        ("config/a.rs", r#"#[cfg(feature = "wgpu")] fn f<'a>(x: &'a str, y: &'static str) {}"#),
+        ("config/a.rs", "use crate::plan::Plan; use super::keys; use std::{fmt, path::Path};"),
+        ("config/a.rs", "fn f(rand: u32, burn: bool, clap: Instance) -> u32 { rand }"),
+        ("data/a.rs", "static TABLE: [u8; 3] = [1, 2, 3]; static NAME: &str = \"x\";"),
+        ("data/a.rs", "use std::fs; use rand::Rng; struct Cells { cell: std::cell::Cell<u8> }"),
+        ("ops/a.rs", "use burn_cubecl::CubeBackend; use wgpu::Device;"),
+        ("cli/a.rs", "use clap::Parser; fn f() { crate::gpu::open(crate::train::Session::new()) }"),
+        ("main.rs", "#![deny(unsafe_code)]\nfn main() { wgpt::cli::main() }"),
+        ("train/a.rs", "use burn::tensor::Device; use crate::gpu::OpenDevice;"),
+    ] {
+        assert_eq!(check(path, code), Vec::<String>::new(), "{code}");
+    }
+}
