@@ -8,9 +8,12 @@ use burn::tensor::{Device, Tensor};
 use safetensors::SafeTensors;
 use wgpt::config::{Config, Gelu};
 use wgpt::gpu::{self, DeviceChoice};
-use wgpt::model::{Architecture, Gpt, MicroBatch, Pass, WeightError, WeightSource, parameters};
+use wgpt::model::{
+    Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, WeightError, WeightSource,
+    parameters,
+};
 use wgpt::ops::{CrossEntropy, OpsMode};
-use wgpt::train::{GradientSum, Optimizer};
+use wgpt::train::{GradientSum, ModelSource, Optimizer};
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
@@ -156,6 +159,44 @@ fn check_device(device: &Device, tolerance: &Tolerance) {
 #[test]
 fn cpu_matches_pytorch() {
     check_device(&Device::flex(), &Tolerance { loss: 1e-5, grad: 1e-4 });
+}
+
+/// A Hugging Face folder and nanoGPT's files, with and without the names that torch.compile leaves.
+#[test]
+fn models_of_other_programs_load() {
+    let cases = [
+        ("hf_tiny", "hf_tiny_logits.safetensors"),
+        ("nanogpt_ckpt.pt", "nanogpt_logits.safetensors"),
+        ("nanogpt_compiled_ckpt.pt", "nanogpt_logits.safetensors"),
+    ];
+    for (model, logits) in cases {
+        let source = ModelSource::open(&reference(model)).unwrap();
+        let loaded = source.model(&Device::flex()).unwrap();
+        let case = Case::open(logits);
+        let got = values(loaded.logits(case.ids("tokens", 0, TIME), 1, OpsMode::Auto));
+        let off = error(&got, &case.f32("logits"));
+        assert!(off < 1e-5, "{model}: logits are off by {off:e}");
+    }
+}
+
+/// The cache of keys and values gives what a full forward pass gives.
+#[test]
+fn sampling_with_a_cache_equals_full_passes() {
+    let mut case = Case::open("gpt_tanh_bias.safetensors");
+    let model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, &Device::flex()).unwrap();
+    let options = SampleOptions { temperature: 0.0, top_k: 0, seed: 0 };
+    let mut tokens = vec![1, 2, 3];
+    let mut sampler = Sampler::new(&model, &tokens, options);
+    while tokens.len() < TIME {
+        let logits = values(model.logits(tokens.clone().into(), 1, OpsMode::Auto));
+        let last = &logits[(tokens.len() - 1) * VOCAB..];
+        let best = (0..VOCAB).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
+        tokens.push(sampler.next_token());
+        assert_eq!(tokens.last(), Some(&(best as u32)), "token {}", tokens.len());
+    }
+    // Past the model's positions it goes on with the end of the text.
+    let more: Vec<u32> = (0..3 * TIME).map(|_| sampler.next_token()).collect();
+    assert!(more.iter().all(|&token| (token as usize) < VOCAB));
 }
 
 #[cfg(feature = "wgpu")]

@@ -8,10 +8,15 @@ use crate::progress::Progress;
 use crate::protocol::Event;
 
 /// Shows the events of a run.
-pub(super) enum Report {
+pub(super) struct Report {
+    view: View,
+    progress: Progress,
+}
+
+enum View {
     Json,
     Plain { quiet: bool },
-    Bar { bar: ProgressBar, progress: Progress },
+    Bar(ProgressBar),
 }
 
 impl Report {
@@ -19,49 +24,58 @@ impl Report {
     pub fn new(json: bool, quiet: bool) -> Self {
         let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-        if json {
-            Report::Json
+        let view = if json {
+            View::Json
         } else if terminal && !dumb && !quiet {
-            let style = "{elapsed_precise} [{bar:30}] {pos}/{len} {msg}";
-            let style = ProgressStyle::with_template(style)
-                .unwrap_or_else(|_| ProgressStyle::default_bar())
-                .progress_chars("=> ");
-            let bar = ProgressBar::new(0).with_style(style);
-            Report::Bar { bar, progress: Progress::default() }
+            View::Bar(bar())
         } else {
-            Report::Plain { quiet }
-        }
+            View::Plain { quiet }
+        };
+        Self { view, progress: Progress::default() }
     }
 
     /// Shows one event. What cannot be written is lost: a run does not end because nobody reads it.
     pub fn show(&mut self, event: &Event) {
-        match self {
-            Report::Json => {
-                let _ = writeln!(std::io::stdout(), "{}", event.to_json());
-            }
-            Report::Plain { quiet } => {
-                if matches!(event, Event::Warning { .. }) {
-                    eprintln!("{event}");
-                } else if !*quiet {
-                    let _ = writeln!(std::io::stdout(), "{event}");
-                }
-            }
-            Report::Bar { bar, progress } => {
-                progress.apply(event);
-                bar.set_length(progress.max_iters);
-                bar.set_position(progress.iteration);
-                bar.set_message(message(progress));
-                if !matches!(event, Event::Step(_)) {
-                    bar.suspend(|| {
-                        let _ = writeln!(std::io::stdout(), "{event}");
-                    });
-                }
+        self.progress.apply(event);
+        match &self.view {
+            View::Json => line(&event.to_json()),
+            View::Plain { .. } if matches!(event, Event::Warning { .. }) => eprintln!("{event}"),
+            View::Plain { quiet: true } => {}
+            View::Plain { quiet: false } => self.lines(event),
+            View::Bar(bar) => {
+                bar.set_length(self.progress.max_iters);
+                bar.set_position(self.progress.iteration);
+                bar.set_message(message(&self.progress));
                 if matches!(event, Event::Done { .. }) {
                     bar.finish_and_clear();
+                }
+                if !matches!(event, Event::Step(_)) {
+                    bar.suspend(|| self.lines(event));
                 }
             }
         }
     }
+
+    fn lines(&self, event: &Event) {
+        line(&event.to_string());
+        let known = (self.progress.entropy_floor, self.progress.best_val_loss);
+        if let (Event::Done { .. }, (Some(floor), Some(best))) = (event, known) {
+            let above = best - floor;
+            line(&format!(
+                "no model can get below {floor:.4} on this data, its exact entropy: {above:.4} to go"
+            ));
+        }
+    }
+}
+
+fn line(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ");
+    ProgressBar::new(0).with_style(style)
 }
 
 fn message(progress: &Progress) -> String {

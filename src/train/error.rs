@@ -35,7 +35,7 @@ pub enum TrainError {
         reason: String,
     },
     /// There is nothing to continue from.
-    #[error("{}: no checkpoint that could be read", path.display())]
+    #[error("{}: there is no model and no whole checkpoint", path.display())]
     NoCheckpoint {
         /// The run or its checkpoints folder.
         path: PathBuf,

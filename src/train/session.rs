@@ -81,7 +81,15 @@ impl<'a> Session<'a> {
         let Request { config, run, resume, device, mode } = request;
         let block_size = u64::from(config.block_size.get());
         let dataset = Dataset::open(config.require_data()?, block_size)?;
-        let vocab = config.vocab_size.max(dataset.vocab_size);
+        let vocab = match config.vocab_size {
+            0 => dataset.vocab_size,
+            asked if asked >= dataset.vocab_size => asked,
+            asked => {
+                let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
+                let path = dataset.name.into();
+                return Err(TrainError::OtherModel { key: "vocab_size", asked, have, path });
+            }
+        };
         let architecture = Architecture::new(&config, vocab);
         check_bindings(&architecture, &device)?;
         let plan = Plan::new(&config, vocab);

@@ -45,10 +45,6 @@ impl ModelSource {
         if path.join(WEIGHTS_FILE).exists() {
             return Ok(Self::plain(path, read_architecture(path)?));
         }
-        if !path.exists() {
-            let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Err(TrainError::io("read", path)(missing));
-        }
         Err(TrainError::NoCheckpoint { path: path.to_path_buf() })
     }
 

@@ -401,7 +401,9 @@ def make_nanogpt(out, seed):
             "best_val_loss": torch.tensor(2.5),
             "config": {**config, "compile": saved is not model},
         }
-        torch.save(checkpoint, out / file)
+        # torch.save names the folder inside the archive after the file, and nanoGPT's is ckpt.pt.
+        torch.save(checkpoint, out / "ckpt.pt")
+        (out / "ckpt.pt").rename(out / file)
         check_nanogpt(out / file, weights)
     write_safetensors(out / "nanogpt_logits.safetensors", {"tokens": tokens, "logits": logits})
     print(f"nanogpt: {found:.1e}; keys {', '.join(list(model.state_dict())[:4])}, ..., lm_head.weight")

@@ -39,11 +39,6 @@ fn erf(x: f32, exp_minus_square: f32) -> f32 {
     (1.0 - p * t * exp_minus_square).copysign(x)
 }
 
-#[inline(always)]
-fn tanh(x: f32) -> f32 {
-    1.0 - 2.0 / (1.0 + exp(2.0 * x))
-}
-
 /// GELU, exact: `x Phi(x)`.
 #[inline(always)]
 pub(super) fn gelu_erf(x: f32) -> f32 {
@@ -58,19 +53,23 @@ pub(super) fn gelu_erf_derivative(x: f32) -> f32 {
     0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, e)) + x * NORMAL_PEAK * e
 }
 
-/// GELU in the tanh form of OpenAI's GPT-2.
+/// GELU in the tanh form of OpenAI's GPT-2, as `x sigmoid(2 u)`: `(1 + tanh(u)) / 2` is the
+/// logistic function of `2 u`, and that does not cancel.
 #[inline(always)]
 pub(super) fn gelu_tanh(x: f32) -> f32 {
-    0.5 * x * (1.0 + tanh(x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * x * x)))
+    let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * x * x);
+    x / (1.0 + exp(-2.0 * u))
 }
 
-/// The derivative of the tanh form.
+/// The derivative of the tanh form: with `s = sigmoid(2 u)`, `s + 2 x s (1 - s) u'`.
 #[inline(always)]
 pub(super) fn gelu_tanh_derivative(x: f32) -> f32 {
     let square = x * x;
-    let t = tanh(x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * square));
+    let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * square);
     let slope = TANH_SCALE + 3.0 * TANH_SCALE * TANH_CUBIC * square;
-    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
+    let e = exp(-2.0 * u);
+    let s = 1.0 / (1.0 + e);
+    s + 2.0 * x * s * (e * s) * slope
 }
 
 /// Accumulators of a reduction: as many as the widest vector has lanes.
