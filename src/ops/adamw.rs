@@ -3,7 +3,7 @@
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{Slice, Tensor};
 
 use super::{OpsMode, cpu};
 
@@ -51,10 +51,10 @@ impl AdamW {
 /// The optimizer's passes. Outside autodiff.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
 pub trait Optimize: Backend {
-    /// The sum of the squares of all elements of `x`, as `[1]`.
+    /// The sum of the squares of all elements of `x` `[elements]`, as `[1]`.
     fn sum_squares(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
         let _ = mode;
-        Self::float_sum(Self::float_mul(x.clone(), x))
+        reference_sum_squares::<Self>(x)
     }
 
     /// One update of `w` by `grad * clip`: gives the new `w`, `m` and `v`, all `[elements]`.
@@ -116,7 +116,7 @@ impl Optimize for Flex {
     fn sum_squares(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
         match mode {
             OpsMode::Auto => cpu::adamw::sum_squares(&x),
-            OpsMode::Reference => Self::float_sum(Self::float_mul(x.clone(), x)),
+            OpsMode::Reference => reference_sum_squares::<Self>(x),
         }
     }
 
@@ -134,6 +134,22 @@ impl Optimize for Flex {
             OpsMode::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
         }
     }
+}
+
+/// In two stages: one reduction over a million elements loses digits on devices that give each of a
+/// few threads a long part of it, and elements on software Vulkan, whose loops end early.
+fn reference_sum_squares<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    const ROW: usize = 1024;
+    let squares = B::float_mul(x.clone(), x);
+    let elements = super::shape::<B>(&squares).num_elements();
+    let whole = elements / ROW * ROW;
+    let part = |from: usize, to: usize| B::float_slice(squares.clone(), &[Slice::from(from..to)]);
+    if whole == 0 {
+        return B::float_sum(squares);
+    }
+    let rows = B::float_reshape(part(0, whole), [whole / ROW, ROW].into());
+    let sum = B::float_sum(B::float_sum_dim(rows, 1));
+    if whole == elements { sum } else { B::float_add(sum, B::float_sum(part(whole, elements))) }
 }
 
 fn reference_adamw<B: Backend>(

@@ -205,7 +205,6 @@ fn reference_forward<B: Backend>(
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let device = super::device::<B>(&qkv);
     let heads = Heads::<B>::split(qkv, shape);
-    let mask = dropout_mask::<B>(shape, &device);
     let mut outs = Vec::new();
     let mut sums = Vec::new();
     for (from, to) in blocks(shape.time) {
@@ -214,8 +213,8 @@ fn reference_forward<B: Backend>(
         let exp = B::float_exp(B::float_sub(scores, max.clone()));
         let sum = B::float_sum_dim(exp.clone(), 3);
         let mut p = B::float_div(exp, sum.clone());
-        if let Some(mask) = &mask {
-            p = B::float_mul(p, block::<B>(mask, from, to));
+        if let Some(mask) = dropout_mask::<B>(shape, from, to, &device) {
+            p = B::float_mul(p, mask);
         }
         outs.push(B::float_matmul(p, rows::<B>(&heads.v, 0, to)));
         sums.push(B::float_add(B::float_log(sum), max));
@@ -237,7 +236,6 @@ fn reference_backward<B: Backend>(
 ) -> FloatTensor<B> {
     let device = super::device::<B>(&qkv);
     let heads = Heads::<B>::split(qkv, shape);
-    let mask = dropout_mask::<B>(shape, &device);
     let dout = to_heads::<B>(dout, shape);
     let delta = B::float_sum_dim(B::float_mul(dout.clone(), to_heads::<B>(out, shape)), 3);
     let log_sum_exp =
@@ -253,8 +251,7 @@ fn reference_backward<B: Backend>(
         let v = rows::<B>(&heads.v, 0, to);
         let mut dp = B::float_matmul(d.clone(), B::float_swap_dims(v, 2, 3));
         let mut dropped = p.clone();
-        if let Some(mask) = &mask {
-            let mask = block::<B>(mask, from, to);
+        if let Some(mask) = dropout_mask::<B>(shape, from, to, &device) {
             dp = B::float_mul(dp, mask.clone());
             dropped = B::float_mul(dropped, mask);
         }
@@ -293,12 +290,6 @@ fn rows<B: Backend>(x: &FloatTensor<B>, from: usize, to: usize) -> FloatTensor<B
     B::float_slice(x.clone(), &range)
 }
 
-/// Queries `from..to` and keys `0..to` of `[batch, heads, time, time]`.
-fn block<B: Backend>(x: &FloatTensor<B>, from: usize, to: usize) -> FloatTensor<B> {
-    let range = [Slice::full(), Slice::full(), Slice::from(from..to), Slice::from(0..to)];
-    B::float_slice(x.clone(), &range)
-}
-
 /// Adds `part` to positions `0..to` of `sum`.
 fn add_rows<B: Backend>(sum: FloatTensor<B>, part: FloatTensor<B>, to: usize) -> FloatTensor<B> {
     let range = [Slice::full(), Slice::full(), Slice::from(0..to)];
@@ -317,11 +308,21 @@ fn causal_bias<B: Backend>(from: usize, to: usize, device: &Device<B>) -> FloatT
     B::float_from_data(TensorData::new(bias, [1, 1, to - from, to]), device)
 }
 
-/// The dropout factors as `[batch, heads, time, time]`. The one place where the reference holds
-/// the whole matrix: the kernels hash each element where they use it.
-fn dropout_mask<B: Backend>(shape: &AttentionShape, device: &Device<B>) -> Option<FloatTensor<B>> {
+/// The dropout factors of queries `from..to` and keys `0..to`: `[batch, heads, to - from, to]`.
+fn dropout_mask<B: Backend>(
+    shape: &AttentionShape,
+    from: usize,
+    to: usize,
+    device: &Device<B>,
+) -> Option<FloatTensor<B>> {
     let dropout = shape.dropout?;
     let AttentionShape { batch, time, heads, .. } = *shape;
-    let mask = dropout.reference_mask::<B>(batch, heads * time * time, device);
-    Some(B::float_reshape(mask, [batch, heads, time, time].into()))
+    let index: Vec<i32> = (0..heads)
+        .flat_map(|head| (from..to).map(move |query| (head * time + query) * time))
+        .flat_map(|first| (0..to).map(move |key| (first + key) as i32))
+        .collect();
+    let len = index.len();
+    let index = B::int_from_data(TensorData::new(index, [1, len]), device);
+    let mask = dropout.reference_mask::<B>(batch, index, device);
+    Some(B::float_reshape(mask, [batch, heads, to - from, to].into()))
 }

@@ -61,18 +61,16 @@ impl Dropout {
         (f64::from(self.rate) * f64::from(1u32 << 24)) as u32
     }
 
-    /// The factors `0` or `1 / (1 - rate)` for `batch` sequences of `len` elements each, as
-    /// `[batch, len]`, by integer tensor ops.
+    /// The factors `0` or `1 / (1 - rate)` of the elements `index` `[1, len]` of each of `batch`
+    /// sequences, as `[batch, len]`, by integer tensor ops.
     pub(super) fn reference_mask<B: Backend>(
         &self,
         batch: usize,
-        len: usize,
+        index: IntTensor<B>,
         device: &Device<B>,
     ) -> FloatTensor<B> {
         let keys: Vec<i32> = (0..batch).map(|s| self.sequence_key(s) as i32).collect();
         let keys = B::int_from_data(TensorData::new(keys, [batch, 1]), device);
-        let index = B::int_arange(0..len as i64, device, IntDType::I32);
-        let index = B::int_reshape(index, [1, len].into());
         let hash = mix32_tensor::<B>(B::bitwise_xor(index, keys));
         let hash = mix32_tensor::<B>(B::bitwise_xor_scalar(hash, (self.key[1] as i32).into()));
         let hash = logical_shift::<B>(hash, 8);
@@ -186,7 +184,10 @@ fn reference<B: Backend>(
 ) -> FloatTensor<B> {
     let shape = super::shape::<B>(&x);
     let [n, c] = shape.dims();
-    let mask = dropout.reference_mask::<B>(n / time, time * c, &super::device::<B>(&x));
+    let device = super::device::<B>(&x);
+    let index = B::int_arange(0..(time * c) as i64, &device, IntDType::I32);
+    let index = B::int_reshape(index, [1, time * c].into());
+    let mask = dropout.reference_mask::<B>(n / time, index, &device);
     let y = B::float_mul(x, B::float_reshape(mask, shape));
     match residual {
         Some(residual) => B::float_add(y, residual),

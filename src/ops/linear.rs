@@ -278,7 +278,9 @@ fn tanh_term<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
         B::float_mul_scalar(square, (TANH_SCALE * TANH_CUBIC).into()),
         TANH_SCALE.into(),
     );
-    B::float_tanh(B::float_mul(x, factor))
+    let u = B::float_mul(x, factor);
+    // Some drivers compute tanh from exponentials that overflow. It is 1 in f32 from 9.01 on.
+    B::float_tanh(B::float_clamp(u, (-10f32).into(), 10f32.into()))
 }
 
 fn gelu_derivative<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {

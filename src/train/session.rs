@@ -1,7 +1,7 @@
 //! A run from start to end: commands in, events out.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -11,16 +11,16 @@ use super::batches::Batches;
 use super::checkpoint::{self, Checkpoint, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
-use super::{GradientSum, Optimizer, TrainError, source};
+use super::{GradientSum, ModelSource, Optimizer, TrainError, source};
 use crate::config::{self, Config, InitFrom};
 use crate::data::{Dataset, Split};
 use crate::gpu::OpenDevice;
-use crate::model::{
-    Architecture, Gpt, Pass, RandomWeights, SampleOptions, Sampler, StepDropout, read_architecture,
-};
+use crate::model::{Architecture, Gpt, Pass, RandomWeights, StepDropout, read_architecture};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
 use crate::protocol::{Command, Event, Step, StopReason};
+
+mod control;
 
 /// What a run is started with.
 pub struct Request {
@@ -81,23 +81,13 @@ impl<'a> Session<'a> {
         let Request { config, run, resume, device, mode } = request;
         let block_size = u64::from(config.block_size.get());
         let dataset = Dataset::open(config.require_data()?, block_size)?;
-        let vocab = match config.vocab_size {
-            0 => dataset.vocab_size,
-            asked if asked >= dataset.vocab_size => asked,
-            asked => {
-                let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
-                let path = dataset.name.into();
-                return Err(TrainError::OtherModel { key: "vocab_size", asked, have, path });
-            }
-        };
-        let architecture = Architecture::new(&config, vocab);
+        let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, &device)?;
-        let plan = Plan::new(&config, vocab);
+        let plan = Plan::new(&config, architecture.vocab_size as u32);
+        let source = initial_source(&config, &architecture)?;
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
-
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
-        let autodiff = device.device.clone().autodiff();
         let (model, optimizer) = match &loaded {
             Some((checkpoint, _)) => {
                 let have = read_architecture(&checkpoint.path)?;
@@ -105,17 +95,7 @@ impl<'a> Session<'a> {
                 checkpoint.load(&config, &architecture, &device.device, mode)?
             }
             None => {
-                let model = match &config.init_from {
-                    InitFrom::Scratch | InitFrom::Resume => {
-                        let mut weights = RandomWeights::new(&architecture, config.seed);
-                        Gpt::new(&architecture, &mut weights, &autodiff)?
-                    }
-                    InitFrom::Path(path) => {
-                        let source = source::ModelSource::open(Path::new(path))?;
-                        source::check_same(&architecture, &source.architecture, &source.path)?;
-                        source.model(&autodiff)?
-                    }
-                };
+                let model = initial_model(&config, &architecture, source, &device)?;
                 let optimizer = Optimizer::new(&config, &model, mode);
                 (model, optimizer)
             }
@@ -368,71 +348,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn sample(&mut self, prompt: &str) {
-        let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
-        let ids = match tokenizer.encode_prompt(prompt) {
-            Ok(ids) if !ids.is_empty() => ids,
-            Ok(_) => return self.warn("an empty prompt: nothing to continue".into()),
-            Err(error) => return self.warn(format!("no sample: {error}")),
-        };
-        let seed = self.config.seed.wrapping_add(self.iteration);
-        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let model = self.model().valid();
-        let mut sampler = Sampler::new(&model, &ids, options);
-        let tokens: Vec<u32> =
-            (0..self.config.sample_tokens).map(|_| sampler.next_token()).collect();
-        let text = tokenizer.decode(&tokens);
-        self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
-    }
-
-    /// Carries out what was asked for meanwhile; gives a reason to end, if there is one.
-    fn interrupted(
-        &mut self,
-        commands: &Receiver<Command>,
-    ) -> Result<Option<StopReason>, TrainError> {
-        let mut paused = false;
-        loop {
-            if self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit) {
-                return Ok(Some(StopReason::MaxTime));
-            }
-            let command = match commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Empty) if paused => {
-                    std::thread::sleep(Duration::from_millis(50));
-                    continue;
-                }
-                // Whoever could resume is gone: what is paused goes on.
-                Err(_) => return Ok(None),
-            };
-            match command {
-                Command::Pause => paused = true,
-                Command::Resume => paused = false,
-                Command::Stop => return Ok(Some(StopReason::Stopped)),
-                Command::Checkpoint => self.save(None)?,
-                Command::Sample { prompt } => self.sample(&prompt),
-                Command::Set { key, value } => self.set(&key, value),
-            }
-        }
-    }
-
-    fn set(&mut self, key: &str, value: f64) {
-        let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
-        match (key, count) {
-            ("learning_rate", _) if value > 0.0 && value.is_finite() => {
-                self.learning_rate = Some(value);
-            }
-            ("eval_interval", Some(count)) => self.config.eval_interval = count,
-            ("log_interval", Some(count)) => self.config.log_interval = count,
-            ("learning_rate" | "eval_interval" | "log_interval", _) => {
-                self.warn(format!("`{key}` cannot be {value}"));
-            }
-            _ => self.warn(format!(
-                "`{key}` cannot change during a run; learning_rate, eval_interval and log_interval \
-                 can"
-            )),
-        }
-    }
-
     fn model(&self) -> &Gpt {
         self.model.as_ref().expect("a model between updates")
     }
@@ -445,6 +360,46 @@ impl<'a> Session<'a> {
         // A full disk must not end a run for want of a log line.
         let _ = self.folder.record(&event);
         (self.emit)(&event);
+    }
+}
+
+/// Tokens of the model: the data's, or more where more were asked for.
+fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
+    match config.vocab_size {
+        0 => Ok(dataset.vocab_size),
+        asked if asked >= dataset.vocab_size => Ok(asked),
+        asked => {
+            let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
+            let path = PathBuf::from(&dataset.name);
+            Err(TrainError::OtherModel { key: "vocab_size", asked, have, path })
+        }
+    }
+}
+
+/// The model that training starts from, if it is not a random one.
+fn initial_source(
+    config: &Config,
+    architecture: &Architecture,
+) -> Result<Option<ModelSource>, TrainError> {
+    let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
+    let source = ModelSource::open(Path::new(path))?;
+    source::check_same(architecture, &source.architecture, &source.path)?;
+    Ok(Some(source))
+}
+
+fn initial_model(
+    config: &Config,
+    architecture: &Architecture,
+    source: Option<ModelSource>,
+    device: &OpenDevice,
+) -> Result<Gpt, TrainError> {
+    let autodiff = device.device.clone().autodiff();
+    match source {
+        Some(source) => source.model(&autodiff),
+        None => {
+            let mut weights = RandomWeights::new(architecture, config.seed);
+            Ok(Gpt::new(architecture, &mut weights, &autodiff)?)
+        }
     }
 }
 

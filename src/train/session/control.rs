@@ -1,0 +1,79 @@
+//! What a front end may ask of a run that is under way.
+
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use burn::module::Module;
+
+use super::Session;
+use crate::model::{SampleOptions, Sampler};
+use crate::protocol::{Command, Event, StopReason};
+use crate::train::TrainError;
+
+impl Session<'_> {
+    /// Lets the model write, if it is known which tokens it uses.
+    pub(super) fn sample(&mut self, prompt: &str) {
+        let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
+        let ids = match tokenizer.encode_prompt(prompt) {
+            Ok(ids) if !ids.is_empty() => ids,
+            Ok(_) => return self.warn("an empty prompt: nothing to continue".into()),
+            Err(error) => return self.warn(format!("no sample: {error}")),
+        };
+        let seed = self.config.seed.wrapping_add(self.iteration);
+        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
+        let model = self.model().valid();
+        let mut sampler = Sampler::new(&model, &ids, options);
+        let tokens: Vec<u32> =
+            (0..self.config.sample_tokens).map(|_| sampler.next_token()).collect();
+        let text = tokenizer.decode(&tokens);
+        self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
+    }
+
+    /// Carries out what was asked for meanwhile; gives a reason to end, if there is one.
+    pub(super) fn interrupted(
+        &mut self,
+        commands: &Receiver<Command>,
+    ) -> Result<Option<StopReason>, TrainError> {
+        let mut paused = false;
+        loop {
+            if self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit) {
+                return Ok(Some(StopReason::MaxTime));
+            }
+            let command = match commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) if paused => {
+                    std::thread::sleep(Duration::from_millis(50));
+                    continue;
+                }
+                // Whoever could resume is gone: what is paused goes on.
+                Err(_) => return Ok(None),
+            };
+            match command {
+                Command::Pause => paused = true,
+                Command::Resume => paused = false,
+                Command::Stop => return Ok(Some(StopReason::Stopped)),
+                Command::Checkpoint => self.save(None)?,
+                Command::Sample { prompt } => self.sample(&prompt),
+                Command::Set { key, value } => self.set(&key, value),
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: f64) {
+        let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
+        match (key, count) {
+            ("learning_rate", _) if value > 0.0 && value.is_finite() => {
+                self.learning_rate = Some(value);
+            }
+            ("eval_interval", Some(count)) => self.config.eval_interval = count,
+            ("log_interval", Some(count)) => self.config.log_interval = count,
+            ("learning_rate" | "eval_interval" | "log_interval", _) => {
+                self.warn(format!("`{key}` cannot be {value}"));
+            }
+            _ => self.warn(format!(
+                "`{key}` cannot change during a run; learning_rate, eval_interval and log_interval \
+                 can"
+            )),
+        }
+    }
+}
