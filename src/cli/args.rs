@@ -30,7 +30,7 @@ pub(super) struct Global {
     /// Debugging: which implementation of the ops runs, auto or reference
     #[arg(long, global = true, value_name = "MODE")]
     ops: Option<String>,
-    /// Say more; twice for details of the libraries below
+    /// Say more: warnings of the graphics libraries; twice and three times for details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Say nothing but errors

@@ -14,7 +14,7 @@ use crate::config::KEYS;
 use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer};
 use crate::gpu::{self, DeviceChoice, OpenDevice};
 use crate::model::{SampleOptions, Sampler};
-use crate::train::{Evaluation, ModelSource, TrainError, mean_loss};
+use crate::train::{Evaluation, ModelSource, mean_loss};
 
 /// A line of output. Nobody may be reading any more (`| head`): that is no failure.
 macro_rules! say {
@@ -229,7 +229,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
     std::fs::create_dir_all(output)
         .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
     let result = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
-    Ok(result.map_err(TrainError::from)?)
+    Ok(result?)
 }
 
 /// `wgpt devices`.

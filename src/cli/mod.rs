@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
 
 mod args;
 mod commands;
@@ -26,7 +27,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    start_logging(arguments.global.verbose, arguments.global.quiet);
+    start_logging(arguments.global.verbose);
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -50,13 +51,13 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     program.into_iter().chain(train).chain(rest).collect()
 }
 
-fn start_logging(verbose: u8, quiet: bool) {
-    let level = match (quiet, verbose) {
-        (true, _) => tracing::Level::ERROR,
-        (false, 0) => tracing::Level::WARN,
-        (false, 1) => tracing::Level::INFO,
-        (false, 2) => tracing::Level::DEBUG,
-        (false, _) => tracing::Level::TRACE,
+/// Shows what the libraries below have to say about drivers and devices.
+fn start_logging(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::ERROR,
+        1 => LevelFilter::WARN,
+        2 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
 }

@@ -195,31 +195,6 @@ fn toml_has_a_heading_per_group_and_a_line_per_key() {
     assert_eq!(assignments.count(), KEYS.len());
 }
 
-/// DESIGN's invariant that this folder does no I/O and reads no clock, environment or device.
-#[test]
-fn sources_are_pure() {
-    let sources = [
-        ("error", include_str!("error.rs")),
-        ("expression", include_str!("expression.rs")),
-        ("keys", include_str!("keys.rs")),
-        ("layer", include_str!("layer.rs")),
-        ("presets", include_str!("presets.rs")),
-        ("python", include_str!("python.rs")),
-        ("resolve", include_str!("resolve.rs")),
-        ("schedule", include_str!("schedule.rs")),
-        ("value", include_str!("value.rs")),
-    ];
-    let this = include_str!("mod.rs");
-    let modules = this.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
-    let listed: Vec<_> = sources.iter().map(|(name, _)| *name).chain(["tests"]).collect();
-    assert_eq!(modules.collect::<Vec<_>>(), listed);
-    for (name, source) in sources.into_iter().chain([("mod", this)]) {
-        for impure in ["std::fs", "std::env", "std::io", "Instant", "SystemTime", "wgpu", "burn"] {
-            assert!(!source.contains(impure), "{name}.rs names {impure}");
-        }
-    }
-}
-
 prop_compose! {
     fn model()(
         n_layer in 1u32..=1024, n_head in 1u32..=256, head_size in 1u32..=256,

@@ -116,7 +116,7 @@ impl Reader<'_> {
             gelu,
         };
         let Architecture { n_head, n_embd, .. } = architecture;
-        if n_embd % n_head != 0 {
+        if !n_embd.is_multiple_of(n_head) {
             return Err(self.wrong(format!("n_embd {n_embd} is not a multiple of n_head {n_head}")));
         }
         self.fixed("n_inner", json!(4 * n_embd))?;

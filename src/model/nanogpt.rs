@@ -106,7 +106,7 @@ fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, Str
         bias,
         gelu: Gelu::Erf,
     };
-    if architecture.n_embd % architecture.n_head != 0 {
+    if !architecture.n_embd.is_multiple_of(architecture.n_head) {
         return Err(format!(
             "n_embd {} is not a multiple of n_head {}",
             architecture.n_embd, architecture.n_head

@@ -75,7 +75,8 @@ impl<'a> Sampler<'a> {
             1
         };
         let from = self.tokens.len() - new;
-        let logits = self.advance(&self.tokens[from..].to_vec());
+        let unread = self.tokens[from..].to_vec();
+        let logits = self.advance(&unread);
         self.cached += new;
         logits
     }

@@ -1,6 +1,5 @@
 //! The optimizer's two passes over the parameters: the gradient norm and AdamW.
 
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{Slice, Tensor};
