@@ -344,6 +344,19 @@ fn prepare_train_sample_eval_export_import() {
     assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
 }
 
+#[test]
+fn a_run_that_diverges_ends_with_its_own_exit_code() {
+    let folder = temporary();
+    let wild = ["--learning_rate=1e12", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=5"];
+    let output = run(folder.path(), &[&["train", "--run=r"], TINY, &wild].concat());
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("learning_rate"), "{}", text(&output.stderr));
+    let kept = fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap();
+    assert!(kept.lines().last().unwrap().contains(r#""event":"error""#));
+    let saved = fs::read_dir(folder.path().join("r/checkpoints")).unwrap().count();
+    assert_eq!(saved, 0, "a model of no numbers was saved");
+}
+
 /// Each line: what is typed, the exit code, and what the one error line must contain.
 #[test]
 fn bad_input_gets_one_clear_line() {

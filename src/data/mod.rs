@@ -18,6 +18,7 @@ mod dataset;
 mod encode;
 mod error;
 mod grammar;
+mod hugging_face;
 mod meta;
 mod output;
 mod pieces;

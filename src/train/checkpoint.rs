@@ -265,16 +265,18 @@ fn write_files(
         })
         .collect();
     write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new())?;
-    for name in [ARCHITECTURE_FILE, WEIGHTS_FILE, OPTIMIZER_FILE] {
-        let file = folder.join(name);
+    let entries = std::fs::read_dir(folder).map_err(TrainError::io("read", folder))?;
+    for entry in entries.flatten() {
+        let file = entry.path();
         let sync = File::open(&file).and_then(|file| file.sync_all());
         sync.map_err(TrainError::io("sync", &file))?;
-        state.hashes.insert(name.to_string(), hash_file(&file)?);
+        let name = entry.file_name().to_string_lossy().into_owned();
+        state.hashes.insert(name, hash_file(&file)?);
     }
     write_atomically(&folder.join(STATE_FILE), &json(state))
 }
 
-/// Writes `config.json` and `model.safetensors` as transformers reads them.
+/// Writes `config.json`, `model.safetensors` and the tokenizer's files as transformers reads them.
 ///
 /// # Errors
 /// If the folder cannot be written.
@@ -288,6 +290,10 @@ pub fn write_model(
     let config = write_architecture(architecture, end_of_text);
     let file = folder.join(ARCHITECTURE_FILE);
     std::fs::write(&file, config).map_err(TrainError::io("write", &file))?;
+    for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {
+        let file = folder.join(name);
+        std::fs::write(&file, content).map_err(TrainError::io("write", &file))?;
+    }
     let mut tensors = Vec::new();
     for parameter in parameters(model) {
         let shape = saved_shape(architecture, &parameter.name, &parameter.shape);

@@ -53,13 +53,14 @@ pub struct Session<'a> {
     best_val_loss: Option<f64>,
     /// Set by a command, in place of the schedule.
     learning_rate: Option<f64>,
+    /// The loss of the last update, `[1]` on the device.
+    last_loss: Option<Tensor<1>>,
     started: Instant,
     emit: &'a mut dyn FnMut(&Event),
 }
 
-/// The numbers of an update, still on the device.
+/// An update, its norm still on the device.
 struct Updated {
-    loss: Tensor<1>,
     norm: Tensor<1>,
     learning_rate: f64,
 }
@@ -109,6 +110,7 @@ impl<'a> Session<'a> {
             best_val_loss: state.and_then(|state| state.best_val_loss),
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
+            last_loss: None,
             config,
             mode,
             device,
@@ -141,19 +143,27 @@ impl<'a> Session<'a> {
     /// What the run could not survive. Checkpoints that were written stay.
     pub fn run(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
         self.announce();
-        let reason = if self.config.eval_only {
-            self.evaluate()?;
-            StopReason::EvalOnly
-        } else {
-            self.train(commands)?
-        };
-        self.emit(Event::Done {
-            iter: self.iteration,
-            best_val_loss: self.best_val_loss,
-            seconds: self.started.elapsed().as_secs_f64(),
-            reason,
-        });
-        Ok(reason)
+        let result =
+            if self.config.eval_only { self.evaluate_only() } else { self.train(commands) };
+        match &result {
+            Ok(reason) => self.emit(Event::Done {
+                iter: self.iteration,
+                best_val_loss: self.best_val_loss,
+                seconds: self.started.elapsed().as_secs_f64(),
+                reason: *reason,
+            }),
+            // For the run's own record; the caller tells people.
+            Err(error) => {
+                let (text, hint) = (error.to_string(), error.hint().to_string());
+                let _ = self.folder.record(&Event::Error { text, hint });
+            }
+        }
+        result
+    }
+
+    fn evaluate_only(&mut self) -> Result<StopReason, TrainError> {
+        self.evaluate()?;
+        Ok(StopReason::EvalOnly)
     }
 
     fn announce(&mut self) {
@@ -193,8 +203,6 @@ impl<'a> Session<'a> {
             clock.iterations += 1;
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
                 self.log(&updated, &mut clock)?;
-            } else if self.iteration == max_iters {
-                self.check_finite(&updated)?;
             }
         }
         if self.last_eval != Some(self.iteration) {
@@ -247,21 +255,23 @@ impl<'a> Session<'a> {
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate);
         self.model = Some(model);
         self.iteration = step;
-        let loss = total.expect("at least one micro-batch");
-        Ok(Updated { loss, norm, learning_rate })
+        self.last_loss = total;
+        Ok(Updated { norm, learning_rate })
     }
 
-    fn check_finite(&self, updated: &Updated) -> Result<f64, TrainError> {
-        let loss = f64::from(updated.loss.clone().into_scalar::<f32>());
+    /// The last update's loss, which must be a number: nothing else may reach a checkpoint.
+    fn finite_loss(&self) -> Result<Option<f64>, TrainError> {
+        let Some(loss) = &self.last_loss else { return Ok(None) };
+        let loss = f64::from(loss.clone().into_scalar::<f32>());
         if loss.is_finite() {
-            return Ok(loss);
+            return Ok(Some(loss));
         }
         Err(TrainError::NotFinite { iter: self.iteration - 1, loss })
     }
 
     /// Reads the numbers of an update off the device: the only wait of a step.
     fn log(&mut self, updated: &Updated, clock: &mut Clock) -> Result<(), TrainError> {
-        let loss = self.check_finite(updated)?;
+        let Some(loss) = self.finite_loss()? else { return Ok(()) };
         let grad_norm = f64::from(updated.norm.clone().into_scalar::<f32>());
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
@@ -319,6 +329,7 @@ impl<'a> Session<'a> {
 
     /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
     fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+        self.finite_loss()?;
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,

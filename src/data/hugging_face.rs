@@ -1,0 +1,114 @@
+//! Hugging Face's files of GPT-2's tokenizer, made from the tables that are part of the program.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use tiktoken_rs::r50k_base_singleton;
+
+use super::tokenizer::END_OF_TEXT;
+use super::{Tokenizer, TokenizerKind};
+
+impl Tokenizer {
+    /// The files that transformers reads a tokenizer from, by name. None for tokenizers that it has
+    /// no class for.
+    pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
+        if self.kind() != TokenizerKind::Gpt2 {
+            return Vec::new();
+        }
+        let tokens = gpt2_tokens();
+        let letters = byte_letters();
+        let spell =
+            |token: &[u8]| -> String { token.iter().map(|&b| letters[b as usize]).collect() };
+        let mut vocabulary: Map<String, Value> =
+            tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
+        vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
+        let mut merges = String::from("#version: 0.2\n");
+        for [left, right] in gpt2_merges(&tokens) {
+            merges.push_str(&format!("{} {}\n", spell(left), spell(right)));
+        }
+        let settings = json!({
+            "tokenizer_class": "GPT2Tokenizer",
+            "add_prefix_space": false,
+            "bos_token": END_OF_TEXT,
+            "eos_token": END_OF_TEXT,
+            "unk_token": END_OF_TEXT,
+        });
+        vec![
+            ("vocab.json", Value::Object(vocabulary).to_string()),
+            ("merges.txt", merges),
+            ("tokenizer_config.json", format!("{settings:#}\n")),
+        ]
+    }
+}
+
+/// The bytes of each of GPT-2's tokens but the last, which ends a document.
+fn gpt2_tokens() -> Vec<Vec<u8>> {
+    let last = Tokenizer::Gpt2.vocab_size() - 1;
+    let bpe = r50k_base_singleton();
+    (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
+}
+
+/// The pair that each token of more than one byte was merged from: what is left of its bytes when
+/// all merges that were learnt before it have been made. An id is a rank, so the lowest id goes
+/// first.
+fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
+    let ids: HashMap<&[u8], usize> =
+        tokens.iter().enumerate().map(|(id, token)| (token.as_slice(), id)).collect();
+    let split = |(id, token): (usize, &'_ Vec<u8>)| -> Option<[usize; 3]> {
+        // Where the parts begin, and where the last ends.
+        let mut ends: Vec<usize> = (0..=token.len()).collect();
+        while ends.len() > 3 {
+            let merged = ends.windows(3).enumerate().filter_map(|(at, part)| {
+                let rank = *ids.get(&token[part[0]..part[2]])?;
+                (rank < id).then_some((rank, at))
+            });
+            let (_, at) = merged.min()?;
+            ends.remove(at + 1);
+        }
+        ends.try_into().ok()
+    };
+    let merges = tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
+    merges
+        .filter_map(|(id, token)| Some((token, split((id, token))?)))
+        .map(|(token, [from, middle, to])| [&token[from..middle], &token[middle..to]])
+        .collect()
+}
+
+/// The letter that stands for each byte in Hugging Face's files: the byte itself where it is a
+/// visible Latin-1 character, else the next free one from U+0100 up.
+fn byte_letters() -> Vec<char> {
+    let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut free = (0x100..).filter_map(char::from_u32);
+    (0..=u8::MAX)
+        .map(|byte| if visible(byte) { char::from(byte) } else { free.next().unwrap_or(' ') })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_merge_makes_its_token() {
+        let tokens = gpt2_tokens();
+        let merges = gpt2_merges(&tokens);
+        // 256 bytes, 50,000 merges, and the end of a document.
+        assert_eq!((tokens.len(), merges.len()), (50_256, 50_000));
+        for (token, [left, right]) in tokens[256..].iter().zip(&merges) {
+            assert_eq!(*token, [*left, *right].concat());
+        }
+    }
+
+    #[test]
+    fn bytes_are_spelled_as_in_gpt2() {
+        let letters = byte_letters();
+        // Space is the 33rd invisible byte, counted from 0.
+        assert_eq!((letters[b' ' as usize], letters[b'a' as usize]), ('\u{120}', 'a'));
+        let different: std::collections::HashSet<char> = letters.iter().copied().collect();
+        assert_eq!(different.len(), 256);
+        let files = Tokenizer::Gpt2.hugging_face_files();
+        assert!(files[0].1.contains("\"\u{120}the\":262"));
+        assert!(files[1].1.starts_with("#version: 0.2\n\u{120} t\n\u{120} a\nh e\n"));
+        assert!(Tokenizer::Byte.hugging_face_files().is_empty());
+    }
+}
