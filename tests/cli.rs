@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -138,7 +138,12 @@ fn wait_for(path: &Path, child: &mut Child) {
 fn kill_and_resume_change_no_bit() {
     let folder = temporary();
     let long = ["--max_iters=2000", "--lr_decay_iters=2000", "--eval_interval=15"];
-    let want = losses(&train(folder.path(), "whole", &long));
+    let timed = |run: &str, more: &[&str]| {
+        let start = Instant::now();
+        (losses(&train(folder.path(), run, more)), start.elapsed())
+    };
+    let (_, startup) = timed("short", &["--max_iters=1"]);
+    let (want, whole) = timed("whole", &long);
     assert_eq!(want.len(), 2000);
 
     let args = [&["train", "--json", "--run=killed"], TINY, &long].concat();
@@ -162,15 +167,16 @@ fn kill_and_resume_change_no_bit() {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            std::thread::sleep(Duration::from_millis(100 + random % 400));
+            // On average a fortieth of the run, so that it is not over before the last kill.
+            std::thread::sleep(startup + whole.mul_f64((random % 1000) as f64 / 20_000.0));
             child.kill().unwrap();
             kills += 1;
         }
         let output = child.wait_with_output().unwrap();
         let stdout = text(&output.stdout);
         // The last line of a killed process may be cut short.
-        let whole = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
-        let seen = events(whole);
+        let complete = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
+        let seen = events(complete);
         got.extend(losses(&seen));
         if output.status.success() {
             assert_eq!(seen.last().unwrap()["reason"], "finished");

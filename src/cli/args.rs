@@ -252,6 +252,12 @@ impl ConfigSource {
         Ok(config::resolve(layers)?)
     }
 
+    /// The value of a key that was typed as a flag.
+    pub fn typed(&self, key: &str) -> Option<&str> {
+        let typed = self.flags.typed.iter().find(|(name, _)| name == key);
+        typed.map(|(_, value)| value.as_str())
+    }
+
     /// A short name for what is configured.
     pub fn name(&self) -> String {
         let preset = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET");

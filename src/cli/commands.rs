@@ -47,7 +47,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
     let meta = data::prepare(&args.inputs, &args.output, &options, &mut show)?;
     bar.finish_and_clear();
     if skipped > 0 {
-        eprintln!("warning: {skipped} files of other kinds were left out");
+        tell!("warning: {skipped} files of other kinds were left out");
     }
     say!(
         "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
@@ -142,7 +142,7 @@ fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliE
 fn open(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
     if global.verbose > 0 {
-        eprintln!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     Ok(device)
 }
@@ -293,6 +293,6 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
 
 fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
 }

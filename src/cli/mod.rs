@@ -8,6 +8,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
+/// A line of talk on stderr. Nobody may be there to read it: that is no failure, least of all while
+/// a checkpoint is to be written.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod args;
 mod commands;
 mod error;
@@ -31,10 +40,10 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             let hint = error.hint();
             if !hint.is_empty() {
-                eprintln!("  hint: {hint}");
+                tell!("  hint: {hint}");
             }
             ExitCode::from(error.exit_code())
         }
@@ -46,7 +55,8 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     let program: Vec<OsString> = args.by_ref().take(1).collect();
     let rest: Vec<OsString> = args.collect();
     let headless = rest.iter().any(|arg| arg == "--headless");
-    let train = headless.then(|| OsString::from("train"));
+    let said = rest.iter().any(|arg| arg == "train");
+    let train = (headless && !said).then(|| OsString::from("train"));
     let rest = rest.into_iter().filter(|arg| arg != "--headless");
     program.into_iter().chain(train).chain(rest).collect()
 }
@@ -87,6 +97,7 @@ mod tests {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
         let read = |line: &str| headless_as_train(words(line).into_iter());
         assert_eq!(read("wgpt --headless --preset=demo"), words("wgpt train --preset=demo"));
+        assert_eq!(read("wgpt train --headless"), words("wgpt train"));
         assert_eq!(read("wgpt sample out"), words("wgpt sample out"));
     }
 }

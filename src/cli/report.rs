@@ -39,7 +39,9 @@ impl Report {
         self.progress.apply(event);
         match &self.view {
             View::Json => line(&event.to_json()),
-            View::Plain { .. } if matches!(event, Event::Warning { .. }) => eprintln!("{event}"),
+            View::Plain { .. } if matches!(event, Event::Warning { .. }) => {
+                tell!("{event}");
+            }
             View::Plain { quiet: true } => {}
             View::Plain { quiet: false } => self.lines(event),
             View::Bar(bar) => {

@@ -49,7 +49,8 @@ fn train(
 ) -> Result<StopReason, CliError> {
     let (choice, mode) = (global.device()?, global.ops()?);
     let name = args.source.name();
-    let saved = args.run.as_ref().filter(|_| args.resume).map(|run| run.join(CONFIG_FILE));
+    let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
+    let saved = run.as_ref().filter(|_| args.resume).map(|run| run.join(CONFIG_FILE));
     if let Some(missing) = saved.as_ref().filter(|path| !path.exists()) {
         let run = missing.parent().unwrap_or(missing).display();
         return Err(CliError::Usage {
@@ -63,10 +64,10 @@ fn train(
     }
     let config = resolved.config;
     let resume = args.resume || config.init_from == InitFrom::Resume;
-    let run = run_folder(args.run, &config, resume, &name)?;
+    let run = run_folder(run, &config, resume, &name)?;
     let device = gpu::open(choice)?;
     if !global.quiet {
-        eprintln!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     let mut emit = |event: &Event| report.show(event);
     let config = Config { out_dir: run.display().to_string(), ..config };
@@ -75,7 +76,7 @@ fn train(
     let reason = session.run(commands)?;
     drop(session);
     if !global.quiet {
-        eprintln!("the run lies in {0}; continue it with --resume --run {0}", run.display());
+        tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(reason)
 }
@@ -122,8 +123,8 @@ fn listen(stdin: bool) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError
         while first.load(Ordering::SeqCst) == 0 {
             std::thread::sleep(Duration::from_millis(50));
         }
-        eprintln!("stopping with a checkpoint after this step; once more stops at once");
         let _ = stop.send(Command::Stop);
+        tell!("stopping with a checkpoint after this step; once more stops at once");
     });
     if stdin {
         std::thread::spawn(move || read_commands(&sender));
@@ -142,7 +143,9 @@ fn read_commands(sender: &Sender<Command>) {
                     return;
                 }
             }
-            Err(error) => eprintln!("warning: no command: {error}"),
+            Err(error) => tell!("warning: no command: {error}"),
         }
     }
+    // Whoever paused the run can no longer resume it.
+    let _ = sender.send(Command::Resume);
 }

@@ -288,7 +288,10 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
         }
         DeviceChoice::Auto => {
             let (info, reason) = best(&found);
-            open_device(info, reason)
+            open_device(info, reason).or_else(|error| {
+                let reason = format!("{error}; --device tries again");
+                open_device(DeviceInfo::cpu(), reason)
+            })
         }
     }
 }

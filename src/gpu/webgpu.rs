@@ -19,6 +19,10 @@ fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
     for adapter in all {
         let info = adapter.get_info();
         let Some(backend) = backend(info.backend) else { continue };
+        let flags = adapter.get_downlevel_capabilities().flags;
+        if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) {
+            continue;
+        }
         let index = found.iter().filter(|(other, _)| other.id.backend == backend).count();
         let limits = adapter.limits();
         let device = DeviceInfo {

@@ -111,15 +111,25 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
-    /// The shape of a tensor, if it is there.
-    pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        let info = self.metadata.info(&format!("{}{name}", self.prefix));
-        info.map(|info| info.shape.as_slice())
-    }
-
-    /// The file's free-form metadata.
-    pub fn metadata(&self) -> HashMap<String, String> {
-        self.metadata.metadata().clone().unwrap_or_default()
+    /// Whether any bias is there that is not zero.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn has_biases(&mut self) -> Result<bool, WeightError> {
+        let infos = self.metadata.tensors();
+        let biases = infos.iter().filter(|(name, _)| {
+            // Old files keep the causal mask as `attn.bias`.
+            name.ends_with(".bias") && !name.ends_with(".attn.bias")
+        });
+        let biases: Vec<(String, Vec<usize>)> = biases
+            .map(|(name, info)| (name.trim_start_matches(self.prefix).into(), info.shape.clone()))
+            .collect();
+        for (name, shape) in biases {
+            if self.weight(&name, &shape)?.iter().any(|&value| value != 0.0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -5,7 +5,7 @@
 //! checkpoint is untouched until the new one is there.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -106,7 +106,7 @@ impl Checkpoint {
             let _ = std::fs::remove_dir_all(&temporary);
             return Err(error);
         }
-        prune(folder, keep);
+        prune(folder, keep, &path);
         Ok(Some(Self { path, state }))
     }
 
@@ -142,17 +142,18 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `NoCheckpoint` if there is none.
-    pub fn newest(folder: &Path) -> Result<(Self, Vec<TrainError>), TrainError> {
+    pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         let mut damaged = Vec::new();
         for path in newest_first(folder) {
             match Self::open(&path) {
                 Ok(checkpoint) => return Ok((checkpoint, damaged)),
-                Err(error) => damaged.push(error),
+                Err(error) => damaged.push(Damaged { path, error }),
             }
         }
-        damaged
-            .pop()
-            .map_or_else(|| Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }), Err)
+        match damaged.pop() {
+            Some(oldest) => Err(oldest.error),
+            None => Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }),
+        }
     }
 
     /// The checkpoint below `folder` with the best validation loss, else the newest.
@@ -160,11 +161,12 @@ impl Checkpoint {
     /// # Errors
     /// `NoCheckpoint` if there is none.
     pub fn best(folder: &Path) -> Result<Self, TrainError> {
-        let best = newest_first(folder)
+        let mut rated: Vec<(f64, PathBuf)> = newest_first(folder)
             .filter_map(|path| Self::open_unverified(&path).ok())
-            .filter_map(|checkpoint| Some((checkpoint.state.val_loss?, checkpoint)))
-            .min_by(|(a, _), (b, _)| a.total_cmp(b));
-        match best.and_then(|(_, checkpoint)| Self::open(&checkpoint.path).ok()) {
+            .filter_map(|checkpoint| Some((checkpoint.state.val_loss?, checkpoint.path)))
+            .collect();
+        rated.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        match rated.iter().find_map(|(_, path)| Self::open(path).ok()) {
             Some(checkpoint) => Ok(checkpoint),
             None => Self::newest(folder).map(|(checkpoint, _)| checkpoint),
         }
@@ -200,6 +202,31 @@ impl Checkpoint {
     }
 }
 
+/// A checkpoint that is not what was written.
+#[derive(Debug)]
+pub struct Damaged {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub error: TrainError,
+}
+
+impl Damaged {
+    /// Takes it out of the run's checkpoints, so that it neither counts among the newest nor as the
+    /// best when old ones are removed. For whoever holds the run's lock.
+    pub fn set_aside(&self) {
+        if let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) {
+            let aside = folder.join(format!("damaged-{}", name.to_string_lossy()));
+            let _ = std::fs::rename(&self.path, aside);
+        }
+    }
+}
+
+/// Whether there is any checkpoint below `folder`, whole or not.
+pub fn exists(folder: &Path) -> bool {
+    newest_first(folder).next().is_some()
+}
+
 /// Removes what a killed process left half written. For whoever holds the run's lock.
 pub fn remove_unfinished(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -219,7 +246,8 @@ fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     found.into_iter().rev().map(|(_, path)| path)
 }
 
-fn prune(folder: &Path, keep: u32) {
+/// Removes checkpoints but the newest `keep`, the best and the one that was just written.
+fn prune(folder: &Path, keep: u32, written: &Path) {
     let all: Vec<Checkpoint> =
         newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
     let best = all
@@ -228,7 +256,7 @@ fn prune(folder: &Path, keep: u32) {
         .min_by(|a, b| f64::total_cmp(&loss(a), &loss(b)))
         .map(|checkpoint| checkpoint.path.clone());
     for checkpoint in all.iter().skip(keep as usize) {
-        if Some(&checkpoint.path) != best.as_ref() {
+        if Some(&checkpoint.path) != best.as_ref() && checkpoint.path != written {
             // The state goes first: a folder that is half removed is no checkpoint.
             let _ = std::fs::remove_file(checkpoint.path.join(STATE_FILE));
             let _ = std::fs::remove_dir_all(&checkpoint.path);
@@ -268,7 +296,9 @@ fn write_files(
     let entries = std::fs::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
-        let sync = File::open(&file).and_then(|file| file.sync_all());
+        // Windows syncs only what is open for writing.
+        let open = OpenOptions::new().write(true).open(&file);
+        let sync = open.and_then(|file| file.sync_all());
         sync.map_err(TrainError::io("sync", &file))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         state.hashes.insert(name, hash_file(&file)?);

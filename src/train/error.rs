@@ -77,12 +77,12 @@ pub enum TrainError {
         device: String,
     },
     /// Training diverged.
-    #[error("the loss is {loss} at iteration {iter}")]
+    #[error("the loss or the gradient norm is {value} at iteration {iter}")]
     NotFinite {
         /// Updates made before.
         iter: u64,
         /// Not a number, or infinite.
-        loss: f64,
+        value: f64,
     },
     /// The system refused to read or write.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -151,6 +151,12 @@ impl TrainError {
             TrainError::Device(DeviceError::Unknown { .. }) => 2,
             TrainError::Device(_) => 4,
             TrainError::NotFinite { .. } => 6,
+            // What is not there is a wrong path; everything else is the system's refusal.
+            TrainError::Weights(WeightError::Io { source, .. })
+                if source.kind() != io::ErrorKind::NotFound =>
+            {
+                1
+            }
             TrainError::Data(_)
             | TrainError::Weights(_)
             | TrainError::Checkpoint { .. }

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::TrainError;
+use super::{TrainError, checkpoint};
 use crate::config::Config;
 use crate::protocol::Event;
 
@@ -33,9 +33,6 @@ impl RunFolder {
     /// # Errors
     /// `RunExists` where a new run would write over another, `Locked` where a process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        if !resume && path.join(CONFIG_FILE).exists() {
-            return Err(TrainError::RunExists { path: path.to_path_buf() });
-        }
         std::fs::create_dir_all(path.join(CHECKPOINTS_FOLDER))
             .map_err(TrainError::io("create", path))?;
         let lock_path = path.join(LOCK_FILE);
@@ -49,6 +46,10 @@ impl RunFolder {
             TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
+        // Without a checkpoint there is nothing to lose, and nothing to resume either.
+        if !resume && checkpoint::exists(&path.join(CHECKPOINTS_FOLDER)) {
+            return Err(TrainError::RunExists { path: path.to_path_buf() });
+        }
         let append = |name: &str| {
             let path = path.join(name);
             let file = OpenOptions::new().create(true).append(true).open(&path);

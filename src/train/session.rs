@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::batches::Batches;
-use super::checkpoint::{self, Checkpoint, State};
+use super::checkpoint::{self, Checkpoint, Damaged, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
 use super::{GradientSum, ModelSource, Optimizer, TrainError, source};
@@ -53,14 +53,14 @@ pub struct Session<'a> {
     best_val_loss: Option<f64>,
     /// Set by a command, in place of the schedule.
     learning_rate: Option<f64>,
-    /// The loss of the last update, `[1]` on the device.
-    last_loss: Option<Tensor<1>>,
+    last_update: Option<Updated>,
     started: Instant,
     emit: &'a mut dyn FnMut(&Event),
 }
 
-/// An update, its norm still on the device.
+/// The numbers of an update, still on the device.
 struct Updated {
+    loss: Tensor<1>,
     norm: Tensor<1>,
     learning_rate: f64,
 }
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, &device)?;
         let plan = Plan::new(&config, architecture.vocab_size as u32);
-        let source = initial_source(&config, &architecture)?;
+        let source = if resume { None } else { initial_source(&config, &architecture)? };
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
             best_val_loss: state.and_then(|state| state.best_val_loss),
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
-            last_loss: None,
+            last_update: None,
             config,
             mode,
             device,
@@ -127,10 +127,11 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    fn warn_about(&mut self, checkpoint: &Checkpoint, damaged: Vec<TrainError>) {
-        for error in damaged {
+    fn warn_about(&mut self, checkpoint: &Checkpoint, damaged: Vec<Damaged>) {
+        for damaged in damaged {
+            damaged.set_aside();
             let path = checkpoint.path.display();
-            self.warn(format!("{error}; continuing from {path} instead"));
+            self.warn(format!("{}; continuing from {path} instead", damaged.error));
         }
         if checkpoint.state.data != self.dataset.fingerprint {
             self.warn("the data is not what this run began with".into());
@@ -199,10 +200,10 @@ impl<'a> Session<'a> {
             }
             clock.paused += aside.elapsed();
 
-            let updated = self.update()?;
+            self.update()?;
             clock.iterations += 1;
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
-                self.log(&updated, &mut clock)?;
+                self.log(&mut clock)?;
             }
         }
         if self.last_eval != Some(self.iteration) {
@@ -218,7 +219,7 @@ impl<'a> Session<'a> {
     }
 
     /// One update of the weights, from the whole global batch.
-    fn update(&mut self) -> Result<Updated, TrainError> {
+    fn update(&mut self) -> Result<(), TrainError> {
         let Plan { micro_batch, accumulation, loss_chunk, .. } = self.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
@@ -255,31 +256,32 @@ impl<'a> Session<'a> {
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate);
         self.model = Some(model);
         self.iteration = step;
-        self.last_loss = total;
-        Ok(Updated { norm, learning_rate })
+        self.last_update = total.map(|loss| Updated { loss, norm, learning_rate });
+        Ok(())
     }
 
-    /// The last update's loss, which must be a number: nothing else may reach a checkpoint.
-    fn finite_loss(&self) -> Result<Option<f64>, TrainError> {
-        let Some(loss) = &self.last_loss else { return Ok(None) };
-        let loss = f64::from(loss.clone().into_scalar::<f32>());
-        if loss.is_finite() {
-            return Ok(Some(loss));
+    /// Loss, gradient norm and learning rate of the last update. Both of the former must be numbers:
+    /// nothing else may reach a checkpoint.
+    fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
+        let Some(update) = &self.last_update else { return Ok(None) };
+        let read = |tensor: &Tensor<1>| f64::from(tensor.clone().into_scalar::<f32>());
+        let (loss, norm) = (read(&update.loss), read(&update.norm));
+        match [loss, norm].into_iter().find(|value| !value.is_finite()) {
+            Some(value) => Err(TrainError::NotFinite { iter: self.iteration - 1, value }),
+            None => Ok(Some((loss, norm, update.learning_rate))),
         }
-        Err(TrainError::NotFinite { iter: self.iteration - 1, loss })
     }
 
     /// Reads the numbers of an update off the device: the only wait of a step.
-    fn log(&mut self, updated: &Updated, clock: &mut Clock) -> Result<(), TrainError> {
-        let Some(loss) = self.finite_loss()? else { return Ok(()) };
-        let grad_norm = f64::from(updated.norm.clone().into_scalar::<f32>());
+    fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
+        let Some((loss, grad_norm, lr)) = self.finite_update()? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
         self.emit(Event::Step(Step {
             iter: self.iteration - 1,
             loss,
-            lr: updated.learning_rate,
+            lr,
             grad_norm,
             tokens,
             ms: seconds * 1e3,
@@ -308,10 +310,8 @@ impl<'a> Session<'a> {
         let iter = self.iteration;
         self.last_eval = Some(iter);
         self.emit(Event::Eval { iter, train_loss, val_loss });
-        for loss in [train_loss, val_loss] {
-            if !loss.is_finite() {
-                return Err(TrainError::NotFinite { iter, loss });
-            }
+        if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
+            return Err(TrainError::NotFinite { iter, value });
         }
         Ok(val_loss)
     }
@@ -329,7 +329,7 @@ impl<'a> Session<'a> {
 
     /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
     fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
-        self.finite_loss()?;
+        self.finite_update()?;
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,

@@ -43,7 +43,10 @@ impl ModelSource {
             return Ok(Self::plain(path, file.architecture));
         }
         if path.join(WEIGHTS_FILE).exists() {
-            return Ok(Self::plain(path, read_architecture(path)?));
+            let mut architecture = read_architecture(path)?;
+            // transformers trains the biases of a model that came without.
+            architecture.bias |= WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
+            return Ok(Self::plain(path, architecture));
         }
         Err(TrainError::NoCheckpoint { path: path.to_path_buf() })
     }
