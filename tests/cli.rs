@@ -31,6 +31,9 @@ const TINY: &[&str] = &[
     "--device=cpu",
 ];
 
+/// A run to be interrupted: its first checkpoints stay, so that a test can wait for them.
+const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
+
 fn wgpt(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
@@ -111,7 +114,7 @@ fn a_run_cannot_be_written_over_and_is_used_by_one_process_only() {
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
 
-    let args = [&["train", "--json", "--run=long"], TINY, &["--max_iters=1000000"]].concat();
+    let args = [&["train", "--json", "--run=long"], TINY, &ENDLESS].concat();
     let mut first = wgpt(folder.path()).args(&args).stdout(Stdio::null()).spawn().unwrap();
     wait_for(&folder.path().join("long/checkpoints/00000010/state.json"), &mut first);
     let second = run(folder.path(), &["train", "--resume", "--run=long", "--device=cpu"]);
@@ -241,7 +244,7 @@ fn a_signal_stops_with_a_checkpoint() {
 fn commands_on_stdin_are_obeyed() {
     use std::io::Write;
     let folder = temporary();
-    let args = [&["train", "--json", "--run=r"], TINY, &["--max_iters=1000000"]].concat();
+    let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS].concat();
     let mut child = wgpt(folder.path())
         .args(&args)
         .stdin(Stdio::piped())
