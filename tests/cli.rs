@@ -109,6 +109,8 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
 #[test]
 fn a_run_cannot_be_written_over_and_is_used_by_one_process_only() {
     let folder = temporary();
+    // Without a checkpoint there is nothing to lose: the folder is still free.
+    train(folder.path(), "r", &["--eval_only=true"]);
     train(folder.path(), "r", &["--max_iters=2", "--lr_decay_iters=4"]);
     let again = run(folder.path(), &[&["train", "--run=r"], TINY].concat());
     assert_eq!(again.status.code(), Some(2));
@@ -284,6 +286,7 @@ fn a_damaged_checkpoint_falls_back_to_the_one_before() {
         let args = ["train", "--json", "--resume", "--run", &run, "--max_iters=40", "--device=cpu"];
         let events = events(&ok(folder.path(), &args));
         assert!(named(&events, "warning").count() > 0, "{file}: no word about the damage");
+        assert!(newest.with_file_name("damaged-00000020").exists(), "{file}: it still counts");
         assert_eq!(named(&events, "start").next().unwrap()["resumed_from"], 10);
         for (iter, loss) in losses(&events) {
             assert_eq!(loss, want[&iter], "{file}, iteration {iter}");
@@ -351,6 +354,12 @@ fn prepare_train_sample_eval_export_import() {
     let tuned =
         train(folder.path(), "tuned", &["--data=data", "--init_from=hf", "--eval_only=true"]);
     assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
+
+    // A run that began from another model needs it no more once it has a checkpoint.
+    train(folder.path(), "more", &["--data=data", "--init_from=back", "--max_iters=2"]);
+    fs::remove_dir_all(folder.path().join("back")).unwrap();
+    let args = ["train", "--resume", "--run=more", "--max_iters=3", "--device=cpu"];
+    ok(folder.path(), &args);
 }
 
 #[test]

@@ -179,6 +179,18 @@ fn models_of_other_programs_load() {
     }
 }
 
+/// A model exported without biases and trained on by transformers has some, whatever its config says.
+#[test]
+fn biases_that_were_trained_elsewhere_are_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = reference("hf_tiny");
+    let config = std::fs::read_to_string(tiny.join("config.json")).unwrap();
+    let config = config.replacen('{', "{\"bias\": false,", 1);
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    std::fs::copy(tiny.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    assert!(ModelSource::open(folder.path()).unwrap().architecture.bias);
+}
+
 /// The cache of keys and values gives what a full forward pass gives.
 #[test]
 fn sampling_with_a_cache_equals_full_passes() {

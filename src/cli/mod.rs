@@ -55,7 +55,7 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     let program: Vec<OsString> = args.by_ref().take(1).collect();
     let rest: Vec<OsString> = args.collect();
     let headless = rest.iter().any(|arg| arg == "--headless");
-    let said = rest.iter().any(|arg| arg == "train");
+    let said = rest.iter().find(|arg| *arg != "--headless").is_some_and(|arg| arg == "train");
     let train = (headless && !said).then(|| OsString::from("train"));
     let rest = rest.into_iter().filter(|arg| arg != "--headless");
     program.into_iter().chain(train).chain(rest).collect()

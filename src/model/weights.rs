@@ -122,7 +122,9 @@ impl WeightFile {
             name.ends_with(".bias") && !name.ends_with(".attn.bias")
         });
         let biases: Vec<(String, Vec<usize>)> = biases
-            .map(|(name, info)| (name.trim_start_matches(self.prefix).into(), info.shape.clone()))
+            .filter_map(|(name, info)| {
+                Some((name.strip_prefix(self.prefix)?.into(), info.shape.clone()))
+            })
             .collect();
         for (name, shape) in biases {
             if self.weight(&name, &shape)?.iter().any(|&value| value != 0.0) {

@@ -45,7 +45,9 @@ impl ModelSource {
         if path.join(WEIGHTS_FILE).exists() {
             let mut architecture = read_architecture(path)?;
             // transformers trains the biases of a model that came without.
-            architecture.bias |= WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
+            if !architecture.bias {
+                architecture.bias = WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
+            }
             return Ok(Self::plain(path, architecture));
         }
         Err(TrainError::NoCheckpoint { path: path.to_path_buf() })
