@@ -12,7 +12,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use wgpt::config::Gelu;
-use wgpt::ops::{self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode};
+use wgpt::ops::{
+    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, GradientNorm, Moments, OpsMode,
+};
 
 const BOTH: [OpsMode; 2] = [OpsMode::Auto, OpsMode::Reference];
 const VALUE: f64 = 1e-5;
@@ -456,8 +458,8 @@ fn long_sequences() {
     }
 }
 
-/// The sum of the squares of the first gradient, then `w`, `m` and `v` after three updates.
-fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 4] {
+/// The norm of two gradients and its clip factor, then `w`, `m` and `v` after three updates.
+fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 5] {
     let tensor = |values: Vec<f32>| Tensor::<1>::from_data(values.as_slice(), device);
     let mut w = tensor(noise(0, len));
     let mut moments = Moments { m: tensor(vec![0.0; len]), v: tensor(vec![0.0; len]) };
@@ -466,11 +468,13 @@ fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 4] {
         let (grad, clip) = (tensor(noise(step, len)), tensor(vec![0.5]));
         (w, moments) = ops::adamw(w, grad, moments, clip, scalars, mode);
     }
-    let squares = ops::sum_squares(tensor(noise(1, len)), mode);
-    [squares, w, moments.m, moments.v].map(values)
+    // Of two tensors, the second as long as a span and one.
+    let grads = [tensor(noise(1, len)), tensor(noise(2, 16_385))];
+    let GradientNorm { norm, clip } = ops::gradient_norm(&grads, 1.0, mode);
+    [norm, clip, w, moments.m, moments.v].map(values)
 }
 
-fn optimize_truth(len: usize) -> [Vec<f64>; 4] {
+fn optimize_truth(len: usize) -> [Vec<f64>; 5] {
     let noise = |seed| noise(seed, len).into_iter().map(f64::from).collect::<Vec<f64>>();
     let (mut w, mut m, mut v) = (noise(0), vec![0.0; len], vec![0.0; len]);
     for step in 1..=3 {
@@ -481,15 +485,16 @@ fn optimize_truth(len: usize) -> [Vec<f64>; 4] {
             w[i] -= 0.1 * (m / (v.sqrt() + 1e-3) + 0.2 * w[i]);
         }
     }
-    let grad = noise(1);
-    [vec![dot(&grad, &grad)], w, m, v]
+    let second: Vec<f64> = self::noise(2, 16_385).into_iter().map(f64::from).collect();
+    let norm = (dot(&noise(1), &noise(1)) + dot(&second, &second)).sqrt();
+    [vec![norm], vec![1.0 / norm], w, m, v]
 }
 
 fn check_optimizer(device: &Device, mode: OpsMode) {
     // A million is more than one invocation of a software Vulkan can loop over.
     for len in [1, 17, 40_000, 1_000_000] {
         let results = optimize(len, device, mode).into_iter().zip(optimize_truth(len));
-        for ((got, want), what) in results.zip(["sum of squares", "w", "m", "v"]) {
+        for ((got, want), what) in results.zip(["norm", "clip", "w", "m", "v"]) {
             compare(&format!("{mode:?} {what} of {len}"), &got, &want, VALUE).unwrap();
         }
     }
@@ -598,9 +603,11 @@ fn every_vulkan_adapter_matches_the_oracle() {
     for info in adapters {
         eprintln!("{}: {}", info.id, info.name);
         let device = gpu::open(DeviceChoice::Named(info.id)).unwrap().device;
-        check_small(4, &device, &[OpsMode::Auto]);
-        check_long(130, &device, OpsMode::Auto);
-        check_optimizer(&device, OpsMode::Auto);
+        for mode in [OpsMode::Auto, OpsMode::Wide] {
+            check_small(20, &device, &[mode]);
+            check_long(130, &device, mode);
+            check_optimizer(&device, mode);
+        }
         let dropout = Dropout::new(0.3, 1, 2, 3, 4);
         let draw = |device| mask(dropout, 2, 999, device, OpsMode::Auto);
         assert_eq!(draw(&device), draw(&Device::flex()), "the mask differs from the CPU's");

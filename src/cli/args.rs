@@ -52,6 +52,7 @@ impl Global {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
             None | Some("auto") => Ok(OpsMode::Auto),
             Some("reference") => Ok(OpsMode::Reference),
+            Some("wide") => Ok(OpsMode::Wide),
             Some(other) => Err(CliError::Usage {
                 what: format!("`{other}` is no implementation of the ops"),
                 hint: "--ops takes auto or reference",

@@ -14,6 +14,8 @@ use crate::protocol::DeviceLine;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "wgpu")]
+pub mod kernel;
+#[cfg(feature = "wgpu")]
 mod webgpu;
 
 /// Why no device could be used.

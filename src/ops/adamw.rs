@@ -47,13 +47,37 @@ impl AdamW {
     }
 }
 
+/// Elements whose squares are summed in one go: few enough that f32 keeps its digits and that one
+/// invocation of a software device can loop over its part.
+pub(super) const NORM_SPAN: usize = 16 * 1024;
+
+/// Added to the norm before dividing by it, as PyTorch's `clip_grad_norm_` does.
+const NORM_EPS: f32 = 1e-6;
+
 /// The optimizer's passes. Outside autodiff.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
 pub trait Optimize: Backend {
-    /// The sum of the squares of all elements of `x` `[elements]`, as `[1]`.
-    fn sum_squares(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
+    /// Writes the sums of the squares of each [`NORM_SPAN`] elements of `x` `[elements]` to
+    /// `sums[first..]`; gives `sums`.
+    fn sum_squares(
+        x: FloatTensor<Self>,
+        sums: FloatTensor<Self>,
+        first: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
         let _ = mode;
-        reference_sum_squares::<Self>(x)
+        reference_sum_squares::<Self>(x, sums, first)
+    }
+
+    /// The root of the sum of `sums`, and what a gradient is to be multiplied with for a norm of at
+    /// most `limit`, 0 for any: `[1]` both.
+    fn clip(
+        sums: FloatTensor<Self>,
+        limit: f32,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let _ = mode;
+        reference_clip::<Self>(sums, limit)
     }
 
     /// One update of `w` by `grad * clip`: gives the new `w`, `m` and `v`, all `[elements]`.
@@ -81,9 +105,28 @@ pub struct Moments {
     pub v: Tensor<1>,
 }
 
-/// The sum of the squares of all elements, as `[1]` on the device.
-pub fn sum_squares(x: Tensor<1>, mode: OpsMode) -> Tensor<1> {
-    Tensor::from_dispatch(Dispatch::sum_squares(x.into_dispatch(), mode))
+/// The global norm of gradients and the factor that clips them, `[1]` both, on the device.
+#[derive(Clone, Debug)]
+pub struct GradientNorm {
+    /// The norm before clipping.
+    pub norm: Tensor<1>,
+    /// `min(1, limit / norm)`.
+    pub clip: Tensor<1>,
+}
+
+/// The norm of all of `grads` taken together, and the factor that clips it to `limit`, 0 for none.
+/// There must be at least one gradient.
+pub fn gradient_norm(grads: &[Tensor<1>], limit: f32, mode: OpsMode) -> GradientNorm {
+    let spans = |grad: &Tensor<1>| grad.dims()[0].div_ceil(NORM_SPAN);
+    let count = grads.iter().map(spans).sum::<usize>();
+    let mut sums = Tensor::<1>::empty([count], &grads[0].device()).into_dispatch();
+    let mut first = 0;
+    for grad in grads {
+        sums = Dispatch::sum_squares(grad.clone().into_dispatch(), sums, first, mode);
+        first += spans(grad);
+    }
+    let (norm, clip) = Dispatch::clip(sums, limit, mode);
+    GradientNorm { norm: Tensor::from_dispatch(norm), clip: Tensor::from_dispatch(clip) }
 }
 
 /// Updates `w` `[elements]` and its moments by `grad * clip`; `clip` is `[1]`.
@@ -108,14 +151,19 @@ pub fn adamw(
     (Tensor::from_dispatch(w), moments)
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl Optimize for burn_cubecl::CubeBackend {}
 
 impl Optimize for Flex {
-    fn sum_squares(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
+    fn sum_squares(
+        x: FloatTensor<Self>,
+        sums: FloatTensor<Self>,
+        first: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto => cpu::adamw::sum_squares(&x),
-            OpsMode::Reference => reference_sum_squares::<Self>(x),
+            OpsMode::Auto | OpsMode::Wide => cpu::adamw::sum_squares(x, sums, first),
+            OpsMode::Reference => reference_sum_squares::<Self>(x, sums, first),
         }
     }
 
@@ -129,29 +177,50 @@ impl Optimize for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto => cpu::adamw::update(w, grad, m, v, &clip, &scalars),
+            OpsMode::Auto | OpsMode::Wide => cpu::adamw::update(w, grad, m, v, &clip, &scalars),
             OpsMode::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
         }
     }
 }
 
-/// In two stages: one reduction over a million elements loses digits on devices that give each of a
-/// few threads a long part of it, and elements on software Vulkan, whose loops end early.
-fn reference_sum_squares<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    const ROW: usize = 1024;
+pub(super) fn reference_sum_squares<B: Backend>(
+    x: FloatTensor<B>,
+    sums: FloatTensor<B>,
+    first: usize,
+) -> FloatTensor<B> {
     let squares = B::float_mul(x.clone(), x);
     let elements = super::shape::<B>(&squares).num_elements();
-    let whole = elements / ROW * ROW;
+    let whole = elements / NORM_SPAN;
     let part = |from: usize, to: usize| B::float_slice(squares.clone(), &[Slice::from(from..to)]);
-    if whole == 0 {
-        return B::float_sum(squares);
+    let place = |from: usize, to: usize| [Slice::from(first + from..first + to)];
+    let mut sums = sums;
+    if whole > 0 {
+        let rows = B::float_reshape(part(0, whole * NORM_SPAN), [whole, NORM_SPAN].into());
+        let rows = B::float_reshape(B::float_sum_dim(rows, 1), [whole].into());
+        sums = B::float_slice_assign(sums, &place(0, whole), rows);
     }
-    let rows = B::float_reshape(part(0, whole), [whole / ROW, ROW].into());
-    let sum = B::float_sum(B::float_sum_dim(rows, 1));
-    if whole == elements { sum } else { B::float_add(sum, B::float_sum(part(whole, elements))) }
+    if whole * NORM_SPAN < elements {
+        let rest = B::float_sum(part(whole * NORM_SPAN, elements));
+        sums = B::float_slice_assign(sums, &place(whole, whole + 1), rest);
+    }
+    sums
 }
 
-fn reference_adamw<B: Backend>(
+pub(super) fn reference_clip<B: Backend>(
+    sums: FloatTensor<B>,
+    limit: f32,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let norm = B::float_sqrt(B::float_sum(sums));
+    if limit == 0.0 {
+        let one = B::float_add_scalar(B::float_mul_scalar(norm.clone(), 0f32.into()), 1f32.into());
+        return (norm, one);
+    }
+    let factor = B::float_recip(B::float_add_scalar(norm.clone(), NORM_EPS.into()));
+    let factor = B::float_mul_scalar(factor, limit.into());
+    (norm, B::float_clamp_max(factor, 1f32.into()))
+}
+
+pub(super) fn reference_adamw<B: Backend>(
     w: FloatTensor<B>,
     grad: FloatTensor<B>,
     m: FloatTensor<B>,

@@ -78,7 +78,7 @@ pub fn attention(qkv: Tensor<2>, shape: AttentionShape, mode: OpsMode) -> Tensor
     Tensor::from_dispatch(Dispatch::attention(qkv.into_dispatch(), shape, mode))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl Attention for burn_cubecl::CubeBackend {}
 
 impl Attention for Flex {
@@ -88,7 +88,7 @@ impl Attention for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto => cpu::attention::forward(qkv, &shape),
+            OpsMode::Auto | OpsMode::Wide => cpu::attention::forward(qkv, &shape),
             OpsMode::Reference => reference_forward::<Self>(qkv, &shape),
         }
     }
@@ -102,7 +102,9 @@ impl Attention for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto => cpu::attention::backward(dout, qkv, out, log_sum_exp, &shape),
+            OpsMode::Auto | OpsMode::Wide => {
+                cpu::attention::backward(dout, qkv, out, log_sum_exp, &shape)
+            }
             OpsMode::Reference => reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape),
         }
     }
@@ -199,7 +201,7 @@ impl<B: Backend> Heads<B> {
     }
 }
 
-fn reference_forward<B: Backend>(
+pub(super) fn reference_forward<B: Backend>(
     qkv: FloatTensor<B>,
     shape: &AttentionShape,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
@@ -227,7 +229,7 @@ fn reference_forward<B: Backend>(
 
 /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
 /// `ds = p * (dout v^T - delta)`, `dq = ds k * scale`, `dk = ds^T q * scale`.
-fn reference_backward<B: Backend>(
+pub(super) fn reference_backward<B: Backend>(
     dout: FloatTensor<B>,
     qkv: FloatTensor<B>,
     out: FloatTensor<B>,

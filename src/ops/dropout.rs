@@ -22,9 +22,9 @@ use super::{OpsMode, Optional, cpu, split};
 pub struct Dropout {
     /// The share of elements that is zeroed, in `[0, 1)`.
     rate: f32,
-    key: [u32; 2],
+    pub(super) key: [u32; 2],
     /// The number, within the step's global batch, of the micro-batch's first sequence.
-    first_sequence: u32,
+    pub(super) first_sequence: u32,
 }
 
 impl Dropout {
@@ -115,7 +115,7 @@ pub fn dropout(
     ))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl DropoutAdd for burn_cubecl::CubeBackend {}
 
 impl DropoutAdd for Flex {
@@ -127,7 +127,9 @@ impl DropoutAdd for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto => cpu::dropout::forward(x, residual.into_option(), time, &dropout),
+            OpsMode::Auto | OpsMode::Wide => {
+                cpu::dropout::forward(x, residual.into_option(), time, &dropout)
+            }
             OpsMode::Reference => reference::<Self>(x, residual.into_option(), time, &dropout),
         }
     }
@@ -176,7 +178,7 @@ impl<B: DropoutAdd, C: CheckpointStrategy> DropoutAdd for Autodiff<B, C> {
     }
 }
 
-fn reference<B: Backend>(
+pub(super) fn reference<B: Backend>(
     x: FloatTensor<B>,
     residual: Option<FloatTensor<B>>,
     time: usize,

@@ -12,7 +12,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{OpsMode, cpu};
+use super::{OpsMode, Optional, cpu};
 
 /// `y[b * time + t] = wte[token] + wpe[t]`.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
@@ -31,10 +31,12 @@ pub trait Embed: Backend {
         reference_forward::<Self>(wte, wpe, &tokens, time)
     }
 
-    /// From `dy` `[n, c]` gives `dwte` `[vocab, c]` and `dwpe` `[block, c]`, each row summed in
-    /// the order of the tokens, so that the same step gives the same bits.
+    /// From `dy` `[n, c]` gives `dwte` `[vocab, c]`, added to `into` where that is there, and `dwpe`
+    /// `[block, c]`, each row summed in the order of the tokens, so that the same step gives the
+    /// same bits.
     fn embed_backward(
         dy: FloatTensor<Self>,
+        #[extension_type] into: Optional<Self>,
         tokens: Arc<[u32]>,
         time: usize,
         vocab: usize,
@@ -42,7 +44,7 @@ pub trait Embed: Backend {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let _ = mode;
-        reference_backward::<Self>(dy, &tokens, time, vocab, block)
+        reference_backward::<Self>(dy, into.into_option(), &tokens, time, vocab, block)
     }
 }
 
@@ -63,21 +65,25 @@ pub fn embed(
     ))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl Embed for burn_cubecl::CubeBackend {}
 
 impl Embed for Flex {
     fn embed_backward(
         dy: FloatTensor<Self>,
+        into: Optional<Self>,
         tokens: Arc<[u32]>,
         time: usize,
         vocab: usize,
         block: usize,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let into = into.into_option();
         match mode {
-            OpsMode::Auto => cpu::embed::backward(&dy, &tokens, time, vocab, block),
-            OpsMode::Reference => reference_backward::<Self>(dy, &tokens, time, vocab, block),
+            OpsMode::Auto | OpsMode::Wide => {
+                cpu::embed::backward(&dy, into, &tokens, time, vocab, block)
+            }
+            OpsMode::Reference => reference_backward::<Self>(dy, into, &tokens, time, vocab, block),
         }
     }
 }
@@ -86,7 +92,9 @@ impl Embed for Flex {
 struct EmbedBackward;
 
 #[derive(Clone, Debug)]
-struct Saved {
+struct Saved<B: Backend> {
+    /// The embedding's own node, by which its gradient so far is found.
+    wte: FloatTensor<Autodiff<B>>,
     tokens: Arc<[u32]>,
     time: usize,
     vocab: usize,
@@ -95,7 +103,7 @@ struct Saved {
 }
 
 impl<B: Embed> Backward<B, 2> for EmbedBackward {
-    type State = Saved;
+    type State = Saved<B>;
 
     fn backward(
         self,
@@ -103,9 +111,12 @@ impl<B: Embed> Backward<B, 2> for EmbedBackward {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let Saved { tokens, time, vocab, block, mode } = ops.state;
+        let Saved { wte, tokens, time, vocab, block, mode } = ops.state;
         let dy = grads.consume::<B>(&ops.node);
-        let (dwte, dwpe) = B::embed_backward(dy, tokens, time, vocab, block, mode);
+        // The output head has the same weights and comes first in the backward pass: what it left
+        // is added to, instead of a second gradient of that size being made and added.
+        let into = grads.remove::<B>(&wte).into();
+        let (dwte, dwpe) = B::embed_backward(dy, into, tokens, time, vocab, block, mode);
         for (parent, grad) in ops.parents.into_iter().zip([dwte, dwpe]) {
             if let Some(parent) = parent {
                 grads.register::<B>(parent.id, grad);
@@ -122,13 +133,16 @@ impl<B: Embed, C: CheckpointStrategy> Embed for Autodiff<B, C> {
         time: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
+        let tied = wte.clone();
         let (wte, wte_node) = wte.into_parts();
         let (wpe, wpe_node) = wpe.into_parts();
         let [vocab, _] = super::shape::<B>(&wte).dims();
         let [block, _] = super::shape::<B>(&wpe).dims();
         let y = B::embed(wte, wpe, tokens.clone(), time, mode);
         match EmbedBackward.prepare::<C>([wte_node, wpe_node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(Saved { tokens, time, vocab, block, mode }, y),
+            OpsKind::Tracked(prep) => {
+                prep.finish(Saved { wte: tied, tokens, time, vocab, block, mode }, y)
+            }
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
@@ -140,7 +154,7 @@ fn ids<B: Backend>(tokens: &[u32], device: &Device<B>) -> IntTensor<B> {
     B::int_from_data(TensorData::new(ids, [len]), device)
 }
 
-fn reference_forward<B: Backend>(
+pub(super) fn reference_forward<B: Backend>(
     wte: FloatTensor<B>,
     wpe: FloatTensor<B>,
     tokens: &[u32],
@@ -155,8 +169,9 @@ fn reference_forward<B: Backend>(
     B::float_reshape(x, [tokens.len(), c].into())
 }
 
-fn reference_backward<B: Backend>(
+pub(super) fn reference_backward<B: Backend>(
     dy: FloatTensor<B>,
+    into: Option<FloatTensor<B>>,
     tokens: &[u32],
     time: usize,
     vocab: usize,
@@ -172,8 +187,8 @@ fn reference_backward<B: Backend>(
         let unused = B::float_zeros([block - time, c].into(), &device, FloatDType::F32);
         B::float_cat(vec![positions, unused], 0)
     };
-    let zeros = B::float_zeros([vocab, c].into(), &device, FloatDType::F32);
+    let sum = into.unwrap_or_else(|| B::float_zeros([vocab, c].into(), &device, FloatDType::F32));
     let ids = ids::<B>(tokens, &device);
-    let dwte = B::float_select_assign(zeros, 0, ids, dy, IndexingUpdateOp::Add);
+    let dwte = B::float_select_assign(sum, 0, ids, dy, IndexingUpdateOp::Add);
     (dwte, dwpe)
 }

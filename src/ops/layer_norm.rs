@@ -67,7 +67,7 @@ pub fn layer_norm(
     ))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl LayerNorm for burn_cubecl::CubeBackend {}
 
 impl LayerNorm for Flex {
@@ -78,7 +78,7 @@ impl LayerNorm for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto => cpu::layer_norm::forward(x, gamma, beta.into_option()),
+            OpsMode::Auto | OpsMode::Wide => cpu::layer_norm::forward(x, gamma, beta.into_option()),
             OpsMode::Reference => reference_forward::<Self>(x, gamma, beta.into_option()),
         }
     }
@@ -92,7 +92,7 @@ impl LayerNorm for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto => cpu::layer_norm::backward(dy, x, gamma, mean, rstd),
+            OpsMode::Auto | OpsMode::Wide => cpu::layer_norm::backward(dy, x, gamma, mean, rstd),
             OpsMode::Reference => reference_backward::<Self>(dy, x, gamma, mean, rstd),
         }
     }
@@ -144,7 +144,7 @@ impl<B: LayerNorm, C: CheckpointStrategy> LayerNorm for Autodiff<B, C> {
     }
 }
 
-fn reference_forward<B: Backend>(
+pub(super) fn reference_forward<B: Backend>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: Option<FloatTensor<B>>,
@@ -162,7 +162,7 @@ fn reference_forward<B: Backend>(
 }
 
 /// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`.
-fn reference_backward<B: Backend>(
+pub(super) fn reference_backward<B: Backend>(
     dy: FloatTensor<B>,
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,

@@ -65,15 +65,7 @@ pub trait Linear: Backend {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
         let _ = mode;
-        let d = match (activation, pre.into_option()) {
-            (Activation::Gelu(form), Some(pre)) => {
-                Self::float_mul(dy, gelu_derivative::<Self>(pre, form))
-            }
-            _ => dy,
-        };
-        let db = bias.then(|| column_sums::<Self>(d.clone()));
-        let (dx, dw) = products::<Self>(d, x, w);
-        (dx, dw, db)
+        reference_backward::<Self>(dy, x, w, pre.into_option(), activation, bias)
     }
 }
 
@@ -96,7 +88,7 @@ pub fn linear(
     ))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl Linear for burn_cubecl::CubeBackend {}
 
 impl Linear for Flex {
@@ -109,7 +101,7 @@ impl Linear for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, Option<FloatTensor<Self>>) {
         match mode {
-            OpsMode::Auto => {
+            OpsMode::Auto | OpsMode::Wide => {
                 let product = Self::float_matmul(x, w);
                 cpu::linear::epilogue(product, b.into_option(), residual.into_option(), activation)
             }
@@ -129,7 +121,7 @@ impl Linear for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
         let d = match (activation, pre.into_option(), mode) {
-            (Activation::Gelu(form), Some(pre), OpsMode::Auto) => {
+            (Activation::Gelu(form), Some(pre), OpsMode::Auto | OpsMode::Wide) => {
                 cpu::linear::gelu_backward(dy, pre, form)
             }
             (Activation::Gelu(form), Some(pre), OpsMode::Reference) => {
@@ -138,7 +130,7 @@ impl Linear for Flex {
             _ => dy,
         };
         let db = bias.then(|| match mode {
-            OpsMode::Auto => cpu::linear::column_sums(&d),
+            OpsMode::Auto | OpsMode::Wide => cpu::linear::column_sums(&d),
             OpsMode::Reference => column_sums::<Self>(d.clone()),
         });
         let (dx, dw) = products::<Self>(d, x, w);
@@ -215,7 +207,7 @@ impl<B: Linear, C: CheckpointStrategy> Linear for Autodiff<B, C> {
     }
 }
 
-fn reference_forward<B: Backend>(
+pub(super) fn reference_forward<B: Backend>(
     x: FloatTensor<B>,
     w: FloatTensor<B>,
     b: Option<FloatTensor<B>>,
@@ -236,6 +228,23 @@ fn reference_forward<B: Backend>(
         y = B::float_add(y, residual);
     }
     (y, pre)
+}
+
+pub(super) fn reference_backward<B: Backend>(
+    dy: FloatTensor<B>,
+    x: FloatTensor<B>,
+    w: FloatTensor<B>,
+    pre: Option<FloatTensor<B>>,
+    activation: Activation,
+    bias: bool,
+) -> (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>) {
+    let d = match (activation, pre) {
+        (Activation::Gelu(form), Some(pre)) => B::float_mul(dy, gelu_derivative::<B>(pre, form)),
+        _ => dy,
+    };
+    let db = bias.then(|| column_sums::<B>(d.clone()));
+    let (dx, dw) = products::<B>(d, x, w);
+    (dx, dw, db)
 }
 
 /// `dx = d w^T` and `dw = x^T d`.

@@ -77,7 +77,7 @@ pub fn linear_cross_entropy(
     ))
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl LinearCrossEntropy for burn_cubecl::CubeBackend {}
 
 impl LinearCrossEntropy for Flex {
@@ -89,7 +89,7 @@ impl LinearCrossEntropy for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto => cpu::cross_entropy::forward(x, wte, &targets, &loss),
+            OpsMode::Auto | OpsMode::Wide => cpu::cross_entropy::forward(x, wte, &targets, &loss),
             OpsMode::Reference => reference::<Self>(x, wte, &targets, &loss, None),
         }
     }
@@ -102,7 +102,7 @@ impl LinearCrossEntropy for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto => cpu::cross_entropy::gradients(x, wte, &targets, &loss),
+            OpsMode::Auto | OpsMode::Wide => cpu::cross_entropy::gradients(x, wte, &targets, &loss),
             OpsMode::Reference => reference_gradients::<Self>(x, wte, &targets, &loss),
         }
     }
@@ -155,12 +155,12 @@ impl<B: LinearCrossEntropy, C: CheckpointStrategy> LinearCrossEntropy for Autodi
 }
 
 /// Gradients under construction: `dx` chunk by chunk, and the sum of `dw` `[vocab, c]`.
-struct Grads<B: Backend> {
+pub(super) struct Grads<B: Backend> {
     dx: Vec<FloatTensor<B>>,
     dw: FloatTensor<B>,
 }
 
-fn reference<B: Backend>(
+pub(super) fn reference<B: Backend>(
     x: FloatTensor<B>,
     wte: FloatTensor<B>,
     targets: &[u32],
@@ -209,7 +209,7 @@ fn logits_gradient<B: Backend>(p: FloatTensor<B>, ids: IntTensor<B>, scale: f32)
     B::float_scatter(1, scaled, ids, minus_one, IndexingUpdateOp::Add)
 }
 
-fn reference_gradients<B: Backend>(
+pub(super) fn reference_gradients<B: Backend>(
     x: FloatTensor<B>,
     wte: FloatTensor<B>,
     targets: &[u32],

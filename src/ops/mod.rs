@@ -4,7 +4,8 @@
 //! what the model calls and what autodiff records; its forward kernel, which also returns what the
 //! backward pass needs; and its backward kernel. The trait's default bodies are the tensor-op
 //! *reference*, which runs on every device. A backend overrides the kernels where it has something
-//! faster: `cpu` holds the loops that burn's `flex` backend runs.
+//! faster: `cpu` holds the loops that burn's `flex` backend runs, `wgsl` the launches of the compute
+//! kernels that graphics cards run.
 //!
 //! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
 //! materialise `[batch, in, out]` for every weight gradient.
@@ -22,14 +23,18 @@ mod embed;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
+#[cfg(feature = "wgpu")]
+mod wgsl;
 
-pub use adamw::{AdamW, Moments, adamw, sum_squares};
-pub use attention::{AttentionShape, attention};
-pub use dropout::{Dropout, dropout};
-pub use embed::embed;
-pub use layer_norm::layer_norm;
-pub use linear::{Activation, linear};
-pub use linear_cross_entropy::{CrossEntropy, linear_cross_entropy};
+pub use adamw::{AdamW, GradientNorm, Moments, Optimize, adamw, gradient_norm};
+pub use attention::{Attention, AttentionShape, attention};
+pub use dropout::{Dropout, DropoutAdd, dropout};
+pub use embed::{Embed, embed};
+pub use layer_norm::{LayerNorm, layer_norm};
+pub use linear::{Activation, Linear, linear};
+pub use linear_cross_entropy::{CrossEntropy, LinearCrossEntropy, linear_cross_entropy};
+#[cfg(feature = "wgpu")]
+pub use wgsl::variants as kernel_variants;
 
 /// Which implementation of the ops runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +44,9 @@ pub enum OpsMode {
     Auto,
     /// The tensor-op reference everywhere, for comparisons.
     Reference,
+    /// As [`OpsMode::Auto`], but the kernels with the tiles of graphics cards on every device that
+    /// runs kernels: for testing those where there is no card.
+    Wide,
 }
 
 /// A tensor that an op can do without. What `Option` is elsewhere: burn's dispatch carries structs

@@ -5,13 +5,10 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::config::Config;
 use crate::model::{Gpt, Parameter, parameters};
-use crate::ops::{self, AdamW, Moments, OpsMode};
+use crate::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
 
 /// PyTorch's and GPT-2's epsilon.
 const EPS: f64 = 1e-8;
-
-/// Added to the norm before dividing by it, as PyTorch's `clip_grad_norm_` does.
-const NORM_EPS: f64 = 1e-6;
 
 /// The gradients of a step, summed over its micro-batches: one flat tensor for each weight, in the
 /// model's order.
@@ -31,12 +28,6 @@ impl GradientSum {
         }
         let sums = std::mem::take(&mut self.grads);
         self.grads = sums.into_iter().zip(collect.found).map(|(sum, grad)| sum + grad).collect();
-    }
-
-    /// The global norm, as `[1]` on the device.
-    pub fn norm(&self, mode: OpsMode) -> Tensor<1> {
-        let squares = self.grads.iter().map(|grad| ops::sum_squares(grad.clone(), mode)).collect();
-        Tensor::cat(squares, 0).sum().sqrt()
     }
 
     /// The flat gradients, in the model's order.
@@ -108,11 +99,8 @@ impl Optimizer {
         step: u64,
         learning_rate: f64,
     ) -> (Gpt, Tensor<1>) {
-        let norm = grads.norm(self.mode);
-        let clip = match self.grad_clip {
-            0.0 => norm.ones_like(),
-            limit => (norm.clone() + NORM_EPS).recip().mul_scalar(limit).clamp_max(1.0),
-        };
+        let GradientNorm { norm, clip } =
+            ops::gradient_norm(&grads.grads, self.grad_clip as f32, self.mode);
         let scalars = |weight_decay| {
             AdamW::new(step, learning_rate, weight_decay, self.beta1, self.beta2, EPS)
         };

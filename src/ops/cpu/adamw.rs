@@ -1,19 +1,19 @@
 use rayon::prelude::*;
 
-use super::{CpuTensor, contiguous, from_values, math, values, values_mut, vectorised};
+use super::{CpuTensor, contiguous, math, values, values_mut, vectorised};
 use crate::ops::AdamW;
+use crate::ops::adamw::NORM_SPAN;
 
-/// Elements that one task handles, and whose squares are summed in one go.
+/// Elements that one task handles.
 const CHUNK: usize = 16 * 1024;
 
-pub(in crate::ops) fn sum_squares(x: &CpuTensor) -> CpuTensor {
-    let x = contiguous(x.clone());
-    let partial: Vec<f64> = values(&x)
-        .par_chunks(CHUNK)
-        .map(|chunk| f64::from(vectorised(|| math::dot(chunk, chunk))))
-        .collect();
-    let total: f64 = partial.iter().sum();
-    from_values(vec![total as f32], [1].into())
+pub(in crate::ops) fn sum_squares(x: CpuTensor, sums: CpuTensor, first: usize) -> CpuTensor {
+    let [x, mut sums] = [x, sums].map(contiguous);
+    values(&x)
+        .par_chunks(NORM_SPAN)
+        .zip(&mut values_mut(&mut sums)[first..])
+        .for_each(|(span, sum)| *sum = vectorised(|| math::dot(span, span)));
+    sums
 }
 
 pub(in crate::ops) fn update(

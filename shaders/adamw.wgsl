@@ -1,0 +1,40 @@
+// One AdamW update in place, element by element (Loshchilov and Hutter 2017, arXiv:1711.05101, in
+// PyTorch's form). The factor that clips the gradient is read from the device.
+
+@group(0) @binding(0) var<storage, read_write> w: array<pack>;
+@group(0) @binding(1) var<storage, read_write> grad: array<pack>;
+@group(0) @binding(2) var<storage, read_write> m: array<pack>;
+@group(0) @binding(3) var<storage, read_write> v: array<pack>;
+@group(0) @binding(4) var<storage, read_write> clip: array<f32>;
+
+struct Params {
+    packs: u32,
+    // 1 - learning rate * weight decay.
+    decay: f32,
+    beta1: f32,
+    beta2: f32,
+    // learning rate / (1 - beta1^step).
+    step_size: f32,
+    // 1 / sqrt(1 - beta2^step).
+    second_correction: f32,
+    eps: f32,
+}
+@group(0) @binding(5) var<uniform> p: Params;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = (group.x + group.y * groups.x) * WG + lane;
+    if (i >= p.packs) {
+        return;
+    }
+    let g = grad[i] * clip[0];
+    let first = p.beta1 * m[i] + (1.0 - p.beta1) * g;
+    let second = p.beta2 * v[i] + (1.0 - p.beta2) * g * g;
+    m[i] = first;
+    v[i] = second;
+    w[i] = p.decay * w[i] - p.step_size * first / (sqrt(second) * p.second_correction + p.eps);
+}

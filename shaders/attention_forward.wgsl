@@ -1,0 +1,114 @@
+// Causal attention, out = softmax(q k^T * scale) v, and the log-sum-exp of each row of scores, with
+// an online softmax (Dao et al. 2022, arXiv:2205.14135). An invocation owns ROWS queries, so that
+// no other has a part in their softmax. The workgroup goes through the keys up to its last query,
+// STEP at a time. Needs hash.wgsl, attention_rows.wgsl, rows_staged.wgsl or rows_shuffled.wgsl.
+
+@group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
+@group(0) @binding(1) var<storage, read_write> out: array<pack>;
+// [batch, heads, time].
+@group(0) @binding(2) var<storage, read_write> log_sum_exp: array<f32>;
+@group(0) @binding(3) var<uniform> p: Params;
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let pair = p.first_pair + group.y;
+    let sequence = pair / p.heads;
+    let head = pair % p.heads;
+    // Late queries see the most keys: they begin first, so that the dispatch ends evenly.
+    let first = (p.blocks - 1u - group.x) * WG * ROWS;
+    let own = first + lane * ROWS;
+    let key = sequence_key(p.mask, sequence);
+
+    var q: array<array<pack, SIZE>, ROWS>;
+    var acc: array<array<pack, SIZE>, ROWS>;
+    var largest: array<f32, ROWS>;
+    var sum: array<f32, ROWS>;
+    for (var r = 0u; r < ROWS; r++) {
+        largest[r] = LEAST;
+        let at = packed_at(p, sequence, own + r, head, 0u);
+        for (var d = 0u; d < SIZE; d++) {
+            q[r][d] = qkv[at + d] * p.scale;
+        }
+    }
+
+    let end = min(first + WG * ROWS, p.time);
+    for (var begin = 0u; begin < end; begin += TILE) {
+        if (STAGED) {
+            for (var i = lane; i < TILE * SIZE; i += WG) {
+                let position = begin + i / SIZE;
+                let d = i % SIZE;
+                let k = qkv[packed_at(p, sequence, position, head, 1u) + d];
+                let v = qkv[packed_at(p, sequence, position, head, 2u) + d];
+                put_rows(i, k, v);
+            }
+            workgroupBarrier();
+        }
+        let tile_end = min(begin + TILE, end);
+        for (var j = begin; j < tile_end; j += STEP) {
+            let place = j - begin;
+            let key_at = packed_at(p, sequence, j + lane, head, 1u);
+            let value_at = packed_at(p, sequence, j + lane, head, 2u);
+            var products: array<array<pack, STEP>, ROWS>;
+            for (var d = 0u; d < SIZE; d++) {
+                var loaded: pack;
+                if (!STAGED) {
+                    loaded = qkv[key_at + d];
+                }
+                for (var i = 0u; i < STEP; i++) {
+                    let k = first_row(loaded, i, place + i, d);
+                    for (var r = 0u; r < ROWS; r++) {
+                        products[r][i] += q[r][d] * k;
+                    }
+                }
+            }
+            var probs: array<array<f32, STEP>, ROWS>;
+            for (var r = 0u; r < ROWS; r++) {
+                var new_largest = largest[r];
+                for (var i = 0u; i < STEP; i++) {
+                    probs[r][i] = select(LEAST, sum_of(products[r][i]), j + i <= own + r);
+                    new_largest = max(new_largest, probs[r][i]);
+                }
+                let shrink = exp(largest[r] - new_largest);
+                largest[r] = new_largest;
+                sum[r] *= shrink;
+                for (var i = 0u; i < STEP; i++) {
+                    probs[r][i] = exp(probs[r][i] - new_largest);
+                    sum[r] += probs[r][i];
+                    if (DROPOUT) {
+                        let index = (head * p.time + own + r) * p.time + j + i;
+                        probs[r][i] *= keep(p.mask, key, index);
+                    }
+                }
+                for (var d = 0u; d < SIZE; d++) {
+                    acc[r][d] *= shrink;
+                }
+            }
+            for (var d = 0u; d < SIZE; d++) {
+                var loaded: pack;
+                if (!STAGED) {
+                    loaded = qkv[value_at + d];
+                }
+                for (var i = 0u; i < STEP; i++) {
+                    let v = second_row(loaded, i, place + i, d);
+                    for (var r = 0u; r < ROWS; r++) {
+                        acc[r][d] += probs[r][i] * v;
+                    }
+                }
+            }
+        }
+        if (STAGED) {
+            workgroupBarrier();
+        }
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        let position = own + r;
+        if (position < p.time) {
+            let at = row_at(p, sequence, position, head);
+            for (var d = 0u; d < SIZE; d++) {
+                out[at + d] = acc[r][d] / sum[r];
+            }
+            log_sum_exp[pair * p.time + position] = largest[r] + log(sum[r]);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+// y = mask * x + residual, element by element. Needs hash.wgsl.
+
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> residual: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+
+struct Params {
+    elements: u32,
+    per_sequence: u32,
+    @align(16) mask: Mask,
+}
+@group(0) @binding(3) var<uniform> p: Params;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = (group.x + group.y * groups.x) * WG + lane;
+    if (i >= p.elements) {
+        return;
+    }
+    let sequence = i / p.per_sequence;
+    let key = sequence_key(p.mask, sequence);
+    var value = x[i] * keep(p.mask, key, i - sequence * p.per_sequence);
+    if (RESIDUAL) {
+        value += residual[i];
+    }
+    y[i] = value;
+}

@@ -1,0 +1,178 @@
+//! Attention.
+
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::FloatTensor;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::dropout::mask;
+use super::{Kernels, Tier, contiguous};
+use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::ops::attention::{reference_backward, reference_forward};
+use crate::ops::{Attention, AttentionShape, Dropout, OpsMode};
+
+/// A shader in its two forms, by how a workgroup shares rows.
+macro_rules! shader {
+    ($name:literal) => {
+        [
+            Shader {
+                name: $name,
+                parts: &[
+                    wgsl!("hash"),
+                    wgsl!("attention_rows"),
+                    wgsl!("rows_staged"),
+                    wgsl!($name),
+                ],
+            },
+            Shader {
+                name: $name,
+                parts: &[
+                    wgsl!("hash"),
+                    wgsl!("attention_rows"),
+                    wgsl!("rows_shuffled"),
+                    wgsl!($name),
+                ],
+            },
+        ]
+    };
+}
+
+static FORWARD: [Shader; 2] = shader!("attention_forward");
+static QUERIES: [Shader; 2] = shader!("attention_queries");
+static KEYS: [Shader; 2] = shader!("attention_keys");
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Forward,
+    Queries,
+    Keys,
+}
+
+/// Multiplications and additions of one dispatch at most, as in gemm.
+const DISPATCH_OPERATIONS: usize = 1 << 35;
+
+/// Positions in a tile: rows of two matrices and two numbers for each, within `memory` bytes.
+fn tile(memory: usize, size: usize) -> u32 {
+    let mut tile = 32;
+    while tile > 8 && tile * (2 * size + 2) * 4 > memory {
+        tile /= 2;
+    }
+    tile as u32
+}
+
+/// `memory` is what a workgroup can share, in bytes.
+fn spec(tier: Tier, memory: usize, pass: Pass, size: usize, dropout: bool) -> Spec {
+    let pack = pack_of(&[size]);
+    let shaders = match pass {
+        Pass::Forward => &FORWARD,
+        Pass::Queries => &QUERIES,
+        Pass::Keys => &KEYS,
+    };
+    let spec = match tier {
+        // One row to an invocation: a query and its output are 2 * size registers, the backward
+        // pass has 3 and 4 * size. More steps at a time would spill those.
+        Tier::Wide => {
+            let step = match pass {
+                Pass::Forward => 8,
+                Pass::Queries => 2,
+                Pass::Keys => 1,
+            };
+            Spec::new(&shaders[0], 64)
+                .with("ROWS", 1)
+                .with("STEP", step)
+                .with("TILE", tile(memory, size))
+        }
+        Tier::Narrow(lanes) => Spec::new(&shaders[1], lanes)
+            .with("ROWS", NARROW_ROWS)
+            .with("STEP", lanes)
+            .with("TILE", lanes * NARROW_ROWS),
+    };
+    spec.packed(pack).with("SIZE", size as u32 / pack).with("DROPOUT", dropout)
+}
+
+/// Rows that an invocation owns where loads are dear and registers are memory.
+const NARROW_ROWS: u32 = 4;
+
+pub(super) fn variants(tier: Tier) -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
+        for size in [1, 13, 16, 32, 48, 64, 80, 96, 128] {
+            for dropout in [false, true] {
+                specs.push(spec(tier, 16_384, pass, size, dropout));
+            }
+        }
+    }
+    specs
+}
+
+impl Kernels {
+    fn attention(&self, pass: Pass, shape: &AttentionShape, width: usize, buffers: &[&CubeTensor]) {
+        let AttentionShape { batch, time, heads, dropout } = *shape;
+        let size = width / heads;
+        let memory = self.queue.workgroup_memory();
+        let spec = spec(self.tier, memory, pass, size, dropout.is_some());
+        let per_workgroup = match self.tier {
+            Tier::Wide => spec.workgroup(),
+            Tier::Narrow(lanes) => lanes * NARROW_ROWS,
+        };
+        let blocks = time.div_ceil(per_workgroup as usize);
+        let pairs = batch * heads;
+        // At most four products of time * time / 2 * size in a pass.
+        let at_a_time = (DISPATCH_OPERATIONS / (4 * time * time * size).max(1)).max(1);
+        let mask = dropout.as_ref().map_or([0; 5], |dropout: &Dropout| mask(dropout));
+        for first in (0..pairs).step_by(at_a_time) {
+            let count = at_a_time.min(pairs - first);
+            let scale = shape.scale(width).to_bits();
+            let mut params =
+                vec![time as u32, heads as u32, scale, blocks as u32, first as u32, 0, 0, 0];
+            params.extend(mask);
+            self.queue.launch(
+                spec.clone(),
+                Workgroups::Plane(blocks, count),
+                buffers.iter().map(|tensor| tensor.handle.clone().binding()),
+                &params,
+            );
+        }
+    }
+}
+
+impl Attention for CubeBackend {
+    fn attention_forward(
+        qkv: FloatTensor<Self>,
+        shape: AttentionShape,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let Some(kernels) = Kernels::of(&qkv, mode) else {
+            return reference_forward::<Self>(qkv, &shape);
+        };
+        let [n, three_c] = qkv.shape().dims();
+        let qkv = contiguous(qkv);
+        let out = kernels.queue.empty([n, three_c / 3]);
+        let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
+        kernels.attention(Pass::Forward, &shape, three_c / 3, &[&qkv, &out, &log_sum_exp]);
+        (out, log_sum_exp)
+    }
+
+    fn attention_backward(
+        dout: FloatTensor<Self>,
+        qkv: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        log_sum_exp: FloatTensor<Self>,
+        shape: AttentionShape,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        let Some(kernels) = Kernels::of(&qkv, mode) else {
+            return reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape);
+        };
+        let [n, three_c] = qkv.shape().dims();
+        let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
+        let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
+        let dqkv = kernels.queue.empty([n, three_c]);
+        let width = three_c / 3;
+        let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];
+        kernels.attention(Pass::Queries, &shape, width, &queries);
+        let keys = [&qkv, &dout, &log_sum_exp, &delta, &dqkv];
+        kernels.attention(Pass::Keys, &shape, width, &keys);
+        dqkv
+    }
+}

@@ -1,0 +1,197 @@
+//! Matrix products with their epilogues.
+
+use burn_cubecl::cubecl::server::BufferBinding;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Kernels, Tier};
+use crate::config::Gelu;
+use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+
+static SHUFFLED: Shader = Shader {
+    name: "gemm_shuffled",
+    parts: &[wgsl!("gelu"), wgsl!("gemm_operands"), wgsl!("gemm_shuffled")],
+};
+static STAGED: Shader = Shader {
+    name: "gemm_staged",
+    parts: &[wgsl!("gelu"), wgsl!("gemm_operands"), wgsl!("gemm_staged")],
+};
+
+/// Which factor is stored transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// `a` `[m, k]`, `b` `[k, n]`: the forward pass.
+    Nn,
+    /// `a` `[m, k]`, `b` `[n, k]`: the gradient of the input; logits.
+    Nt,
+    /// `a` `[k, m]`, `b` `[k, n]`: the gradient of the weight.
+    Tn,
+}
+
+/// A matrix within a buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub tensor: &'a CubeTensor,
+    /// Where it begins, in elements.
+    pub offset: usize,
+}
+
+impl<'a> From<&'a CubeTensor> for Matrix<'a> {
+    fn from(tensor: &'a CubeTensor) -> Self {
+        Self { tensor, offset: 0 }
+    }
+}
+
+/// What happens to the product on its way to memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Epilogue<'a> {
+    /// `[n]`, added to each row.
+    pub bias: Option<&'a CubeTensor>,
+    /// The activation, and `[m, n]` for what it is applied to.
+    pub gelu: Option<(Gelu, &'a CubeTensor)>,
+    /// `[m, n]`, added.
+    pub residual: Option<&'a CubeTensor>,
+    /// Adds to what the output holds instead of writing over it.
+    pub accumulate: bool,
+    /// `[n]` for the column sums of `b`: the gradient of a bias comes with that of its weight,
+    /// which reads the same rows.
+    pub bias_gradient: Option<&'a CubeTensor>,
+}
+
+/// The flags of an epilogue.
+#[derive(Clone, Copy, Default)]
+struct Flags {
+    bias: bool,
+    gelu: Option<Gelu>,
+    residual: bool,
+    accumulate: bool,
+    bias_gradient: bool,
+}
+
+/// The blocks of 4 x 4 that an invocation holds: rows by columns.
+#[derive(Clone, Copy)]
+struct Blocks {
+    rows: u32,
+    columns: u32,
+}
+
+/// Multiplications and additions of one dispatch at most: Windows resets a device that takes longer
+/// than two seconds, and a slow one does some hundred billion a second.
+const DISPATCH_OPERATIONS: usize = 1 << 35;
+
+/// Fewer tiles than this leave parts of a graphics card idle: then smaller ones are better.
+const MANY_TILES: usize = 128;
+
+fn blocks(tier: Tier, m: usize, n: usize) -> Blocks {
+    match tier {
+        // Of as many rows as the subgroup has invocations.
+        Tier::Narrow(_) => Blocks { rows: 2, columns: 2 },
+        Tier::Wide if m.div_ceil(128) * n.div_ceil(128) >= MANY_TILES => {
+            Blocks { rows: 2, columns: 2 }
+        }
+        Tier::Wide => Blocks { rows: 1, columns: 1 },
+    }
+}
+
+fn spec(tier: Tier, layout: Layout, blocks: Blocks, pack: u32, flags: Flags) -> Spec {
+    let spec = match tier {
+        Tier::Narrow(lanes) => Spec::new(&SHUFFLED, lanes),
+        // 2048 elements of each factor: 16 KiB in all, what WebGPU promises.
+        Tier::Wide => Spec::new(&STAGED, 256).with("DEPTH", 32 / blocks.rows.max(blocks.columns)),
+    };
+    spec.packed(pack)
+        .with("ROW_BLOCKS", blocks.rows)
+        .with("COLUMN_BLOCKS", blocks.columns)
+        .with("A_TRANSPOSED", layout == Layout::Tn)
+        .with("B_TRANSPOSED", layout == Layout::Nt)
+        .with("BIAS", flags.bias)
+        .with("GELU", flags.gelu.is_some())
+        .with("ERF", flags.gelu == Some(Gelu::Erf))
+        .with("RESIDUAL", flags.residual)
+        .with("ACCUMULATE", flags.accumulate)
+        .with("BIAS_GRADIENT", flags.bias_gradient)
+}
+
+pub(super) fn variants(tier: Tier) -> Vec<Spec> {
+    let plain = Flags::default();
+    let mut used = vec![
+        (Layout::Nn, plain),
+        (Layout::Nn, Flags { accumulate: true, ..plain }),
+        (Layout::Nt, plain),
+        (Layout::Tn, plain),
+        (Layout::Tn, Flags { accumulate: true, ..plain }),
+        (Layout::Tn, Flags { bias_gradient: true, ..plain }),
+    ];
+    for bias in [false, true] {
+        for gelu in [None, Some(Gelu::Tanh), Some(Gelu::Erf)] {
+            for residual in [false, true] {
+                used.push((Layout::Nn, Flags { bias, gelu, residual, ..plain }));
+            }
+        }
+    }
+    let tiles = [(1, 1), (2, 2)].map(|(rows, columns)| Blocks { rows, columns });
+    let mut specs = Vec::new();
+    for (layout, flags) in used {
+        for blocks in tiles {
+            specs.extend([1, 4].map(|pack| spec(tier, layout, blocks, pack, flags)));
+        }
+    }
+    specs
+}
+
+impl Kernels {
+    /// `out = a b` with `out` `[m, n]`, through the epilogue.
+    pub(super) fn gemm<'a>(
+        &self,
+        layout: Layout,
+        [m, n, k]: [usize; 3],
+        a: impl Into<Matrix<'a>>,
+        b: impl Into<Matrix<'a>>,
+        out: impl Into<Matrix<'a>>,
+        epilogue: Epilogue<'a>,
+    ) {
+        let (a, b, out) = (a.into(), b.into(), out.into());
+        let [a_width, b_width] = match layout {
+            Layout::Nn => [k, n],
+            Layout::Nt => [k, k],
+            Layout::Tn => [m, n],
+        };
+        let pack = pack_of(&[a_width, b_width, n, a.offset, b.offset, out.offset]);
+        let flags = Flags {
+            bias: epilogue.bias.is_some(),
+            gelu: epilogue.gelu.map(|(form, _)| form),
+            residual: epilogue.residual.is_some(),
+            accumulate: epilogue.accumulate,
+            bias_gradient: epilogue.bias_gradient.is_some(),
+        };
+        let blocks = blocks(self.tier, m, n);
+        let spec = spec(self.tier, layout, blocks, pack, flags);
+        let [rows, columns] = match self.tier {
+            Tier::Narrow(lanes) => [lanes * blocks.rows, 4 * lanes * blocks.columns],
+            Tier::Wide => [64 * blocks.rows, 64 * blocks.columns],
+        };
+        let (rows, columns) = (rows as usize, columns as usize);
+        let band = (DISPATCH_OPERATIONS / (2 * n * k).max(1)).max(1).next_multiple_of(rows);
+        for first in (0..m).step_by(band) {
+            let last = (first + band).min(m);
+            let grid = Workgroups::Plane(n.div_ceil(columns), (last - first).div_ceil(rows));
+            let sizes = [m, n, k, first, last, a.offset, b.offset, out.offset];
+            self.queue.launch(
+                spec.clone(),
+                grid,
+                [
+                    a.tensor.handle.clone().binding(),
+                    b.tensor.handle.clone().binding(),
+                    out.tensor.handle.clone().binding(),
+                    self.optional(epilogue.bias.or(epilogue.bias_gradient)),
+                    self.optional(epilogue.residual),
+                    self.optional(epilogue.gelu.map(|(_, pre)| pre)),
+                ],
+                &sizes.map(|size| size as u32),
+            );
+        }
+    }
+
+    pub(super) fn optional(&self, tensor: Option<&CubeTensor>) -> BufferBinding {
+        tensor.map_or_else(|| self.queue.nothing(), |tensor| tensor.handle.clone()).binding()
+    }
+}

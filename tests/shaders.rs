@@ -1,0 +1,71 @@
+//! Every kernel of `shaders/` in every variant that wgpt launches: does it parse and validate, does
+//! it guard its bounds, is it used at all?
+
+#![cfg(feature = "wgpu")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use wgpt::ops::kernel_variants;
+
+#[test]
+fn every_variant_is_valid() {
+    let mut failures = Vec::new();
+    let mut seen = BTreeSet::new();
+    for spec in kernel_variants() {
+        let source = spec.source();
+        if !seen.insert(source.clone()) {
+            continue;
+        }
+        let header = source.lines().take(20).filter(|line| line.starts_with("const"));
+        let variant = format!("{} {}", spec.name(), header.collect::<Vec<_>>().join(" "));
+        let module = match naga::front::wgsl::parse_str(&source) {
+            Ok(module) => module,
+            Err(error) => {
+                failures.push(format!("{variant}\n{}", error.emit_to_string(&source)));
+                continue;
+            }
+        };
+        // What a browser has too, but for the exchange of values in a subgroup.
+        let capabilities = Capabilities::SUBGROUP;
+        if let Err(error) = Validator::new(ValidationFlags::all(), capabilities).validate(&module) {
+            failures.push(format!("{variant}\n{}", error.emit_to_string(&source)));
+            continue;
+        }
+        let entry = &module.entry_points[0];
+        if entry.name != "main" || entry.workgroup_size != [spec.workgroup(), 1, 1] {
+            failures.push(format!("{variant}: {} {:?}", entry.name, entry.workgroup_size));
+        }
+        let storage = module.global_variables.iter().filter(|(_, variable)| {
+            matches!(variable.space, naga::AddressSpace::Storage { .. })
+        });
+        if storage.count() > 8 {
+            failures.push(format!("{variant}: more than the 8 buffers that WebGPU promises"));
+        }
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).expect("a valid module has a layout");
+        let workgroup_memory: u32 = module
+            .global_variables
+            .iter()
+            .filter(|(_, variable)| variable.space == naga::AddressSpace::WorkGroup)
+            .map(|(_, variable)| layouter[variable.ty].size)
+            .sum();
+        if workgroup_memory > 16_384 {
+            failures.push(format!("{variant}: {workgroup_memory} bytes of workgroup memory"));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
+#[test]
+fn every_file_is_in_a_kernel() {
+    let sources: Vec<String> = kernel_variants().iter().map(|spec| spec.source()).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(path.extension().and_then(|e| e.to_str()), Some("wgsl"), "{}", path.display());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(sources.iter().any(|source| source.contains(&text)), "{}", path.display());
+    }
+}
