@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::features::Plane;
 use burn_cubecl::cubecl::prelude::KernelId;
 use burn_cubecl::cubecl::server::{BufferBinding, Handle, KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeCount, CubeDim, ExecutionMode};
@@ -189,11 +188,13 @@ impl Queue {
         self.client.name() == "wgpu<wgsl>"
     }
 
-    /// Invocations in a subgroup, where all are of one size and can exchange values.
+    /// Invocations in a subgroup, where all are of one size. Adapters that name one size let
+    /// subgroups exchange values, and `gpu::open` asks for that; cubecl's own flag for it leaves
+    /// software adapters out.
     pub fn subgroup(&self) -> Option<u32> {
-        let properties = self.client.properties();
-        let (min, max) = (properties.hardware.plane_size_min, properties.hardware.plane_size_max);
-        (min == max && properties.features.plane.contains(Plane::Ops)).then_some(max)
+        let hardware = &self.client.properties().hardware;
+        let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
+        (min == max).then_some(max)
     }
 
     /// burn's name of the device.
