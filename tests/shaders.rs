@@ -37,9 +37,10 @@ fn every_variant_is_valid() {
         if entry.name != "main" || entry.workgroup_size != [spec.workgroup(), 1, 1] {
             failures.push(format!("{variant}: {} {:?}", entry.name, entry.workgroup_size));
         }
-        let storage = module.global_variables.iter().filter(|(_, variable)| {
-            matches!(variable.space, naga::AddressSpace::Storage { .. })
-        });
+        let storage = module
+            .global_variables
+            .iter()
+            .filter(|(_, variable)| matches!(variable.space, naga::AddressSpace::Storage { .. }));
         if storage.count() > 8 {
             failures.push(format!("{variant}: more than the 8 buffers that WebGPU promises"));
         }

@@ -27,7 +27,7 @@ pub(super) struct Global {
     /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
-    /// Debugging: which implementation of the ops runs, auto or reference
+    /// Debugging: which implementation of the ops runs, auto, reference or wide
     #[arg(long, global = true, value_name = "MODE")]
     ops: Option<String>,
     /// Say more: warnings of the graphics libraries; twice and three times for details
@@ -55,7 +55,7 @@ impl Global {
             Some("wide") => Ok(OpsMode::Wide),
             Some(other) => Err(CliError::Usage {
                 what: format!("`{other}` is no implementation of the ops"),
-                hint: "--ops takes auto or reference",
+                hint: "--ops takes auto, reference or wide",
             }),
         }
     }
