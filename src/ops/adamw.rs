@@ -57,7 +57,7 @@ const NORM_EPS: f32 = 1e-6;
 /// The optimizer's passes. Outside autodiff.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
 pub trait Optimize: Backend {
-    /// Writes the sums of the squares of each [`NORM_SPAN`] elements of `x` `[elements]` to
+    /// Writes the sums of the squares of each 16,384 elements of `x` `[elements]` to
     /// `sums[first..]`; gives `sums`.
     fn sum_squares(
         x: FloatTensor<Self>,

@@ -26,13 +26,13 @@ mod linear_cross_entropy;
 #[cfg(feature = "wgpu")]
 mod wgsl;
 
-pub use adamw::{AdamW, GradientNorm, Moments, Optimize, adamw, gradient_norm};
-pub use attention::{Attention, AttentionShape, attention};
-pub use dropout::{Dropout, DropoutAdd, dropout};
-pub use embed::{Embed, embed};
-pub use layer_norm::{LayerNorm, layer_norm};
-pub use linear::{Activation, Linear, linear};
-pub use linear_cross_entropy::{CrossEntropy, LinearCrossEntropy, linear_cross_entropy};
+pub use adamw::{AdamW, GradientNorm, Moments, adamw, gradient_norm};
+pub use attention::{AttentionShape, attention};
+pub use dropout::{Dropout, dropout};
+pub use embed::embed;
+pub use layer_norm::layer_norm;
+pub use linear::{Activation, linear};
+pub use linear_cross_entropy::{CrossEntropy, linear_cross_entropy};
 #[cfg(feature = "wgpu")]
 pub use wgsl::variants as kernel_variants;
 

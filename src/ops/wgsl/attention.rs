@@ -8,8 +8,8 @@ use burn_cubecl::tensor::CubeTensor;
 use super::dropout::mask;
 use super::{Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::attention::{reference_backward, reference_forward};
-use crate::ops::{Attention, AttentionShape, Dropout, OpsMode};
+use crate::ops::attention::{Attention, reference_backward, reference_forward};
+use crate::ops::{AttentionShape, Dropout, OpsMode};
 
 /// A shader in its two forms, by how a workgroup shares rows.
 macro_rules! shader {

@@ -11,8 +11,8 @@ use burn_cubecl::tensor::CubeTensor;
 use super::gemm::{Epilogue, Layout, Matrix};
 use super::{ELEMENTWISE, Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::linear_cross_entropy::{reference, reference_gradients};
-use crate::ops::{CrossEntropy, LinearCrossEntropy, OpsMode};
+use crate::ops::linear_cross_entropy::{LinearCrossEntropy, reference, reference_gradients};
+use crate::ops::{CrossEntropy, OpsMode};
 
 static SOFTMAX_LOSS: Shader =
     Shader { name: "softmax_loss", parts: &[wgsl!("reduce"), wgsl!("softmax_loss")] };

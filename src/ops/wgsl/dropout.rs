@@ -6,8 +6,8 @@ use burn_cubecl::CubeBackend;
 
 use super::{ELEMENTWISE, Kernels, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, wgsl};
-use crate::ops::dropout::reference;
-use crate::ops::{Dropout, DropoutAdd, OpsMode, Optional};
+use crate::ops::dropout::{DropoutAdd, reference};
+use crate::ops::{Dropout, OpsMode, Optional};
 
 static DROPOUT: Shader = Shader { name: "dropout", parts: &[wgsl!("hash"), wgsl!("dropout")] };
 

@@ -8,8 +8,8 @@ use burn_cubecl::CubeBackend;
 
 use super::{ELEMENTWISE, Kernels, contiguous, owned};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::embed::{reference_backward, reference_forward};
-use crate::ops::{Embed, OpsMode, Optional};
+use crate::ops::embed::{Embed, reference_backward, reference_forward};
+use crate::ops::{OpsMode, Optional};
 
 static FORWARD: Shader = Shader { name: "embed_forward", parts: &[wgsl!("embed_forward")] };
 static TOKENS: Shader = Shader { name: "embed_tokens", parts: &[wgsl!("embed_tokens")] };

@@ -6,8 +6,8 @@ use burn_cubecl::CubeBackend;
 
 use super::{ELEMENTWISE, Kernels, Tier, contiguous, row_workgroup};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::layer_norm::{EPS, reference_backward, reference_forward};
-use crate::ops::{LayerNorm, OpsMode, Optional};
+use crate::ops::layer_norm::{EPS, LayerNorm, reference_backward, reference_forward};
+use crate::ops::{OpsMode, Optional};
 
 static FORWARD: Shader =
     Shader { name: "layer_norm_forward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")] };

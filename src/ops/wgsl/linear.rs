@@ -8,8 +8,8 @@ use super::gemm::{Epilogue, Layout};
 use super::{ELEMENTWISE, Kernels, contiguous, elements};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::linear::{reference_backward, reference_forward};
-use crate::ops::{Activation, Linear, OpsMode, Optional};
+use crate::ops::linear::{Linear, reference_backward, reference_forward};
+use crate::ops::{Activation, OpsMode, Optional};
 
 static GELU_BACKWARD: Shader =
     Shader { name: "gelu_backward", parts: &[wgsl!("gelu"), wgsl!("gelu_backward")] };

@@ -5,8 +5,10 @@ use burn_cubecl::CubeBackend;
 
 use super::{ELEMENTWISE, Kernels, contiguous, elements, owned};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::adamw::{NORM_SPAN, reference_adamw, reference_clip, reference_sum_squares};
-use crate::ops::{AdamW, OpsMode, Optimize};
+use crate::ops::adamw::{
+    NORM_SPAN, Optimize, reference_adamw, reference_clip, reference_sum_squares,
+};
+use crate::ops::{AdamW, OpsMode};
 
 static ADAMW: Shader = Shader { name: "adamw", parts: &[wgsl!("adamw")] };
 static SUM_SQUARES: Shader =
