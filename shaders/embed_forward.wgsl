@@ -1,5 +1,5 @@
-// y[row] = wte[token of row] + wpe[row mod time], a pack for each invocation. Tokens below `first`
-// or from first + rows of wte on belong to another part of the embedding and are left alone.
+// y[row] = wte[token of row] + wpe[row mod time], a pack for each invocation. The host has checked
+// that tokens are below the vocabulary.
 
 @group(0) @binding(0) var<storage, read_write> wte: array<pack>;
 @group(0) @binding(1) var<storage, read_write> wpe: array<pack>;

@@ -448,10 +448,17 @@ fn long_cases(time: usize) -> Vec<Case> {
     ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
 }
 
-/// Across the reference's blocks of 128 queries: the values against the oracle, the gradients of
-/// `mode` against those of the reference on the CPU.
-fn check_long(time: usize, device: &Device, mode: OpsMode) {
-    for case in long_cases(time) {
+/// Heads of the sizes that models have, and one larger than the kernels take.
+fn head_cases() -> Vec<Case> {
+    let op = Op::Attention { heads: 2, rate: Some(0.1) };
+    let sizes = [16, 64, 132];
+    sizes.into_iter().map(|size| Case::new(op.clone(), 1, 37, 2 * size)).collect()
+}
+
+/// The values against the oracle, the gradients of `mode` against those of the reference on the
+/// CPU: of cases too large for the oracle's differences.
+fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
+    for case in cases {
         let value = case.oracle(&oracle_inputs(&case), case.mask().as_deref());
         let reference = run(&case, &Device::flex(), OpsMode::Reference);
         compare("the reference", &reference.value, &value, VALUE).unwrap();
@@ -462,10 +469,11 @@ fn check_long(time: usize, device: &Device, mode: OpsMode) {
     }
 }
 
+/// Across the reference's blocks of 128 queries.
 #[test]
 fn long_sequences() {
     for time in [130, 257] {
-        check_long(time, &Device::flex(), OpsMode::Auto);
+        check_large(long_cases(time), &Device::flex(), OpsMode::Auto);
     }
 }
 
@@ -616,7 +624,8 @@ fn every_vulkan_adapter_matches_the_oracle() {
         let device = gpu::open(DeviceChoice::Named(info.id)).unwrap().device;
         for mode in [OpsMode::Auto, OpsMode::Wide] {
             check_small(20, &device, &[mode]);
-            check_long(130, &device, mode);
+            check_large(long_cases(130), &device, mode);
+            check_large(head_cases(), &device, mode);
             check_optimizer(&device, mode);
         }
         let dropout = Dropout::new(0.3, 1, 2, 3, 4);
