@@ -2,7 +2,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::{Slice, Tensor};
+use burn::tensor::{FloatDType, Slice, Tensor};
 
 use super::{OpsMode, cpu};
 
@@ -212,7 +212,8 @@ pub(super) fn reference_clip<B: Backend>(
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let norm = B::float_sqrt(B::float_sum(sums));
     if limit == 0.0 {
-        let one = B::float_add_scalar(B::float_mul_scalar(norm.clone(), 0f32.into()), 1f32.into());
+        let device = super::device::<B>(&norm);
+        let one = B::float_ones([1].into(), &device, FloatDType::F32);
         return (norm, one);
     }
     let factor = B::float_recip(B::float_add_scalar(norm.clone(), NORM_EPS.into()));
