@@ -13,11 +13,13 @@
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
 //! | [`progress`] | the one reducer that every view of a run reads |
+//! | [`bench`] | what a device reaches, kernel by kernel |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod data;

@@ -82,6 +82,8 @@ pub(super) enum Subcommands {
     Import(ConvertArgs),
     /// List the devices that can be used
     Devices(DevicesArgs),
+    /// Measure what a device reaches, kernel by kernel and step by step
+    Bench(BenchArgs),
     /// Write, show or check a configuration
     Config(ConfigArgs),
     /// Print a completion script for a shell
@@ -191,6 +193,32 @@ pub(super) struct DevicesArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct BenchArgs {
+    /// The model of the whole steps; batch_size is their micro-batch. If none is given, GPT-2 with
+    /// 4 sequences, and nanoGPT's recipe for the CPU on devices in software
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// Measure one part alone
+    #[arg(long, value_enum, value_name = "PART")]
+    pub only: Option<BenchPart>,
+    /// Leave out burn's stock ops, which take many times the time and the memory
+    #[arg(long)]
+    pub no_compare: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A part of `wgpt bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum BenchPart {
+    /// Each op by itself.
+    Kernels,
+    /// Whole training steps.
+    Steps,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
     #[command(subcommand)]
     pub action: ConfigAction,
@@ -237,7 +265,18 @@ impl ConfigSource {
     /// Puts defaults, preset, file, environment and flags on each other. `saved` is the file to
     /// read where none was typed.
     pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
-        let mut layers = Vec::new();
+        self.resolve_on(Vec::new(), saved)
+    }
+
+    /// As [`resolve`](Self::resolve), on `layers` where neither preset nor file was named.
+    pub fn resolve_on(
+        self,
+        mut layers: Vec<Layer>,
+        saved: Option<&Path>,
+    ) -> Result<Resolved, CliError> {
+        if self.named() {
+            layers.clear();
+        }
         if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
             layers.push(Layer::preset(&name)?);
         }
@@ -251,6 +290,10 @@ impl ConfigSource {
         layers.push(Layer::environment(variables)?);
         layers.push(Layer::flags(self.flags.typed)?);
         Ok(config::resolve(layers)?)
+    }
+
+    fn named(&self) -> bool {
+        self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
     }
 
     /// The value of a key that was typed as a flag.

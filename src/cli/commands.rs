@@ -16,13 +16,6 @@ use crate::gpu::{self, DeviceChoice, OpenDevice};
 use crate::model::{SampleOptions, Sampler};
 use crate::train::{Evaluation, ModelSource, mean_loss};
 
-/// A line of output. Nobody may be reading any more (`| head`): that is no failure.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
-}
-
 /// `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
     let options = PrepareOptions {

@@ -17,7 +17,16 @@ macro_rules! tell {
     }};
 }
 
+/// A line of output. Nobody may be reading any more (`| head`): that is no failure.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod args;
+mod bench;
 mod commands;
 mod error;
 mod report;
@@ -82,6 +91,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Export(args) => commands::export(args)?,
         Subcommands::Import(args) => commands::import(args)?,
         Subcommands::Devices(args) => commands::devices(args),
+        Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,
         Subcommands::Completions(args) => args::completions(args.shell),
     }

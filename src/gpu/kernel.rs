@@ -183,6 +183,11 @@ impl Queue {
         Self { client: tensor.client.clone(), device: tensor.device.clone() }
     }
 
+    /// The queue of a device.
+    pub fn on(device: CubeDevice) -> Self {
+        Self { client: device.client(), device }
+    }
+
     /// Whether the device compiles WGSL.
     pub fn runs_wgsl(&self) -> bool {
         self.client.name() == "wgpu<wgsl>"

@@ -15,8 +15,15 @@ use crate::protocol::DeviceLine;
 mod cuda;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
+mod meter;
+mod probe;
 #[cfg(feature = "wgpu")]
 mod webgpu;
+
+pub use meter::{Memory, count_launches, memory, release_unused};
+#[cfg(feature = "wgpu")]
+pub use probe::variants as probe_variants;
+pub use probe::{Peaks, peaks};
 
 /// Why no device could be used.
 #[derive(Debug, Error)]
@@ -40,6 +47,12 @@ pub enum DeviceError {
         id: DeviceId,
         /// The devices there are.
         found: String,
+    },
+    /// The device did not finish what it was given.
+    #[error("the device stopped: {reason}")]
+    Stopped {
+        /// The driver's words.
+        reason: String,
     },
     /// The driver refused.
     #[error("could not open {name} ({id}): {reason}")]
@@ -65,6 +78,9 @@ impl DeviceError {
             DeviceError::Missing { .. } => {
                 "`wgpt devices` lists what is there; a missing card usually means a missing driver \
                  (on Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
+            }
+            DeviceError::Stopped { .. } => {
+                "out of memory, or the driver reset it: try less at a time, and see the system's log"
             }
             DeviceError::Open { .. } => {
                 "try another interface of the same card (`wgpt devices`), update its driver, or \
@@ -342,6 +358,14 @@ fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceErr
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
     Ok(OpenDevice { info, reason, device })
+}
+
+/// Waits until the device has done all that it was given.
+///
+/// # Errors
+/// When it cannot.
+pub fn wait(device: &Device) -> Result<(), DeviceError> {
+    device.sync().map_err(|error| DeviceError::Stopped { reason: error.to_string() })
 }
 
 #[cfg(test)]

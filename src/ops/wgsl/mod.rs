@@ -103,5 +103,6 @@ pub fn variants() -> Vec<Spec> {
     specs.extend(embed::variants());
     specs.extend(dropout::variants());
     specs.extend(optimize::variants());
+    specs.extend(crate::gpu::probe_variants());
     specs
 }

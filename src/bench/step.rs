@@ -1,0 +1,116 @@
+//! Whole training steps.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::tensor::Device;
+
+use super::{StepRow, best, fraction};
+use crate::config::Config;
+use crate::gpu::{self, DeviceError, Peaks};
+use crate::model::{Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout};
+use crate::ops::{CrossEntropy, OpsMode};
+use crate::plan::Plan;
+use crate::train::{GradientSum, Optimizer};
+
+/// Tokens of GPT-2, where the configuration names no number.
+const GPT2_VOCABULARY: u32 = 50_257;
+
+/// A model with all that a training step needs, on tokens that mean nothing.
+struct Bench {
+    model: Option<Gpt>,
+    optimizer: Optimizer,
+    batch: MicroBatch,
+    loss: CrossEntropy,
+    dropout: Option<StepDropout>,
+    mode: OpsMode,
+    step: u64,
+}
+
+impl Bench {
+    /// Puts the model that `config` describes on `device`.
+    fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
+        let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+        let architecture = Architecture::new(config, vocab);
+        let plan = Plan::new(config, vocab);
+        let mut weights = RandomWeights::new(&architecture, config.seed);
+        let model = Gpt::new(&architecture, &mut weights, &device.clone().autodiff())
+            .expect("random weights exist for every name");
+        let rows = plan.micro_batch * architecture.block_size;
+        // Any order will do, as long as tokens come in no run.
+        let ids = |from: u32| -> Arc<[u32]> {
+            (from..from + rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect()
+        };
+        let dropout = (config.dropout > 0.0).then_some(StepDropout {
+            rate: config.dropout as f32,
+            seed: config.seed,
+            step: 0,
+            first_sequence: 0,
+        });
+        Self {
+            optimizer: Optimizer::new(config, &model, mode),
+            model: Some(model),
+            batch: MicroBatch { tokens: ids(0), targets: ids(1), sequences: plan.micro_batch },
+            loss: CrossEntropy {
+                vocab: vocab as usize,
+                chunk: plan.loss_chunk,
+                scale: 1.0 / rows as f32,
+            },
+            dropout,
+            mode,
+            step: 0,
+        }
+    }
+
+    /// One update from one micro-batch; waits for nothing.
+    fn step(&mut self) {
+        let Some(model) = self.model.take() else { return };
+        let pass = Pass { mode: self.mode, dropout: self.dropout };
+        let loss = model.loss(&self.batch, self.loss, pass);
+        let mut grads = GradientSum::default();
+        grads.add(&model, loss.backward());
+        self.step += 1;
+        let (model, _norm) = self.optimizer.update(model, grads, self.step, 1e-4);
+        self.model = Some(model);
+    }
+}
+
+pub(super) fn measure(
+    device: &Device,
+    config: &Config,
+    mode: OpsMode,
+    peaks: Option<Peaks>,
+) -> Result<StepRow, DeviceError> {
+    let mut bench = Bench::new(device, config, mode);
+    gpu::wait(device)?;
+    let start = Instant::now();
+    bench.step();
+    gpu::wait(device)?;
+    let first_ms = start.elapsed().as_secs_f64() * 1e3;
+    let ((), launches) = gpu::count_launches(|| bench.step());
+    let seconds = best(device, || (), |()| bench.step())?;
+    let architecture = bench.model.as_ref().expect("a model between steps").architecture().clone();
+    let Architecture { n_layer, n_embd, block_size, .. } = architecture;
+    let micro_batch = bench.batch.sequences;
+    let tokens = (micro_batch * block_size) as f64;
+    let parameters = architecture.parameters();
+    let per_token = 6 * parameters + 6 * n_layer * n_embd * block_size;
+    let operations = per_token as f64 * tokens;
+    Ok(StepRow {
+        ops: match mode {
+            OpsMode::Auto => "auto",
+            OpsMode::Reference => "reference",
+            OpsMode::Wide => "wide",
+        },
+        parameters,
+        micro_batch,
+        block_size,
+        first_ms,
+        ms: seconds * 1e3,
+        tokens_per_s: tokens / seconds,
+        gflop_per_s: operations / seconds * 1e-9,
+        fraction: fraction(peaks, 0.0, operations, seconds),
+        launches,
+        peak_bytes: gpu::memory(device).map(|memory| memory.reserved),
+    })
+}

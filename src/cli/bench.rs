@@ -1,0 +1,140 @@
+//! `wgpt bench`.
+
+use super::CliError;
+use super::args::{BenchArgs, BenchPart, Global};
+use crate::bench::{self, KernelRow, Line, Options, StepRow};
+use crate::config::Layer;
+use crate::gpu::{self, Kind, Peaks};
+
+/// What is trained where no model is named, and what is changed about it.
+type Default = (&'static str, &'static [(&'static str, &'static str)]);
+
+const HARDWARE: Default = ("gpt2", &[("batch_size", "4")]);
+
+/// nanoGPT's recipe for a CPU.
+const SOFTWARE: Default = (
+    "shakespeare-char",
+    &[
+        ("vocab_size", "65"),
+        ("block_size", "64"),
+        ("batch_size", "12"),
+        ("n_layer", "4"),
+        ("n_head", "4"),
+        ("n_embd", "128"),
+        ("dropout", "0"),
+    ],
+);
+
+/// Measures, and prints rows as they come, or one JSON object at the end.
+pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
+    let device = gpu::open(global.device()?)?;
+    let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
+    let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
+    let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
+    let config = args.source.resolve_on(layers, None)?.config;
+    let options = Options {
+        kernels: args.only != Some(BenchPart::Steps),
+        steps: (args.only != Some(BenchPart::Kernels)).then_some(config),
+        compare: !args.no_compare,
+        mode: global.ops()?,
+    };
+    if !args.json {
+        say!("{} ({}), {}", device.info.name, device.info.id, device.info.kind);
+    }
+    let mut steps = false;
+    let mut show = |line: Line| match line {
+        _ if args.json => {}
+        Line::Peaks(peaks) => show_peaks(peaks, options.kernels),
+        Line::Kernel(row) => show_kernel(row),
+        Line::Step(row) => {
+            if !std::mem::replace(&mut steps, true) {
+                say!(
+                    "\n{:<10} {:>11} {:>5} {:>6} {:>10} {:>10} {:>10} {:>9} {:>5} {:>8} {:>10}",
+                    "ops",
+                    "parameters",
+                    "batch",
+                    "tokens",
+                    "first ms",
+                    "ms",
+                    "tokens/s",
+                    "GFLOP/s",
+                    "peak",
+                    "launches",
+                    "memory"
+                );
+            }
+            show_step(row);
+        }
+    };
+    let report = bench::run(&device, &options, &mut show)?;
+    if args.json {
+        let text = serde_json::to_string(&report).expect("a report is plain data");
+        say!("{text}");
+    }
+    Ok(())
+}
+
+fn show_peaks(peaks: Option<Peaks>, kernels: bool) {
+    match peaks {
+        Some(peaks) => say!(
+            "copy {:.1} GB/s, multiply-add {:.1} GFLOP/s",
+            peaks.copy_gb_per_s,
+            peaks.multiply_add_gflop_per_s
+        ),
+        None => say!("no peaks are measured on this device"),
+    }
+    if kernels {
+        say!(
+            "\n{:<36} {:<32} {:>9} {:>8} {:>9} {:>5} {:>9} {:>6}",
+            "kernel",
+            "size",
+            "ms",
+            "GB/s",
+            "GFLOP/s",
+            "peak",
+            "stock ms",
+            "ratio"
+        );
+    }
+}
+
+fn show_kernel(row: &KernelRow) {
+    let (stock, ratio) = match row.stock_ms {
+        Some(stock) => (format!("{stock:.2}"), format!("{:.1}", stock / row.ms)),
+        None => ("-".into(), "-".into()),
+    };
+    say!(
+        "{:<36} {:<32} {:>9.2} {:>8.2} {:>9.2} {:>5} {stock:>9} {ratio:>6}",
+        row.name,
+        row.size,
+        row.ms,
+        row.gb_per_s,
+        row.gflop_per_s,
+        percent(row.fraction)
+    );
+}
+
+fn show_step(row: &StepRow) {
+    let memory = row.peak_bytes.map_or_else(
+        || "-".into(),
+        |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    );
+    say!(
+        "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {memory:>10}",
+        row.ops,
+        row.parameters,
+        row.micro_batch,
+        row.micro_batch * row.block_size,
+        row.first_ms,
+        row.ms,
+        row.tokens_per_s,
+        row.gflop_per_s,
+        percent(row.fraction),
+        row.launches
+    );
+}
+
+fn percent(fraction: Option<f64>) -> String {
+    fraction.map_or_else(|| "-".into(), |fraction| format!("{:.0}%", fraction * 100.0))
+}

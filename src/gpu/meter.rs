@@ -1,0 +1,87 @@
+//! What a device's memory pools hold, and how many kernels are launched.
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+/// What the memory pools of a device hold, auxiliary ones (staging, uniforms) included, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Taken by tensors that are alive.
+    pub in_use: u64,
+    /// Held by the pools: what is in use, what was freed and will be used again, and what pages
+    /// leave over. Pools do not shrink by themselves, so after a step this is the step's peak.
+    pub reserved: u64,
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod pools {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use burn::backend::DispatchDevice;
+    use burn_cubecl::CubeDevice;
+    use burn_cubecl::cubecl::MemoryScope;
+    use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
+
+    use super::{Device, Memory};
+
+    pub fn cube(device: &Device) -> Option<CubeDevice> {
+        match device.clone().inner().as_dispatch() {
+            DispatchDevice::Cube(device) => Some(device.clone()),
+            _ => None,
+        }
+    }
+
+    /// What the pools of `device` hold; `None` where there are none, on the processor. Waits for
+    /// what is queued on this side of the driver, not for the device.
+    pub fn memory(device: &Device) -> Option<Memory> {
+        let usage = cube(device)?.client().memory_report(MemoryScope::Device).usage();
+        Some(Memory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
+    }
+
+    /// Gives pages that nothing uses back to the driver.
+    pub fn release_unused(device: &Device) {
+        if let Some(device) = cube(device) {
+            // Refused only while a graph is recorded, which wgpt does not do.
+            let _ = device.client().memory_cleanup();
+        }
+    }
+
+    #[derive(Default)]
+    struct Launches(AtomicUsize);
+
+    impl LaunchObserver for Launches {
+        fn launched(&self, _kernel: &'static str) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `work`; gives what it gives, and how many kernels this process launched meanwhile.
+    pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
+        let launches = Arc::new(Launches::default());
+        let observation = LaunchObservation::new(launches.clone());
+        let result = work();
+        drop(observation);
+        (result, launches.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A build for the processor alone: no pools, no launches.
+#[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+mod pools {
+    use super::{Device, Memory};
+
+    pub fn memory(_device: &Device) -> Option<Memory> {
+        None
+    }
+
+    pub fn release_unused(_device: &Device) {}
+
+    pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
+        (work(), 0)
+    }
+}
+
+#[cfg(feature = "wgpu")]
+pub(super) use pools::cube;
+pub use pools::{count_launches, memory, release_unused};

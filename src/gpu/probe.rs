@@ -1,0 +1,114 @@
+//! What a device can do at most: the measure of every kernel.
+
+use serde::Serialize;
+
+/// The most that a device was seen to do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Peaks {
+    /// Bytes read and bytes written by a copy, in 10^9 a second.
+    pub copy_gb_per_s: f64,
+    /// Multiplications and additions in f32, in 10^9 a second.
+    pub multiply_add_gflop_per_s: f64,
+}
+
+#[cfg(feature = "wgpu")]
+mod kernels {
+    use std::time::Instant;
+
+    use burn::tensor::Device;
+
+    use super::Peaks;
+    use crate::gpu::kernel::{Queue, Shader, Spec, Workgroups, wgsl};
+    use crate::gpu::meter::cube;
+    use crate::gpu::{DeviceError, wait};
+
+    static COPY: Shader = Shader { name: "probe_copy", parts: &[wgsl!("probe_copy")] };
+    static MULTIPLY_ADD: Shader =
+        Shader { name: "probe_multiply_add", parts: &[wgsl!("probe_multiply_add")] };
+
+    /// Chains of packs in an invocation of `probe_multiply_add.wgsl`.
+    const CHAINS: usize = 8;
+
+    /// Elements of a pack.
+    const PACK: usize = 4;
+
+    /// Invocations of a workgroup.
+    const WORKGROUP: u32 = 256;
+
+    fn copy() -> Spec {
+        Spec::new(&COPY, WORKGROUP).packed(PACK as u32)
+    }
+
+    fn multiply_add() -> Spec {
+        Spec::new(&MULTIPLY_ADD, WORKGROUP).packed(PACK as u32)
+    }
+
+    /// The kernels of this file.
+    pub fn variants() -> Vec<Spec> {
+        vec![copy(), multiply_add()]
+    }
+
+    /// Measures what `device` can do; `None` where it runs no WGSL.
+    ///
+    /// # Errors
+    /// When the device stops answering.
+    pub fn peaks(device: &Device, slow: bool) -> Result<Option<Peaks>, DeviceError> {
+        let Some(queue) = cube(device).map(Queue::on).filter(Queue::runs_wgsl) else {
+            return Ok(None);
+        };
+        // Larger than the caches, smaller than any device's binding limit.
+        let elements = if slow { 8 << 20 } else { 32 << 20 };
+        let (x, y) = (queue.empty([elements]), queue.empty([elements]));
+        let packs = elements / PACK;
+        let seconds = best(device, || {
+            queue.launch(
+                copy(),
+                Workgroups::cover(packs, WORKGROUP),
+                [&x, &y].map(|tensor| tensor.handle.clone().binding()),
+                &[packs as u32],
+            );
+        })?;
+        let copy_gb_per_s = 8.0 * elements as f64 / seconds * 1e-9;
+
+        // About 10^9 operations on a slow device, 3 x 10^11 on a fast one.
+        let (packs, rounds) = if slow { (16 * 256, 4096) } else { (4096 * 256, 4096) };
+        let seconds = best(device, || {
+            queue.launch(
+                multiply_add(),
+                Workgroups::Plane(packs / WORKGROUP as usize, 1),
+                [y.handle.clone().binding()],
+                &[packs as u32, rounds as u32, 0.999f32.to_bits(), 0.001f32.to_bits()],
+            );
+        })?;
+        let operations = 2 * packs * PACK * CHAINS * rounds;
+        let multiply_add_gflop_per_s = operations as f64 / seconds * 1e-9;
+        Ok(Some(Peaks { copy_gb_per_s, multiply_add_gflop_per_s }))
+    }
+
+    /// The seconds of the best of five runs after one that compiles.
+    fn best(device: &Device, mut launch: impl FnMut()) -> Result<f64, DeviceError> {
+        let mut run = || {
+            let start = Instant::now();
+            launch();
+            wait(device).map(|()| start.elapsed().as_secs_f64())
+        };
+        run()?;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            best = best.min(run()?);
+        }
+        Ok(best)
+    }
+}
+
+#[cfg(feature = "wgpu")]
+pub use kernels::{peaks, variants};
+
+/// Nothing to measure in this build.
+#[cfg(not(feature = "wgpu"))]
+pub fn peaks(
+    _device: &burn::tensor::Device,
+    _slow: bool,
+) -> Result<Option<Peaks>, super::DeviceError> {
+    Ok(None)
+}

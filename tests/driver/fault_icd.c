@@ -1,0 +1,654 @@
+/*
+ * A Vulkan driver for tests: it forwards every call to a real driver, counts what the program
+ * under test does, and fails it on request. README.md beside this file says what each variable
+ * does.
+ *
+ * It is a driver and not a layer because a driver needs no cooperation: the loader takes it from
+ * VK_DRIVER_FILES alone, and nothing below it can be asked behind its back. The real driver's
+ * handles are passed on as they are. They already carry what the loader wants in their first word,
+ * so only functions are exchanged, where their addresses are handed out.
+ *
+ * Two locks. `state` guards the counters, the table of handles and the report. A device's `queues`
+ * keeps submits and the loss of that device apart; it is taken before `state`, never after it.
+ *
+ * For Linux, where VKAPI_ATTR and VKAPI_CALL are empty: they are left out.
+ */
+#define _GNU_SOURCE /* RTLD_NODELETE, dladdr, environ, asprintf */
+#define VK_NO_PROTOTYPES
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <vulkan/vulkan_core.h>
+
+/* The functions that this file replaces, which are also all those it calls in the real driver. */
+#define INSTANCE_FUNCTIONS(X)                                                                      \
+    X(CreateDevice) X(EnumerateDeviceExtensionProperties) X(GetDeviceProcAddr)                     \
+    X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceMemoryProperties2)                     \
+    X(GetPhysicalDeviceProperties) X(GetPhysicalDeviceProperties2)
+#define DEVICE_FUNCTIONS(X)                                                                        \
+    X(AllocateMemory) X(DeviceWaitIdle) X(FreeMemory) X(GetDeviceQueue) X(GetDeviceQueue2)         \
+    X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse) X(QueueSubmit)                \
+    X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores)
+#define FIELD(name) PFN_vk##name name;
+/* A function under its own name, or under the one it had as an extension. */
+#define LOOK_UP(get, handle, field, name)                                                          \
+    if (!(field) && !((field) = (PFN_vk##name)get(handle, "vk" #name)))                            \
+        (field) = (PFN_vk##name)get(handle, "vk" #name "KHR");
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+
+typedef VkResult (*negotiate)(uint32_t *);
+typedef PFN_vkVoidFunction (*get_proc)(VkInstance, const char *);
+VkResult vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *);
+PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance, const char *);
+PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
+
+/* ---- What is asked for, and the report ------------------------------------------------------- */
+
+static struct {
+    const char *driver, *once;
+    uint64_t refuse, lose_submit, lose_wait; /* 0: never */
+    uint64_t cap, binding, heap;             /* UINT64_MAX: as it is */
+    bool refuse_rest, device_only;
+    int report; /* a file descriptor, or -1 */
+} config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .report = -1};
+
+static struct {
+    uint64_t allocations, frees, bytes, peak_bytes, refused, failed, submits, waits, lost;
+} count;
+
+static pthread_mutex_t state = PTHREAD_MUTEX_INITIALIZER;
+
+/* Rewrites the report in place, under `state`. The line's width is fixed: one pwrite replaces all
+ * of it, so the file is whole and right whenever the process is killed. */
+static void report(void)
+{
+    if (config.report < 0)
+        return;
+    char line[360];
+#define VALUE(name) ",\"" #name "\":%" PRIu64
+    int n = snprintf(line, sizeof line,
+                     "{\"pid\":%d" VALUE(allocations) VALUE(frees) VALUE(bytes) VALUE(peak_bytes)
+                         VALUE(refused) VALUE(failed) VALUE(submits) VALUE(waits) VALUE(lost) "}",
+                     (int)getpid(), count.allocations, count.frees, count.bytes, count.peak_bytes,
+                     count.refused, count.failed, count.submits, count.waits, count.lost);
+    memset(line + n, ' ', sizeof line - n);
+    line[sizeof line - 1] = '\n';
+    if (pwrite(config.report, line, sizeof line, 0) != sizeof line)
+        fprintf(stderr, "wgpt-fault: WGPT_FAULT_REPORT: %s\n", strerror(errno));
+}
+
+/* Whether this process may fire its faults, asked under `state` when the first one is due. The
+ * file belongs to the process that creates it; every fault of that process fires, and none of a
+ * process that finds the file there. */
+static bool may_fire(void)
+{
+    static enum { OPEN, OURS, SPENT } once;
+    if (config.once && once == OPEN) {
+        int fd = open(config.once, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            fprintf(stderr, "wgpt-fault: WGPT_FAULT_ONCE: %s: %s\n", config.once, strerror(errno));
+        once = fd < 0 ? SPENT : OURS;
+        if (fd >= 0)
+            close(fd);
+    }
+    return !config.once || once == OURS;
+}
+
+static bool bad(const char *name, const char *value, const char *why)
+{
+    fprintf(stderr, "wgpt-fault: WGPT_FAULT_%s=%s: %s\n", name, value, why);
+    return false;
+}
+
+/* A number above 0, with a `+` behind it where `plus` is given. */
+static bool number(const char *text, uint64_t *value, bool *plus)
+{
+    char *end;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    if (plus && (*plus = *end == '+'))
+        end++;
+    return *text >= '0' && *text <= '9' && !*end && !errno && *value;
+}
+
+static bool open_report(const char *pattern)
+{
+    const char *pid = strstr(pattern, "%p");
+    char *path = NULL;
+    int flags = O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC;
+    if (pid && asprintf(&path, "%.*s%d%s", (int)(pid - pattern), pattern, (int)getpid(), pid + 2) < 0)
+        abort();
+    config.report = open(path ? path : pattern, flags, 0666);
+    free(path);
+    return config.report >= 0 || bad("REPORT", pattern, strerror(errno));
+}
+
+/* One variable, its name without WGPT_FAULT_. */
+static bool set(const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        uint64_t *value;
+        bool *plus;
+    } numbers[] = {{"BINDING", &config.binding, NULL},
+                   {"CAP", &config.cap, NULL},
+                   {"HEAP", &config.heap, NULL},
+                   {"LOSE_SUBMIT", &config.lose_submit, NULL},
+                   {"LOSE_WAIT", &config.lose_wait, NULL},
+                   {"REFUSE", &config.refuse, &config.refuse_rest}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(name, numbers[i].name))
+            return number(value, numbers[i].value, numbers[i].plus) ||
+                   bad(name, value, numbers[i].plus ? "write a whole number above 0, N or N+"
+                                                    : "write a whole number above 0");
+    if (!strcmp(name, "REPORT"))
+        return open_report(value);
+    if (!strcmp(name, "DRIVER")) {
+        config.driver = value;
+        return *value || bad(name, value, "write a library's path");
+    }
+    if (!strcmp(name, "ONCE")) {
+        config.once = value;
+        char *copy = strdup(value), *folder = dirname(copy);
+        bool can = *value && !access(folder, W_OK | X_OK);
+        free(copy);
+        return can || bad(name, value, "no file can be created there");
+    }
+    if (!strcmp(name, "MEMORY")) {
+        config.device_only = !strcmp(value, "device");
+        bool known = config.device_only || !strcmp(value, "all");
+        return known || bad(name, value, "write all or device");
+    }
+    return bad(name, value, "no such variable");
+}
+
+/* Every variable of the prefix is looked at, so that a misspelt one is an error and not a test
+ * that passes because nothing was injected. */
+static bool configure(void)
+{
+    static const char prefix[] = "WGPT_FAULT_";
+    bool fine = true;
+    for (char **entry = environ; fine && *entry; entry++) {
+        const char *equals = strchr(*entry, '=');
+        if (!equals || strncmp(*entry, prefix, sizeof prefix - 1))
+            continue;
+        char *name = strndup(*entry + sizeof prefix - 1, equals - *entry - (sizeof prefix - 1));
+        fine = set(name, equals + 1);
+        free(name);
+    }
+    return fine;
+}
+
+/* The real driver. Its instance functions are kept once and not per instance: they take a handle
+ * which says where it belongs. One that the first instance did not have, a later one may. */
+static struct {
+    negotiate negotiate;
+    get_proc instance, physical;
+    INSTANCE_FUNCTIONS(FIELD)
+    bool ready;
+} real;
+
+static void start(void)
+{
+    /* The loader may unload a driver between two instances. That would set the counters back and
+     * forget which faults have fired, so this library stays. */
+    Dl_info self;
+    if (dladdr((void *)vk_icdGetInstanceProcAddr, &self))
+        dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    if (!configure())
+        return;
+    void *lib = dlopen(config.driver, RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        bad("DRIVER", config.driver, dlerror());
+        return;
+    }
+    real.negotiate = (negotiate)dlsym(lib, "vk_icdNegotiateLoaderICDInterfaceVersion");
+    real.instance = (get_proc)dlsym(lib, "vk_icdGetInstanceProcAddr");
+    real.physical = (get_proc)dlsym(lib, "vk_icdGetPhysicalDeviceProcAddr");
+    real.ready = real.negotiate && real.instance && real.instance != vk_icdGetInstanceProcAddr;
+    if (!real.ready)
+        bad("DRIVER", config.driver, "not a Vulkan driver that this one can wrap");
+    report();
+}
+
+static bool started(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    return real.ready;
+}
+
+/* ---- Handles --------------------------------------------------------------------------------- */
+
+/* Devices are few and their records are never freed: then no thread can meet a record that another
+ * is just freeing, and memory that a destroyed device left behind still has its owner. A handle
+ * that the driver gives out again replaces the old entry. */
+struct device {
+    DEVICE_FUNCTIONS(FIELD)
+    VkDevice handle;
+    VkPhysicalDevice physical;
+    VkPhysicalDeviceMemoryProperties memory;
+    pthread_mutex_t queues;
+    atomic_bool lost;
+};
+
+enum kind { DEVICE, QUEUE, MEMORY };
+
+static struct object {
+    struct object *next;
+    enum kind kind;
+    uint64_t handle, size;
+    struct device *device;
+    uint32_t heap;
+} *objects[256];
+
+/* Where an object is linked in, or would be. Handles that are not dispatchable are only unique
+ * within their device. */
+static struct object **slot(enum kind kind, uint64_t handle, struct device *device)
+{
+    struct object **at = &objects[(handle >> 4 ^ handle >> 12) % 256];
+    while (*at && ((*at)->kind != kind || (*at)->handle != handle ||
+                   (kind == MEMORY && (*at)->device != device)))
+        at = &(*at)->next;
+    return at;
+}
+
+static struct object *put(enum kind kind, uint64_t handle, struct device *device)
+{
+    struct object **at = slot(kind, handle, device);
+    if (!*at && !(*at = calloc(1, sizeof **at)))
+        abort();
+    (*at)->kind = kind;
+    (*at)->handle = handle;
+    (*at)->device = device;
+    return *at;
+}
+
+static void remember(enum kind kind, const void *handle, struct device *device)
+{
+    pthread_mutex_lock(&state);
+    put(kind, (uintptr_t)handle, device);
+    pthread_mutex_unlock(&state);
+}
+
+static struct device *device_of(enum kind kind, const void *handle)
+{
+    pthread_mutex_lock(&state);
+    struct object *found = *slot(kind, (uintptr_t)handle, NULL);
+    struct device *device = found ? found->device : NULL;
+    pthread_mutex_unlock(&state);
+    if (!device) {
+        fprintf(stderr, "wgpt-fault: a %s that this driver never gave out\n",
+                kind == QUEUE ? "queue" : "device");
+        abort();
+    }
+    return device;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static bool counts(const VkPhysicalDeviceMemoryProperties *memory, uint32_t heap)
+{
+    return !config.device_only ||
+           memory->memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+}
+
+/* The lock is held over the driver's call, here and below: two threads cannot both pass under the
+ * cap, and a handle that was freed cannot come back before its entry is gone. */
+static VkResult fault_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
+                                     const VkAllocationCallbacks *callbacks, VkDeviceMemory *out)
+{
+    struct device *d = device_of(DEVICE, handle);
+    uint32_t heap = d->memory.memoryTypes[info->memoryTypeIndex].heapIndex;
+    uint64_t size = info->allocationSize;
+    bool counted = counts(&d->memory, heap);
+    VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    pthread_mutex_lock(&state);
+    uint64_t nth = count.allocations += counted;
+    bool due = counted && config.refuse &&
+               (config.refuse_rest ? nth >= config.refuse : nth == config.refuse);
+    bool over = counted && (size > config.cap || count.bytes > config.cap - size);
+    if (over || (due && may_fire())) {
+        count.refused++;
+    } else if ((result = d->AllocateMemory(handle, info, callbacks, out)) == VK_SUCCESS) {
+        struct object *object = put(MEMORY, (uint64_t)*out, d);
+        object->size = size;
+        object->heap = heap;
+        count.bytes += counted ? size : 0;
+        count.peak_bytes = count.bytes > count.peak_bytes ? count.bytes : count.peak_bytes;
+    } else {
+        count.failed += counted;
+    }
+    report();
+    pthread_mutex_unlock(&state);
+    return result;
+}
+
+static void fault_FreeMemory(VkDevice handle, VkDeviceMemory memory,
+                             const VkAllocationCallbacks *callbacks)
+{
+    struct device *d = device_of(DEVICE, handle);
+    pthread_mutex_lock(&state);
+    struct object **at = slot(MEMORY, (uint64_t)memory, d), *gone = *at;
+    if (gone && counts(&d->memory, gone->heap)) {
+        count.frees++;
+        count.bytes -= gone->size;
+    }
+    if (gone)
+        *at = gone->next;
+    free(gone);
+    d->FreeMemory(handle, memory, callbacks);
+    report();
+    pthread_mutex_unlock(&state);
+}
+
+/* ---- Submits and waits ----------------------------------------------------------------------- */
+
+/* Counts a call and says whether its device is lost, by this very call or before. `fatal` is the
+ * call that loses the device; calls are counted over all devices, so it comes once in a process.
+ *
+ * The real driver is still computing when the loss is due, and a program may free everything that
+ * a lost device held. So what was submitted is run to its end first, and the loss is told only
+ * then, to all threads. (A submit that waits for a semaphore which only a later call would signal
+ * would hang here.) */
+static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal)
+{
+    pthread_mutex_lock(&state);
+    bool fire = ++*calls == fatal && !d->lost && may_fire();
+    report();
+    pthread_mutex_unlock(&state);
+    if (fire) {
+        d->DeviceWaitIdle(d->handle);
+        pthread_mutex_lock(&state);
+        d->lost = true;
+        count.lost++;
+        report();
+        pthread_mutex_unlock(&state);
+    }
+    return d->lost;
+}
+
+/* A submit that meets a lost device never reaches the real driver. */
+#define SUBMIT(name, info, lost_now)                                                               \
+    static VkResult fault_##name(VkQueue queue, uint32_t n, const info *infos, VkFence fence)      \
+    {                                                                                              \
+        struct device *d = device_of(QUEUE, queue);                                                \
+        pthread_mutex_lock(&d->queues);                                                            \
+        VkResult result =                                                                          \
+            (lost_now) ? VK_ERROR_DEVICE_LOST : d->name(queue, n, infos, fence);                   \
+        pthread_mutex_unlock(&d->queues);                                                          \
+        return result;                                                                             \
+    }
+#define LOST_AT_SUBMIT lost_at(d, &count.submits, config.lose_submit)
+SUBMIT(QueueSubmit, VkSubmitInfo, LOST_AT_SUBMIT)
+SUBMIT(QueueSubmit2, VkSubmitInfo2, LOST_AT_SUBMIT)
+SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
+
+/* A wait holds no lock once it waits: a submit of another thread may be what ends it. */
+static bool lost_at_wait(struct device *d)
+{
+    pthread_mutex_lock(&d->queues);
+    bool lost = lost_at(d, &count.waits, config.lose_wait);
+    pthread_mutex_unlock(&d->queues);
+    return lost;
+}
+
+#define UNLESS(lost_now, name, kind, handle, parameters, arguments)                                \
+    static VkResult fault_##name parameters                                                        \
+    {                                                                                              \
+        struct device *d = device_of(kind, handle);                                                \
+        return (lost_now) ? VK_ERROR_DEVICE_LOST : d->name arguments;                              \
+    }
+UNLESS(lost_at_wait(d), QueueWaitIdle, QUEUE, queue, (VkQueue queue), (queue))
+UNLESS(lost_at_wait(d), DeviceWaitIdle, DEVICE, device, (VkDevice device), (device))
+UNLESS(lost_at_wait(d), WaitForFences, DEVICE, device,
+       (VkDevice device, uint32_t n, const VkFence *fences, VkBool32 all, uint64_t timeout),
+       (device, n, fences, all, timeout))
+UNLESS(lost_at_wait(d), WaitSemaphores, DEVICE, device,
+       (VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout),
+       (device, info, timeout))
+/* Looking is not waiting: these two are not counted, but they tell of a loss. */
+UNLESS(d->lost, GetFenceStatus, DEVICE, device, (VkDevice device, VkFence fence), (device, fence))
+UNLESS(d->lost, GetSemaphoreCounterValue, DEVICE, device,
+       (VkDevice device, VkSemaphore semaphore, uint64_t *value), (device, semaphore, value))
+
+/* ---- What the driver says of itself ---------------------------------------------------------- */
+
+static void narrow_heaps(VkPhysicalDeviceMemoryProperties *memory)
+{
+    for (uint32_t i = 0; i < memory->memoryHeapCount; i++)
+        memory->memoryHeaps[i].size = MIN(memory->memoryHeaps[i].size, config.heap);
+}
+
+static void fault_GetPhysicalDeviceProperties(VkPhysicalDevice physical,
+                                              VkPhysicalDeviceProperties *out)
+{
+    real.GetPhysicalDeviceProperties(physical, out);
+    out->limits.maxStorageBufferRange = MIN(out->limits.maxStorageBufferRange, config.binding);
+}
+
+static void fault_GetPhysicalDeviceProperties2(VkPhysicalDevice physical,
+                                               VkPhysicalDeviceProperties2 *out)
+{
+    real.GetPhysicalDeviceProperties2(physical, out);
+    uint32_t *range = &out->properties.limits.maxStorageBufferRange;
+    *range = MIN(*range, config.binding);
+    for (VkBaseOutStructure *s = (VkBaseOutStructure *)out; s; s = s->pNext) {
+        uint64_t *largest = NULL; /* no allocation is larger than its heap */
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)
+            largest = &((VkPhysicalDeviceMaintenance3Properties *)s)->maxMemoryAllocationSize;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES)
+            largest = &((VkPhysicalDeviceVulkan11Properties *)s)->maxMemoryAllocationSize;
+        if (largest)
+            *largest = MIN(*largest, config.heap);
+    }
+}
+
+static void fault_GetPhysicalDeviceMemoryProperties(VkPhysicalDevice physical,
+                                                    VkPhysicalDeviceMemoryProperties *out)
+{
+    real.GetPhysicalDeviceMemoryProperties(physical, out);
+    narrow_heaps(out);
+}
+
+/* Whether the budget is told from the cap and the count, and not by the real driver. */
+static bool own_budget(void)
+{
+    return config.cap != UINT64_MAX || config.heap != UINT64_MAX;
+}
+
+static uint64_t used(VkPhysicalDevice physical, uint32_t heap)
+{
+    uint64_t sum = 0;
+    pthread_mutex_lock(&state);
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+        for (struct object *o = objects[i]; o; o = o->next)
+            if (o->kind == MEMORY && o->heap == heap && o->device->physical == physical)
+                sum += o->size;
+    pthread_mutex_unlock(&state);
+    return sum;
+}
+
+static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
+                                                     VkPhysicalDeviceMemoryProperties2 *out)
+{
+    VkPhysicalDeviceMemoryProperties *memory = &out->memoryProperties;
+    real.GetPhysicalDeviceMemoryProperties2(physical, out);
+    narrow_heaps(memory);
+    for (VkBaseOutStructure *s = (VkBaseOutStructure *)out; s && own_budget(); s = s->pNext) {
+        VkPhysicalDeviceMemoryBudgetPropertiesEXT *b = (void *)s;
+        if (s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT)
+            continue;
+        for (uint32_t i = 0; i < VK_MAX_MEMORY_HEAPS; i++) {
+            uint64_t size = i < memory->memoryHeapCount ? memory->memoryHeaps[i].size : 0;
+            b->heapBudget[i] = counts(memory, i) ? MIN(size, config.cap) : size;
+            b->heapUsage[i] = used(physical, i);
+        }
+    }
+}
+
+/* The real driver's extensions and, where this file tells the budget, the extension by which a
+ * program learns that it can ask: lavapipe does not have it. Says whether it had to be added. */
+static bool extensions(VkPhysicalDevice physical, VkExtensionProperties **list, uint32_t *n)
+{
+    real.EnumerateDeviceExtensionProperties(physical, NULL, n, NULL);
+    if (!(*list = calloc(*n + 1, sizeof **list)))
+        abort();
+    real.EnumerateDeviceExtensionProperties(physical, NULL, n, *list);
+    bool add = own_budget();
+    for (uint32_t i = 0; i < *n; i++)
+        add &= !!strcmp((*list)[i].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    if (add) {
+        strcpy((*list)[*n].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+        (*list)[(*n)++].specVersion = VK_EXT_MEMORY_BUDGET_SPEC_VERSION;
+    }
+    return add;
+}
+
+static VkResult fault_EnumerateDeviceExtensionProperties(VkPhysicalDevice physical,
+                                                         const char *layer, uint32_t *n,
+                                                         VkExtensionProperties *out)
+{
+    VkExtensionProperties *list;
+    uint32_t have;
+    (void)layer; /* drivers have none */
+    extensions(physical, &list, &have);
+    *n = out ? MIN(have, *n) : have;
+    if (out)
+        memcpy(out, list, *n * sizeof *out);
+    free(list);
+    return *n < have ? VK_INCOMPLETE : VK_SUCCESS;
+}
+
+/* ---- Where handles and addresses are handed out ---------------------------------------------- */
+
+static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
+                                     const VkAllocationCallbacks *callbacks, VkInstance *out)
+{
+    PFN_vkCreateInstance create = (PFN_vkCreateInstance)real.instance(NULL, "vkCreateInstance");
+    VkResult result = create(info, callbacks, out);
+    if (result != VK_SUCCESS)
+        return result;
+    pthread_mutex_lock(&state);
+#define LOOK_UP_INSTANCE(name) LOOK_UP(real.instance, *out, real.name, name)
+    INSTANCE_FUNCTIONS(LOOK_UP_INSTANCE)
+    pthread_mutex_unlock(&state);
+    return VK_SUCCESS;
+}
+
+static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *asked,
+                                   const VkAllocationCallbacks *callbacks, VkDevice *out)
+{
+    VkDeviceCreateInfo info = *asked;
+    VkExtensionProperties *list;
+    uint32_t n;
+    const char **names = calloc(asked->enabledExtensionCount + 1, sizeof *names);
+    struct device *d = calloc(1, sizeof *d);
+    if (!names || !d)
+        abort();
+    /* The real driver must not hear of an extension that it does not have. */
+    bool hide = extensions(physical, &list, &n);
+    info.ppEnabledExtensionNames = names;
+    info.enabledExtensionCount = 0;
+    for (uint32_t i = 0; i < asked->enabledExtensionCount; i++) {
+        const char *name = asked->ppEnabledExtensionNames[i];
+        if (!hide || strcmp(name, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME))
+            names[info.enabledExtensionCount++] = name;
+    }
+    VkResult result = real.CreateDevice(physical, &info, callbacks, out);
+    free(list);
+    free(names);
+    if (result != VK_SUCCESS) {
+        free(d);
+        return result;
+    }
+#define LOOK_UP_DEVICE(name) LOOK_UP(real.GetDeviceProcAddr, *out, d->name, name)
+    DEVICE_FUNCTIONS(LOOK_UP_DEVICE)
+    d->handle = *out;
+    d->physical = physical;
+    real.GetPhysicalDeviceMemoryProperties(physical, &d->memory);
+    pthread_mutex_init(&d->queues, NULL);
+    remember(DEVICE, *out, d);
+    return VK_SUCCESS;
+}
+
+static void fault_GetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue *out)
+{
+    struct device *d = device_of(DEVICE, device);
+    d->GetDeviceQueue(device, family, index, out);
+    remember(QUEUE, *out, d);
+}
+
+static void fault_GetDeviceQueue2(VkDevice device, const VkDeviceQueueInfo2 *info, VkQueue *out)
+{
+    struct device *d = device_of(DEVICE, device);
+    d->GetDeviceQueue2(device, info, out);
+    remember(QUEUE, *out, d);
+}
+
+/* This file's function in place of the real driver's. What that one lacks, this one lacks. */
+static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name);
+
+static PFN_vkVoidFunction fault_GetDeviceProcAddr(VkDevice device, const char *name)
+{
+    return replace(real.GetDeviceProcAddr(device, name), name);
+}
+
+static PFN_vkVoidFunction fault_GetInstanceProcAddr(VkInstance instance, const char *name)
+{
+    return vk_icdGetInstanceProcAddr(instance, name);
+}
+
+static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
+{
+#define ENTRY(name) {"vk" #name, (PFN_vkVoidFunction)fault_##name},
+    static const struct {
+        const char *name;
+        PFN_vkVoidFunction function;
+    } table[] = {
+        INSTANCE_FUNCTIONS(ENTRY) DEVICE_FUNCTIONS(ENTRY)
+        ENTRY(CreateInstance) ENTRY(GetInstanceProcAddr)
+        /* Newer loaders ask for these here, too. */
+        {"vk_icdGetInstanceProcAddr", (PFN_vkVoidFunction)vk_icdGetInstanceProcAddr},
+        {"vk_icdGetPhysicalDeviceProcAddr", (PFN_vkVoidFunction)vk_icdGetPhysicalDeviceProcAddr},
+        {"vk_icdNegotiateLoaderICDInterfaceVersion",
+         (PFN_vkVoidFunction)vk_icdNegotiateLoaderICDInterfaceVersion},
+    };
+    for (size_t i = 0; function && i < sizeof table / sizeof *table; i++) {
+        size_t length = strlen(table[i].name);
+        if (!strncmp(name, table[i].name, length) &&
+            (!name[length] || !strcmp(name + length, "KHR")))
+            return table[i].function;
+    }
+    return function;
+}
+
+/* The loader drops a driver that has no vkCreateInstance. Some loaders look only at that and not
+ * at the result of the negotiation, so a driver that could not start has no functions at all. */
+PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance instance, const char *name)
+{
+    return started() ? replace(real.instance(instance, name), name) : NULL;
+}
+
+PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance instance, const char *name)
+{
+    return started() && real.physical ? replace(real.physical(instance, name), name) : NULL;
+}
+
+/* The real driver decides, up to the newest version that was known when this was written. */
+VkResult vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *version)
+{
+    if (!started())
+        return VK_ERROR_INITIALIZATION_FAILED;
+    *version = MIN(*version, 7);
+    return real.negotiate(version);
+}
