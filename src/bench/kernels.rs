@@ -156,45 +156,59 @@ fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(ids, [count]), device)
 }
 
-type Embedding = (Arc<[u32]>, Tensor<2>, Tensor<2>, Tensor<1, Int>);
-
-/// Ids, both embeddings and the ids once more, for burn.
-fn embedding(bench: &Bench, s: &Sizes) -> Embedding {
-    let tokens = ids(s.norm_rows, s.vocab);
-    let indices = indices(&tokens, &bench.device.clone().autodiff());
-    (tokens, bench.leaf([s.vocab, s.c]), bench.leaf([s.norm_rows, s.c]), indices)
-}
-
-fn stock_embed((_, wte, wpe, indices): &Embedding) -> Tensor<2> {
-    let tokens = module::embedding(wte.clone(), indices.clone().unsqueeze());
-    tokens.squeeze_dim::<2>(0) + wpe.clone()
-}
-
 fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let all = embedding(bench, s);
-    let (tokens, wte, wpe, _) = &all;
+    let tokens = ids(s.norm_rows, s.vocab);
+    let indices = indices(&tokens, bench.device);
+    let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([s.norm_rows, s.c]));
     let work = Work {
         size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
         bytes: 12 * s.norm_rows * s.c,
         operations: s.norm_rows * s.c,
     };
     let mode = bench.options.mode;
-    let ours = || ops::embed(wte.clone(), wpe.clone(), tokens.clone(), s.norm_rows, mode);
-    bench.forward("embed", work, ours, || stock_embed(&all))
+    bench.forward(
+        "embed",
+        work,
+        || ops::embed(wte.clone(), wpe.clone(), tokens.clone(), s.norm_rows, mode),
+        || {
+            let y = module::embedding(wte.clone(), indices.clone().unsqueeze());
+            y.squeeze_dim::<2>(0) + wpe.clone()
+        },
+    )
 }
 
+/// As in training, the output head has left its gradient of the same weights before.
 fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let all = embedding(bench, s);
-    let (tokens, wte, wpe, _) = &all;
+    let tokens = ids(s.norm_rows, s.vocab);
+    let dy = bench.random([s.norm_rows, s.c]);
+    let head = || bench.random([s.vocab, s.c]);
+    let mode = bench.options.mode;
+    let ours = |head| {
+        drop(ops::embed_gradients(dy.clone(), head, tokens.clone(), s.norm_rows, mode));
+    };
+    let leaf = bench.leaf([s.vocab, s.c]);
+    let indices = indices(&tokens, &bench.device.clone().autodiff());
+    // What burn's autodiff does for tied weights: a gradient of the embedding, added to the head's.
+    let embedded = || {
+        let y = module::embedding(leaf.clone(), indices.clone().unsqueeze::<2>());
+        let y = y.squeeze_dim::<2>(0) * Tensor::from_inner(dy.clone());
+        (y, head())
+    };
+    let stock = |(y, head): (Tensor<2>, Tensor<2>)| {
+        let sum = leaf.grad(&y.backward()).map(|grad| grad + head);
+        drop(sum);
+    };
     let work = Work {
         size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
-        // The gradient of every token is written, those that occur are read.
-        bytes: 4 * s.c * (4 * s.norm_rows + s.vocab),
+        bytes: 20 * s.norm_rows * s.c,
         operations: s.norm_rows * s.c,
     };
-    let mode = bench.options.mode;
-    let ours = || ops::embed(wte.clone(), wpe.clone(), tokens.clone(), s.norm_rows, mode);
-    bench.backward("embed backward", work, ours, || stock_embed(&all))
+    bench.row(
+        "embed backward",
+        work,
+        || best(bench.device, head, ours),
+        || best(bench.device, embedded, stock),
+    )
 }
 
 fn stock_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>) -> Tensor<2> {

@@ -65,6 +65,22 @@ pub fn embed(
     ))
 }
 
+/// The gradients of both embeddings from `dy` `[n, c]`: of the tokens added to `into` `[vocab, c]`,
+/// of the positions `[time, c]`. What the backward pass does, for measuring it alone.
+pub(crate) fn embed_gradients(
+    dy: Tensor<2>,
+    into: Tensor<2>,
+    tokens: Arc<[u32]>,
+    time: usize,
+    mode: OpsMode,
+) -> [Tensor<2>; 2] {
+    let [vocab, _] = into.dims();
+    let into = Optional::Some(into.into_dispatch());
+    let (dwte, dwpe) =
+        Dispatch::embed_backward(dy.into_dispatch(), into, tokens, time, vocab, time, mode);
+    [dwte, dwpe].map(Tensor::from_dispatch)
+}
+
 #[cfg(all(feature = "cuda", not(feature = "wgpu")))]
 impl Embed for burn_cubecl::CubeBackend {}
 

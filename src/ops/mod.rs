@@ -30,6 +30,7 @@ pub use adamw::{AdamW, GradientNorm, Moments, adamw, gradient_norm};
 pub use attention::{AttentionShape, attention};
 pub use dropout::{Dropout, dropout};
 pub use embed::embed;
+pub(crate) use embed::embed_gradients;
 pub use layer_norm::layer_norm;
 pub use linear::{Activation, linear};
 pub use linear_cross_entropy::{CrossEntropy, linear_cross_entropy};

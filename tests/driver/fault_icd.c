@@ -122,12 +122,11 @@ static bool number(const char *text, uint64_t *value, bool *plus)
 
 static bool open_report(const char *pattern)
 {
-    const char *pid = strstr(pattern, "%p");
+    const char *at = strstr(pattern, "%p");
     char *path = NULL;
-    int flags = O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC;
-    if (pid && asprintf(&path, "%.*s%d%s", (int)(pid - pattern), pattern, (int)getpid(), pid + 2) < 0)
+    if (at && asprintf(&path, "%.*s%d%s", (int)(at - pattern), pattern, getpid(), at + 2) < 0)
         abort();
-    config.report = open(path ? path : pattern, flags, 0666);
+    config.report = open(at ? path : pattern, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
     free(path);
     return config.report >= 0 || bad("REPORT", pattern, strerror(errno));
 }
@@ -157,7 +156,7 @@ static bool set(const char *name, const char *value)
         return *value || bad(name, value, "write a library's path");
     }
     if (!strcmp(name, "ONCE")) {
-        config.once = value;
+        config.once = strdup(value); /* used late: the program may change its environment */
         char *copy = strdup(value), *folder = dirname(copy);
         bool can = *value && !access(folder, W_OK | X_OK);
         free(copy);
