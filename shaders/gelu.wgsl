@@ -1,4 +1,4 @@
-// GELU and its derivative, element by element; ERF chooses between the exact form and the tanh form
+// GELU, which keeps zeros, and its derivative; ERF chooses between the exact form and the tanh form
 // of OpenAI's GPT-2 (Hendrycks and Gimpel 2016, arXiv:1606.08415).
 
 const TANH_SCALE = 0.7978845608;  // sqrt(2 / pi)
@@ -6,7 +6,7 @@ const TANH_CUBIC = 0.044715;
 const NORMAL_PEAK = 0.3989422804; // 1 / sqrt(2 pi)
 
 // The error function to 1.5e-7 (Abramowitz and Stegun 7.1.26), given exp(-x^2).
-fn erf(x: pack, exp_minus_square: pack) -> pack {
+fn erf(x: vec4<f32>, exp_minus_square: vec4<f32>) -> vec4<f32> {
     let t = 1.0 / (1.0 + 0.3275911 * abs(x));
     var poly = 1.061405429 * t - 1.453152027;
     poly = poly * t + 1.421413741;
@@ -17,12 +17,12 @@ fn erf(x: pack, exp_minus_square: pack) -> pack {
 
 // exp(-2 u) of the tanh form, u bounded where the logistic function of 2 u is 0 or 1 in f32: some
 // drivers' exp overflows to what is no number.
-fn exp_minus_2u(x: pack) -> pack {
+fn exp_minus_2u(x: vec4<f32>) -> vec4<f32> {
     let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * x * x);
-    return exp(clamp(-2.0 * u, pack(-80.0), pack(80.0)));
+    return exp(clamp(-2.0 * u, vec4<f32>(-80.0), vec4<f32>(80.0)));
 }
 
-fn gelu(x: pack) -> pack {
+fn gelu(x: vec4<f32>) -> vec4<f32> {
     if (ERF) {
         let e = exp(-0.5 * x * x);
         return 0.5 * x * (1.0 + erf(x * 0.7071067812, e));
@@ -31,7 +31,7 @@ fn gelu(x: pack) -> pack {
     return x / (1.0 + exp_minus_2u(x));
 }
 
-fn gelu_derivative(x: pack) -> pack {
+fn gelu_derivative(x: vec4<f32>) -> vec4<f32> {
     if (ERF) {
         let e = exp(-0.5 * x * x);
         return 0.5 * (1.0 + erf(x * 0.7071067812, e)) + x * NORMAL_PEAK * e;

@@ -1,6 +1,7 @@
 // What the two gemm kernels have in common: out = a b with its epilogue, out [m, n]. a is [m, k], or
 // [k, m] where A_TRANSPOSED; b is [k, n], or [n, k] where B_TRANSPOSED. All is done in blocks of
-// 4 x 4, which are zero outside of the matrices. Needs gelu.wgsl.
+// 4 x 4, which are zero outside of the matrices. Where ACTIVATED, a is what GELU is applied to: it
+// is computed again at each load, so that nobody has to keep its result. Needs gelu.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<pack>;
 @group(0) @binding(1) var<storage, read_write> b: array<pack>;
@@ -9,7 +10,7 @@
 @group(0) @binding(3) var<storage, read_write> bias: array<pack>;
 // [m, n]: added to the result.
 @group(0) @binding(4) var<storage, read_write> residual: array<pack>;
-// [m, n]: what GELU is applied to, kept for its derivative.
+// [m, n]: what GELU was applied to; the result is multiplied with its derivative there.
 @group(0) @binding(5) var<storage, read_write> pre: array<pack>;
 
 struct Params {
@@ -26,8 +27,16 @@ struct Params {
 }
 @group(0) @binding(6) var<uniform> p: Params;
 
-// Four elements of a line of a matrix [lines, width] in memory.
 fn a4(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
+    let v = a_stored(line, column, lines, width);
+    if (ACTIVATED) {
+        return gelu(v);
+    }
+    return v;
+}
+
+// Four elements of a line of a matrix [lines, width] in memory.
+fn a_stored(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
     if (line >= lines || column >= width) {
         return vec4<f32>();
     }
@@ -105,9 +114,8 @@ fn finish(row: u32, column: u32, product: mat4x4<f32>) {
                 if (BIAS) {
                     value += bias[(column + j) / VEC];
                 }
-                if (GELU) {
-                    pre[at] = value;
-                    value = gelu(value);
+                if (DERIVATIVE) {
+                    value *= part(gelu_derivative(widen(pre[at])), 0u);
                 }
                 if (RESIDUAL) {
                     value += residual[at];

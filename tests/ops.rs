@@ -157,11 +157,11 @@ impl Case {
                 scaled + if beta { inputs[2][i] } else { 0.0 }
             }),
             Op::Linear { inner, bias, residual, activation } => matrix(n, c, |r, o| {
-                let product: f64 =
-                    (0..inner).map(|k| x[r * inner + k] * inputs[1][k * c + o]).sum();
-                let pre = product + if bias { inputs[2][o] } else { 0.0 };
+                let activated = |k: usize| activate(x[r * inner + k], activation);
+                let product: f64 = (0..inner).map(|k| activated(k) * inputs[1][k * c + o]).sum();
+                let bias = if bias { inputs[2][o] } else { 0.0 };
                 let residual = if residual { inputs[inputs.len() - 1][r * c + o] } else { 0.0 };
-                activate(pre, activation) + residual
+                product + bias + residual
             }),
             Op::Attention { heads, .. } => {
                 let size = c / heads;

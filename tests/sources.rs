@@ -33,6 +33,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("data", Layer::Core),
     ("model", Layer::Core),
     ("train", Layer::Core),
+    ("bench", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),
     ("cli", Layer::Front),

@@ -37,7 +37,7 @@ const SLOW: Sizes = Sizes {
     rows: 768,
     c: 384,
     attention: [1, 512, 8],
-    loss: [512, 128],
+    loss: [512, 64],
     norm_rows: 2048,
     vocab: 4096,
     weights: 4 << 20,
@@ -291,35 +291,44 @@ fn linear_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     )
 }
 
-fn gelu(s: &Sizes) -> Work {
-    let [m, _, n] = wide(s);
-    let once = product(wide(s));
-    Work { bytes: once.bytes + 4 * m * n, ..once }
+/// The layer after the activation: `[rows, 4c]` to `[rows, c]`.
+fn narrow(s: &Sizes) -> [usize; 3] {
+    [s.rows, 4 * s.c, s.c]
+}
+
+fn stock_projection(x: Tensor<2>, w: Tensor<2>, b: Tensor<1>, residual: Tensor<2>) -> Tensor<2> {
+    activation::gelu_approximate(x).matmul(w) + b.unsqueeze() + residual
 }
 
 fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = wide(s);
+    let [m, k, n] = narrow(s);
     let (x, w, b) = (bench.random([m, k]), bench.random([k, n]), bench.random([n]));
+    let residual = bench.random([m, n]);
+    let once = product([m, k, n]);
+    let work = Work { bytes: once.bytes + 4 * m * n, ..once };
     let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
+    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
     bench.forward(
-        "gemm + bias + gelu",
-        gelu(s),
-        || ops::linear(x.clone(), w.clone(), Some(b.clone()), None, form, mode),
-        || activation::gelu_approximate(x.clone().matmul(w.clone()) + b.clone().unsqueeze()),
+        "gelu + gemm + bias + residual",
+        work,
+        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
+        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
     )
 }
 
 fn gelu_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = wide(s);
+    let [m, k, n] = narrow(s);
     let (x, w, b) = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]));
-    let once = gelu(s);
-    let work = Work { bytes: 2 * once.bytes + 12 * m * n, operations: 2 * once.operations, ..once };
+    let residual = bench.leaf([m, n]);
+    let once = product([m, k, n]);
+    let work = Work { bytes: 2 * once.bytes + 4 * m * k, operations: 2 * once.operations, ..once };
     let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
+    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
     bench.backward(
-        "gemm + bias + gelu backward",
+        "gelu + gemm + bias + residual backward",
         work,
-        || ops::linear(x.clone(), w.clone(), Some(b.clone()), None, form, mode),
-        || activation::gelu_approximate(x.clone().matmul(w.clone()) + b.clone().unsqueeze()),
+        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
+        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
     )
 }
 

@@ -6,6 +6,8 @@
 mod kernels;
 mod step;
 
+pub use step::TrainingStep;
+
 use std::time::Instant;
 
 use burn::tensor::Device;

@@ -17,7 +17,7 @@ use crate::train::{GradientSum, Optimizer};
 const GPT2_VOCABULARY: u32 = 50_257;
 
 /// A model with all that a training step needs, on tokens that mean nothing.
-struct Bench {
+pub struct TrainingStep {
     model: Option<Gpt>,
     optimizer: Optimizer,
     batch: MicroBatch,
@@ -27,9 +27,9 @@ struct Bench {
     step: u64,
 }
 
-impl Bench {
+impl TrainingStep {
     /// Puts the model that `config` describes on `device`.
-    fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
+    pub fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let architecture = Architecture::new(config, vocab);
         let plan = Plan::new(config, vocab);
@@ -62,13 +62,20 @@ impl Bench {
         }
     }
 
-    /// One update from one micro-batch; waits for nothing.
-    fn step(&mut self) {
-        let Some(model) = self.model.take() else { return };
-        let pass = Pass { mode: self.mode, dropout: self.dropout };
-        let loss = model.loss(&self.batch, self.loss, pass);
+    /// The gradients of one micro-batch; waits for nothing.
+    pub fn gradients(&self) -> GradientSum {
         let mut grads = GradientSum::default();
-        grads.add(&model, loss.backward());
+        if let Some(model) = &self.model {
+            let pass = Pass { mode: self.mode, dropout: self.dropout };
+            grads.add(model, model.loss(&self.batch, self.loss, pass).backward());
+        }
+        grads
+    }
+
+    /// One update from one micro-batch; waits for nothing.
+    pub fn step(&mut self) {
+        let grads = self.gradients();
+        let Some(model) = self.model.take() else { return };
         self.step += 1;
         let (model, _norm) = self.optimizer.update(model, grads, self.step, 1e-4);
         self.model = Some(model);
@@ -81,7 +88,7 @@ pub(super) fn measure(
     mode: OpsMode,
     peaks: Option<Peaks>,
 ) -> Result<StepRow, DeviceError> {
-    let mut bench = Bench::new(device, config, mode);
+    let mut bench = TrainingStep::new(device, config, mode);
     gpu::wait(device)?;
     let start = Instant::now();
     bench.step();

@@ -86,7 +86,7 @@ fn show_peaks(peaks: Option<Peaks>, kernels: bool) {
     }
     if kernels {
         say!(
-            "\n{:<36} {:<32} {:>9} {:>8} {:>9} {:>5} {:>9} {:>6}",
+            "\n{:<39} {:<32} {:>9} {:>8} {:>9} {:>5} {:>9} {:>6}",
             "kernel",
             "size",
             "ms",
@@ -105,7 +105,7 @@ fn show_kernel(row: &KernelRow) {
         None => ("-".into(), "-".into()),
     };
     say!(
-        "{:<36} {:<32} {:>9.2} {:>8.2} {:>9.2} {:>5} {stock:>9} {ratio:>6}",
+        "{:<39} {:<32} {:>9.2} {:>8.2} {:>9.2} {:>5} {stock:>9} {ratio:>6}",
         row.name,
         row.size,
         row.ms,

@@ -179,7 +179,7 @@ fn the_largest_config_overflows_nothing() {
 #[test]
 fn large_vocabularies_are_padded_to_whole_tiles() {
     for (vocab, rows) in
-        [(65, 65), (4095, 4095), (4096, 4096), (4097, 4160), (50_257, 50_304), (u32::MAX, u32::MAX)]
+        [(65, 68), (4095, 4096), (4096, 4096), (4097, 4160), (50_257, 50_304), (u32::MAX, u32::MAX)]
     {
         assert_eq!(padded_vocab(vocab), rows);
     }

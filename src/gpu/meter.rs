@@ -16,11 +16,12 @@ pub struct Memory {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod pools {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
     use burn::backend::DispatchDevice;
     use burn_cubecl::CubeDevice;
     use burn_cubecl::cubecl::MemoryScope;
+    use burn_cubecl::cubecl::dry_run::DryRun;
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
 
     use super::{Device, Memory};
@@ -45,6 +46,31 @@ mod pools {
             // Refused only while a graph is recorded, which wgpt does not do.
             let _ = device.client().memory_cleanup();
         }
+    }
+
+    struct Peak {
+        device: Device,
+        in_use: AtomicU64,
+    }
+
+    impl LaunchObserver for Peak {
+        fn launched(&self, _kernel: &'static str) {
+            let in_use = memory(&self.device).map_or(0, |memory| memory.in_use);
+            self.in_use.fetch_max(in_use, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but taken
+    /// from the driver only for what is uploaded, and whatever is read back means nothing. Gives
+    /// what `work` gives and the most bytes that tensors on `device` took at a launch.
+    pub fn dry_run<R>(device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
+        let guard = DryRun::new();
+        let peak = Arc::new(Peak { device: device.clone(), in_use: AtomicU64::new(0) });
+        let observation = LaunchObservation::new(peak.clone());
+        let result = work();
+        drop(observation);
+        drop(guard);
+        (result, peak.in_use.load(Ordering::Relaxed))
     }
 
     #[derive(Default)]
@@ -80,8 +106,12 @@ mod pools {
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
         (work(), 0)
     }
+
+    pub fn dry_run<R>(_device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
+        (work(), 0)
+    }
 }
 
 #[cfg(feature = "wgpu")]
 pub(super) use pools::cube;
-pub use pools::{count_launches, memory, release_unused};
+pub use pools::{count_launches, dry_run, memory, release_unused};

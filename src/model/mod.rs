@@ -281,11 +281,12 @@ impl Gpt {
             let h = block.ln_1.forward(x.clone(), pass.mode);
             let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
             let h = ops::attention(qkv, shape, pass.mode);
-            x = block.attn.c_proj.add_to(x, h, time, site::attention_projection(index), pass);
+            let at = (time, site::attention_projection(index));
+            x = block.attn.c_proj.add_to(x, h, Activation::Identity, at, pass);
             let h = block.ln_2.forward(x.clone(), pass.mode);
+            let h = block.mlp.c_fc.forward(h, None, Activation::Identity, pass.mode);
             let gelu = Activation::Gelu(self.architecture.gelu);
-            let h = block.mlp.c_fc.forward(h, None, gelu, pass.mode);
-            x = block.mlp.c_proj.add_to(x, h, time, site::mlp_projection(index), pass);
+            x = block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass);
         }
         self.ln_f.forward(x, pass.mode)
     }
@@ -303,21 +304,21 @@ impl Conv1d {
         ops::linear(x, self.weight.val(), bias, residual, activation, mode)
     }
 
-    /// `residual + dropout(self(x))`.
+    /// `residual + dropout(self(activation(x)))`.
     fn add_to(
         &self,
         residual: Tensor<2>,
         x: Tensor<2>,
-        time: usize,
-        site: u32,
+        activation: Activation,
+        (time, site): (usize, u32),
         pass: Pass,
     ) -> Tensor<2> {
         match pass.dropout(site) {
             Some(dropout) => {
-                let y = self.forward(x, None, Activation::Identity, pass.mode);
+                let y = self.forward(x, None, activation, pass.mode);
                 ops::dropout(y, Some(residual), time, dropout, pass.mode)
             }
-            None => self.forward(x, Some(residual), Activation::Identity, pass.mode),
+            None => self.forward(x, Some(residual), activation, pass.mode),
         }
     }
 }

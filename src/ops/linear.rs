@@ -1,4 +1,9 @@
-//! The linear layer with its epilogue: bias, GELU and the residual stream.
+//! The linear layer with what is around it: the activation of its input, its bias, the residual
+//! stream.
+//!
+//! The activation belongs to the layer after it. That layer keeps its input for the gradient of its
+//! weight, and computes the activation again from it, so that of the two tensors of `4c` in a block
+//! only one is kept: a quarter of all activations less.
 
 use burn::backend::autodiff::{
     Autodiff,
@@ -13,7 +18,7 @@ use burn::tensor::Tensor;
 use super::{OpsMode, Optional, cpu, split};
 use crate::config::Gelu;
 
-/// What follows the product and the bias.
+/// What is done to a layer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// Nothing.
@@ -23,7 +28,16 @@ pub enum Activation {
     Gelu(Gelu),
 }
 
-/// `y = activation(x w + b) + residual`.
+impl Activation {
+    pub(super) fn form(self) -> Option<Gelu> {
+        match self {
+            Activation::Identity => None,
+            Activation::Gelu(form) => Some(form),
+        }
+    }
+}
+
+/// `y = activation(x) w + b + residual`.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
 pub trait Linear: Backend {
     /// The differentiable op: `x` `[n, in]`, `w` `[in, out]` (Hugging Face's Conv1D layout),
@@ -36,19 +50,6 @@ pub trait Linear: Backend {
         activation: Activation,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        Self::linear_forward(x, w, b, residual, activation, mode).0
-    }
-
-    /// Gives `y`, and the pre-activation `x w + b` where the activation needs it in the backward
-    /// pass.
-    fn linear_forward(
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        #[extension_type] b: Optional<Self>,
-        #[extension_type] residual: Optional<Self>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, Option<FloatTensor<Self>>) {
         let _ = mode;
         reference_forward::<Self>(x, w, b.into_option(), residual.into_option(), activation)
     }
@@ -59,17 +60,16 @@ pub trait Linear: Backend {
         dy: FloatTensor<Self>,
         x: FloatTensor<Self>,
         w: FloatTensor<Self>,
-        #[extension_type] pre: Optional<Self>,
         activation: Activation,
         bias: bool,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
         let _ = mode;
-        reference_backward::<Self>(dy, x, w, pre.into_option(), activation, bias)
+        reference_backward::<Self>(dy, x, w, activation, bias)
     }
 }
 
-/// A linear layer on `x` `[n, in]` with `w` `[in, out]`: `activation(x w + b) + residual`.
+/// A linear layer on `x` `[n, in]` with `w` `[in, out]`: `activation(x) w + b + residual`.
 pub fn linear(
     x: Tensor<2>,
     w: Tensor<2>,
@@ -92,48 +92,40 @@ pub fn linear(
 impl Linear for burn_cubecl::CubeBackend {}
 
 impl Linear for Flex {
-    fn linear_forward(
+    fn linear(
         x: FloatTensor<Self>,
         w: FloatTensor<Self>,
         b: Optional<Self>,
         residual: Optional<Self>,
         activation: Activation,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide => {
-                let product = Self::float_matmul(x, w);
-                cpu::linear::epilogue(product, b.into_option(), residual.into_option(), activation)
-            }
-            OpsMode::Reference => {
-                reference_forward::<Self>(x, w, b.into_option(), residual.into_option(), activation)
-            }
+    ) -> FloatTensor<Self> {
+        let (b, residual) = (b.into_option(), residual.into_option());
+        if mode == OpsMode::Reference {
+            return reference_forward::<Self>(x, w, b, residual, activation);
         }
+        let product = Self::float_matmul(cpu::linear::activate(x, activation), w);
+        cpu::linear::add(product, b, residual)
     }
 
     fn linear_backward(
         dy: FloatTensor<Self>,
         x: FloatTensor<Self>,
         w: FloatTensor<Self>,
-        pre: Optional<Self>,
         activation: Activation,
         bias: bool,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        let d = match (activation, pre.into_option(), mode) {
-            (Activation::Gelu(form), Some(pre), OpsMode::Auto | OpsMode::Wide) => {
-                cpu::linear::gelu_backward(dy, pre, form)
-            }
-            (Activation::Gelu(form), Some(pre), OpsMode::Reference) => {
-                Self::float_mul(dy, gelu_derivative::<Self>(pre, form))
-            }
-            _ => dy,
+        if mode == OpsMode::Reference {
+            return reference_backward::<Self>(dy, x, w, activation, bias);
+        }
+        let db = bias.then(|| cpu::linear::column_sums(&dy));
+        let h = cpu::linear::activate(x.clone(), activation);
+        let (dh, dw) = products::<Self>(dy, h, w);
+        let dx = match activation {
+            Activation::Identity => dh,
+            Activation::Gelu(form) => cpu::linear::gelu_backward(dh, x, form),
         };
-        let db = bias.then(|| match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::linear::column_sums(&d),
-            OpsMode::Reference => column_sums::<Self>(d.clone()),
-        });
-        let (dx, dw) = products::<Self>(d, x, w);
         (dx, dw, db)
     }
 }
@@ -145,7 +137,6 @@ struct LinearBackward;
 struct Saved<B: Backend> {
     x: FloatTensor<B>,
     w: FloatTensor<B>,
-    pre: Option<FloatTensor<B>>,
     activation: Activation,
     mode: OpsMode,
 }
@@ -159,22 +150,14 @@ impl<B: Linear> Backward<B, 4> for LinearBackward {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let saved = ops.state;
+        let Saved { x, w, activation, mode } = ops.state;
         let dy = grads.consume::<B>(&ops.node);
-        let [x, w, b, residual] = ops.parents;
-        if let Some(residual) = residual {
+        let [of_x, of_w, of_b, of_residual] = ops.parents;
+        if let Some(residual) = of_residual {
             grads.register::<B>(residual.id, dy.clone());
         }
-        let (dx, dw, db) = B::linear_backward(
-            dy,
-            saved.x,
-            saved.w,
-            saved.pre.into(),
-            saved.activation,
-            b.is_some(),
-            saved.mode,
-        );
-        for (parent, grad) in [(x, Some(dx)), (w, Some(dw)), (b, db)] {
+        let (dx, dw, db) = B::linear_backward(dy, x, w, activation, of_b.is_some(), mode);
+        for (parent, grad) in [(of_x, Some(dx)), (of_w, Some(dw)), (of_b, db)] {
             if let (Some(parent), Some(grad)) = (parent, grad) {
                 grads.register::<B>(parent.id, grad);
             }
@@ -196,12 +179,10 @@ impl<B: Linear, C: CheckpointStrategy> Linear for Autodiff<B, C> {
         let nodes = [x.node(), w.node(), b_node, residual_node];
         let x = x.into_primitive();
         let w = w.into_primitive();
-        let (y, pre) = B::linear_forward(x.clone(), w.clone(), b, residual, activation, mode);
+        // burn's own backends have a `linear` too.
+        let y = <B as Linear>::linear(x.clone(), w.clone(), b, residual, activation, mode);
         match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => {
-                let saved = Saved { x, w, pre, activation, mode };
-                prep.finish(saved, y)
-            }
+            OpsKind::Tracked(prep) => prep.finish(Saved { x, w, activation, mode }, y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
@@ -213,38 +194,40 @@ pub(super) fn reference_forward<B: Backend>(
     b: Option<FloatTensor<B>>,
     residual: Option<FloatTensor<B>>,
     activation: Activation,
-) -> (FloatTensor<B>, Option<FloatTensor<B>>) {
-    let mut y = B::float_matmul(x, w);
+) -> FloatTensor<B> {
+    let mut y = B::float_matmul(activate::<B>(x, activation), w);
     if let Some(b) = b {
         let out = super::shape::<B>(&b).num_elements();
         y = B::float_add(y, B::float_reshape(b, [1, out].into()));
     }
-    let mut pre = None;
-    if let Activation::Gelu(form) = activation {
-        pre = Some(y.clone());
-        y = gelu::<B>(y, form);
+    match residual {
+        Some(residual) => B::float_add(y, residual),
+        None => y,
     }
-    if let Some(residual) = residual {
-        y = B::float_add(y, residual);
-    }
-    (y, pre)
 }
 
 pub(super) fn reference_backward<B: Backend>(
     dy: FloatTensor<B>,
     x: FloatTensor<B>,
     w: FloatTensor<B>,
-    pre: Option<FloatTensor<B>>,
     activation: Activation,
     bias: bool,
 ) -> (FloatTensor<B>, FloatTensor<B>, Option<FloatTensor<B>>) {
-    let d = match (activation, pre) {
-        (Activation::Gelu(form), Some(pre)) => B::float_mul(dy, gelu_derivative::<B>(pre, form)),
-        _ => dy,
+    let db = bias.then(|| column_sums::<B>(dy.clone()));
+    let h = activate::<B>(x.clone(), activation);
+    let (dh, dw) = products::<B>(dy, h, w);
+    let dx = match activation {
+        Activation::Identity => dh,
+        Activation::Gelu(form) => B::float_mul(dh, gelu_derivative::<B>(x, form)),
     };
-    let db = bias.then(|| column_sums::<B>(d.clone()));
-    let (dx, dw) = products::<B>(d, x, w);
     (dx, dw, db)
+}
+
+fn activate<B: Backend>(x: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
+    match activation {
+        Activation::Identity => x,
+        Activation::Gelu(form) => gelu::<B>(x, form),
+    }
 }
 
 /// `dx = d w^T` and `dw = x^T d`.

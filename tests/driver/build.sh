@@ -1,16 +1,16 @@
 #!/bin/sh
 # Compiles the driver into a folder and writes the manifest that the Vulkan loader reads:
 #   build.sh OUT_DIR
-# CC names the compiler, WGPT_FAULT_DRIVER the driver to wrap.
+# CC names the compiler, FAULT_DRIVER the driver to wrap.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "${1:?write the folder to build into}"
 out=$(cd "$1" && pwd)
-driver=${WGPT_FAULT_DRIVER:-libvulkan_lvp.so}
+driver=${FAULT_DRIVER:-libvulkan_lvp.so}
 
 ${CC:-cc} -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC \
-    -o "$out/libwgpt_fault_icd.so" "$here/fault_icd.c" -ldl -pthread
+    -o "$out/libfault_icd.so" "$here/fault_icd.c" -ldl -pthread
 
 # The manifest states a version of Vulkan, and the loader believes it. So the real driver is asked.
 cat >"$out/version.c" <<'END'
@@ -41,6 +41,6 @@ rm "$out/version" "$out/version.c"
 cat >"$out/manifest.json" <<END
 {
     "file_format_version": "1.0.0",
-    "ICD": { "library_path": "$out/libwgpt_fault_icd.so", "api_version": "$version" }
+    "ICD": { "library_path": "$out/libfault_icd.so", "api_version": "$version" }
 }
 END

@@ -83,7 +83,7 @@ static void report(void)
     memset(line + n, ' ', sizeof line - n);
     line[sizeof line - 1] = '\n';
     if (pwrite(config.report, line, sizeof line, 0) != sizeof line)
-        fprintf(stderr, "wgpt-fault: WGPT_FAULT_REPORT: %s\n", strerror(errno));
+        fprintf(stderr, "wgpt-fault: FAULT_REPORT: %s\n", strerror(errno));
 }
 
 /* Whether this process may fire its faults, asked under `state` when the first one is due. The
@@ -95,7 +95,7 @@ static bool may_fire(void)
     if (config.once && once == OPEN) {
         int fd = open(config.once, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST)
-            fprintf(stderr, "wgpt-fault: WGPT_FAULT_ONCE: %s: %s\n", config.once, strerror(errno));
+            fprintf(stderr, "wgpt-fault: FAULT_ONCE: %s: %s\n", config.once, strerror(errno));
         once = fd < 0 ? SPENT : OURS;
         if (fd >= 0)
             close(fd);
@@ -105,7 +105,7 @@ static bool may_fire(void)
 
 static bool bad(const char *name, const char *value, const char *why)
 {
-    fprintf(stderr, "wgpt-fault: WGPT_FAULT_%s=%s: %s\n", name, value, why);
+    fprintf(stderr, "wgpt-fault: FAULT_%s=%s: %s\n", name, value, why);
     return false;
 }
 
@@ -131,7 +131,7 @@ static bool open_report(const char *pattern)
     return config.report >= 0 || bad("REPORT", pattern, strerror(errno));
 }
 
-/* One variable, its name without WGPT_FAULT_. */
+/* One variable, its name without FAULT_. */
 static bool set(const char *name, const char *value)
 {
     const struct {
@@ -174,7 +174,7 @@ static bool set(const char *name, const char *value)
  * that passes because nothing was injected. */
 static bool configure(void)
 {
-    static const char prefix[] = "WGPT_FAULT_";
+    static const char prefix[] = "FAULT_";
     bool fine = true;
     for (char **entry = environ; fine && *entry; entry++) {
         const char *equals = strchr(*entry, '=');

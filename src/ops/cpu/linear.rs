@@ -8,60 +8,47 @@ use super::{
 use crate::config::Gelu;
 use crate::ops::linear::Activation;
 
-/// What follows the product: bias, activation and residual in one pass. Also gives the
-/// pre-activation where there is an activation.
-pub(in crate::ops) fn epilogue(
+/// The activation of `x`.
+pub(in crate::ops) fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
+    let Activation::Gelu(form) = activation else { return x };
+    let shape = x.shape();
+    let x = contiguous(x);
+    let x = values(&x);
+    let mut y = vec![0.0f32; x.len()];
+    let chunk = rows_per_task(x.len(), 1);
+    y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| {
+        vectorised(|| match form {
+            Gelu::Tanh => map(y, x, math::gelu_tanh),
+            Gelu::Erf => map(y, x, math::gelu_erf),
+        });
+    });
+    from_values(y, shape)
+}
+
+/// `product + bias + residual` in one pass.
+pub(in crate::ops) fn add(
     mut product: CpuTensor,
     bias: Option<CpuTensor>,
     residual: Option<CpuTensor>,
-    activation: Activation,
-) -> (CpuTensor, Option<CpuTensor>) {
-    let shape = product.shape();
-    let [n, c] = shape.dims();
-    let bias = bias.map(contiguous);
-    let residual = residual.map(contiguous);
-    let bias = bias.as_ref().map(values);
-    let residual = residual.as_ref().map(values);
+) -> CpuTensor {
+    if bias.is_none() && residual.is_none() {
+        return product;
+    }
+    let [n, c] = product.shape().dims();
+    let (bias, residual) = (bias.map(contiguous), residual.map(contiguous));
+    let (bias, residual) = (bias.as_ref().map(values), residual.as_ref().map(values));
     let rows = rows_per_task(n, c);
-
-    let add_bias = |pre: &mut [f32]| {
-        if let Some(bias) = bias {
-            pre.chunks_mut(c).for_each(|row| math::axpy(row, 1.0, bias));
-        }
-    };
-    let add_residual = |task: usize, y: &mut [f32]| {
-        if let Some(residual) = residual {
-            math::axpy(y, 1.0, &residual[task * rows * c..]);
-        }
-    };
-    let Activation::Gelu(form) = activation else {
-        if bias.is_some() || residual.is_some() {
-            let tasks = values_mut(&mut product).par_chunks_mut(rows * c).enumerate();
-            tasks.for_each(|(task, y)| {
-                vectorised(|| {
-                    add_bias(y);
-                    add_residual(task, y);
-                });
-            });
-        }
-        return (product, None);
-    };
-    let mut y = vec![0.0f32; n * c];
-    values_mut(&mut product)
-        .par_chunks_mut(rows * c)
-        .zip(y.par_chunks_mut(rows * c))
-        .enumerate()
-        .for_each(|(task, (pre, y))| {
-            vectorised(|| {
-                add_bias(pre);
-                match form {
-                    Gelu::Tanh => map(y, pre, math::gelu_tanh),
-                    Gelu::Erf => map(y, pre, math::gelu_erf),
-                }
-                add_residual(task, y);
-            });
+    values_mut(&mut product).par_chunks_mut(rows * c).enumerate().for_each(|(task, y)| {
+        vectorised(|| {
+            if let Some(bias) = bias {
+                y.chunks_mut(c).for_each(|row| math::axpy(row, 1.0, bias));
+            }
+            if let Some(residual) = residual {
+                math::axpy(y, 1.0, &residual[task * rows * c..]);
+            }
         });
-    (from_values(y, shape), Some(product))
+    });
+    product
 }
 
 #[inline(always)]

@@ -8,7 +8,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::gemm::{Epilogue, Layout, Matrix};
+use super::gemm::{Around, Layout, Matrix};
 use super::{ELEMENTWISE, Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::linear_cross_entropy::{LinearCrossEntropy, reference, reference_gradients};
@@ -82,7 +82,7 @@ impl<'a> Head<'a> {
         let Self { kernels, c, padded, .. } = *self;
         let x = Matrix { tensor: self.x, offset: first * c };
         let size = [rows, padded, c];
-        kernels.gemm(Layout::Nt, size, x, self.wte, &self.logits, Epilogue::default());
+        kernels.gemm(Layout::Nt, size, x, self.wte, &self.logits, Around::default());
         let spec = softmax_loss(kernels.tier, padded, gradient);
         let width = padded / spec.pack() as usize;
         kernels.queue.launch(
@@ -151,9 +151,9 @@ impl LinearCrossEntropy for CubeBackend {
             head.losses((first, rows), true);
             let into_dx = Matrix { tensor: &dx, offset: first * c };
             let size = [rows, c, padded];
-            kernels.gemm(Layout::Nn, size, &head.logits, &wte, into_dx, Epilogue::default());
+            kernels.gemm(Layout::Nn, size, &head.logits, &wte, into_dx, Around::default());
             let x = Matrix { tensor: &x, offset: first * c };
-            let sum = Epilogue { accumulate: first > 0, ..Epilogue::default() };
+            let sum = Around { accumulate: first > 0, ..Around::default() };
             kernels.gemm(Layout::Tn, [padded, c, rows], &head.logits, x, &dwte, sum);
         }
         (head.total(), dx, dwte)

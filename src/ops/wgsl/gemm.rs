@@ -1,4 +1,4 @@
-//! Matrix products with their epilogues.
+//! Matrix products with what comes before and after.
 
 use burn_cubecl::cubecl::server::BufferBinding;
 use burn_cubecl::tensor::CubeTensor;
@@ -41,13 +41,15 @@ impl<'a> From<&'a CubeTensor> for Matrix<'a> {
     }
 }
 
-/// What happens to the product on its way to memory.
+/// What happens to the left factor on its way from memory, and to the product on its way there.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Epilogue<'a> {
+pub(super) struct Around<'a> {
+    /// The activation of the left factor, computed at each load.
+    pub activation: Option<Gelu>,
     /// `[n]`, added to each row.
     pub bias: Option<&'a CubeTensor>,
-    /// The activation, and `[m, n]` for what it is applied to.
-    pub gelu: Option<(Gelu, &'a CubeTensor)>,
+    /// An activation and `[m, n]`: the product is multiplied with its derivative there.
+    pub derivative: Option<(Gelu, &'a CubeTensor)>,
     /// `[m, n]`, added.
     pub residual: Option<&'a CubeTensor>,
     /// Adds to what the output holds instead of writing over it.
@@ -57,11 +59,12 @@ pub(super) struct Epilogue<'a> {
     pub bias_gradient: Option<&'a CubeTensor>,
 }
 
-/// The flags of an epilogue.
+/// What is around a product, as far as the kernel's source depends on it.
 #[derive(Clone, Copy, Default)]
 struct Flags {
+    activation: Option<Gelu>,
     bias: bool,
-    gelu: Option<Gelu>,
+    derivative: Option<Gelu>,
     residual: bool,
     accumulate: bool,
     bias_gradient: bool,
@@ -104,8 +107,9 @@ fn spec(tier: Tier, layout: Layout, blocks: Blocks, pack: u32, flags: Flags) -> 
         .with("A_TRANSPOSED", layout == Layout::Tn)
         .with("B_TRANSPOSED", layout == Layout::Nt)
         .with("BIAS", flags.bias)
-        .with("GELU", flags.gelu.is_some())
-        .with("ERF", flags.gelu == Some(Gelu::Erf))
+        .with("ACTIVATED", flags.activation.is_some())
+        .with("DERIVATIVE", flags.derivative.is_some())
+        .with("ERF", flags.activation.or(flags.derivative) == Some(Gelu::Erf))
         .with("RESIDUAL", flags.residual)
         .with("ACCUMULATE", flags.accumulate)
         .with("BIAS_GRADIENT", flags.bias_gradient)
@@ -114,17 +118,19 @@ fn spec(tier: Tier, layout: Layout, blocks: Blocks, pack: u32, flags: Flags) -> 
 pub(super) fn variants(tier: Tier) -> Vec<Spec> {
     let plain = Flags::default();
     let mut used = vec![
-        (Layout::Nn, plain),
         (Layout::Nn, Flags { accumulate: true, ..plain }),
         (Layout::Nt, plain),
-        (Layout::Tn, plain),
         (Layout::Tn, Flags { accumulate: true, ..plain }),
-        (Layout::Tn, Flags { bias_gradient: true, ..plain }),
     ];
-    for bias in [false, true] {
-        for gelu in [None, Some(Gelu::Tanh), Some(Gelu::Erf)] {
+    for form in [Gelu::Tanh, Gelu::Erf] {
+        used.push((Layout::Nt, Flags { derivative: Some(form), ..plain }));
+    }
+    for activation in [None, Some(Gelu::Tanh), Some(Gelu::Erf)] {
+        used.push((Layout::Tn, Flags { activation, bias_gradient: true, ..plain }));
+        used.push((Layout::Tn, Flags { activation, ..plain }));
+        for bias in [false, true] {
             for residual in [false, true] {
-                used.push((Layout::Nn, Flags { bias, gelu, residual, ..plain }));
+                used.push((Layout::Nn, Flags { activation, bias, residual, ..plain }));
             }
         }
     }
@@ -139,7 +145,7 @@ pub(super) fn variants(tier: Tier) -> Vec<Spec> {
 }
 
 impl Kernels {
-    /// `out = a b` with `out` `[m, n]`, through the epilogue.
+    /// `out = a b` with `out` `[m, n]`.
     pub(super) fn gemm<'a>(
         &self,
         layout: Layout,
@@ -147,7 +153,7 @@ impl Kernels {
         a: impl Into<Matrix<'a>>,
         b: impl Into<Matrix<'a>>,
         out: impl Into<Matrix<'a>>,
-        epilogue: Epilogue<'a>,
+        around: Around<'a>,
     ) {
         let (a, b, out) = (a.into(), b.into(), out.into());
         let [a_width, b_width] = match layout {
@@ -157,11 +163,12 @@ impl Kernels {
         };
         let pack = pack_of(&[a_width, b_width, n, a.offset, b.offset, out.offset]);
         let flags = Flags {
-            bias: epilogue.bias.is_some(),
-            gelu: epilogue.gelu.map(|(form, _)| form),
-            residual: epilogue.residual.is_some(),
-            accumulate: epilogue.accumulate,
-            bias_gradient: epilogue.bias_gradient.is_some(),
+            activation: around.activation,
+            bias: around.bias.is_some(),
+            derivative: around.derivative.map(|(form, _)| form),
+            residual: around.residual.is_some(),
+            accumulate: around.accumulate,
+            bias_gradient: around.bias_gradient.is_some(),
         };
         let blocks = blocks(self.tier, m, n);
         let spec = spec(self.tier, layout, blocks, pack, flags);
@@ -182,9 +189,9 @@ impl Kernels {
                     a.tensor.handle.clone().binding(),
                     b.tensor.handle.clone().binding(),
                     out.tensor.handle.clone().binding(),
-                    self.optional(epilogue.bias.or(epilogue.bias_gradient)),
-                    self.optional(epilogue.residual),
-                    self.optional(epilogue.gelu.map(|(_, pre)| pre)),
+                    self.optional(around.bias.or(around.bias_gradient)),
+                    self.optional(around.residual),
+                    self.optional(around.derivative.map(|(_, pre)| pre)),
                 ],
                 &sizes.map(|size| size as u32),
             );

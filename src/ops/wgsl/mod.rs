@@ -99,7 +99,6 @@ pub fn variants() -> Vec<Spec> {
         specs.extend(cross_entropy::variants(tier));
         specs.extend(layer_norm::variants(tier));
     }
-    specs.extend(linear::variants());
     specs.extend(embed::variants());
     specs.extend(dropout::variants());
     specs.extend(optimize::variants());

@@ -1,0 +1,140 @@
+//! What a training step takes of a device: memory and launches. On the first Vulkan adapter, by dry
+//! runs where nothing needs to be computed.
+
+#![cfg(feature = "wgpu")]
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use wgpt::bench::TrainingStep;
+use wgpt::config::{self, Config, Layer};
+use wgpt::gpu;
+use wgpt::ops::{self, CrossEntropy, OpsMode};
+
+/// A dry run and the pools belong to the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn vulkan() -> Device {
+    let choice = "vulkan:0".parse().expect("a device name");
+    gpu::open(choice).expect("these tests need a Vulkan adapter").device
+}
+
+fn config(flags: &[(&str, usize)]) -> Config {
+    let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    let layers = vec![Layer::preset("gpt2").unwrap(), Layer::flags(flags).unwrap()];
+    config::resolve(layers).unwrap().config
+}
+
+#[test]
+fn a_micro_step_of_twelve_layers_is_at_most_500_launches() {
+    let _alone = alone();
+    let device = vulkan();
+    let config = config(&[
+        ("n_layer", 12),
+        ("n_embd", 24),
+        ("block_size", 16),
+        ("batch_size", 2),
+        ("vocab_size", 64),
+    ]);
+    let step = TrainingStep::new(&device, &config, OpsMode::Auto);
+    let ((_, launches), _) = gpu::dry_run(&device, || gpu::count_launches(|| step.gradients()));
+    println!("{launches} launches for forward and backward passes of 12 layers");
+    assert!((100..=500).contains(&launches), "{launches}");
+}
+
+/// Bytes beyond weights and moments that a step of one sequence takes at its peak.
+fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
+    let config = config(&[
+        ("n_layer", layers),
+        ("n_head", 4),
+        ("n_embd", width),
+        ("block_size", time),
+        ("batch_size", 1),
+        ("vocab_size", 512),
+        ("loss_chunk", 64),
+    ]);
+    let step = TrainingStep::new(device, &config, OpsMode::Auto);
+    let before = gpu::memory(device).unwrap().in_use;
+    let (_, peak) = gpu::dry_run(device, || step.gradients());
+    peak - before
+}
+
+/// TRAPS of every trainer: a matrix of time x time somewhere. And the model of docs/memory.md.
+#[test]
+fn memory_grows_linearly_with_the_context() {
+    let _alone = alone();
+    let device = vulkan();
+    let (layers, width) = (4, 128);
+    let [short, middle, long] =
+        [256, 512, 1024].map(|time| peak(&device, layers, width, time) as f64);
+    println!("256: {short}, 512: {middle}, 1024: {long} bytes");
+    let slope = (long - middle) / 512.0;
+    let earlier = (middle - short) / 256.0;
+    assert!((slope / earlier - 1.0).abs() < 0.1, "{earlier} bytes a token, then {slope}");
+    // 12 to 16 activations of the model's width for each block, and the log-sum-exp.
+    let of_blocks = (layers * width * 4) as f64;
+    let units = (slope - (4 * 4 * layers) as f64) / of_blocks;
+    println!("{units} times the width for each token and block");
+    assert!((10.8..=17.6).contains(&units), "{units}");
+}
+
+#[test]
+fn the_loss_takes_a_tenth_of_what_whole_logits_take() {
+    let _alone = alone();
+    let device = vulkan();
+    let (n, c, v) = (512, 384, 4096);
+    let ad = device.clone().autodiff();
+    let x = Tensor::<2>::zeros([n, c], &ad).require_grad();
+    let wte = Tensor::<2>::zeros([v, c], &ad).require_grad();
+    let targets: Arc<[u32]> = vec![0; n].into();
+    let indices = TensorData::new(vec![0i32; n], [n, 1]);
+    let indices = Tensor::<2, Int>::from_data(indices, &ad);
+    let before = gpu::memory(&device).unwrap().in_use;
+    let gradients = 4 * (n * c + v * c) as u64;
+    let extra = |peak: u64| (peak - before - gradients) as f64;
+    let loss = CrossEntropy { vocab: v, chunk: 64, scale: 1.0 };
+    let (_, ours) = gpu::dry_run(&device, || {
+        ops::linear_cross_entropy(x.clone(), wte.clone(), targets, loss, OpsMode::Auto).backward()
+    });
+    let (_, stock) = gpu::dry_run(&device, || {
+        let logits = x.clone().matmul(wte.clone().transpose());
+        activation::log_softmax(logits, 1).gather(1, indices).mean().neg().backward()
+    });
+    let (ours, stock) = (extra(ours), extra(stock));
+    println!("beyond the gradients {ours} bytes, burn's ops {stock}: {:.1} times", stock / ours);
+    assert!(ours * 10.0 <= stock, "{ours} against {stock}");
+}
+
+#[test]
+fn memory_is_flat_over_500_steps() {
+    let _alone = alone();
+    let device = vulkan();
+    let config = config(&[
+        ("n_layer", 1),
+        ("n_head", 2),
+        ("n_embd", 16),
+        ("block_size", 16),
+        ("batch_size", 2),
+        ("vocab_size", 64),
+    ]);
+    let mut step = TrainingStep::new(&device, &config, OpsMode::Auto);
+    let mut reserved = |steps: usize| {
+        for number in 0..steps {
+            step.step();
+            // As a run does at its log lines: no queue of work without end.
+            if number % 10 == 9 {
+                gpu::wait(&device).unwrap();
+            }
+        }
+        gpu::memory(&device).unwrap()
+    };
+    let warm = reserved(50);
+    let end = reserved(450);
+    println!("after 50 steps {warm:?}, after 500 {end:?}");
+    assert_eq!(warm.reserved, end.reserved);
+    assert!(end.in_use <= warm.in_use + 4096, "{warm:?}, then {end:?}");
+}
