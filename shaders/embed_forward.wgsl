@@ -1,8 +1,8 @@
-// y[row] = wte[token of row] + wpe[row mod time], a pack for each invocation. The host has checked
-// that tokens are below the vocabulary.
+// y[row] = base[row mod period] + table[token of row - first], a pack for each invocation; nothing
+// is added for tokens that the table does not hold.
 
-@group(0) @binding(0) var<storage, read_write> wte: array<pack>;
-@group(0) @binding(1) var<storage, read_write> wpe: array<pack>;
+@group(0) @binding(0) var<storage, read_write> table: array<pack>;
+@group(0) @binding(1) var<storage, read_write> base: array<pack>;
 @group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<pack>;
 
@@ -10,7 +10,10 @@ struct Params {
     packs: u32,
     // Packs in a row.
     width: u32,
-    time: u32,
+    period: u32,
+    // The table's first token, and how many it holds.
+    first: u32,
+    rows: u32,
 }
 @group(0) @binding(4) var<uniform> p: Params;
 
@@ -26,5 +29,11 @@ fn main(
     }
     let row = i / p.width;
     let column = i - row * p.width;
-    y[i] = wte[tokens[row] * p.width + column] + wpe[(row % p.time) * p.width + column];
+    var value = base[(row % p.period) * p.width + column];
+    // Below the first, the difference wraps to a large number.
+    let place = tokens[row] - p.first;
+    if (place < p.rows) {
+        value += table[place * p.width + column];
+    }
+    y[i] = value;
 }

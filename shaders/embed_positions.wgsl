@@ -1,11 +1,11 @@
-// d-wpe: each position's row is the sum of dy over the sequences, in their order; positions that no
-// sequence reaches are zero. An invocation for each pack.
+// The gradient of the base of embed_forward: each row is the sum of dy over the periods, in their
+// order; rows that no period reaches are zero. An invocation for each pack.
 
 @group(0) @binding(0) var<storage, read_write> dy: array<pack>;
-@group(0) @binding(1) var<storage, read_write> d_wpe: array<pack>;
+@group(0) @binding(1) var<storage, read_write> d_base: array<pack>;
 
 struct Params {
-    // Packs of d-wpe, of the positions that are used, and of all of dy.
+    // Packs of d-base, of its rows that are used, and of all of dy.
     packs: u32,
     used: u32,
     total: u32,
@@ -28,5 +28,5 @@ fn main(
             sum += dy[at];
         }
     }
-    d_wpe[i] = sum;
+    d_base[i] = sum;
 }

@@ -1,19 +1,19 @@
-// Adds to each row of d-wte the rows of dy whose token it is, in the order of the rows, so that the
+// Adds to each row of d-table the rows of dy whose token it is, in the order of the rows, so that the
 // same step gives the same bits. The host has sorted the rows by token: bucket b is the rows
-// index[starts + b] to index[starts + b + 1] of the order, its token index[tokens + b]. An
+// index[starts + b] to index[starts + b + 1] of the order, its row of the table index[places + b]. An
 // invocation for each pack of each bucket.
 
 @group(0) @binding(0) var<storage, read_write> dy: array<pack>;
-// The sorted rows, then the buckets' starts, then their tokens.
+// The sorted rows, then the buckets' starts, then their rows of the table.
 @group(0) @binding(1) var<storage, read_write> index: array<u32>;
-@group(0) @binding(2) var<storage, read_write> d_wte: array<pack>;
+@group(0) @binding(2) var<storage, read_write> d_table: array<pack>;
 
 struct Params {
     buckets: u32,
     // Packs in a row.
     width: u32,
     starts: u32,
-    tokens: u32,
+    places: u32,
 }
 @group(0) @binding(3) var<uniform> p: Params;
 
@@ -29,11 +29,11 @@ fn main(
     }
     let bucket = i / p.width;
     let column = i - bucket * p.width;
-    let at = index[p.tokens + bucket] * p.width + column;
+    let at = index[p.places + bucket] * p.width + column;
     let last = index[p.starts + bucket + 1u];
-    var sum = d_wte[at];
+    var sum = d_table[at];
     for (var k = index[p.starts + bucket]; k < last; k++) {
         sum += dy[index[k] * p.width + column];
     }
-    d_wte[at] = sum;
+    d_table[at] = sum;
 }

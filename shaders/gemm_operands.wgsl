@@ -24,6 +24,9 @@ struct Params {
     a_offset: u32,
     b_offset: u32,
     out_offset: u32,
+    // From one line to the next: they may be columns of wider matrices.
+    a_stride: u32,
+    out_stride: u32,
 }
 @group(0) @binding(6) var<uniform> p: Params;
 
@@ -40,7 +43,7 @@ fn a_stored(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
     if (line >= lines || column >= width) {
         return vec4<f32>();
     }
-    let at = p.a_offset + line * width + column;
+    let at = p.a_offset + line * p.a_stride + column;
     if (VEC == 4u) {
         return widen(a[at / VEC]);
     }
@@ -120,7 +123,7 @@ fn finish(row: u32, column: u32, product: mat4x4<f32>) {
                 if (RESIDUAL) {
                     value += residual[at];
                 }
-                let out_at = p.out_offset / VEC + at;
+                let out_at = (p.out_offset + (row + i) * p.out_stride + column + j) / VEC;
                 if (ACCUMULATE) {
                     value += out[out_at];
                 }

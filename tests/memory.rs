@@ -63,7 +63,7 @@ fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
     peak - before
 }
 
-/// TRAPS of every trainer: a matrix of time x time somewhere. And the model of docs/memory.md.
+/// A matrix of time x time somewhere would show, and so would an activation kept twice.
 #[test]
 fn memory_grows_linearly_with_the_context() {
     let _alone = alone();
@@ -75,11 +75,12 @@ fn memory_grows_linearly_with_the_context() {
     let slope = (long - middle) / 512.0;
     let earlier = (middle - short) / 256.0;
     assert!((slope / earlier - 1.0).abs() < 0.1, "{earlier} bytes a token, then {slope}");
-    // 12 to 16 activations of the model's width for each block, and the log-sum-exp.
+    // Of the model's width 12 activations for each token and block, and its log-sum-exp; what one
+    // block takes in passing is spread over the four.
     let of_blocks = (layers * width * 4) as f64;
     let units = (slope - (4 * 4 * layers) as f64) / of_blocks;
     println!("{units} times the width for each token and block");
-    assert!((10.8..=17.6).contains(&units), "{units}");
+    assert!((12.0..=13.5).contains(&units), "{units}");
 }
 
 #[test]
@@ -98,7 +99,8 @@ fn the_loss_takes_a_tenth_of_what_whole_logits_take() {
     let extra = |peak: u64| (peak - before - gradients) as f64;
     let loss = CrossEntropy { vocab: v, chunk: 64, scale: 1.0 };
     let (_, ours) = gpu::dry_run(&device, || {
-        ops::linear_cross_entropy(x.clone(), wte.clone(), targets, loss, OpsMode::Auto).backward()
+        ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets, loss, OpsMode::Auto)
+            .backward()
     });
     let (_, stock) = gpu::dry_run(&device, || {
         let logits = x.clone().matmul(wte.clone().transpose());
@@ -132,9 +134,9 @@ fn memory_is_flat_over_500_steps() {
         }
         gpu::memory(&device).unwrap()
     };
-    let warm = reserved(50);
-    let end = reserved(450);
-    println!("after 50 steps {warm:?}, after 500 {end:?}");
+    let warm = reserved(100);
+    let end = reserved(400);
+    println!("after 100 steps {warm:?}, after 500 {end:?}");
     assert_eq!(warm.reserved, end.reserved);
     assert!(end.in_use <= warm.in_use + 4096, "{warm:?}, then {end:?}");
 }

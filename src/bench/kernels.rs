@@ -169,7 +169,7 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     bench.forward(
         "embed",
         work,
-        || ops::embed(wte.clone(), wpe.clone(), tokens.clone(), s.norm_rows, mode),
+        || ops::embed(std::slice::from_ref(&wte), wpe.clone(), tokens.clone(), s.norm_rows, mode),
         || {
             let y = module::embedding(wte.clone(), indices.clone().unsqueeze());
             y.squeeze_dim::<2>(0) + wpe.clone()
@@ -432,7 +432,7 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         "linear_cross_entropy, with gradients",
         work,
         || {
-            ops::linear_cross_entropy(x.clone(), wte.clone(), targets.clone(), loss, mode)
+            ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets.clone(), loss, mode)
                 .backward()
         },
         || {

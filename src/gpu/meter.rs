@@ -33,6 +33,11 @@ mod pools {
         }
     }
 
+    /// The largest tensor that a kernel on `device` can be given, in bytes; `None` without a limit.
+    pub fn largest_tensor(device: &Device) -> Option<u64> {
+        Some(cube(device)?.client().properties().memory.max_page_size)
+    }
+
     /// What the pools of `device` hold; `None` where there are none, on the processor. Waits for
     /// what is queued on this side of the driver, not for the device.
     pub fn memory(device: &Device) -> Option<Memory> {
@@ -97,6 +102,10 @@ mod pools {
 mod pools {
     use super::{Device, Memory};
 
+    pub fn largest_tensor(_device: &Device) -> Option<u64> {
+        None
+    }
+
     pub fn memory(_device: &Device) -> Option<Memory> {
         None
     }
@@ -114,4 +123,4 @@ mod pools {
 
 #[cfg(feature = "wgpu")]
 pub(super) use pools::cube;
-pub use pools::{count_launches, dry_run, memory, release_unused};
+pub use pools::{count_launches, dry_run, largest_tensor, memory, release_unused};

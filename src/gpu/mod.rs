@@ -20,7 +20,7 @@ mod probe;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
-pub use meter::{Memory, count_launches, dry_run, memory, release_unused};
+pub use meter::{Memory, count_launches, dry_run, largest_tensor, memory, release_unused};
 #[cfg(feature = "wgpu")]
 pub use probe::variants as probe_variants;
 pub use probe::{Peaks, peaks};

@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config, Gelu};
+use crate::gpu;
 use crate::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
 
 mod hugging_face;
@@ -58,6 +59,23 @@ impl Architecture {
     /// Rows of the token embedding: the vocabulary and its padding.
     pub fn padded_vocab(&self) -> usize {
         config::padded_vocab(self.vocab_size as u32) as usize
+    }
+
+    /// How many tensors the rows of the token embedding take on a device that binds at most
+    /// `largest` bytes; more than [`ops::MOST_TABLES`] where no cut is fine enough. GPT-2's 147 MiB
+    /// are more than the 128 that WebGPU promises.
+    pub fn tables(&self, largest: Option<u64>) -> usize {
+        let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
+        let tables = 1..=ops::MOST_TABLES;
+        let enough = |&tables: &usize| fits(4 * self.table_rows(tables)[0] * self.n_embd);
+        tables.clone().find(enough).unwrap_or(ops::MOST_TABLES + 1)
+    }
+
+    /// The rows of each of `tables` tensors.
+    fn table_rows(&self, tables: usize) -> Vec<usize> {
+        let padded = self.padded_vocab();
+        let most = config::padded_vocab(padded.div_ceil(tables) as u32) as usize;
+        (0..padded).step_by(most).map(|first| most.min(padded - first)).collect()
     }
 
     /// Weights in all, padding included.
@@ -120,6 +138,12 @@ struct Embedding {
     weight: Param<Tensor<2>>,
 }
 
+/// The rows of the tokens, in as many tensors as the device needs.
+#[derive(Module, Debug)]
+struct TokenEmbedding {
+    weight: Vec<Param<Tensor<2>>>,
+}
+
 #[derive(Module, Debug)]
 struct SelfAttention {
     c_attn: Conv1d,
@@ -142,11 +166,11 @@ struct Block {
     mlp: Mlp,
 }
 
-/// GPT-2 (Radford et al. 2019). The output head is the token embedding itself: one [`Param`],
+/// GPT-2 (Radford et al. 2019). The output head is the token embedding itself: the same [`Param`]s,
 /// because two clones of one would drift apart.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    wte: Embedding,
+    wte: TokenEmbedding,
     wpe: Embedding,
     h: Vec<Block>,
     ln_f: Norm,
@@ -221,9 +245,26 @@ impl Gpt {
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
+        let tables = architecture.tables(gpu::largest_tensor(device));
+        Self::with_tables(architecture, source, device, tables)
+    }
+
+    /// As [`new`](Self::new), with the token embedding in up to `tables` tensors.
+    ///
+    /// # Errors
+    /// Where `source` fails.
+    ///
+    /// # Panics
+    /// In a pass, if `tables` is more than [`ops::MOST_TABLES`].
+    pub fn with_tables(
+        architecture: &Architecture,
+        source: &mut dyn WeightSource,
+        device: &Device,
+        tables: usize,
+    ) -> Result<Self, WeightError> {
         let mut build = Builder { architecture, source, device };
         Ok(Self {
-            wte: Embedding { weight: build.token_embedding()? },
+            wte: TokenEmbedding { weight: build.token_embedding(tables)? },
             wpe: Embedding {
                 weight: build
                     .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
@@ -245,20 +286,21 @@ impl Gpt {
     /// tokens, in nats. Logits exist for `loss.chunk` rows at a time.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let wte = self.wte.weight.val();
-        ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
+        ops::linear_cross_entropy(x, self.wte.tables(), batch.targets.clone(), loss, pass.mode)
     }
 
     /// The logits of every position, `[sequences * time, vocab]`: for tests and evaluation of
     /// small inputs, training never holds them.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
-        x.matmul(self.real_embedding().transpose())
+        self.head(x)
     }
 
-    /// The embedding without its padding, `[vocab, c]`.
-    fn real_embedding(&self) -> Tensor<2> {
-        self.wte.weight.val().narrow(0, 0, self.architecture.vocab_size)
+    /// The logits of rows `[n, c]` of the residual stream's end, `[n, vocab]`.
+    fn head(&self, x: Tensor<2>) -> Tensor<2> {
+        let logits = |table: Tensor<2>| x.clone().matmul(table.transpose());
+        let logits = Tensor::cat(self.wte.tables().into_iter().map(logits).collect(), 1);
+        logits.narrow(1, 0, self.architecture.vocab_size)
     }
 
     /// The residual stream after the last layer norm, `[sequences * time, c]`.
@@ -270,8 +312,8 @@ impl Gpt {
             heads: self.architecture.n_head,
             dropout: None,
         };
-        let (wte, wpe) = (self.wte.weight.val(), self.wpe.weight.val());
-        let mut x = ops::embed(wte, wpe, tokens, time, pass.mode);
+        let (wte, wpe) = (self.wte.tables(), self.wpe.weight.val());
+        let mut x = ops::embed(&wte, wpe, tokens, time, pass.mode);
         if let Some(dropout) = pass.dropout(site::EMBEDDING) {
             x = ops::dropout(x, None, time, dropout, pass.mode);
         }
@@ -289,6 +331,12 @@ impl Gpt {
             x = block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass);
         }
         self.ln_f.forward(x, pass.mode)
+    }
+}
+
+impl TokenEmbedding {
+    fn tables(&self) -> Vec<Tensor<2>> {
+        self.weight.iter().map(Param::val).collect()
     }
 }
 
@@ -351,12 +399,17 @@ impl Builder<'_> {
     }
 
     /// Padding rows are zero and stay zero: their gradient is zero, and so is their decay.
-    fn token_embedding(&mut self) -> Result<Param<Tensor<2>>, WeightError> {
+    fn token_embedding(&mut self, tables: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
         let padded = self.architecture.padded_vocab();
         let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
         values.resize(padded * n_embd, 0.0);
-        Ok(self.tensor(values, [padded, n_embd]))
+        let mut values = values.into_iter();
+        let table = |rows| {
+            let values = values.by_ref().take(rows * n_embd).collect();
+            self.tensor(values, [rows, n_embd])
+        };
+        Ok(self.architecture.table_rows(tables).into_iter().map(table).collect())
     }
 
     fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {

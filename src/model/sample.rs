@@ -1,6 +1,6 @@
 //! Writing text: one token at a time, with the keys and values of what came before kept.
 
-use burn::tensor::{Int, Tensor, TensorData, activation};
+use burn::tensor::{Int, Tensor, activation};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -84,18 +84,15 @@ impl<'a> Sampler<'a> {
     /// Feeds tokens at the next positions; gives the logits after the last of them.
     fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
         let model = self.model;
-        let device = model.wte.weight.val().device();
-        let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [tokens.len()]), &device);
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
-        let mut x = model.wte.weight.val().select(0, ids) + positions;
+        let (wte, count) = (model.wte.tables(), tokens.len());
+        let mut x = crate::ops::embed(&wte, positions, tokens.into(), count, OpsMode::Auto);
         for (index, block) in model.h.iter().enumerate() {
             x = self.block(index, block, x);
         }
         let last = x.narrow(0, tokens.len() - 1, 1);
         let last = model.ln_f.forward(last, OpsMode::Auto);
-        let logits = last.matmul(model.real_embedding().transpose());
-        logits.into_data().iter::<f32>().collect()
+        model.head(last).into_data().iter::<f32>().collect()
     }
 
     fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {

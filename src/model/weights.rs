@@ -177,10 +177,10 @@ fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
 pub struct Parameter {
     /// Its Hugging Face name, without prefix.
     pub name: String,
-    /// Its shape; its elements may be fewer than `value`'s where padding is left out.
+    /// Its shape; its elements may be fewer than those of `parts` where padding is left out.
     pub shape: Vec<usize>,
-    /// Its elements in row-major order, `[elements]`, without autodiff.
-    pub value: Tensor<1>,
+    /// Its elements in row-major order, without autodiff, in one tensor or several.
+    pub parts: Vec<Tensor<1>>,
 }
 
 /// The weights of a model in its own order, the embedding's padding included.
@@ -208,11 +208,17 @@ impl ModuleVisitor for Collect {
         let value = param.val().inner();
         let shape = value.dims().to_vec();
         let elements = shape.iter().product::<usize>();
-        self.found.push(Parameter {
-            name: self.path.join("."),
-            shape,
-            value: value.reshape([elements]),
-        });
+        let part = value.reshape([elements]);
+        // The tables of one embedding are one weight to everybody else.
+        let numbered = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
+        let name = self.path[..self.path.len() - usize::from(numbered)].join(".");
+        match self.found.last_mut() {
+            Some(former) if former.name == name => {
+                former.shape[0] += shape[0];
+                former.parts.push(part);
+            }
+            _ => self.found.push(Parameter { name, shape, parts: vec![part] }),
+        }
     }
 }
 
@@ -246,9 +252,12 @@ impl View for Lazy<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let elements = self.data_len() / 4;
-        let value = self.0.value.clone().narrow(0, 0, elements);
-        Cow::Owned(value.into_data().as_bytes().to_vec())
+        let mut bytes = Vec::new();
+        for part in &self.0.parts {
+            bytes.extend_from_slice(part.clone().into_data().as_bytes());
+        }
+        bytes.truncate(self.data_len());
+        Cow::Owned(bytes)
     }
 
     fn data_len(&self) -> usize {

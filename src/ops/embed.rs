@@ -1,5 +1,6 @@
 //! Token and position embedding.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::autodiff::{
@@ -14,55 +15,59 @@ use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
 use super::{OpsMode, Optional, cpu};
 
-/// `y[b * time + t] = wte[token] + wpe[t]`.
+/// `y[row] = base[row mod period] + table[token of row - first]`, without the second term for tokens
+/// that the table does not hold: the tables of one embedding are rows of its tokens, one after the
+/// other, and each adds to what the former ones gave. The first adds to the positions.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
 pub trait Embed: Backend {
-    /// The differentiable op: `wte` `[vocab, c]`, `wpe` `[block, c]`, tokens `[batch * time]`;
-    /// gives `[batch * time, c]`. Tokens are below the vocabulary: whoever reads them has checked
-    /// it, because a kernel would read wild.
+    /// The differentiable op: `table` `[rows, c]`, `base` `[period or more, c]`, `n` tokens; gives
+    /// `[n, c]`.
     fn embed(
-        wte: FloatTensor<Self>,
-        wpe: FloatTensor<Self>,
+        table: FloatTensor<Self>,
+        base: FloatTensor<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
+        first: usize,
+        period: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         let _ = mode;
-        reference_forward::<Self>(wte, wpe, &tokens, time)
+        reference_forward::<Self>(table, base, &tokens, first, period)
     }
 
-    /// From `dy` `[n, c]` gives `dwte` `[vocab, c]`, added to `into` where that is there, and `dwpe`
-    /// `[block, c]`, each row summed in the order of the tokens, so that the same step gives the
-    /// same bits.
+    /// From `dy` `[n, c]` gives `dtable` `[rows, c]`, added to `into` where that is there, and
+    /// `dbase` `[base_rows, c]`, each row summed in the order of the tokens, so that the same step
+    /// gives the same bits.
     fn embed_backward(
         dy: FloatTensor<Self>,
         #[extension_type] into: Optional<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
-        vocab: usize,
-        block: usize,
+        table: Range<usize>,
+        period: usize,
+        base_rows: usize,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let _ = mode;
-        reference_backward::<Self>(dy, into.into_option(), &tokens, time, vocab, block)
+        reference_backward::<Self>(dy, into.into_option(), &tokens, table, period, base_rows)
     }
 }
 
-/// Embeds `tokens` `[batch * time]` and their positions `0..time`; gives `[batch * time, c]`.
+/// Embeds `tokens` `[batch * time]` and their positions `0..time`; gives `[batch * time, c]`. `wte`
+/// is the rows of the tokens, in as many tensors as the device needs. Tokens are below their
+/// number: whoever reads them has checked it, because nothing would stand for others.
 pub fn embed(
-    wte: Tensor<2>,
+    wte: &[Tensor<2>],
     wpe: Tensor<2>,
     tokens: Arc<[u32]>,
     time: usize,
     mode: OpsMode,
 ) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::embed(
-        wte.into_dispatch(),
-        wpe.into_dispatch(),
-        tokens,
-        time,
-        mode,
-    ))
+    let (mut y, mut period, mut first) = (wpe.into_dispatch(), time, 0);
+    for table in wte {
+        let rows = table.dims()[0];
+        y = Dispatch::embed(table.clone().into_dispatch(), y, tokens.clone(), first, period, mode);
+        (first, period) = (first + rows, tokens.len());
+    }
+    Tensor::from_dispatch(y)
 }
 
 /// The gradients of both embeddings from `dy` `[n, c]`: of the tokens added to `into` `[vocab, c]`,
@@ -77,7 +82,7 @@ pub(crate) fn embed_gradients(
     let [vocab, _] = into.dims();
     let into = Optional::Some(into.into_dispatch());
     let (dwte, dwpe) =
-        Dispatch::embed_backward(dy.into_dispatch(), into, tokens, time, vocab, time, mode);
+        Dispatch::embed_backward(dy.into_dispatch(), into, tokens, 0..vocab, time, time, mode);
     [dwte, dwpe].map(Tensor::from_dispatch)
 }
 
@@ -89,17 +94,19 @@ impl Embed for Flex {
         dy: FloatTensor<Self>,
         into: Optional<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
-        vocab: usize,
-        block: usize,
+        table: Range<usize>,
+        period: usize,
+        base_rows: usize,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let into = into.into_option();
         match mode {
             OpsMode::Auto | OpsMode::Wide => {
-                cpu::embed::backward(&dy, into, &tokens, time, vocab, block)
+                cpu::embed::backward(&dy, into, &tokens, table, period, base_rows)
             }
-            OpsMode::Reference => reference_backward::<Self>(dy, into, &tokens, time, vocab, block),
+            OpsMode::Reference => {
+                reference_backward::<Self>(dy, into, &tokens, table, period, base_rows)
+            }
         }
     }
 }
@@ -109,12 +116,12 @@ struct EmbedBackward;
 
 #[derive(Clone, Debug)]
 struct Saved<B: Backend> {
-    /// The embedding's own node, by which its gradient so far is found.
-    wte: FloatTensor<Autodiff<B>>,
+    /// The table's own node, by which its gradient so far is found.
+    table: FloatTensor<Autodiff<B>>,
     tokens: Arc<[u32]>,
-    time: usize,
-    vocab: usize,
-    block: usize,
+    held: Range<usize>,
+    period: usize,
+    base_rows: usize,
     mode: OpsMode,
 }
 
@@ -127,13 +134,13 @@ impl<B: Embed> Backward<B, 2> for EmbedBackward {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let Saved { wte, tokens, time, vocab, block, mode } = ops.state;
+        let Saved { table, tokens, held, period, base_rows, mode } = ops.state;
         let dy = grads.consume::<B>(&ops.node);
         // The output head has the same weights and comes first in the backward pass: what it left
         // is added to, instead of a second gradient of that size being made and added.
-        let into = grads.remove::<B>(&wte).into();
-        let (dwte, dwpe) = B::embed_backward(dy, into, tokens, time, vocab, block, mode);
-        for (parent, grad) in ops.parents.into_iter().zip([dwte, dwpe]) {
+        let into = grads.remove::<B>(&table).into();
+        let (dtable, dbase) = B::embed_backward(dy, into, tokens, held, period, base_rows, mode);
+        for (parent, grad) in ops.parents.into_iter().zip([dtable, dbase]) {
             if let Some(parent) = parent {
                 grads.register::<B>(parent.id, grad);
             }
@@ -143,45 +150,64 @@ impl<B: Embed> Backward<B, 2> for EmbedBackward {
 
 impl<B: Embed, C: CheckpointStrategy> Embed for Autodiff<B, C> {
     fn embed(
-        wte: FloatTensor<Self>,
-        wpe: FloatTensor<Self>,
+        table: FloatTensor<Self>,
+        base: FloatTensor<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
+        first: usize,
+        period: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        let tied = wte.clone();
-        let (wte, wte_node) = wte.into_parts();
-        let (wpe, wpe_node) = wpe.into_parts();
-        let [vocab, _] = super::shape::<B>(&wte).dims();
-        let [block, _] = super::shape::<B>(&wpe).dims();
-        let y = B::embed(wte, wpe, tokens.clone(), time, mode);
-        match EmbedBackward.prepare::<C>([wte_node, wpe_node]).compute_bound().stateful() {
+        let tied = table.clone();
+        let (table, table_node) = table.into_parts();
+        let (base, base_node) = base.into_parts();
+        let [rows, _] = super::shape::<B>(&table).dims();
+        let [base_rows, _] = super::shape::<B>(&base).dims();
+        let y = B::embed(table, base, tokens.clone(), first, period, mode);
+        match EmbedBackward.prepare::<C>([table_node, base_node]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => {
-                prep.finish(Saved { wte: tied, tokens, time, vocab, block, mode }, y)
+                let held = first..first + rows;
+                prep.finish(Saved { table: tied, tokens, held, period, base_rows, mode }, y)
             }
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 }
 
-fn ids<B: Backend>(tokens: &[u32], device: &Device<B>) -> IntTensor<B> {
-    let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
-    let len = ids.len();
-    B::int_from_data(TensorData::new(ids, [len]), device)
+/// The tokens' places in a table that holds `held`, and a factor for each, `[n, 1]`: 0 for a token
+/// of another table.
+fn places<B: Backend>(
+    tokens: &[u32],
+    held: &Range<usize>,
+    device: &Device<B>,
+) -> (IntTensor<B>, FloatTensor<B>) {
+    let place = |&token: &u32| match held.contains(&(token as usize)) {
+        true => (token as usize - held.start) as i32,
+        false => 0,
+    };
+    let factor = |token: &u32| f32::from(held.contains(&(*token as usize)));
+    let n = tokens.len();
+    let places: Vec<i32> = tokens.iter().map(place).collect();
+    let factors: Vec<f32> = tokens.iter().map(factor).collect();
+    (
+        B::int_from_data(TensorData::new(places, [n]), device),
+        B::float_from_data(TensorData::new(factors, [n, 1]), device),
+    )
 }
 
 pub(super) fn reference_forward<B: Backend>(
-    wte: FloatTensor<B>,
-    wpe: FloatTensor<B>,
+    table: FloatTensor<B>,
+    base: FloatTensor<B>,
     tokens: &[u32],
-    time: usize,
+    first: usize,
+    period: usize,
 ) -> FloatTensor<B> {
-    let [_, c] = super::shape::<B>(&wte).dims();
-    let ids = ids::<B>(tokens, &super::device::<B>(&wte));
-    let x = B::float_select(wte, 0, ids);
-    let x = B::float_reshape(x, [tokens.len() / time, time, c].into());
-    let positions = B::float_slice(wpe, &[Slice::from(0..time)]);
-    let x = B::float_add(x, B::float_reshape(positions, [1, time, c].into()));
+    let [rows, c] = super::shape::<B>(&table).dims();
+    let (places, factors) =
+        places::<B>(tokens, &(first..first + rows), &super::device::<B>(&table));
+    let x = B::float_mul(B::float_select(table, 0, places), factors);
+    let x = B::float_reshape(x, [tokens.len() / period, period, c].into());
+    let base = B::float_slice(base, &[Slice::from(0..period)]);
+    let x = B::float_add(x, B::float_reshape(base, [1, period, c].into()));
     B::float_reshape(x, [tokens.len(), c].into())
 }
 
@@ -189,22 +215,24 @@ pub(super) fn reference_backward<B: Backend>(
     dy: FloatTensor<B>,
     into: Option<FloatTensor<B>>,
     tokens: &[u32],
-    time: usize,
-    vocab: usize,
-    block: usize,
+    table: Range<usize>,
+    period: usize,
+    base_rows: usize,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let device = super::device::<B>(&dy);
     let [n, c] = super::shape::<B>(&dy).dims();
-    let by_sequence = B::float_reshape(dy.clone(), [n / time, time, c].into());
-    let positions = B::float_reshape(B::float_sum_dim(by_sequence, 0), [time, c].into());
-    let dwpe = if time == block {
-        positions
+    let by_period = B::float_reshape(dy.clone(), [n / period, period, c].into());
+    let used = B::float_reshape(B::float_sum_dim(by_period, 0), [period, c].into());
+    let dbase = if period == base_rows {
+        used
     } else {
-        let unused = B::float_zeros([block - time, c].into(), &device, FloatDType::F32);
-        B::float_cat(vec![positions, unused], 0)
+        let unused = B::float_zeros([base_rows - period, c].into(), &device, FloatDType::F32);
+        B::float_cat(vec![used, unused], 0)
     };
-    let sum = into.unwrap_or_else(|| B::float_zeros([vocab, c].into(), &device, FloatDType::F32));
-    let ids = ids::<B>(tokens, &device);
-    let dwte = B::float_select_assign(sum, 0, ids, dy, IndexingUpdateOp::Add);
-    (dwte, dwpe)
+    let zeros = || B::float_zeros([table.len(), c].into(), &device, FloatDType::F32);
+    let sum = into.unwrap_or_else(zeros);
+    let (places, factors) = places::<B>(tokens, &table, &device);
+    let dy = B::float_mul(dy, factors);
+    let dtable = B::float_select_assign(sum, 0, places, dy, IndexingUpdateOp::Add);
+    (dtable, dbase)
 }

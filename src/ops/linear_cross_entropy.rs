@@ -16,7 +16,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{OpsMode, cpu};
+use super::{OpsMode, Tables, cpu, split};
 
 /// What the loss is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,44 +33,45 @@ pub struct CrossEntropy {
 /// `scale * sum_i(log_sum_exp(x_i wte^T) - x_i . wte[target_i])`.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
 pub trait LinearCrossEntropy: Backend {
-    /// The differentiable op: `x` `[n, c]`, `wte` `[padded vocab, c]`, `n` targets; gives `[1]`.
-    /// Targets are below `vocab`: whoever reads them has checked it.
+    /// The differentiable op: `x` `[n, c]`, `wte` `[padded vocab, c]` in tables, `n` targets; gives
+    /// `[1]`. Targets are below `vocab`: whoever reads them has checked it.
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        #[extension_type] wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         let _ = mode;
-        reference::<Self>(x, wte, &targets, &loss, None)
+        reference::<Self>(x, joined::<Self>(wte).0, &targets, &loss, None)
     }
 
-    /// The loss `[1]` with `dx` `[n, c]` and `dwte` `[padded vocab, c]`, computed while the logits
-    /// are there.
+    /// The loss `[1]` with `dx` `[n, c]` and `dwte` as `wte` is, computed while the logits are
+    /// there.
     fn linear_cross_entropy_gradients(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        #[extension_type] wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
         let _ = mode;
         reference_gradients::<Self>(x, wte, &targets, &loss)
     }
 }
 
 /// The scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets, as `[1]`.
+/// `wte` is the rows of the tokens in one to [`MOST_TABLES`](super::MOST_TABLES) tensors.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
-    wte: Tensor<2>,
+    wte: Vec<Tensor<2>>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
     mode: OpsMode,
 ) -> Tensor<1> {
     Tensor::from_dispatch(Dispatch::linear_cross_entropy(
         x.into_dispatch(),
-        wte.into_dispatch(),
+        Tables::new(wte.into_iter().map(Tensor::into_dispatch)),
         targets,
         loss,
         mode,
@@ -83,11 +84,12 @@ impl LinearCrossEntropy for burn_cubecl::CubeBackend {}
 impl LinearCrossEntropy for Flex {
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
+        let (wte, _) = joined::<Self>(wte);
         match mode {
             OpsMode::Auto | OpsMode::Wide => cpu::cross_entropy::forward(x, wte, &targets, &loss),
             OpsMode::Reference => reference::<Self>(x, wte, &targets, &loss, None),
@@ -96,34 +98,64 @@ impl LinearCrossEntropy for Flex {
 
     fn linear_cross_entropy_gradients(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::cross_entropy::gradients(x, wte, &targets, &loss),
-            OpsMode::Reference => reference_gradients::<Self>(x, wte, &targets, &loss),
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
+        if mode == OpsMode::Reference {
+            return reference_gradients::<Self>(x, wte, &targets, &loss);
         }
+        let (wte, rows) = joined::<Self>(wte);
+        let (value, dx, dwte) = cpu::cross_entropy::gradients(x, wte, &targets, &loss);
+        (value, dx, cut::<Self>(dwte, &rows))
     }
+}
+
+/// Tables as one tensor, and how many rows each has. A copy where there are several: only kernels
+/// take them as they are.
+fn joined<B: Backend>(tables: Tables<B>) -> (FloatTensor<B>, Vec<usize>) {
+    let mut tables = tables.into_vec();
+    let rows = tables.iter().map(|table| super::shape::<B>(table).dims::<2>()[0]).collect();
+    let whole = match tables.len() {
+        1 => tables.remove(0),
+        _ => B::float_cat(tables, 0),
+    };
+    (whole, rows)
+}
+
+fn cut<B: Backend>(whole: FloatTensor<B>, rows: &[usize]) -> Vec<FloatTensor<B>> {
+    if rows.len() == 1 {
+        return vec![whole];
+    }
+    let mut first = 0;
+    let table = |&rows: &usize| {
+        let range = first..first + rows;
+        first += rows;
+        B::float_slice(whole.clone(), &[Slice::from(range)])
+    };
+    rows.iter().map(table).collect()
 }
 
 #[derive(Debug)]
 struct CrossEntropyBackward;
 
-impl<B: LinearCrossEntropy> Backward<B, 2> for CrossEntropyBackward {
+/// `x` and the tables.
+const PARENTS: usize = 1 + super::MOST_TABLES;
+
+impl<B: LinearCrossEntropy> Backward<B, PARENTS> for CrossEntropyBackward {
     /// `dx` and `dwte` for a gradient of one.
-    type State = (FloatTensor<B>, FloatTensor<B>);
+    type State = (FloatTensor<B>, Vec<FloatTensor<B>>);
 
     fn backward(
         self,
-        ops: Ops<Self::State, 2>,
+        ops: Ops<Self::State, PARENTS>,
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
         let dloss = B::float_reshape(grads.consume::<B>(&ops.node), [1, 1].into());
         let (dx, dwte) = ops.state;
-        for (parent, grad) in ops.parents.into_iter().zip([dx, dwte]) {
+        for (parent, grad) in ops.parents.into_iter().zip([dx].into_iter().chain(dwte)) {
             if let Some(parent) = parent {
                 grads.register::<B>(parent.id, B::float_mul(grad, dloss.clone()));
             }
@@ -134,14 +166,20 @@ impl<B: LinearCrossEntropy> Backward<B, 2> for CrossEntropyBackward {
 impl<B: LinearCrossEntropy, C: CheckpointStrategy> LinearCrossEntropy for Autodiff<B, C> {
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
+        let Tables { first, second, third, fourth } = wte;
+        let (second, second_node) = split::<B, C>(second, &x);
+        let (third, third_node) = split::<B, C>(third, &x);
+        let (fourth, fourth_node) = split::<B, C>(fourth, &x);
+        let (first, first_node) = first.into_parts();
         let (x, x_node) = x.into_parts();
-        let (wte, wte_node) = wte.into_parts();
-        match CrossEntropyBackward.prepare::<C>([x_node, wte_node]).compute_bound().stateful() {
+        let wte = Tables { first, second, third, fourth };
+        let nodes = [x_node, first_node, second_node, third_node, fourth_node];
+        match CrossEntropyBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prep) => {
                 let (value, dx, dwte) =
                     B::linear_cross_entropy_gradients(x, wte, targets, loss, mode);
@@ -155,12 +193,12 @@ impl<B: LinearCrossEntropy, C: CheckpointStrategy> LinearCrossEntropy for Autodi
 }
 
 /// Gradients under construction: `dx` chunk by chunk, and the sum of `dw` `[vocab, c]`.
-pub(super) struct Grads<B: Backend> {
+struct Grads<B: Backend> {
     dx: Vec<FloatTensor<B>>,
     dw: FloatTensor<B>,
 }
 
-pub(super) fn reference<B: Backend>(
+fn reference<B: Backend>(
     x: FloatTensor<B>,
     wte: FloatTensor<B>,
     targets: &[u32],
@@ -211,11 +249,12 @@ fn logits_gradient<B: Backend>(p: FloatTensor<B>, ids: IntTensor<B>, scale: f32)
 
 pub(super) fn reference_gradients<B: Backend>(
     x: FloatTensor<B>,
-    wte: FloatTensor<B>,
+    wte: Tables<B>,
     targets: &[u32],
     loss: &CrossEntropy,
-) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+) -> (FloatTensor<B>, FloatTensor<B>, Vec<FloatTensor<B>>) {
     let device = super::device::<B>(&x);
+    let (wte, rows) = joined::<B>(wte);
     let [padded, c] = super::shape::<B>(&wte).dims();
     let dw = B::float_zeros([loss.vocab, c].into(), &device, FloatDType::F32);
     let mut grads = Grads { dx: Vec::new(), dw };
@@ -227,5 +266,16 @@ pub(super) fn reference_gradients<B: Backend>(
         let pad = B::float_zeros([padded - loss.vocab, c].into(), &device, FloatDType::F32);
         B::float_cat(vec![dw, pad], 0)
     };
-    (value, B::float_cat(dx, 0), dw)
+    (value, B::float_cat(dx, 0), cut::<B>(dw, &rows))
+}
+
+/// The loss by tensor ops, for backends whose kernels do not take it.
+#[cfg(feature = "wgpu")]
+pub(super) fn reference_loss<B: Backend>(
+    x: FloatTensor<B>,
+    wte: Tables<B>,
+    targets: &[u32],
+    loss: &CrossEntropy,
+) -> FloatTensor<B> {
+    reference::<B>(x, joined::<B>(wte).0, targets, loss, None)
 }

@@ -78,6 +78,41 @@ impl<B: Backend> Optional<B> {
     }
 }
 
+/// Most tensors that the rows of one embedding can be cut into.
+pub const MOST_TABLES: usize = 4;
+
+/// The rows of a matrix in one to [`MOST_TABLES`] tensors, for devices that bind no larger one.
+/// What `Vec` is elsewhere: burn's dispatch carries no `Vec`.
+#[derive(Clone, Debug, ExtensionType)]
+pub struct Tables<B: Backend> {
+    first: FloatTensor<B>,
+    #[extension_type]
+    second: Optional<B>,
+    #[extension_type]
+    third: Optional<B>,
+    #[extension_type]
+    fourth: Optional<B>,
+}
+
+impl<B: Backend> Tables<B> {
+    /// # Panics
+    /// If there is none. The caller has checked that there are at most four.
+    fn new(tables: impl IntoIterator<Item = FloatTensor<B>>) -> Self {
+        let mut tables = tables.into_iter();
+        Self {
+            first: tables.next().expect("a matrix has rows"),
+            second: tables.next().into(),
+            third: tables.next().into(),
+            fourth: tables.next().into(),
+        }
+    }
+
+    fn into_vec(self) -> Vec<FloatTensor<B>> {
+        let more = [self.second, self.third, self.fourth].map(Optional::into_option);
+        [self.first].into_iter().chain(more.into_iter().flatten()).collect()
+    }
+}
+
 /// The inner tensor and the node of an optional parent. One that is not there has the node of a
 /// constant, so that an op keeps one fixed number of parents whether or not it has, say, a bias.
 fn split<B: Backend, C: CheckpointStrategy>(

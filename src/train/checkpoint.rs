@@ -187,15 +187,21 @@ impl Checkpoint {
         let model = Gpt::new(architecture, &mut weights, &device.clone().autodiff())?;
         let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
         let mut moments = Vec::new();
-        for (name, shape) in architecture.shapes() {
-            let mut moment = |kind: &str| -> Result<Tensor<1>, TrainError> {
+        for Parameter { name, shape, parts } in parameters(&model) {
+            let mut moment = |kind: &str| -> Result<Vec<Tensor<1>>, TrainError> {
                 let saved = saved_shape(architecture, &name, &shape);
                 let mut values = file.weight(&format!("{kind}.{name}"), &saved)?;
-                let elements = shape.iter().product();
-                values.resize(elements, 0.0);
-                Ok(Tensor::from_data(TensorData::new(values, [elements]), device))
+                values.resize(shape.iter().product(), 0.0);
+                let mut values = values.into_iter();
+                let part = |part: &Tensor<1>| {
+                    let [elements] = part.dims();
+                    let values: Vec<f32> = values.by_ref().take(elements).collect();
+                    Tensor::from_data(TensorData::new(values, [elements]), device)
+                };
+                Ok(parts.iter().map(part).collect())
             };
-            moments.push(Moments { m: moment("m")?, v: moment("v")? });
+            let (m, v) = (moment("m")?, moment("v")?);
+            moments.extend(m.into_iter().zip(v).map(|(m, v)| Moments { m, v }));
         }
         let optimizer = Optimizer::with_moments(config, moments, mode);
         Ok((model, optimizer))
@@ -279,19 +285,20 @@ fn write_files(
     std::fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
     write_model(folder, model, state.tokenizer.as_ref())?;
     let architecture = model.architecture();
-    let moments: Vec<Parameter> = architecture
-        .shapes()
-        .iter()
-        .zip(optimizer.moments())
-        .flat_map(|((name, shape), moments)| {
-            let shape = saved_shape(architecture, name, shape);
-            [("m", &moments.m), ("v", &moments.v)].map(|(kind, value)| Parameter {
-                name: format!("{kind}.{name}"),
-                shape: shape.clone(),
-                value: value.clone(),
-            })
-        })
-        .collect();
+    let mut rest = optimizer.moments();
+    let mut moments = Vec::new();
+    for Parameter { name, shape, parts } in parameters(model) {
+        let (own, others) = rest.split_at(parts.len());
+        rest = others;
+        let shape = saved_shape(architecture, &name, &shape);
+        let of = |kind: &str, parts| Parameter {
+            name: format!("{kind}.{name}"),
+            shape: shape.clone(),
+            parts,
+        };
+        moments.push(of("m", own.iter().map(|moments| moments.m.clone()).collect()));
+        moments.push(of("v", own.iter().map(|moments| moments.v.clone()).collect()));
+    }
     write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new())?;
     let entries = std::fs::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
@@ -334,10 +341,10 @@ pub fn write_model(
             tensors.push(Parameter {
                 name: name.replace(".weight", ".bias"),
                 shape: vec![out],
-                value: Tensor::zeros([out], &parameter.value.device()),
+                parts: vec![Tensor::zeros([out], &parameter.parts[0].device())],
             });
         }
-        tensors.push(Parameter { name, shape, value: parameter.value });
+        tensors.push(Parameter { name, shape, parts: parameter.parts });
     }
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata)?)

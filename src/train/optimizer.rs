@@ -4,14 +4,14 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
 use crate::config::Config;
-use crate::model::{Gpt, Parameter, parameters};
+use crate::model::{Gpt, parameters};
 use crate::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
 
 /// PyTorch's and GPT-2's epsilon.
 const EPS: f64 = 1e-8;
 
-/// The gradients of a step, summed over its micro-batches: one flat tensor for each weight, in the
-/// model's order.
+/// The gradients of a step, summed over its micro-batches: one flat tensor for each part of each
+/// weight, in the model's order.
 #[derive(Default)]
 pub struct GradientSum {
     grads: Vec<Tensor<1>>,
@@ -66,11 +66,9 @@ pub struct Optimizer {
 impl Optimizer {
     /// Fresh moments for `model`.
     pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
-        let zeros = |parameter: Parameter| Moments {
-            m: parameter.value.zeros_like(),
-            v: parameter.value.zeros_like(),
-        };
-        Self::with_moments(config, parameters(model).into_iter().map(zeros).collect(), mode)
+        let zeros = |part: Tensor<1>| Moments { m: part.zeros_like(), v: part.zeros_like() };
+        let parts = parameters(model).into_iter().flat_map(|parameter| parameter.parts);
+        Self::with_moments(config, parts.map(zeros).collect(), mode)
     }
 
     /// Moments that were saved, in the model's order.

@@ -11,8 +11,8 @@ use burn_cubecl::tensor::CubeTensor;
 use super::gemm::{Around, Layout, Matrix};
 use super::{ELEMENTWISE, Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::linear_cross_entropy::{LinearCrossEntropy, reference, reference_gradients};
-use crate::ops::{CrossEntropy, OpsMode};
+use crate::ops::linear_cross_entropy::{LinearCrossEntropy, reference_gradients, reference_loss};
+use crate::ops::{CrossEntropy, OpsMode, Tables};
 
 static SOFTMAX_LOSS: Shader =
     Shader { name: "softmax_loss", parts: &[wgsl!("reduce"), wgsl!("softmax_loss")] };
@@ -44,7 +44,7 @@ pub(super) fn variants(tier: Tier) -> Vec<Spec> {
 struct Head<'a> {
     kernels: &'a Kernels,
     x: &'a CubeTensor,
-    wte: &'a CubeTensor,
+    wte: &'a [CubeTensor],
     targets: Handle,
     loss: &'a CrossEntropy,
     rows: usize,
@@ -60,11 +60,12 @@ impl<'a> Head<'a> {
     fn new(
         kernels: &'a Kernels,
         x: &'a CubeTensor,
-        wte: &'a CubeTensor,
+        wte: &'a [CubeTensor],
         targets: &[u32],
         loss: &'a CrossEntropy,
     ) -> Self {
-        let ([rows, c], [padded, _]) = (x.shape().dims(), wte.shape().dims());
+        let [rows, c] = x.shape().dims();
+        let padded = wte.iter().map(tokens_of).sum();
         let logits = kernels.queue.empty([loss.chunk.min(rows), padded]);
         let losses = kernels.queue.empty([rows]);
         let targets = kernels.queue.upload(targets);
@@ -77,12 +78,24 @@ impl<'a> Head<'a> {
         (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
     }
 
+    /// The tables with their columns of the logits.
+    fn tables(&self) -> impl Iterator<Item = (&CubeTensor, Matrix<'_>)> {
+        let (mut offset, stride) = (0, Some(self.padded));
+        self.wte.iter().map(move |table| {
+            let columns = Matrix { tensor: &self.logits, offset, stride };
+            offset += tokens_of(table);
+            (table, columns)
+        })
+    }
+
     /// The losses of a chunk, and the gradient of its logits in place of them.
     fn losses(&self, (first, rows): (usize, usize), gradient: bool) {
         let Self { kernels, c, padded, .. } = *self;
-        let x = Matrix { tensor: self.x, offset: first * c };
-        let size = [rows, padded, c];
-        kernels.gemm(Layout::Nt, size, x, self.wte, &self.logits, Around::default());
+        let x = Matrix { offset: first * c, ..self.x.into() };
+        for (table, logits) in self.tables() {
+            let size = [rows, tokens_of(table), c];
+            kernels.gemm(Layout::Nt, size, x, table, logits, Around::default());
+        }
         let spec = softmax_loss(kernels.tier, padded, gradient);
         let width = padded / spec.pack() as usize;
         kernels.queue.launch(
@@ -113,18 +126,24 @@ impl<'a> Head<'a> {
     }
 }
 
+/// Rows of a table.
+fn tokens_of(table: &CubeTensor) -> usize {
+    table.shape()[0]
+}
+
 impl LinearCrossEntropy for CubeBackend {
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference::<Self>(x, wte, &targets, &loss, None);
+            return reference_loss::<Self>(x, wte, &targets, &loss);
         };
-        let (x, wte) = (contiguous(x), contiguous(wte));
+        let x = contiguous(x);
+        let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
         let head = Head::new(&kernels, &x, &wte, &targets, &loss);
         for chunk in head.chunks() {
             head.losses(chunk, false);
@@ -134,27 +153,33 @@ impl LinearCrossEntropy for CubeBackend {
 
     fn linear_cross_entropy_gradients(
         x: FloatTensor<Self>,
-        wte: FloatTensor<Self>,
+        wte: Tables<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
         let Some(kernels) = Kernels::of(&x, mode) else {
             return reference_gradients::<Self>(x, wte, &targets, &loss);
         };
-        let (x, wte) = (contiguous(x), contiguous(wte));
+        let x = contiguous(x);
+        let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
         let head = Head::new(&kernels, &x, &wte, &targets, &loss);
-        let Head { rows, c, padded, .. } = head;
+        let Head { rows, c, .. } = head;
         let dx = kernels.queue.empty([rows, c]);
-        let dwte = kernels.queue.empty([padded, c]);
+        let gradient = |table| kernels.queue.empty([tokens_of(table), c]);
+        let dwte: Vec<CubeTensor> = wte.iter().map(gradient).collect();
         for (first, rows) in head.chunks() {
             head.losses((first, rows), true);
-            let into_dx = Matrix { tensor: &dx, offset: first * c };
-            let size = [rows, c, padded];
-            kernels.gemm(Layout::Nn, size, &head.logits, &wte, into_dx, Around::default());
-            let x = Matrix { tensor: &x, offset: first * c };
-            let sum = Around { accumulate: first > 0, ..Around::default() };
-            kernels.gemm(Layout::Tn, [padded, c, rows], &head.logits, x, &dwte, sum);
+            let x = Matrix { offset: first * c, ..(&x).into() };
+            let into_dx = Matrix { offset: first * c, ..(&dx).into() };
+            for (index, (table, logits)) in head.tables().enumerate() {
+                let tokens = tokens_of(table);
+                let sum = |accumulate| Around { accumulate, ..Around::default() };
+                let size = [rows, c, tokens];
+                kernels.gemm(Layout::Nn, size, logits, table, into_dx, sum(index > 0));
+                let size = [tokens, c, rows];
+                kernels.gemm(Layout::Tn, size, logits, x, &dwte[index], sum(first > 0));
+            }
         }
         (head.total(), dx, dwte)
     }

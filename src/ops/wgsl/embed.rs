@@ -1,5 +1,6 @@
 //! Token and position embedding.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
@@ -29,39 +30,44 @@ struct Buckets {
     rows: Vec<u32>,
     /// Where each bucket begins in `rows`, and where the last one ends.
     starts: Vec<u32>,
-    tokens: Vec<u32>,
+    /// Their tokens' rows in the table.
+    places: Vec<u32>,
 }
 
 impl Buckets {
-    fn new(tokens: &[u32]) -> Self {
-        let mut rows: Vec<u32> = (0..tokens.len() as u32).collect();
+    /// The rows whose token is in `table`, which holds a part of the tokens; the buckets' tokens
+    /// are counted from its first.
+    fn new(tokens: &[u32], table: &Range<usize>) -> Self {
+        let held = |row: &u32| table.contains(&(tokens[*row as usize] as usize));
+        let mut rows: Vec<u32> = (0..tokens.len() as u32).filter(held).collect();
         rows.sort_by_key(|&row| tokens[row as usize]);
-        let (mut starts, mut ids) = (Vec::new(), Vec::new());
+        let (mut starts, mut places) = (Vec::new(), Vec::new());
         for (at, &row) in rows.iter().enumerate() {
-            let token = tokens[row as usize];
-            if ids.last() != Some(&token) {
+            let place = tokens[row as usize] - table.start as u32;
+            if places.last() != Some(&place) {
                 starts.push(at as u32);
-                ids.push(token);
+                places.push(place);
             }
         }
         starts.push(rows.len() as u32);
-        Self { rows, starts, tokens: ids }
+        Self { rows, starts, places }
     }
 }
 
 impl Embed for CubeBackend {
     fn embed(
-        wte: FloatTensor<Self>,
-        wpe: FloatTensor<Self>,
+        table: FloatTensor<Self>,
+        base: FloatTensor<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
+        first: usize,
+        period: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        let Some(kernels) = Kernels::of(&wte, mode) else {
-            return reference_forward::<Self>(wte, wpe, &tokens, time);
+        let Some(kernels) = Kernels::of(&table, mode) else {
+            return reference_forward::<Self>(table, base, &tokens, first, period);
         };
-        let [_, c] = wte.shape().dims();
-        let (wte, wpe) = (contiguous(wte), contiguous(wpe));
+        let [rows, c] = table.shape().dims();
+        let (table, base) = (contiguous(table), contiguous(base));
         let y = kernels.queue.empty([tokens.len(), c]);
         let ids = kernels.queue.upload(&tokens);
         let spec = spec(&FORWARD, c);
@@ -70,8 +76,8 @@ impl Embed for CubeBackend {
         kernels.queue.launch(
             spec,
             Workgroups::cover(packs, ELEMENTWISE),
-            [&wte.handle, &wpe.handle, &ids, &y.handle].map(|handle| handle.clone().binding()),
-            &[packs as u32, width as u32, time as u32],
+            [&table.handle, &base.handle, &ids, &y.handle].map(|handle| handle.clone().binding()),
+            &[packs, width, period, first, rows].map(|size| size as u32),
         );
         y
     }
@@ -80,41 +86,47 @@ impl Embed for CubeBackend {
         dy: FloatTensor<Self>,
         into: Optional<Self>,
         tokens: Arc<[u32]>,
-        time: usize,
-        vocab: usize,
-        block: usize,
+        table: Range<usize>,
+        period: usize,
+        base_rows: usize,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let into = into.into_option();
         let Some(kernels) = Kernels::of(&dy, mode) else {
-            return reference_backward::<Self>(dy, into.into_option(), &tokens, time, vocab, block);
+            return reference_backward::<Self>(dy, into, &tokens, table, period, base_rows);
         };
         let [n, c] = dy.shape().dims();
         let dy = contiguous(dy);
-        let dwte = match into.into_option() {
+        let dtable = match into {
             Some(sum) => owned(sum),
-            None => kernels.zeros([vocab, c]),
+            None => kernels.zeros([table.len(), c]),
         };
-        let Buckets { rows, starts, tokens } = Buckets::new(&tokens);
-        let first_start = rows.len();
-        let first_token = first_start + starts.len();
-        let buckets = tokens.len();
-        let index = kernels.queue.upload(&[rows, starts, tokens].concat());
         let by_token = spec(&TOKENS, c);
         let width = c / by_token.pack() as usize;
-        kernels.queue.launch(
-            by_token,
-            Workgroups::cover(buckets * width, ELEMENTWISE),
-            [&dy.handle, &index, &dwte.handle].map(|handle| handle.clone().binding()),
-            &[buckets, width, first_start, first_token].map(|size| size as u32),
-        );
-        let dwpe = kernels.queue.empty([block, c]);
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &table);
+        if !places.is_empty() {
+            let first_start = rows.len();
+            let first_place = first_start + starts.len();
+            let buckets = places.len();
+            let index = kernels.queue.upload(&[rows, starts, places].concat());
+            kernels.queue.launch(
+                by_token,
+                Workgroups::cover(buckets * width, ELEMENTWISE),
+                [&dy.handle, &index, &dtable.handle].map(|handle| handle.clone().binding()),
+                &[buckets, width, first_start, first_place].map(|size| size as u32),
+            );
+        }
+        if period == n && base_rows == n {
+            return (dtable, dy);
+        }
+        let dbase = kernels.queue.empty([base_rows, c]);
         kernels.queue.launch(
             spec(&POSITIONS, c),
-            Workgroups::cover(block * width, ELEMENTWISE),
-            [&dy, &dwpe].map(|tensor| tensor.handle.clone().binding()),
-            &[block * width, time * width, n * width].map(|packs| packs as u32),
+            Workgroups::cover(base_rows * width, ELEMENTWISE),
+            [&dy, &dbase].map(|tensor| tensor.handle.clone().binding()),
+            &[base_rows * width, period * width, n * width].map(|packs| packs as u32),
         );
-        (dwte, dwpe)
+        (dtable, dbase)
     }
 }
 
@@ -124,9 +136,12 @@ mod tests {
 
     #[test]
     fn buckets_hold_the_rows_of_each_token_in_order() {
-        let Buckets { rows, starts, tokens } = Buckets::new(&[7, 2, 7, 7, 0, 2]);
-        assert_eq!(tokens, [0, 2, 7]);
+        let tokens = [7, 2, 7, 7, 0, 2];
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(0..8));
+        assert_eq!(places, [0, 2, 7]);
         assert_eq!(starts, [0, 1, 3, 6]);
         assert_eq!(rows, [4, 1, 5, 0, 2, 3]);
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(1..7));
+        assert_eq!((places, starts, rows), (vec![1], vec![0, 2], vec![1, 5]));
     }
 }

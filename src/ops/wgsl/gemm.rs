@@ -33,11 +33,13 @@ pub(super) struct Matrix<'a> {
     pub tensor: &'a CubeTensor,
     /// Where it begins, in elements.
     pub offset: usize,
+    /// Elements from one line to the next, where that is not the line's length.
+    pub stride: Option<usize>,
 }
 
 impl<'a> From<&'a CubeTensor> for Matrix<'a> {
     fn from(tensor: &'a CubeTensor) -> Self {
-        Self { tensor, offset: 0 }
+        Self { tensor, offset: 0, stride: None }
     }
 }
 
@@ -145,7 +147,7 @@ pub(super) fn variants(tier: Tier) -> Vec<Spec> {
 }
 
 impl Kernels {
-    /// `out = a b` with `out` `[m, n]`.
+    /// `out = a b` with `out` `[m, n]`. `a` and `out` may be columns of wider matrices.
     pub(super) fn gemm<'a>(
         &self,
         layout: Layout,
@@ -161,7 +163,10 @@ impl Kernels {
             Layout::Nt => [k, k],
             Layout::Tn => [m, n],
         };
-        let pack = pack_of(&[a_width, b_width, n, a.offset, b.offset, out.offset]);
+        let a_stride = a.stride.unwrap_or(a_width);
+        let out_stride = out.stride.unwrap_or(n);
+        let offsets = [a.offset, b.offset, out.offset];
+        let pack = pack_of(&[&[a_width, b_width, n, a_stride, out_stride], &offsets[..]].concat());
         let flags = Flags {
             activation: around.activation,
             bias: around.bias.is_some(),
@@ -181,7 +186,8 @@ impl Kernels {
         for first in (0..m).step_by(band) {
             let last = (first + band).min(m);
             let grid = Workgroups::Plane(n.div_ceil(columns), (last - first).div_ceil(rows));
-            let sizes = [m, n, k, first, last, a.offset, b.offset, out.offset];
+            let ends = [first, last];
+            let sizes = [&[m, n, k], &ends[..], &offsets, &[a_stride, out_stride]].concat();
             self.queue.launch(
                 spec.clone(),
                 grid,
@@ -193,7 +199,7 @@ impl Kernels {
                     self.optional(around.residual),
                     self.optional(around.derivative.map(|(_, pre)| pre)),
                 ],
-                &sizes.map(|size| size as u32),
+                &sizes.iter().map(|&size| size as u32).collect::<Vec<u32>>(),
             );
         }
     }

@@ -1,0 +1,214 @@
+"""The tables of scripts/gpu-check.sh: DIR/gpu-check.json -> DIR/gpu-check.md.
+
+    python3 gpu_tables.py DIR [FROM...]
+
+Folders FROM are other calls' results, added to DIR/gpu-check.json first. Where something was
+measured several times, the last one counts.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+NAME = "gpu-check.json"
+
+# Where `wgpt plan --json` may say how many bytes a step will take.
+PREDICTED = ("predicted_bytes", "peak_bytes", "total_bytes")
+
+
+def load(folder):
+    path = folder / NAME
+    return json.loads(path.read_text(encoding="utf-8", errors="replace"))["records"]
+
+
+def merge(target, others):
+    """Adds what the others have and the target has not."""
+    records = load(target) if (target / NAME).exists() else []
+    for folder in others:
+        records += [record for record in load(folder) if record not in records]
+    target.mkdir(parents=True, exist_ok=True)
+    # A record a line: so the shell can add to it.
+    lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
+    (target / NAME).write_text('{"records":[\n' + lines + "\n]}\n", encoding="utf-8")
+    return records
+
+
+def last_of(records, part, key):
+    """The last record of each key, in the order in which the keys first came."""
+    found = {}
+    for record in records:
+        if record["part"] == part:
+            found[key(record)] = record
+    return list(found.values())
+
+
+def show(value, digits=0):
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value):
+    return "-" if value is None else f"{value * 100:.1f}%"
+
+
+def mebibytes(value):
+    return show(None if value is None else value / 2**20)
+
+
+def ratio(value, other, digits=2):
+    return f"{value / other:.{digits}f}" if value and other else "-"
+
+
+def text(value):
+    return str(value).replace("|", "\\|").replace("\n", " ").strip()
+
+
+def table(head, rows):
+    """Columns of figures are aligned as such; one that holds words anywhere is not."""
+    words = [any(any(c.isalpha() for c in text(row[i])) for row in rows) for i in range(len(head))]
+    lines = [head, ["---" if word else "---:" for word in words], *rows]
+    return ["| " + " | ".join(text(cell) for cell in line) + " |" for line in lines] + [""]
+
+
+def section(title, head, rows):
+    return [f"## {title}", "", *table(head, rows)] if rows else []
+
+
+def calls(records):
+    rows = []
+    for call in (record for record in records if record["part"] == "call"):
+        devices = call.get("devices") or []
+        device = next((d for d in devices if d["id"] == call["device"]), {})
+        name = ", ".join(device[key] for key in ("name", "driver") if device.get(key))
+        rows.append([
+            call["date"], call["wgpt"], call["device"], name or "not found",
+            call.get("nvidia_smi") or "-", call.get("torch") or "-", call["system"],
+            call["parts"] + (", quick" if call["quick"] else ""),
+        ])
+    head = ["date", "version", "device", "name and driver", "nvidia-smi", "torch", "system", "parts"]
+    return section("Runs", head, rows)
+
+
+def tests(records):
+    rows = []
+    for test in last_of(records, "tests", lambda test: test["name"]):
+        failures = ", ".join(test.get("failures", []))
+        rows.append([
+            test["name"], show(test.get("passed")), show(test.get("failed")),
+            show(test.get("ignored")), show(test.get("seconds")),
+            "; ".join(test.get("adapters", [])) or "-",
+            "; ".join(filter(None, [test.get("error"), failures])) or "-",
+        ])
+    head = ["tests", "passed", "failed", "ignored", "s", "adapters opened", "what failed"]
+    return section("Tests", head, rows)
+
+
+def training(records):
+    rows = []
+    for run in last_of(records, "train", lambda run: "train"):
+        steps = [event for event in run["events"] if event["event"] == "step"]
+        # The first one compiled.
+        fastest = min(steps[1:], key=lambda step: step["ms"], default={})
+        start = next((event for event in run["events"] if event["event"] == "start"), {})
+        rows.append([
+            run["iters"], show(start.get("params")), show(run["first_loss"], 4),
+            show(run["last_loss"], 4), show(start.get("entropy_floor"), 4),
+            "yes" if run["fell"] else "**no**", show(fastest.get("ms"), 1),
+            show(fastest.get("tokens_per_s")), show(run["seconds"]), run.get("error", "-"),
+        ])
+    head = ["iterations", "parameters", "val loss before", "after", "least possible", "fell",
+            "ms an iteration", "tokens/s", "s in all", "error"]
+    return section("Training", head, rows)
+
+
+def peaks(records):
+    rows = []
+    for record in records:
+        report = record.get("report")
+        if report and report["peaks"]:
+            what = record["part"] + (f", batch {record['batch']}" if "batch" in record else "")
+            rows.append([what, show(report["peaks"]["copy_gb_per_s"], 1),
+                         show(report["peaks"]["multiply_add_gflop_per_s"])])
+    return section("Peaks", ["measured before", "copy GB/s", "multiply-add GFLOP/s"], rows)
+
+
+def kernels(records):
+    rows, lines = [], []
+    for record in last_of(records, "kernels", lambda record: "kernels"):
+        if record.get("error"):
+            lines = [f"kernels: {text(record['error'])}: {text(record['stderr'])}", ""]
+        for k in (record["report"] or {"kernels": []})["kernels"]:
+            rows.append([
+                k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
+                show(k["gflop_per_s"], 1), percent(k["fraction"]), show(k["stock_ms"], 3),
+                ratio(k["stock_ms"], k["ms"], 1),
+            ])
+    head = ["kernel", "size", "ms", "GB/s", "GFLOP/s", "of peak", "stock ms", "stock / this"]
+    return section("Kernels", head, rows) + lines
+
+
+def predicted(plan):
+    return next((plan[key] for key in PREDICTED if key in plan), None) if plan else None
+
+
+def steps(records):
+    measured = last_of(records, "steps", lambda record: (record["batch"], record["compare"]))
+    plans = any(predicted(record.get("plan")) for record in measured)
+    rows = []
+    for record in measured:
+        forecast = [mebibytes(predicted(record.get("plan")))] if plans else []
+        for step in (record["report"] or {"steps": []})["steps"]:
+            rows.append([
+                step["ops"], f"{step['micro_batch']} x {step['block_size']}",
+                show(step["parameters"]), show(step["tokens_per_s"]), show(step["ms"], 1),
+                show(step["gflop_per_s"]), percent(step["fraction"]),
+                mebibytes(step["peak_bytes"]), *forecast, step["launches"],
+                show(step["first_ms"]), "beside stock" if record["compare"] else "alone",
+            ])
+        if record.get("error"):
+            blank = ["-"] * 6 + forecast + ["-"] * 2
+            rows.append(["-", record["batch"], *blank, record["error"]])
+    head = ["ops", "micro-batch", "parameters", "tokens/s", "ms", "GFLOP/s", "of peak",
+            "peak MiB", *(["predicted MiB"] if plans else []), "launches", "first step ms", "run"]
+    return section("Steps", head, rows)
+
+
+def torch(records):
+    ours = {}
+    for record in last_of(records, "steps", lambda record: (record["batch"], record["compare"])):
+        for step in (record["report"] or {"steps": []})["steps"]:
+            # A stock step is no step of wgpt; beside one, memory is shared: the others go first.
+            if step["ops"] != "reference" and not (record["compare"] and record["batch"] in ours):
+                ours[record["batch"]] = step["tokens_per_s"]
+    found = [record for record in records if record["part"] == "torch"]
+    key = lambda record: tuple(record["row"][key] for key in ("dtype", "compile", "micro_batch"))
+    rows = []
+    for record in last_of([record for record in found if "row" in record], "torch", key):
+        r = record["row"]
+        rows.append([
+            r["dtype"], "compiled" if r["compile"] else "eager", r["micro_batch"],
+            show(r.get("ms"), 1), show(r.get("tokens_per_s")), mebibytes(r.get("peak_bytes")),
+            show(r.get("first_ms")), ratio(ours.get(r["micro_batch"]), r.get("tokens_per_s")),
+            r.get("error", "-"),
+        ])
+    head = ["dtype", "mode", "micro-batch", "ms", "tokens/s", "peak MiB", "first step ms",
+            "wgpt / torch", "error"]
+    errors = [f"PyTorch: {text(record['error'])}" for record in found if "error" in record]
+    return section("PyTorch", head, rows) + (errors[-1:] + [""] if errors else [])
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    target, *others = map(Path, sys.argv[1:])
+    if others:
+        records = merge(target, others)
+    else:
+        records = load(target)
+    parts = [calls, tests, training, peaks, kernels, steps, torch]
+    lines = ["# GPU check", ""] + [line for part in parts for line in part(records)]
+    (target / "gpu-check.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    print(target / "gpu-check.md")
+
+
+if __name__ == "__main__":
+    main()
