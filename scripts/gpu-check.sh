@@ -5,7 +5,8 @@
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]
 #       Checks the binaries in FOLDER: what was unpacked, else ${CARGO_TARGET_DIR:-target}/release.
 #
-#       --parts LIST    of tests,train,bench,torch (all); where calls are short, one after the other
+#       --parts LIST    of tests,train,bench,torch (all); bench is kernels,steps. Where no call may
+#                       take long, one after the other
 #       --device NAME   what `wgpt --device` takes (vulkan:0); the tests take every Vulkan adapter
 #       --out DIR       where gpu-check.json, gpu-check.md and log.txt go (out/gpu-check); results
 #                       that lie there already are kept
@@ -212,7 +213,7 @@ unlink_data() {
 }
 
 check_tests() {
-    local name binary result counts=() names=("${tests[@]}")
+    local name what binary result counts=() names=("${tests[@]}")
     # These need no card, only shaders/ beside them: not packed, but run in a checkout.
     [[ -d $root/shaders ]] && names+=(shaders)
     link_data
@@ -284,13 +285,16 @@ bench() {
     limited "$limit" "$wgpt" --device="$device" bench --json --only "$part" "$@"
     report=$(grep -E '^\{.*\}$' "$scratch/stdout" | tail -n 1)
     record "\"part\":\"$part\",$fields$(outcome),\"report\":${report:-null}"
-    say "bench $part${fields:+, $batch a micro-batch}: ${why:-$seconds s}"
+    say "bench $part${fields:+, $what}: ${why:-$seconds s}"
 }
 
-check_bench() {
-    local batch predicted step=(--preset=gpt2)
-    ((quick)) && step=(--preset=shakespeare-char --vocab_size=65 "${tiny[@]}")
+check_kernels() {
     bench kernels 400 ''
+}
+
+check_steps() {
+    local batch what predicted step=(--preset=gpt2)
+    ((quick)) && step=(--preset=shakespeare-char --vocab_size=65 "${tiny[@]}")
     # Each in a process of its own: one that runs out of memory ends alone.
     for batch in ${batches//,/ }; do
         # Builds that can predict the memory say so here.
@@ -299,10 +303,11 @@ check_bench() {
             </dev/null >"$scratch/plan" 2>/dev/null; then
             predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
         fi
+        what="micro-batch $batch"
         bench steps 150 "\"batch\":$batch,\"compare\":false,\"plan\":${predicted:-null}," \
             --no-compare "${step[@]}" "--batch_size=$batch"
     done
-    batch=1
+    what='micro-batch 1 beside stock ops'
     bench steps 200 '"batch":1,"compare":true,' "${step[@]}" --batch_size=1
 }
 
@@ -418,9 +423,10 @@ pack)
     ;;
 esac
 
+parts=${parts//bench/kernels,steps}
 for part in ${parts//,/ }; do
     case $part in
-    tests | train | bench | torch) ;;
+    tests | train | kernels | steps | torch) ;;
     *) fail "no part is called $part" ;;
     esac
 done
@@ -466,7 +472,7 @@ fi
 
 record_call
 # In this order whatever was typed: first what tells right from wrong.
-for part in tests train bench torch; do
+for part in tests train kernels steps torch; do
     if [[ ,$parts, == *,$part,* ]]; then
         "check_$part"
     fi

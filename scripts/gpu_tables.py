@@ -3,7 +3,7 @@
     python3 gpu_tables.py DIR [FROM...]
 
 Folders FROM are other calls' results, added to DIR/gpu-check.json first. Where something was
-measured several times, the last one counts.
+measured several times, the last time counts.
 """
 
 import json
@@ -33,11 +33,16 @@ def merge(target, others):
     return records
 
 
+def is_unbegun(record):
+    return record.get("error") == "no time left"
+
+
 def last_of(records, part, key):
     """The last record of each key, in the order in which the keys first came."""
     found = {}
     for record in records:
-        if record["part"] == part:
+        # What was never begun says nothing against what was measured before.
+        if record["part"] == part and not (is_unbegun(record) and key(record) in found):
             found[key(record)] = record
     return list(found.values())
 
@@ -64,7 +69,7 @@ def text(value):
 
 def table(head, rows):
     """Columns of figures are aligned as such; one that holds words anywhere is not."""
-    words = [any(any(c.isalpha() for c in text(row[i])) for row in rows) for i in range(len(head))]
+    words = [any(c.isalpha() for row in rows for c in text(row[i])) for i in range(len(head))]
     lines = [head, ["---" if word else "---:" for word in words], *rows]
     return ["| " + " | ".join(text(cell) for cell in line) + " |" for line in lines] + [""]
 
@@ -84,7 +89,8 @@ def calls(records):
             call.get("nvidia_smi") or "-", call.get("torch") or "-", call["system"],
             call["parts"] + (", quick" if call["quick"] else ""),
         ])
-    head = ["date", "version", "device", "name and driver", "nvidia-smi", "torch", "system", "parts"]
+    head = ["date", "version", "device", "name and driver", "nvidia-smi", "torch", "system",
+            "parts"]
     return section("Runs", head, rows)
 
 
@@ -150,12 +156,20 @@ def predicted(plan):
     return next((plan[key] for key in PREDICTED if key in plan), None) if plan else None
 
 
+def why(record):
+    """A reason in a word or two, else what the program said last but for the hint."""
+    if not record["error"].startswith("exit code"):
+        return record["error"]
+    said = [line for line in record["stderr"].splitlines() if not line.startswith("  hint:")]
+    return ": ".join([record["error"], *said[-1:]])
+
+
 def steps(records):
     measured = last_of(records, "steps", lambda record: (record["batch"], record["compare"]))
-    plans = any(predicted(record.get("plan")) for record in measured)
+    plans = {r["batch"]: predicted(r["plan"]) for r in measured if predicted(r.get("plan"))}
     rows = []
     for record in measured:
-        forecast = [mebibytes(predicted(record.get("plan")))] if plans else []
+        forecast = [mebibytes(plans.get(record["batch"]))] if plans else []
         for step in (record["report"] or {"steps": []})["steps"]:
             rows.append([
                 step["ops"], f"{step['micro_batch']} x {step['block_size']}",
@@ -166,7 +180,7 @@ def steps(records):
             ])
         if record.get("error"):
             blank = ["-"] * 6 + forecast + ["-"] * 2
-            rows.append(["-", record["batch"], *blank, record["error"]])
+            rows.append(["-", record["batch"], *blank, why(record)])
     head = ["ops", "micro-batch", "parameters", "tokens/s", "ms", "GFLOP/s", "of peak",
             "peak MiB", *(["predicted MiB"] if plans else []), "launches", "first step ms", "run"]
     return section("Steps", head, rows)

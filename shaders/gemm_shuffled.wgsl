@@ -9,13 +9,15 @@ const HALVES = WG / 4u;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = p.first_row + group.y * WG * ROW_BLOCKS;
     let column = (group.x * WG + lane) * 4u * COLUMN_BLOCKS;
+    // Only the first row of tiles writes the sums.
+    let adds_up = BIAS_GRADIENT && row == 0u;
     var acc: array<array<array<mat4x4<f32>, COLUMN_BLOCKS>, HALVES>, ROW_BLOCKS>;
     var sums: array<vec4<f32>, COLUMN_BLOCKS>;
     for (var k = 0u; k < p.k; k += 4u) {
         var y: array<mat4x4<f32>, COLUMN_BLOCKS>;
         for (var j = 0u; j < COLUMN_BLOCKS; j++) {
             y[j] = b_by_k(k, column + 4u * j);
-            if (BIAS_GRADIENT) {
+            if (adds_up) {
                 sums[j] += (y[j][0] + y[j][1]) + (y[j][2] + y[j][3]);
             }
         }
@@ -50,7 +52,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 finish(row + i * WG + 4u * h, column + 4u * j, acc[i][h][j]);
             }
         }
-        if (BIAS_GRADIENT && row == 0u) {
+        if (adds_up) {
             finish_bias(column + 4u * j, sums[j]);
         }
     }

@@ -9,8 +9,8 @@ use safetensors::SafeTensors;
 use wgpt::config::{Config, Gelu};
 use wgpt::gpu::{self, DeviceChoice};
 use wgpt::model::{
-    Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, WeightError, WeightSource,
-    parameters,
+    Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, StepDropout, WeightError,
+    WeightSource, parameters,
 };
 use wgpt::ops::{CrossEntropy, OpsMode};
 use wgpt::train::{GradientSum, ModelSource, Optimizer};
@@ -127,11 +127,11 @@ fn check_case(
     let mut optimizer = Optimizer::new(&config, &model, mode);
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
-        let value = model.loss(&batch(&case, step), loss, pass);
-        let gradients = value.backward();
+        // With and without checkpointing by turns: the reference knows neither.
+        let (value, gradients) = model.gradients(&batch(&case, step), loss, pass, step % 2 == 1);
         let mut sum = GradientSum::default();
-        sum.add(&model, gradients);
-        let off = error(&values(value.inner()), &losses[step..=step]);
+        sum.add(gradients);
+        let off = error(&values(value), &losses[step..=step]);
         assert!(off < tolerance.loss, "{name}: loss {step} is off by {off:e}");
         if step == 0 {
             let mut grads = sum.grads().iter().cloned();
@@ -161,10 +161,30 @@ fn check_case(
 
 fn check_device(device: &Device, tolerance: &Tolerance) {
     for mode in [OpsMode::Auto, OpsMode::Reference] {
+        check_checkpointing(device, mode);
         check_case("tanh_bias", Gelu::Tanh, true, device, mode, 1, tolerance);
         check_case("tanh_nobias", Gelu::Tanh, false, device, mode, 3, tolerance);
         check_case("erf_bias", Gelu::Erf, true, device, mode, 4, tolerance);
         check_case("erf_nobias", Gelu::Erf, false, device, mode, 1, tolerance);
+    }
+}
+
+/// Dropout included: the second run of a block must drop out what the first did.
+fn check_checkpointing(device: &Device, mode: OpsMode) {
+    let mut case = Case::open("gpt_tanh_bias.safetensors");
+    let device = device.clone().autodiff();
+    let architecture = architecture(Gelu::Tanh, true);
+    let model = Gpt::with_tables(&architecture, &mut case, &device, 2).unwrap();
+    let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / (BATCH * TIME) as f32 };
+    let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };
+    let pass = Pass { mode, dropout: Some(dropout) };
+    let [(whole, wanted), (again, got)] =
+        [false, true].map(|checkpoint| model.gradients(&batch(&case, 0), loss, pass, checkpoint));
+    assert_eq!(values(whole), values(again));
+    assert_eq!(wanted.len(), got.len());
+    for (index, (wanted, got)) in wanted.into_iter().zip(got).enumerate() {
+        let off = error(&values(got), &values(wanted));
+        assert!(off < 1e-5, "gradient {index} is off by {off:e}");
     }
 }
 

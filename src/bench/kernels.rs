@@ -184,7 +184,8 @@ fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let head = || bench.random([s.vocab, s.c]);
     let mode = bench.options.mode;
     let ours = |head| {
-        drop(ops::embed_gradients(dy.clone(), head, tokens.clone(), s.norm_rows, mode));
+        let rows = s.norm_rows;
+        drop(ops::embed_gradients(dy.clone(), vec![head], &tokens, rows, rows, mode));
     };
     let leaf = bench.leaf([s.vocab, s.c]);
     let indices = indices(&tokens, &bench.device.clone().autodiff());

@@ -23,6 +23,7 @@ pub struct TrainingStep {
     batch: MicroBatch,
     loss: CrossEntropy,
     dropout: Option<StepDropout>,
+    grad_checkpoint: bool,
     mode: OpsMode,
     step: u64,
 }
@@ -57,6 +58,7 @@ impl TrainingStep {
                 scale: 1.0 / rows as f32,
             },
             dropout,
+            grad_checkpoint: plan.grad_checkpoint,
             mode,
             step: 0,
         }
@@ -67,7 +69,7 @@ impl TrainingStep {
         let mut grads = GradientSum::default();
         if let Some(model) = &self.model {
             let pass = Pass { mode: self.mode, dropout: self.dropout };
-            grads.add(model, model.loss(&self.batch, self.loss, pass).backward());
+            grads.add(model.gradients(&self.batch, self.loss, pass, self.grad_checkpoint).1);
         }
         grads
     }

@@ -11,6 +11,7 @@ use crate::config::{self, Config, Gelu};
 use crate::gpu;
 use crate::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
 
+mod gradients;
 mod hugging_face;
 mod init;
 mod nanogpt;
@@ -286,6 +287,18 @@ impl Gpt {
     /// tokens, in nats. Logits exist for `loss.chunk` rows at a time.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
+        self.loss_of(x, batch, loss, pass)
+    }
+
+    /// The loss of what the last block gives.
+    fn loss_of(
+        &self,
+        x: Tensor<2>,
+        batch: &MicroBatch,
+        loss: CrossEntropy,
+        pass: Pass,
+    ) -> Tensor<1> {
+        let x = self.ln_f.forward(x, pass.mode);
         ops::linear_cross_entropy(x, self.wte.tables(), batch.targets.clone(), loss, pass.mode)
     }
 
@@ -293,7 +306,7 @@ impl Gpt {
     /// small inputs, training never holds them.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
-        self.head(x)
+        self.head(self.ln_f.forward(x, mode))
     }
 
     /// The logits of rows `[n, c]` of the residual stream's end, `[n, vocab]`.
@@ -303,34 +316,42 @@ impl Gpt {
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
 
-    /// The residual stream after the last layer norm, `[sequences * time, c]`.
+    /// The residual stream after the last block, `[sequences * time, c]`.
     fn hidden(&self, tokens: Arc<[u32]>, sequences: usize, pass: Pass) -> Tensor<2> {
         let time = tokens.len() / sequences;
+        let embedded = self.embedded(tokens, time, pass);
+        (0..self.h.len()).fold(embedded, |x, index| self.block(index, x, sequences, pass))
+    }
+
+    /// The residual stream before the first block.
+    fn embedded(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
+        let (wte, wpe) = (self.wte.tables(), self.wpe.weight.val());
+        let x = ops::embed(&wte, wpe, tokens, time, pass.mode);
+        match pass.dropout(site::EMBEDDING) {
+            Some(dropout) => ops::dropout(x, None, time, dropout, pass.mode),
+            None => x,
+        }
+    }
+
+    /// The residual stream after block `index`.
+    fn block(&self, index: usize, x: Tensor<2>, sequences: usize, pass: Pass) -> Tensor<2> {
+        let block = &self.h[index];
+        let time = x.dims()[0] / sequences;
         let shape = AttentionShape {
             batch: sequences,
             time,
             heads: self.architecture.n_head,
-            dropout: None,
+            dropout: pass.dropout(site::attention(index)),
         };
-        let (wte, wpe) = (self.wte.tables(), self.wpe.weight.val());
-        let mut x = ops::embed(&wte, wpe, tokens, time, pass.mode);
-        if let Some(dropout) = pass.dropout(site::EMBEDDING) {
-            x = ops::dropout(x, None, time, dropout, pass.mode);
-        }
-        for (index, block) in self.h.iter().enumerate() {
-            let dropout = pass.dropout(site::attention(index));
-            let shape = AttentionShape { dropout, ..shape };
-            let h = block.ln_1.forward(x.clone(), pass.mode);
-            let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
-            let h = ops::attention(qkv, shape, pass.mode);
-            let at = (time, site::attention_projection(index));
-            x = block.attn.c_proj.add_to(x, h, Activation::Identity, at, pass);
-            let h = block.ln_2.forward(x.clone(), pass.mode);
-            let h = block.mlp.c_fc.forward(h, None, Activation::Identity, pass.mode);
-            let gelu = Activation::Gelu(self.architecture.gelu);
-            x = block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass);
-        }
-        self.ln_f.forward(x, pass.mode)
+        let h = block.ln_1.forward(x.clone(), pass.mode);
+        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
+        let h = ops::attention(qkv, shape, pass.mode);
+        let at = (time, site::attention_projection(index));
+        let x = block.attn.c_proj.add_to(x, h, Activation::Identity, at, pass);
+        let h = block.ln_2.forward(x.clone(), pass.mode);
+        let h = block.mlp.c_fc.forward(h, None, Activation::Identity, pass.mode);
+        let gelu = Activation::Gelu(self.architecture.gelu);
+        block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass)
     }
 }
 

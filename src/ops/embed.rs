@@ -70,20 +70,31 @@ pub fn embed(
     Tensor::from_dispatch(y)
 }
 
-/// The gradients of both embeddings from `dy` `[n, c]`: of the tokens added to `into` `[vocab, c]`,
-/// of the positions `[time, c]`. What the backward pass does, for measuring it alone.
+/// The gradients of both embeddings from `dy` `[n, c]`, without autodiff: of the tokens added to
+/// `into`, the tables of the output head's gradient, and of the positions `[positions, c]`.
 pub(crate) fn embed_gradients(
     dy: Tensor<2>,
-    into: Tensor<2>,
-    tokens: Arc<[u32]>,
+    into: Vec<Tensor<2>>,
+    tokens: &Arc<[u32]>,
     time: usize,
+    positions: usize,
     mode: OpsMode,
-) -> [Tensor<2>; 2] {
-    let [vocab, _] = into.dims();
-    let into = Optional::Some(into.into_dispatch());
-    let (dwte, dwpe) =
-        Dispatch::embed_backward(dy.into_dispatch(), into, tokens, 0..vocab, time, time, mode);
-    [dwte, dwpe].map(Tensor::from_dispatch)
+) -> (Vec<Tensor<2>>, Tensor<2>) {
+    let (mut dbase, mut end) = (dy.into_dispatch(), into.iter().map(|into| into.dims()[0]).sum());
+    let mut tables = Vec::new();
+    // The first table's base is the positions, that of each other what the former gave.
+    for into in into.into_iter().rev() {
+        let first = end - into.dims()[0];
+        let n = tokens.len();
+        let (period, rows) = if first == 0 { (time, positions) } else { (n, n) };
+        let into = Optional::Some(into.into_dispatch());
+        let (dtable, below) =
+            Dispatch::embed_backward(dbase, into, tokens.clone(), first..end, period, rows, mode);
+        tables.push(Tensor::from_dispatch(dtable));
+        (dbase, end) = (below, first);
+    }
+    tables.reverse();
+    (tables, Tensor::from_dispatch(dbase))
 }
 
 #[cfg(all(feature = "cuda", not(feature = "wgpu")))]

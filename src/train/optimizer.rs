@@ -1,7 +1,7 @@
 //! AdamW over all weights, after one clip of the global gradient norm.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
 
 use crate::config::Config;
 use crate::model::{Gpt, parameters};
@@ -18,37 +18,18 @@ pub struct GradientSum {
 }
 
 impl GradientSum {
-    /// Takes a micro-batch's gradients of the model's weights out of `gradients`.
-    pub fn add(&mut self, model: &Gpt, gradients: Gradients) {
-        let mut collect = Collect { gradients, found: Vec::new() };
-        model.visit(&mut collect);
-        if self.grads.is_empty() {
-            self.grads = collect.found;
-            return;
-        }
+    /// Adds a micro-batch's gradients.
+    pub fn add(&mut self, grads: Vec<Tensor<1>>) {
         let sums = std::mem::take(&mut self.grads);
-        self.grads = sums.into_iter().zip(collect.found).map(|(sum, grad)| sum + grad).collect();
+        self.grads = match sums.is_empty() {
+            true => grads,
+            false => sums.into_iter().zip(grads).map(|(sum, grad)| sum + grad).collect(),
+        };
     }
 
     /// The flat gradients, in the model's order.
     pub fn grads(&self) -> &[Tensor<1>] {
         &self.grads
-    }
-}
-
-struct Collect {
-    gradients: Gradients,
-    found: Vec<Tensor<1>>,
-}
-
-impl ModuleVisitor for Collect {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        let elements = value.shape().num_elements();
-        // Every weight takes part in every pass, so there is always a gradient.
-        let grad =
-            value.grad_remove(&mut self.gradients).unwrap_or_else(|| value.inner().zeros_like());
-        self.found.push(grad.reshape([elements]));
     }
 }
 

@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
 
     /// One update of the weights, from the whole global batch.
     fn update(&mut self) -> Result<(), TrainError> {
-        let Plan { micro_batch, accumulation, loss_chunk, .. } = self.plan;
+        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } = self.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
         let model = self.model.take().expect("a model between updates");
@@ -241,9 +241,9 @@ impl<'a> Session<'a> {
                 step: self.iteration,
                 first_sequence: first as u32,
             });
-            let value = model.loss(&batch, loss, Pass { mode: self.mode, dropout });
-            grads.add(&model, value.backward());
-            let value = value.inner();
+            let pass = Pass { mode: self.mode, dropout };
+            let (value, of_batch) = model.gradients(&batch, loss, pass, grad_checkpoint);
+            grads.add(of_batch);
             total = Some(match total {
                 Some(total) => total + value,
                 None => value,

@@ -84,7 +84,7 @@ struct Blocks {
 const DISPATCH_OPERATIONS: usize = 1 << 35;
 
 /// Fewer tiles than this leave parts of a graphics card idle: then smaller ones are better.
-const MANY_TILES: usize = 128;
+const MANY_TILES: usize = 96;
 
 fn blocks(tier: Tier, m: usize, n: usize) -> Blocks {
     match tier {
