@@ -33,7 +33,7 @@ pub enum Event {
         entropy_floor: Option<f64>,
     },
     /// How the step was cut.
-    Plan(crate::plan::Plan),
+    Plan(Box<crate::plan::Forecast>),
     /// One update of the weights, at the log interval.
     Step(Step),
     /// The losses on fixed windows of both splits.
@@ -105,6 +105,12 @@ pub struct Step {
     pub ms: f64,
     /// Tokens a second over the same time.
     pub tokens_per_s: f64,
+    /// Bytes that the device's pools hold; `None` on the processor.
+    #[serde(default)]
+    pub vram_bytes: Option<u64>,
+    /// The most that they held in this run.
+    #[serde(default)]
+    pub vram_peak_bytes: Option<u64>,
 }
 
 /// Why a run ended.
@@ -189,7 +195,7 @@ impl fmt::Display for Event {
                 }
                 write!(f, "\nrun folder: {}", run.display())
             }
-            Event::Plan(plan) => write!(f, "{plan}"),
+            Event::Plan(forecast) => write!(f, "{forecast}"),
             Event::Step(step) => write!(
                 f,
                 "iter {}: loss {:.4}, time {:.2}ms, {:.0} tokens/s, lr {:.3e}, norm {:.2}",

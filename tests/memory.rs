@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
-use wgpt::config::{self, Config, Layer};
+use wgpt::config::{self, Config, GradCheckpoint, Layer};
 use wgpt::gpu;
 use wgpt::ops::{self, CrossEntropy, OpsMode};
+use wgpt::plan::{self, Limits};
 
 /// A dry run and the pools belong to the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -81,6 +82,53 @@ fn memory_grows_linearly_with_the_context() {
     let units = (slope - (4 * 4 * layers) as f64) / of_blocks;
     println!("{units} times the width for each token and block");
     assert!((12.0..=13.5).contains(&units), "{units}");
+}
+
+/// The plan's table against what a step really holds, over models of many shapes.
+#[test]
+fn the_plan_knows_what_a_step_holds() {
+    let _alone = alone();
+    let device = vulkan();
+    let (mut worst, mut compared) = (0.0f64, 0);
+    for seed in 0..30usize {
+        let pick = |salt: usize, from: &[usize]| from[(seed * 7 + salt * 5) % from.len()];
+        let heads = pick(1, &[1, 2, 3, 4]);
+        let flags = [
+            ("n_layer", pick(0, &[1, 2, 3, 5, 7])),
+            ("n_head", heads),
+            ("n_embd", heads * pick(2, &[16, 32, 64])),
+            ("block_size", pick(3, &[64, 128, 200, 256])),
+            ("batch_size", pick(4, &[2, 3, 4, 5, 8])),
+            ("gradient_accumulation_steps", 1),
+            ("vocab_size", pick(5, &[65, 500, 5000])),
+            ("loss_chunk", pick(6, &[0, 64, 200])),
+        ];
+        let mut config = config(&flags);
+        config.bias = seed % 2 == 0;
+        config.dropout = if seed % 3 == 0 { 0.1 } else { 0.0 };
+        let checkpoint = seed % 4 == 1;
+        config.grad_checkpoint =
+            if checkpoint { GradCheckpoint::True } else { GradCheckpoint::False };
+        let vocab = config.vocab_size;
+        let forecast = plan::plan(&config, vocab, &Limits::default()).unwrap();
+        if forecast.rows.iter().any(|row| row.name.contains("sample")) {
+            continue;
+        }
+        compared += 1;
+        let before = gpu::memory(&device).unwrap().in_use;
+        let mut step = TrainingStep::new(&device, &config, OpsMode::Auto);
+        let (_, peak) = gpu::dry_run(&device, || step.step());
+        let (peak, predicted) = ((peak - before) as f64, forecast.predicted_bytes as f64);
+        let off = predicted / peak - 1.0;
+        println!("{:6.2}% of {peak}: {flags:?}, checkpoint {checkpoint}", off * 100.0);
+        worst = worst.max(off.abs());
+        // Ids, masks and partial sums are in no row.
+        // Ids, masks and partial sums are in no row.
+        assert!(predicted + 32_768.0 >= peak * 0.99, "{predicted} for {peak}");
+        assert!(predicted <= peak * 1.02 + 32_768.0, "{predicted} for {peak}");
+    }
+    println!("{compared} shapes, at most {:.1}% off", worst * 100.0);
+    assert!(compared >= 20, "{compared}");
 }
 
 #[test]

@@ -24,16 +24,24 @@ pub struct TrainingStep {
     loss: CrossEntropy,
     dropout: Option<StepDropout>,
     grad_checkpoint: bool,
+    /// Micro-batches of an update; more than two take no more memory than two.
+    accumulation: usize,
     mode: OpsMode,
     step: u64,
 }
 
 impl TrainingStep {
-    /// Puts the model that `config` describes on `device`.
+    /// Puts the model that `config` describes on `device`, with one micro-batch to an update.
     pub fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+        let plan = Plan { accumulation: 1, ..Plan::new(config, vocab) };
+        Self::planned(device, config, &plan, mode)
+    }
+
+    /// As [`new`](Self::new), cut by `plan`.
+    pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
+        let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let architecture = Architecture::new(config, vocab);
-        let plan = Plan::new(config, vocab);
         let mut weights = RandomWeights::new(&architecture, config.seed);
         let model = Gpt::new(&architecture, &mut weights, &device.clone().autodiff())
             .expect("random weights exist for every name");
@@ -59,22 +67,25 @@ impl TrainingStep {
             },
             dropout,
             grad_checkpoint: plan.grad_checkpoint,
+            accumulation: plan.accumulation.min(2),
             mode,
             step: 0,
         }
     }
 
-    /// The gradients of one micro-batch; waits for nothing.
+    /// The gradients of an update's micro-batches; waits for nothing.
     pub fn gradients(&self) -> GradientSum {
         let mut grads = GradientSum::default();
         if let Some(model) = &self.model {
             let pass = Pass { mode: self.mode, dropout: self.dropout };
-            grads.add(model.gradients(&self.batch, self.loss, pass, self.grad_checkpoint).1);
+            for _ in 0..self.accumulation {
+                grads.add(model.gradients(&self.batch, self.loss, pass, self.grad_checkpoint).1);
+            }
         }
         grads
     }
 
-    /// One update from one micro-batch; waits for nothing.
+    /// One update; waits for nothing.
     pub fn step(&mut self) {
         let grads = self.gradients();
         let Some(model) = self.model.take() else { return };

@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parse
 use clap_complete::Shell;
 
 use super::CliError;
-use crate::config::{self, DATASET, IGNORED, KEYS, Layer, Resolved};
+use crate::config::{self, Budget, DATASET, IGNORED, KEYS, Layer, Resolved};
 use crate::data::TokenizerKind;
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
@@ -80,6 +80,8 @@ pub(super) enum Subcommands {
     Export(ConvertArgs),
     /// Read nanoGPT's ckpt.pt or a GPT-2 folder, write a folder to sample and fine-tune from
     Import(ConvertArgs),
+    /// Show what a run will take of a card's memory, without running it
+    Plan(PlanArgs),
     /// List the devices that can be used
     Devices(DevicesArgs),
     /// Measure what a device reaches, kernel by kernel and step by step
@@ -190,6 +192,28 @@ pub(super) struct DevicesArgs {
     /// Print one JSON array
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// Plan for a card with so much memory that is not there: 12GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub target: Option<Budget>,
+    /// Reserve the memory of a real step on --device, without computing, and compare
+    #[arg(long)]
+    pub measure: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_size(text: &str) -> Result<Budget, String> {
+    match text.parse()? {
+        size @ Budget::Bytes(_) => Ok(size),
+        _ => Err("give the size of a card, such as 12GiB".into()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -29,6 +29,7 @@ mod args;
 mod bench;
 mod commands;
 mod error;
+mod plan;
 mod report;
 mod train;
 
@@ -91,6 +92,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Export(args) => commands::export(args)?,
         Subcommands::Import(args) => commands::import(args)?,
         Subcommands::Devices(args) => commands::devices(args),
+        Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,
         Subcommands::Completions(args) => args::completions(args.shell),

@@ -5,7 +5,7 @@
 //! A key is added here and as a field of [`Config`](super::Config); a test compares the two.
 
 use super::value::Kind::{
-    self, Bool, Choice, Count, Duration, Fraction, NonNegative, Positive, Text,
+    self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text,
 };
 
 /// One key: a line of a config file, a flag and an environment variable.
@@ -37,7 +37,7 @@ pub const VARIABLE_PREFIX: &str = "WGPT_";
 /// `WGPT_*` variables that are no config keys but belong to another part of wgpt, so that nobody is
 /// warned about them.
 pub const RESERVED_VARIABLES: &[&str] =
-    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_LOG", "WGPT_OPS", "WGPT_PRESET", "WGPT_VRAM_BUDGET"];
+    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_LOG", "WGPT_OPS", "WGPT_PRESET"];
 
 // The caps keep every product that is formed later inside an i64: the largest global batch is
 // 2^16 * 2^20 sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
@@ -92,6 +92,8 @@ pub const KEYS: &[Key] = &[
     key("gradient_accumulation_steps", ACCUMULATION, BATCH, "40", "the global batch is batch_size times this"),
     key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits that exist at a time; 0 = automatic"),
+    key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "keep only the inputs of blocks and run them again: less memory, a third more work"),
+    key("vram_budget", Memory, BATCH, "auto", "memory that the run may take: 10GiB, 90%, auto = what is free, none"),
     key("dtype", Choice(&["float32", "bfloat16", "float16"]), BATCH, "float32", "number format; this version computes in float32"),
 
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate of AdamW"),

@@ -6,6 +6,7 @@
 //!
 //! Everything here is pure: texts and values come in as arguments.
 
+mod budget;
 mod error;
 mod expression;
 mod keys;
@@ -16,6 +17,7 @@ mod resolve;
 mod schedule;
 mod value;
 
+pub use budget::{Budget, bytes};
 pub use error::{ConfigError, Place};
 pub use keys::{DATASET, IGNORED, Ignored, KEYS, Key, RESERVED_VARIABLES, VARIABLE_PREFIX};
 pub use layer::{Layer, Origin};
@@ -73,6 +75,12 @@ pub struct Config {
     pub micro_batch: u32,
     /// Rows of logits that exist at a time; 0 = automatic.
     pub loss_chunk: u32,
+    /// Whether blocks keep their inputs alone and are run again for their gradients.
+    #[serde(default)]
+    pub grad_checkpoint: GradCheckpoint,
+    /// Memory of the device that the run may take.
+    #[serde(default)]
+    pub vram_budget: Budget,
     /// Number format of the computation.
     pub dtype: Dtype,
 
@@ -141,6 +149,19 @@ pub enum Gelu {
 pub enum Dtype {
     /// 32 bits.
     Float32,
+}
+
+/// Whether blocks are run again for their gradients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GradCheckpoint {
+    /// Where nothing else fits the budget.
+    #[default]
+    Auto,
+    /// Always.
+    True,
+    /// Never.
+    False,
 }
 
 /// Where the initial weights come from.

@@ -36,6 +36,7 @@ fn every_value_that_a_key_takes_fits_its_field() {
             Kind::Text => vec!["".into(), "x".into()],
             Kind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
             Kind::Duration => vec!["".into(), "100years".into(), "99years".into()],
+            Kind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
         };
         for text in texts {
             // A rule between keys may refuse the value, the struct must not.

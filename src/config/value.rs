@@ -51,6 +51,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A time such as `2h` or `1h 30min`; empty for none.
     Duration,
+    /// An amount of memory: see [`Budget`](super::Budget).
+    Memory,
 }
 
 /// Why a kind does not take a value. The caller knows which key and where, see
@@ -79,7 +81,9 @@ impl Kind {
                 })?;
                 self.accept(value)
             }
-            Kind::Text | Kind::Choice(_) | Kind::Duration => self.accept(Value::Text(text.into())),
+            Kind::Text | Kind::Choice(_) | Kind::Duration | Kind::Memory => {
+                self.accept(Value::Text(text.into()))
+            }
         }
     }
 
@@ -104,7 +108,13 @@ impl Kind {
                 self.rate(value)
             }
             (Kind::Choice(words), Value::Text(word)) => choice(words, word),
+            // `True` and `true` of files, where they stand beside words.
+            (Kind::Choice(words), Value::Bool(value)) if words.contains(&"true") => {
+                Ok(Value::Text(value.to_string()))
+            }
             (Kind::Duration, Value::Text(text)) => duration(text),
+            (Kind::Memory, Value::Text(text)) => memory(text),
+            (Kind::Memory, Value::Int(bytes)) => memory(bytes.to_string()),
             _ => Err(self.mistyped()),
         }
     }
@@ -141,6 +151,7 @@ impl Kind {
             Kind::Text => "a text".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Duration => "a time as text".into(),
+            Kind::Memory => "an amount of memory".into(),
         }
     }
 
@@ -154,6 +165,7 @@ impl Kind {
             Kind::Text => "\"text\"",
             Kind::Choice(words) => words.first().copied().unwrap_or(""),
             Kind::Duration => "\"2h\" or \"90min\"",
+            Kind::Memory => "\"10GiB\", \"90%\", \"auto\" or \"none\"",
         }
     }
 
@@ -176,7 +188,10 @@ fn in_range(value: i64, min: u64, max: u64) -> Result<Value, Refusal> {
     Err(Refusal::Range { rule, hint: format!("use a value from {min} to {max}") })
 }
 
-fn choice(words: &[&str], word: String) -> Result<Value, Refusal> {
+fn choice(words: &[&str], mut word: String) -> Result<Value, Refusal> {
+    if matches!(word.as_str(), "True" | "False") && words.contains(&"true") {
+        word.make_ascii_lowercase();
+    }
     if words.contains(&word.as_str()) {
         return Ok(Value::Text(word));
     }
@@ -193,6 +208,15 @@ fn duration(text: String) -> Result<Value, Refusal> {
         Ok(Some(time)) if time > LONGEST => Err(refused("it is longer than 100 years".into())),
         Ok(_) => Ok(Value::Text(text)),
         Err(error) => Err(refused(format!("it is not a time ({error})"))),
+    }
+}
+
+fn memory(text: String) -> Result<Value, Refusal> {
+    match text.parse::<super::Budget>() {
+        Ok(budget) => Ok(Value::Text(budget.to_string())),
+        Err(rule) => {
+            Err(Refusal::Range { rule, hint: "write it like 10GiB, 90%, auto or none".into() })
+        }
     }
 }
 

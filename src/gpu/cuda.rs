@@ -18,6 +18,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
             kind: Kind::Discrete,
             driver: "CUDA".into(),
             max_binding: None,
+            pci: None,
         })
         .collect()
 }

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::protocol::DeviceLine;
 
+mod card;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "wgpu")]
@@ -20,6 +21,7 @@ mod probe;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
+pub use card::{CardMemory, card_memory};
 pub use meter::{Memory, count_launches, dry_run, largest_tensor, memory, release_unused};
 #[cfg(feature = "wgpu")]
 pub use probe::variants as probe_variants;
@@ -222,6 +224,8 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The largest buffer that one kernel argument can be, in bytes; `None` without a limit.
     pub max_binding: Option<u64>,
+    /// Where it sits on the bus, such as `0000:01:00.0`, where told.
+    pub pci: Option<String>,
 }
 
 impl DeviceInfo {
@@ -233,6 +237,7 @@ impl DeviceInfo {
             kind: Kind::Cpu,
             driver: "burn flex".into(),
             max_binding: None,
+            pci: None,
         }
     }
 

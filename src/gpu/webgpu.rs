@@ -30,6 +30,7 @@ fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
             name: info.name,
             kind: kind(info.device_type),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
             max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
         };
         found.push((device, adapter));

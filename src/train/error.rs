@@ -9,6 +9,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
+use crate::plan::PlanError;
 
 /// Every way in which training, evaluation or a checkpoint fails. The text says what and where;
 /// [`hint`](Self::hint) says what to do next, where the text does not.
@@ -64,6 +65,9 @@ pub enum TrainError {
         /// What is loaded.
         path: PathBuf,
     },
+    /// The run would not fit its budget, or the device.
+    #[error(transparent)]
+    Plan(Box<PlanError>),
     /// A weight is larger than what the device can bind to a kernel.
     #[error("`{name}` takes {need} bytes, but {device} binds at most {have} bytes at a time")]
     BindingTooLarge {
@@ -94,6 +98,12 @@ pub enum TrainError {
         /// The system's words.
         source: io::Error,
     },
+}
+
+impl From<PlanError> for TrainError {
+    fn from(error: PlanError) -> Self {
+        TrainError::Plan(Box::new(error))
+    }
 }
 
 impl TrainError {
@@ -131,6 +141,15 @@ impl TrainError {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
+            TrainError::Plan(error) => match **error {
+                PlanError::TooBig { .. } => {
+                    "any one of these changes makes it fit; `wgpt plan` shows what takes the memory"
+                }
+                PlanError::TensorTooLarge { .. } => {
+                    "use another device (`wgpt devices` shows the limits), --device=cpu, or a \
+                     smaller n_embd or block_size"
+                }
+            },
             TrainError::NotFinite { .. } => {
                 "lower learning_rate or raise warmup_iters, and resume from the last checkpoint"
             }
@@ -147,7 +166,7 @@ impl TrainError {
             | TrainError::RunExists { .. }
             | TrainError::OtherModel { .. }
             | TrainError::Locked { .. } => 2,
-            TrainError::BindingTooLarge { .. } => 3,
+            TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => 3,
             TrainError::Device(DeviceError::Unknown { .. }) => 2,
             TrainError::Device(DeviceError::Stopped { .. }) => 5,
             TrainError::Device(_) => 4,

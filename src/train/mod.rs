@@ -4,6 +4,7 @@ mod batches;
 pub mod checkpoint;
 mod error;
 mod evaluate;
+mod limits;
 mod optimizer;
 mod run;
 mod session;
@@ -11,6 +12,7 @@ mod source;
 
 pub use error::TrainError;
 pub use evaluate::{Evaluation, mean_loss};
+pub use limits::limits;
 pub use optimizer::{GradientSum, Optimizer};
 pub use run::{CHECKPOINTS_FOLDER, CONFIG_FILE, EVENTS_FILE, RunFolder};
 pub use session::{Request, Session};

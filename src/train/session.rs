@@ -14,10 +14,10 @@ use super::run::RunFolder;
 use super::{GradientSum, ModelSource, Optimizer, TrainError, source};
 use crate::config::{self, Config, InitFrom};
 use crate::data::{Dataset, Split};
-use crate::gpu::OpenDevice;
+use crate::gpu::{self, OpenDevice};
 use crate::model::{Architecture, Gpt, Pass, RandomWeights, StepDropout, read_architecture};
 use crate::ops::{CrossEntropy, MOST_TABLES, OpsMode};
-use crate::plan::Plan;
+use crate::plan::{self, Forecast, Plan};
 use crate::protocol::{Command, Event, Step, StopReason};
 
 mod control;
@@ -43,6 +43,9 @@ pub struct Session<'a> {
     device: OpenDevice,
     dataset: Dataset,
     plan: Plan,
+    forecast: Forecast,
+    /// Most bytes that the device's pools were seen to hold.
+    peak_bytes: u64,
     folder: RunFolder,
     /// `None` only while an update replaces it.
     model: Option<Gpt>,
@@ -84,11 +87,17 @@ impl<'a> Session<'a> {
         let dataset = Dataset::open(config.require_data()?, block_size)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, &device)?;
-        let plan = Plan::new(&config, architecture.vocab_size as u32);
+        let (limits, _) = super::limits(&config, &device.info);
+        let vocab = architecture.vocab_size as u32;
+        let mut forecast = plan::plan(&config, vocab, &limits)?;
         let source = if resume { None } else { initial_source(&config, &architecture)? };
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
+        if let Some((Checkpoint { state, .. }, _)) = &loaded {
+            let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
+            forecast = kept.unwrap_or(forecast);
+        }
         let (model, optimizer) = match &loaded {
             Some((checkpoint, _)) => {
                 let have = read_architecture(&checkpoint.path)?;
@@ -115,7 +124,9 @@ impl<'a> Session<'a> {
             mode,
             device,
             dataset,
-            plan,
+            plan: forecast.plan.clone(),
+            forecast,
+            peak_bytes: 0,
             folder,
             optimizer,
             started,
@@ -177,7 +188,7 @@ impl<'a> Session<'a> {
             resumed_from: self.resumed_from,
             entropy_floor: self.dataset.entropy_floor,
         });
-        self.emit(Event::Plan(self.plan.clone()));
+        self.emit(Event::Plan(Box::new(self.forecast.clone())));
     }
 
     fn train(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
@@ -278,6 +289,8 @@ impl<'a> Session<'a> {
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
+        let vram_bytes = gpu::memory(&self.device.device).map(|memory| memory.reserved);
+        self.peak_bytes = self.peak_bytes.max(vram_bytes.unwrap_or(0));
         self.emit(Event::Step(Step {
             iter: self.iteration - 1,
             loss,
@@ -286,6 +299,8 @@ impl<'a> Session<'a> {
             tokens,
             ms: seconds * 1e3,
             tokens_per_s: tokens as f64 / seconds,
+            vram_bytes,
+            vram_peak_bytes: vram_bytes.map(|_| self.peak_bytes),
         }));
         *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         Ok(())

@@ -1,0 +1,129 @@
+//! `wgpt plan`.
+
+use super::CliError;
+use super::args::{Global, PlanArgs};
+use crate::bench::TrainingStep;
+use crate::config::{Budget, Config, bytes};
+use crate::data::Dataset;
+use crate::gpu::{self, DeviceChoice};
+use crate::plan::{self, Class, Forecast, Limits, PlanError};
+use crate::train;
+
+/// Tokens of GPT-2, where neither the configuration nor its data says how many there are.
+const GPT2_VOCABULARY: u32 = 50_257;
+
+/// Of a card that is not there, a tenth is left to the desktop and the driver.
+const TARGET_SHARE: f64 = 0.9;
+
+/// Prints what a run would take, without running it.
+pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
+    let resolved = args.source.resolve(None)?;
+    for warning in &resolved.warnings {
+        tell!("warning: {warning}");
+    }
+    let config = resolved.config;
+    let vocab = vocabulary(&config)?;
+    let (limits, source) = limits(&config, &args.target, args.measure, global)?;
+    let forecast = match plan::plan(&config, vocab, &limits) {
+        Ok(forecast) => forecast,
+        Err(PlanError::TooBig { least, fixes }) => {
+            if args.json {
+                let least = serde_json::to_value(&least).expect("a forecast is plain data");
+                say!("{}", serde_json::json!({ "fits": false, "least": least, "fixes": fixes }));
+            } else {
+                table(&least, &source);
+            }
+            return Err(CliError::Train(PlanError::TooBig { least, fixes }.into()));
+        }
+        Err(error) => return Err(CliError::Train(error.into())),
+    };
+    let measured = args.measure.then(|| measure(&config, vocab, &forecast, global)).transpose()?;
+    if args.json {
+        let mut object = serde_json::to_value(&forecast).expect("a forecast is plain data");
+        object["fits"] = true.into();
+        object["measured_bytes"] = measured.into();
+        say!("{object}");
+        return Ok(());
+    }
+    table(&forecast, &source);
+    if let Some(measured) = measured {
+        let off = forecast.predicted_bytes as f64 / measured as f64 - 1.0;
+        say!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
+    }
+    Ok(())
+}
+
+fn vocabulary(config: &Config) -> Result<u32, CliError> {
+    if config.vocab_size > 0 || config.data.is_empty() {
+        return Ok(if config.vocab_size > 0 { config.vocab_size } else { GPT2_VOCABULARY });
+    }
+    Ok(Dataset::open(&config.data, u64::from(config.block_size.get()))?.vocab_size)
+}
+
+/// Of a card that was named by its size, else of the device, else none but the budget.
+fn limits(
+    config: &Config,
+    target: &Option<Budget>,
+    measure: bool,
+    global: &Global,
+) -> Result<(Limits, String), CliError> {
+    if let Some(Budget::Bytes(size)) = target {
+        let budget = match config.vram_budget {
+            Budget::Bytes(budget) => budget,
+            Budget::Percent(share) => (*size as f64 * share / 100.0) as u64,
+            Budget::Auto => (*size as f64 * TARGET_SHARE) as u64,
+            Budget::Unlimited => *size,
+        };
+        let limits = Limits { budget: Some(budget), largest_tensor: None, pools: true };
+        return Ok((limits, format!("{} of a card with {}", bytes(budget), bytes(*size))));
+    }
+    let choice = global.device()?;
+    if choice == DeviceChoice::Auto && !measure && !matches!(config.vram_budget, Budget::Percent(_))
+    {
+        // No driver is asked: the answer is the same on every machine.
+        let (budget, source) = match config.vram_budget {
+            Budget::Bytes(budget) => (Some(budget), bytes(budget)),
+            _ => (None, "none; --vram_budget, --target or --device sets one".into()),
+        };
+        return Ok((Limits { budget, largest_tensor: None, pools: true }, source));
+    }
+    Ok(train::limits(config, &gpu::open(choice)?.info))
+}
+
+/// What the pools hold after a step that reserves its memory without computing, in bytes.
+fn measure(
+    config: &Config,
+    vocab: u32,
+    forecast: &Forecast,
+    global: &Global,
+) -> Result<u64, CliError> {
+    let device = gpu::open(global.device()?)?;
+    if gpu::memory(&device.device).is_none() {
+        return Err(CliError::Usage {
+            what: format!("{} has no memory of its own to measure", device.info.name),
+            hint: "name a graphics device: --device=vulkan:0",
+        });
+    }
+    let config = Config { vocab_size: vocab, ..config.clone() };
+    let mut step = TrainingStep::planned(&device.device, &config, &forecast.plan, global.ops()?);
+    gpu::dry_run(&device.device, || (step.step(), step.step()));
+    Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))
+}
+
+fn table(forecast: &Forecast, source: &str) {
+    let total = forecast.predicted_bytes.max(1);
+    let width = forecast.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    for class in Class::ALL {
+        for row in forecast.rows.iter().filter(|row| row.class == class) {
+            let share = row.bytes as f64 / total as f64;
+            let bar = "#".repeat((share * 40.0).round() as usize);
+            say!("{:<11} {:<width$} {:>11}  {bar}", class, row.name, bytes(row.bytes));
+        }
+    }
+    say!("{:<11} {:<width$} {:>11}", "total", "", bytes(total));
+    say!("budget: {source}");
+    say!("{}", forecast.plan);
+    if !forecast.why.is_empty() {
+        say!("{}", forecast.why);
+    }
+}

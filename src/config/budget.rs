@@ -1,0 +1,134 @@
+//! How much of a device's memory a run may take.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How much of a device's memory a run may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Budget {
+    /// What is free when the run begins, less a reserve.
+    #[default]
+    Auto,
+    /// So many bytes.
+    Bytes(u64),
+    /// This share of what the device has, in (0, 100].
+    Percent(f64),
+    /// As much as the driver gives.
+    Unlimited,
+}
+
+/// Bytes in the units that people write, binary ones with an i.
+const UNITS: &[(&str, u64)] = &[
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+    ("", 1),
+];
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match text.to_ascii_lowercase().as_str() {
+            "auto" => return Ok(Budget::Auto),
+            "none" => return Ok(Budget::Unlimited),
+            _ => {}
+        }
+        let digits = text.find(|c: char| !c.is_ascii_digit() && !"._".contains(c));
+        let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+        let unit = unit.trim();
+        let number: f64 = number
+            .replace('_', "")
+            .parse()
+            .map_err(|_| format!("`{text}` is no amount of memory"))?;
+        if unit == "%" {
+            return match number > 0.0 && number <= 100.0 {
+                true => Ok(Budget::Percent(number)),
+                false => Err("a share is above 0% and at most 100%".into()),
+            };
+        }
+        let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let Some((_, bytes)) = known else { return Err(format!("`{unit}` is no unit of memory")) };
+        let bytes = number * *bytes as f64;
+        match bytes >= 1.0 && bytes < 2f64.powi(60) {
+            true => Ok(Budget::Bytes(bytes as u64)),
+            false => Err(format!("`{text}` is no amount that a device has")),
+        }
+    }
+}
+
+impl TryFrom<String> for Budget {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Auto => f.write_str("auto"),
+            Budget::Unlimited => f.write_str("none"),
+            Budget::Percent(share) => write!(f, "{share}%"),
+            // The largest unit that loses nothing.
+            Budget::Bytes(bytes) => {
+                let exact = |&&(name, unit): &&(&str, u64)| {
+                    name.ends_with("iB") && *bytes > 0 && bytes.is_multiple_of(unit)
+                };
+                match UNITS.iter().rev().find(exact) {
+                    Some((name, unit)) => write!(f, "{}{name}", bytes / unit),
+                    None => write!(f, "{bytes}"),
+                }
+            }
+        }
+    }
+}
+
+impl From<Budget> for String {
+    fn from(budget: Budget) -> Self {
+        budget.to_string()
+    }
+}
+
+/// Bytes for people: the two digits that matter, in GiB or MiB.
+pub fn bytes(count: u64) -> String {
+    let mib = count as f64 / f64::from(1 << 20);
+    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.1} MiB") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_read_and_print_alike() {
+        for (text, budget) in [
+            ("auto", Budget::Auto),
+            ("none", Budget::Unlimited),
+            ("90%", Budget::Percent(90.0)),
+            ("10GiB", Budget::Bytes(10 << 30)),
+            ("1536MiB", Budget::Bytes(1536 << 20)),
+            ("12345", Budget::Bytes(12345)),
+        ] {
+            assert_eq!(text.parse(), Ok(budget));
+            assert_eq!(budget.to_string(), text);
+        }
+        assert_eq!("1.5 gib".parse(), Ok(Budget::Bytes(3 << 29)));
+        assert_eq!("12GB".parse(), Ok(Budget::Bytes(12_000_000_000)));
+        assert_eq!("6_000_000".parse(), Ok(Budget::Bytes(6_000_000)));
+        for bad in ["", "0", "-1GiB", "0%", "101%", "10 apples", "GiB", "1e9", "99999999TiB"] {
+            assert!(bad.parse::<Budget>().is_err(), "{bad}");
+        }
+    }
+}

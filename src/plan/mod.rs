@@ -1,0 +1,350 @@
+//! From what is asked to how a step is cut and what it takes: pure, from the configuration and the
+//! device's limits alone.
+
+mod rows;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::config::{Config, GradCheckpoint, bytes};
+use rows::Sizes;
+pub use rows::{Class, Row};
+
+/// How one step runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Sequences on the device at a time.
+    pub micro_batch: usize,
+    /// Micro-batches of one update; `micro_batch * accumulation` is the global batch.
+    pub accumulation: usize,
+    /// Rows of logits that exist at a time.
+    pub loss_chunk: usize,
+    /// Whether blocks keep their inputs alone and are run again for their gradients.
+    #[serde(default)]
+    pub grad_checkpoint: bool,
+    /// Sequences of an evaluation's micro-batch.
+    pub eval_batch_size: usize,
+}
+
+/// What a device allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that the run may take; `None` for any number.
+    pub budget: Option<u64>,
+    /// Bytes that a kernel can be given at once; `None` for any number.
+    pub largest_tensor: Option<u64>,
+    /// Whether memory comes from the device's pools, which hold more than their tensors.
+    pub pools: bool,
+}
+
+/// A plan and what it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// How a step is cut.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// Bytes at the fullest moment.
+    pub predicted_bytes: u64,
+    /// Bytes that may be taken; `None` for any number.
+    pub budget_bytes: Option<u64>,
+    /// What is there at that moment.
+    pub rows: Vec<Row>,
+    /// Why not as asked; empty if it is.
+    pub why: String,
+}
+
+/// Why no plan was made.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// Nothing fits the budget.
+    #[error(
+        "this run needs {} of memory at the least, the budget is {}; it would fit with {}",
+        bytes(least.predicted_bytes),
+        bytes(least.budget_bytes.unwrap_or(0)),
+        fixes.iter().map(Fix::to_string).collect::<Vec<_>>().join(", or ")
+    )]
+    TooBig {
+        /// The plan that needs the least.
+        least: Box<Forecast>,
+        /// What would fit, the mildest change first.
+        fixes: Vec<Fix>,
+    },
+    /// One tensor is more than the device takes, however the step is cut.
+    #[error(
+        "one tensor of this model takes {}, the device takes at most {}",
+        bytes(*need),
+        bytes(*have)
+    )]
+    TensorTooLarge {
+        /// Its bytes.
+        need: u64,
+        /// The most that a kernel can be given.
+        have: u64,
+    },
+}
+
+/// A change that makes a configuration fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fix {
+    /// The option as it is typed.
+    pub option: String,
+    /// What the run takes then, in bytes.
+    pub predicted_bytes: u64,
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.option, bytes(self.predicted_bytes))
+    }
+}
+
+/// Logits that exist at a time where nothing else is asked, in bytes: enough rows to keep a large
+/// product busy, a fortieth of what 16 x 1024 tokens of GPT-2 would take.
+const LOGITS_BYTES: u64 = 64 << 20;
+
+/// Rows of a product's tile on graphics cards: a chunk that ends within one wastes the rest of it.
+const TILE_ROWS: u64 = 128;
+
+/// Sequences of an evaluation's micro-batch where nothing else is asked.
+const EVAL_BATCH: u64 = 8;
+
+/// Of pools: small tensors and uniforms have pages of their own.
+const FIXED_SLACK: u64 = 24 << 20;
+
+/// Pages are as large as the largest tensor; so many are not filled at the peak.
+const UNFILLED_PAGES: u64 = 3;
+
+impl Plan {
+    /// Cuts the step of `config` over a vocabulary of `vocab` tokens as it asks for.
+    pub fn new(config: &Config, vocab: u32) -> Self {
+        let checkpoint = config.grad_checkpoint == GradCheckpoint::True;
+        Self::cut(config, vocab, u64::from(config.micro_batch().get()), checkpoint)
+    }
+
+    fn cut(config: &Config, vocab: u32, micro_batch: u64, grad_checkpoint: bool) -> Self {
+        let rows = micro_batch * u64::from(config.block_size.get());
+        let loss_chunk = match u64::from(config.loss_chunk) {
+            0 => (LOGITS_BYTES / (4 * u64::from(vocab.max(1)))).max(1).next_multiple_of(TILE_ROWS),
+            asked => asked,
+        };
+        let eval_batch_size = match u64::from(config.eval_batch_size) {
+            0 => micro_batch.min(EVAL_BATCH),
+            asked => asked,
+        };
+        Self {
+            micro_batch: micro_batch as usize,
+            accumulation: (config.global_batch() / micro_batch) as usize,
+            loss_chunk: loss_chunk.min(rows) as usize,
+            grad_checkpoint,
+            eval_batch_size: eval_batch_size as usize,
+        }
+    }
+}
+
+impl Forecast {
+    /// What `plan` takes.
+    fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
+        let sizes = Sizes::new(config, vocab);
+        let mut rows = sizes.rows(&plan);
+        if limits.pools {
+            let page = sizes.largest_tensor(&plan, limits.largest_tensor).max(2 << 20);
+            rows.push(Row {
+                name: "unfilled pages, uniforms, staging".into(),
+                class: Class::Slack,
+                bytes: FIXED_SLACK + UNFILLED_PAGES * page,
+            });
+        }
+        Self {
+            plan,
+            predicted_bytes: rows.iter().map(|row| row.bytes).sum(),
+            budget_bytes: limits.budget,
+            rows,
+            why: String::new(),
+        }
+    }
+
+    /// Bytes of one class.
+    pub fn class(&self, class: Class) -> u64 {
+        self.rows.iter().filter(|row| row.class == class).map(|row| row.bytes).sum()
+    }
+
+    fn fits(&self, config: &Config, vocab: u32, limits: &Limits) -> bool {
+        let sizes = Sizes::new(config, vocab);
+        let tensor = sizes.largest_tensor(&self.plan, limits.largest_tensor);
+        limits.budget.is_none_or(|budget| self.predicted_bytes <= budget)
+            && limits.largest_tensor.is_none_or(|largest| tensor <= largest)
+    }
+}
+
+/// The fastest way to run a step of `config` that fits: the micro-batch as asked, else a smaller one
+/// with more accumulation, else fewer rows of logits, else blocks that are run again. The global
+/// batch, the order of the data and the result of an evaluation stay as they are.
+///
+/// # Errors
+/// When nothing fits, with changes that would.
+pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, PlanError> {
+    let forecast = |plan| Forecast::of(plan, config, vocab, limits);
+    let mut candidates = candidates(config, vocab).into_iter().map(forecast);
+    let Some(asked) = candidates.next() else { unreachable!("a step can be cut as asked") };
+    if asked.fits(config, vocab, limits) {
+        return Ok(asked);
+    }
+    let mut least = asked.clone();
+    for mut candidate in candidates {
+        if candidate.fits(config, vocab, limits) {
+            candidate.why = why(&asked, &candidate, limits);
+            return Ok(candidate);
+        }
+        if candidate.predicted_bytes < least.predicted_bytes {
+            least = candidate;
+        }
+    }
+    let need = Sizes::new(config, vocab).largest_tensor(&least.plan, limits.largest_tensor);
+    if let Some(have) = limits.largest_tensor.filter(|&have| need > have) {
+        return Err(PlanError::TensorTooLarge { need, have });
+    }
+    let fixes = fixes(config, vocab, limits, &least);
+    Err(PlanError::TooBig { least: Box::new(least), fixes })
+}
+
+/// The plan that a run had before, if the configuration still asks for the same and it fits: a run
+/// that goes on gives the same bits only if its steps are cut as they were.
+pub fn keep(
+    config: &Config,
+    before: &Config,
+    plan: &Plan,
+    vocab: u32,
+    limits: &Limits,
+) -> Option<Forecast> {
+    let forecast = Forecast::of(plan.clone(), config, vocab, limits);
+    let asks_the_same = Plan::new(config, vocab) == Plan::new(before, vocab)
+        && config.grad_checkpoint == before.grad_checkpoint;
+    (asks_the_same && forecast.fits(config, vocab, limits)).then_some(forecast)
+}
+
+/// Ways to cut a step, the fastest first.
+fn candidates(config: &Config, vocab: u32) -> Vec<Plan> {
+    let global = config.global_batch();
+    let asked = u64::from(config.micro_batch().get());
+    let micro_batches: Vec<u64> =
+        (1..=asked).rev().filter(|&micro| global.is_multiple_of(micro)).collect();
+    let mut found = Vec::new();
+    let checkpoints = match config.grad_checkpoint {
+        GradCheckpoint::Auto => &[false, true][..],
+        GradCheckpoint::True => &[true],
+        GradCheckpoint::False => &[false],
+    };
+    for &checkpoint in checkpoints {
+        for &micro in &micro_batches {
+            found.push(Plan::cut(config, vocab, micro, checkpoint));
+        }
+        // Smaller chunks of logits only where the smallest micro-batch is not enough.
+        if config.loss_chunk == 0 {
+            let smallest = Plan::cut(config, vocab, 1, checkpoint);
+            let halves = [2, 4, 8].map(|parts| smallest.loss_chunk / parts);
+            let chunks = halves.into_iter().filter(|&chunk| chunk >= 32);
+            found.extend(chunks.map(|loss_chunk| Plan { loss_chunk, ..smallest.clone() }));
+        }
+    }
+    found
+}
+
+fn why(asked: &Forecast, chosen: &Forecast, limits: &Limits) -> String {
+    let mut changes = Vec::new();
+    let (from, to) = (&asked.plan, &chosen.plan);
+    if to.micro_batch != from.micro_batch {
+        changes.push(format!("micro-batch {} instead of {}", to.micro_batch, from.micro_batch));
+    }
+    if to.loss_chunk < from.loss_chunk && to.micro_batch == 1 {
+        changes.push(format!("logits of {} rows at a time", to.loss_chunk));
+    }
+    if to.grad_checkpoint && !from.grad_checkpoint {
+        changes.push("blocks are run again for their gradients".to_string());
+    }
+    let reason = match limits.budget {
+        Some(budget) if asked.predicted_bytes > budget => {
+            format!("as asked takes {} of {}", bytes(asked.predicted_bytes), bytes(budget))
+        }
+        _ => "a tensor would be larger than the device takes".to_string(),
+    };
+    format!("{}: {reason}", changes.join(", "))
+}
+
+/// Changes that make it fit, each by itself: at most three.
+fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<Fix> {
+    let mut found = Vec::new();
+    let mut try_config = |option: String, changed: Config| {
+        let fits = plan_quietly(&changed, vocab, limits);
+        let fits = fits.map(|forecast| Fix { option, predicted_bytes: forecast.predicted_bytes });
+        let known = fits.is_some();
+        found.extend(fits);
+        known
+    };
+    if config.grad_checkpoint == GradCheckpoint::False {
+        let changed = Config { grad_checkpoint: GradCheckpoint::Auto, ..config.clone() };
+        try_config("--grad_checkpoint=auto".into(), changed);
+    }
+    let halves = |from: u32| (0..).map(move |n| from >> (n + 1)).take_while(|&value| value > 0);
+    for block_size in halves(config.block_size.get()) {
+        let Ok(size) = block_size.try_into() else { break };
+        let changed = Config { block_size: size, ..config.clone() };
+        if try_config(format!("--block_size={block_size}"), changed) {
+            break;
+        }
+    }
+    for layers in (1..config.n_layer.get()).rev() {
+        let Ok(n_layer) = layers.try_into() else { break };
+        if try_config(format!("--n_layer={layers}"), Config { n_layer, ..config.clone() }) {
+            break;
+        }
+    }
+    for heads in (1..config.n_head.get()).rev() {
+        let (Ok(n_head), width) = (heads.try_into(), config.n_embd.get() / config.n_head * heads)
+        else {
+            break;
+        };
+        let Ok(n_embd) = width.try_into() else { break };
+        let changed = Config { n_head, n_embd, ..config.clone() };
+        if try_config(format!("--n_head={heads} --n_embd={width}"), changed) {
+            break;
+        }
+    }
+    // A card has no more than it has: only as a last resort.
+    let mib = least.predicted_bytes.div_ceil(1 << 20);
+    found.push(Fix {
+        option: format!("--vram_budget={mib}MiB"),
+        predicted_bytes: least.predicted_bytes,
+    });
+    found.truncate(3);
+    found
+}
+
+fn plan_quietly(config: &Config, vocab: u32, limits: &Limits) -> Option<Forecast> {
+    candidates(config, vocab)
+        .into_iter()
+        .map(|plan| Forecast::of(plan, config, vocab, limits))
+        .find(|forecast| forecast.fits(config, vocab, limits))
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nmemory: {} predicted", self.plan, bytes(self.predicted_bytes))?;
+        if let Some(budget) = self.budget_bytes {
+            write!(f, ", budget {}", bytes(budget))?;
+        }
+        if self.why.is_empty() { Ok(()) } else { write!(f, "\n{}", self.why) }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "micro-batch {} x {}, logits {} rows at a time, evaluation {} sequences at a time",
+            self.micro_batch, self.accumulation, self.loss_chunk, self.eval_batch_size
+        )?;
+        if self.grad_checkpoint { write!(f, ", blocks run again") } else { Ok(()) }
+    }
+}
