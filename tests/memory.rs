@@ -99,7 +99,7 @@ fn the_plan_knows_what_a_step_holds() {
             ("n_embd", heads * pick(2, &[16, 32, 64])),
             ("block_size", pick(3, &[64, 128, 200, 256])),
             ("batch_size", pick(4, &[2, 3, 4, 5, 8])),
-            ("gradient_accumulation_steps", 1),
+            ("gradient_accumulation_steps", pick(7, &[1, 2, 3])),
             ("vocab_size", pick(5, &[65, 500, 5000])),
             ("loss_chunk", pick(6, &[0, 64, 200])),
         ];
@@ -116,7 +116,7 @@ fn the_plan_knows_what_a_step_holds() {
         }
         compared += 1;
         let before = gpu::memory(&device).unwrap().in_use;
-        let mut step = TrainingStep::new(&device, &config, OpsMode::Auto);
+        let mut step = TrainingStep::planned(&device, &config, &forecast.plan, OpsMode::Auto);
         let (_, peak) = gpu::dry_run(&device, || step.step());
         let (peak, predicted) = ((peak - before) as f64, forecast.predicted_bytes as f64);
         let off = predicted / peak - 1.0;

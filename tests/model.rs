@@ -10,10 +10,10 @@ use wgpt::config::{Config, Gelu};
 use wgpt::gpu::{self, DeviceChoice};
 use wgpt::model::{
     Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, StepDropout, WeightError,
-    WeightSource, parameters,
+    WeightGradients, WeightSource, parameters,
 };
 use wgpt::ops::{CrossEntropy, OpsMode};
-use wgpt::train::{GradientSum, ModelSource, Optimizer};
+use wgpt::train::{ModelSource, Optimizer};
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
@@ -128,13 +128,13 @@ fn check_case(
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
         // With and without checkpointing by turns: the reference knows neither.
-        let (value, gradients) = model.gradients(&batch(&case, step), loss, pass, step % 2 == 1);
-        let mut sum = GradientSum::default();
-        sum.add(gradients);
+        let mut sums = WeightGradients::default();
+        let value = model.add_gradients(&batch(&case, step), loss, pass, step % 2 == 1, &mut sums);
+        let sum = sums.into_vec();
         let off = error(&values(value), &losses[step..=step]);
         assert!(off < tolerance.loss, "{name}: loss {step} is off by {off:e}");
         if step == 0 {
-            let mut grads = sum.grads().iter().cloned();
+            let mut grads = sum.iter().cloned();
             for parameter in parameters(&model) {
                 let grad = grads.by_ref().take(parameter.parts.len()).collect();
                 let want = case.f32(&format!("grad.{}", parameter.name));
@@ -178,8 +178,11 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / (BATCH * TIME) as f32 };
     let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };
     let pass = Pass { mode, dropout: Some(dropout) };
-    let [(whole, wanted), (again, got)] =
-        [false, true].map(|checkpoint| model.gradients(&batch(&case, 0), loss, pass, checkpoint));
+    let [(whole, wanted), (again, got)] = [false, true].map(|checkpoint| {
+        let mut sums = WeightGradients::default();
+        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums);
+        (value, sums.into_vec())
+    });
     assert_eq!(values(whole), values(again));
     assert_eq!(wanted.len(), got.len());
     for (index, (wanted, got)) in wanted.into_iter().zip(got).enumerate() {

@@ -8,10 +8,12 @@ use burn::tensor::Device;
 use super::{StepRow, best, fraction};
 use crate::config::Config;
 use crate::gpu::{self, DeviceError, Peaks};
-use crate::model::{Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout};
+use crate::model::{
+    Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightGradients,
+};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
-use crate::train::{GradientSum, Optimizer};
+use crate::train::Optimizer;
 
 /// Tokens of GPT-2, where the configuration names no number.
 const GPT2_VOCABULARY: u32 = 50_257;
@@ -74,20 +76,21 @@ impl TrainingStep {
     }
 
     /// The gradients of an update's micro-batches; waits for nothing.
-    pub fn gradients(&self) -> GradientSum {
-        let mut grads = GradientSum::default();
+    pub fn gradients(&self) -> WeightGradients {
+        let mut sums = WeightGradients::default();
         if let Some(model) = &self.model {
             let pass = Pass { mode: self.mode, dropout: self.dropout };
+            let (batch, loss) = (&self.batch, self.loss);
             for _ in 0..self.accumulation {
-                grads.add(model.gradients(&self.batch, self.loss, pass, self.grad_checkpoint).1);
+                model.add_gradients(batch, loss, pass, self.grad_checkpoint, &mut sums);
             }
         }
-        grads
+        sums
     }
 
     /// One update; waits for nothing.
     pub fn step(&mut self) {
-        let grads = self.gradients();
+        let grads = self.gradients().into_vec();
         let Some(model) = self.model.take() else { return };
         self.step += 1;
         let (model, _norm) = self.optimizer.update(model, grads, self.step, 1e-4);

@@ -1,4 +1,4 @@
-//! The backward pass: of a whole forward pass, or block by block.
+//! The backward pass, block by block.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
@@ -6,43 +6,73 @@ use burn::tensor::{Gradients, Tensor};
 use super::{Gpt, MicroBatch, Pass};
 use crate::ops::{self, CrossEntropy};
 
+/// The gradients of all weights, summed over micro-batches.
+#[derive(Default)]
+pub struct WeightGradients {
+    embeddings: Vec<Tensor<1>>,
+    /// Of each block that has any, the first block first.
+    blocks: Vec<Vec<Tensor<1>>>,
+    ln_f: Vec<Tensor<1>>,
+}
+
+impl WeightGradients {
+    /// Flat, one for each part of each weight, in the model's order.
+    pub fn into_vec(self) -> Vec<Tensor<1>> {
+        let blocks = self.blocks.into_iter().flatten();
+        self.embeddings.into_iter().chain(blocks).chain(self.ln_f).collect()
+    }
+}
+
+/// Adds to sums, in place; the first ones become the sums.
+fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
+    let former = std::mem::take(sums);
+    *sums = match former.is_empty() {
+        true => grads,
+        false => former.into_iter().zip(grads).map(|(sum, grad)| sum + grad).collect(),
+    };
+}
+
+/// What the backward pass of a block begins with.
+enum Kept {
+    /// The block's input and its output with everything between.
+    Graph(Tensor<2>, Tensor<2>),
+    /// Its input alone, without autodiff.
+    Input(Tensor<2>),
+}
+
 impl Gpt {
-    /// The loss of a micro-batch as `[1]` without autodiff, and the gradients of all weights: flat,
-    /// one for each part of each weight, in the model's order.
+    /// The loss of a micro-batch as `[1]` without autodiff; its gradients are added to `sums`.
     ///
-    /// With `checkpoint`, only the input of each block is kept, and the block is run again for its
-    /// gradients (Chen et al. 2016, arXiv:1604.06174): of the activations, one for each block
-    /// instead of twelve, for a third more computation. Dropout is a function of its place, so that
-    /// the second run drops out the same, and the gradients are the same.
-    pub fn gradients(
+    /// Each block is a graph of its own, so that its gradients join their sums, and its memory is
+    /// free, before the next block's turn. With `checkpoint`, only the input of a block is kept, and
+    /// the block is run again (Chen et al. 2016, arXiv:1604.06174): of the activations, one for each
+    /// block instead of twelve, for a third more computation. Dropout is a function of its place, so
+    /// that the second run drops out the same.
+    pub fn add_gradients(
         &self,
         batch: &MicroBatch,
         loss: CrossEntropy,
         pass: Pass,
         checkpoint: bool,
-    ) -> (Tensor<1>, Vec<Tensor<1>>) {
-        if checkpoint {
-            return self.gradients_by_block(batch, loss, pass);
-        }
-        let value = self.loss(batch, loss, pass);
-        let mut gradients = value.backward();
-        (value.inner(), flat(self, &mut gradients))
-    }
-
-    fn gradients_by_block(
-        &self,
-        batch: &MicroBatch,
-        loss: CrossEntropy,
-        pass: Pass,
-    ) -> (Tensor<1>, Vec<Tensor<1>>) {
+        sums: &mut WeightGradients,
+    ) -> Tensor<1> {
         let time = batch.tokens.len() / batch.sequences;
         let plain = self.valid();
         let mut x = plain.embedded(batch.tokens.clone(), time, pass);
-        let mut inputs = Vec::new();
+        let mut blocks = Vec::new();
         for index in 0..self.h.len() {
-            inputs.push(x.clone());
-            x = plain.block(index, x, batch.sequences, pass);
+            let (kept, y) = match checkpoint {
+                true => (Kept::Input(x.clone()), plain.block(index, x, batch.sequences, pass)),
+                false => {
+                    let x = Tensor::from_inner(x).require_grad();
+                    let y = self.block(index, x.clone(), batch.sequences, pass);
+                    (Kept::Graph(x, y.clone()), y.inner())
+                }
+            };
+            blocks.push(kept);
+            x = y;
         }
+        // The optimizer writes in place what nobody else holds.
         drop(plain);
 
         let end = Tensor::from_inner(x).require_grad();
@@ -50,30 +80,33 @@ impl Gpt {
         let mut of_head = value.backward();
         let mut dx = taken(&end, &mut of_head);
         drop(end);
-        let of_ln_f = flat(&self.ln_f, &mut of_head);
+        add(&mut sums.ln_f, flat(&self.ln_f, &mut of_head));
 
-        let mut of_blocks = Vec::new();
-        for (index, input) in inputs.into_iter().enumerate().rev() {
-            let input = Tensor::from_inner(input).require_grad();
-            let y = self.block(index, input.clone(), batch.sequences, pass);
+        sums.blocks.resize_with(self.h.len(), Vec::new);
+        for (index, kept) in blocks.into_iter().enumerate().rev() {
+            let (x, y) = match kept {
+                Kept::Graph(x, y) => (x, y),
+                Kept::Input(x) => {
+                    let x = Tensor::from_inner(x).require_grad();
+                    (x.clone(), self.block(index, x, batch.sequences, pass))
+                }
+            };
             // burn begins a backward pass with ones: the gradient of this sum by y is dx.
             let mut gradients = (y * Tensor::from_inner(dx)).sum().backward();
-            dx = taken(&input, &mut gradients);
-            of_blocks.push(flat(&self.h[index], &mut gradients));
+            dx = taken(&x, &mut gradients);
+            add(&mut sums.blocks[index], flat(&self.h[index], &mut gradients));
         }
 
-        let of_head: Vec<Tensor<2>> =
-            self.wte.tables().iter().map(|table| taken(table, &mut of_head)).collect();
-        let dx = match pass.dropout(super::site::EMBEDDING) {
-            Some(dropout) => ops::dropout(dx, None, time, dropout, pass.mode),
-            None => dx,
-        };
+        let of_head = self.wte.tables().iter().map(|table| taken(table, &mut of_head)).collect();
+        if let Some(dropout) = pass.dropout(super::site::EMBEDDING) {
+            dx = ops::dropout(dx, None, time, dropout, pass.mode);
+        }
         let positions = self.wpe.weight.val().dims()[0];
         let (tables, dwpe) =
             ops::embed_gradients(dx, of_head, &batch.tokens, time, positions, pass.mode);
         let embeddings = tables.into_iter().chain([dwpe]).map(|grad| grad.flatten::<1>(0, 1));
-        let blocks = of_blocks.into_iter().rev().flatten();
-        (value.inner(), embeddings.chain(blocks).chain(of_ln_f).collect())
+        add(&mut sums.embeddings, embeddings.collect());
+        value.inner()
     }
 }
 

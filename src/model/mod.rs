@@ -18,6 +18,7 @@ mod nanogpt;
 mod sample;
 mod weights;
 
+pub use gradients::WeightGradients;
 pub use hugging_face::{ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture};
 pub use init::RandomWeights;
 pub use nanogpt::NanoGptCheckpoint;

@@ -145,8 +145,9 @@ impl Sizes {
 
     /// The fullest moment of a step and of what comes between steps.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
-        let mut moments = vec![self.update(plan), self.evaluation(plan), self.sampling()];
+        let mut moments = vec![self.update(), self.evaluation(plan), self.sampling()];
         moments.push(self.loss(plan));
+        moments.push(self.embedding(plan));
         moments.extend((0..self.layers).map(|block| self.backward(plan, block)));
         let total = |rows: &Vec<Row>| rows.iter().map(|row| row.bytes).sum::<u64>();
         let mut rows = moments.into_iter().max_by_key(total).unwrap_or_default();
@@ -198,7 +199,9 @@ impl Sizes {
             }
             false => self.kept(n, &mut kept, block + 1),
         }
-        let done = (self.layers - 1 - block) * self.of_block()
+        // Those of the blocks before are in the sums, where there are sums.
+        let before = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
+        let done = before * self.of_block()
             + self.width * if self.bias { 2 } else { 1 }
             + 4 * self.width * self.width;
         let mut rows = self.always();
@@ -210,13 +213,20 @@ impl Sizes {
         rows
     }
 
-    fn update(&self, plan: &Plan) -> Vec<Row> {
+    /// The end of the backward pass.
+    fn embedding(&self, plan: &Plan) -> Vec<Row> {
         let mut rows = self.always();
-        rows.push(self.sums(plan));
+        let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
         rows.push(row("gradients", Class::Gradients, self.parameters));
-        let largest = self.vocab * self.width;
-        let passing = if plan.accumulation > 1 { largest } else { 0 };
-        rows.push(row("a gradient in passing", Class::Workspace, passing));
+        rows.push(row("gradient of the embedding", Class::Gradients, of_head));
+        let passing = 2 * self.tokens(plan.micro_batch) * self.width;
+        rows.push(row("gradients in passing", Class::Workspace, passing));
+        rows
+    }
+
+    fn update(&self) -> Vec<Row> {
+        let mut rows = self.always();
+        rows.push(row("gradients", Class::Gradients, self.parameters));
         rows
     }
 

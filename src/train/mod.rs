@@ -13,7 +13,7 @@ mod source;
 pub use error::TrainError;
 pub use evaluate::{Evaluation, mean_loss};
 pub use limits::limits;
-pub use optimizer::{GradientSum, Optimizer};
+pub use optimizer::Optimizer;
 pub use run::{CHECKPOINTS_FOLDER, CONFIG_FILE, EVENTS_FILE, RunFolder};
 pub use session::{Request, Session};
 pub use source::ModelSource;

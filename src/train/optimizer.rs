@@ -10,29 +10,6 @@ use crate::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
 /// PyTorch's and GPT-2's epsilon.
 const EPS: f64 = 1e-8;
 
-/// The gradients of a step, summed over its micro-batches: one flat tensor for each part of each
-/// weight, in the model's order.
-#[derive(Default)]
-pub struct GradientSum {
-    grads: Vec<Tensor<1>>,
-}
-
-impl GradientSum {
-    /// Adds a micro-batch's gradients.
-    pub fn add(&mut self, grads: Vec<Tensor<1>>) {
-        let sums = std::mem::take(&mut self.grads);
-        self.grads = match sums.is_empty() {
-            true => grads,
-            false => sums.into_iter().zip(grads).map(|(sum, grad)| sum + grad).collect(),
-        };
-    }
-
-    /// The flat gradients, in the model's order.
-    pub fn grads(&self) -> &[Tensor<1>] {
-        &self.grads
-    }
-}
-
 /// AdamW's state and constants.
 pub struct Optimizer {
     /// In the model's order.
@@ -69,24 +46,24 @@ impl Optimizer {
         &self.moments
     }
 
-    /// Update number `step`, counted from 1: gives the new model and the global norm before
+    /// Update number `step`, counted from 1, by flat gradients in the model's order: gives the new model and the global norm before
     /// clipping, as `[1]` on the device. Nothing waits for the host.
     pub fn update(
         &mut self,
         model: Gpt,
-        grads: GradientSum,
+        grads: Vec<Tensor<1>>,
         step: u64,
         learning_rate: f64,
     ) -> (Gpt, Tensor<1>) {
         let GradientNorm { norm, clip } =
-            ops::gradient_norm(&grads.grads, self.grad_clip as f32, self.mode);
+            ops::gradient_norm(&grads, self.grad_clip as f32, self.mode);
         let scalars = |weight_decay| {
             AdamW::new(step, learning_rate, weight_decay, self.beta1, self.beta2, EPS)
         };
         let mut update = Update {
             with_decay: scalars(self.weight_decay),
             without_decay: scalars(0.0),
-            grads: grads.grads.into_iter(),
+            grads: grads.into_iter(),
             old: std::mem::take(&mut self.moments).into_iter(),
             new: Vec::new(),
             clip,

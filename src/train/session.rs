@@ -11,11 +11,13 @@ use super::batches::Batches;
 use super::checkpoint::{self, Checkpoint, Damaged, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
-use super::{GradientSum, ModelSource, Optimizer, TrainError, source};
+use super::{ModelSource, Optimizer, TrainError, source};
 use crate::config::{self, Config, InitFrom};
 use crate::data::{Dataset, Split};
 use crate::gpu::{self, OpenDevice};
-use crate::model::{Architecture, Gpt, Pass, RandomWeights, StepDropout, read_architecture};
+use crate::model::{
+    Architecture, Gpt, Pass, RandomWeights, StepDropout, WeightGradients, read_architecture,
+};
 use crate::ops::{CrossEntropy, MOST_TABLES, OpsMode};
 use crate::plan::{self, Forecast, Plan};
 use crate::protocol::{Command, Event, Step, StopReason};
@@ -241,7 +243,7 @@ impl<'a> Session<'a> {
             chunk: loss_chunk,
             scale: 1.0 / tokens as f32,
         };
-        let mut grads = GradientSum::default();
+        let mut grads = WeightGradients::default();
         let mut total: Option<Tensor<1>> = None;
         for micro_step in 0..accumulation {
             let first = micro_step * micro_batch;
@@ -253,8 +255,7 @@ impl<'a> Session<'a> {
                 first_sequence: first as u32,
             });
             let pass = Pass { mode: self.mode, dropout };
-            let (value, of_batch) = model.gradients(&batch, loss, pass, grad_checkpoint);
-            grads.add(of_batch);
+            let value = model.add_gradients(&batch, loss, pass, grad_checkpoint, &mut grads);
             total = Some(match total {
                 Some(total) => total + value,
                 None => value,
@@ -264,7 +265,7 @@ impl<'a> Session<'a> {
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
         let step = self.iteration + 1;
-        let (model, norm) = self.optimizer.update(model, grads, step, learning_rate);
+        let (model, norm) = self.optimizer.update(model, grads.into_vec(), step, learning_rate);
         self.model = Some(model);
         self.iteration = step;
         self.last_update = total.map(|loss| Updated { loss, norm, learning_rate });
