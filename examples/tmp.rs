@@ -19,7 +19,20 @@ fn main() {
             .unwrap()
             .config;
         let m0 = gpu::memory(&device).unwrap();
-        let mut step = TrainingStep::new(&device, &c, OpsMode::Auto);
+        let f = wgpt::plan::plan(
+            &c,
+            50257,
+            &wgpt::plan::Limits { budget: None, largest_tensor: Some(128 << 20), pools: true },
+        )
+        .unwrap();
+        println!(
+            "predicted {:.1} slack {:.1} largest {:.1}",
+            f.predicted_bytes as f64 / 1048576.,
+            f.class(wgpt::plan::Class::Slack) as f64 / 1048576.,
+            f.largest_tensor as f64 / 1048576.
+        );
+        gpu::size_pages(&device, f.largest_tensor);
+        let mut step = TrainingStep::planned(&device, &c, &f.plan, OpsMode::Auto);
         let m1 = gpu::memory(&device).unwrap();
         let (_, p1) = gpu::dry_run(&device, || step.step());
         let m2 = gpu::memory(&device).unwrap();

@@ -79,6 +79,9 @@ impl TrainingStep {
     pub fn gradients(&self) -> WeightGradients {
         let mut sums = WeightGradients::default();
         if let Some(model) = &self.model {
+            if self.accumulation > 1 {
+                sums = WeightGradients::zeros(model);
+            }
             let pass = Pass { mode: self.mode, dropout: self.dropout };
             let (batch, loss) = (&self.batch, self.loss);
             for _ in 0..self.accumulation {

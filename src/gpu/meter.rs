@@ -53,6 +53,15 @@ mod pools {
         }
     }
 
+    /// Has the pools of `device` cut pages for tensors of up to `largest` bytes from now on. They do
+    /// so by themselves when such a tensor comes, but pages of a smaller size that are in use by
+    /// then stay, with all the room that is left in them.
+    pub fn size_pages(device: &Device, largest: u64) {
+        if let Some(device) = cube(device) {
+            drop(device.client().empty(largest as usize));
+        }
+    }
+
     struct Peak {
         device: Device,
         in_use: AtomicU64,
@@ -110,6 +119,8 @@ mod pools {
         None
     }
 
+    pub fn size_pages(_device: &Device, _largest: u64) {}
+
     pub fn release_unused(_device: &Device) {}
 
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
@@ -123,4 +134,4 @@ mod pools {
 
 #[cfg(feature = "wgpu")]
 pub(super) use pools::cube;
-pub use pools::{count_launches, dry_run, largest_tensor, memory, release_unused};
+pub use pools::{count_launches, dry_run, largest_tensor, memory, release_unused, size_pages};

@@ -22,7 +22,9 @@ mod probe;
 mod webgpu;
 
 pub use card::{CardMemory, card_memory};
-pub use meter::{Memory, count_launches, dry_run, largest_tensor, memory, release_unused};
+pub use meter::{
+    Memory, count_launches, dry_run, largest_tensor, memory, release_unused, size_pages,
+};
 #[cfg(feature = "wgpu")]
 pub use probe::variants as probe_variants;
 pub use probe::{Peaks, peaks};

@@ -16,6 +16,29 @@ pub struct WeightGradients {
 }
 
 impl WeightGradients {
+    /// Zeros for the weights of `model`. To begin with them, where several micro-batches follow, puts
+    /// the sums beside each other in memory: sums that begin as the first micro-batch's gradients
+    /// lie scattered over what its activations leave, and the next one's find no room there.
+    pub fn zeros(model: &Gpt) -> Self {
+        fn of(module: &impl Module) -> Vec<Tensor<1>> {
+            struct Zeros(Vec<Tensor<1>>);
+
+            impl ModuleVisitor for Zeros {
+                fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                    let value = param.val().inner();
+                    let elements = value.shape().num_elements();
+                    self.0.push(Tensor::zeros([elements], &value.device()));
+                }
+            }
+
+            let mut zeros = Zeros(Vec::new());
+            module.visit(&mut zeros);
+            zeros.0
+        }
+        let embeddings = of(&model.wte).into_iter().chain(of(&model.wpe)).collect();
+        Self { embeddings, blocks: model.h.iter().map(of).collect(), ln_f: of(&model.ln_f) }
+    }
+
     /// Flat, one for each part of each weight, in the model's order.
     pub fn into_vec(self) -> Vec<Tensor<1>> {
         let blocks = self.blocks.into_iter().flatten();

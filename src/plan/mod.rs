@@ -49,6 +49,8 @@ pub struct Forecast {
     pub predicted_bytes: u64,
     /// Bytes that may be taken; `None` for any number.
     pub budget_bytes: Option<u64>,
+    /// The largest single tensor, in bytes.
+    pub largest_tensor: u64,
     /// What is there at that moment.
     pub rows: Vec<Row>,
     /// Why not as asked; empty if it is.
@@ -148,8 +150,9 @@ impl Forecast {
     fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
         let sizes = Sizes::new(config, vocab);
         let mut rows = sizes.rows(&plan);
+        let largest_tensor = sizes.largest_tensor(&plan, limits.largest_tensor);
         if limits.pools {
-            let page = sizes.largest_tensor(&plan, limits.largest_tensor).max(2 << 20);
+            let page = largest_tensor.max(2 << 20);
             rows.push(Row {
                 name: "unfilled pages, uniforms, staging".into(),
                 class: Class::Slack,
@@ -160,6 +163,7 @@ impl Forecast {
             plan,
             predicted_bytes: rows.iter().map(|row| row.bytes).sum(),
             budget_bytes: limits.budget,
+            largest_tensor,
             rows,
             why: String::new(),
         }
@@ -170,11 +174,9 @@ impl Forecast {
         self.rows.iter().filter(|row| row.class == class).map(|row| row.bytes).sum()
     }
 
-    fn fits(&self, config: &Config, vocab: u32, limits: &Limits) -> bool {
-        let sizes = Sizes::new(config, vocab);
-        let tensor = sizes.largest_tensor(&self.plan, limits.largest_tensor);
+    fn fits(&self, limits: &Limits) -> bool {
         limits.budget.is_none_or(|budget| self.predicted_bytes <= budget)
-            && limits.largest_tensor.is_none_or(|largest| tensor <= largest)
+            && limits.largest_tensor.is_none_or(|largest| self.largest_tensor <= largest)
     }
 }
 
@@ -188,12 +190,12 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     let forecast = |plan| Forecast::of(plan, config, vocab, limits);
     let mut candidates = candidates(config, vocab).into_iter().map(forecast);
     let Some(asked) = candidates.next() else { unreachable!("a step can be cut as asked") };
-    if asked.fits(config, vocab, limits) {
+    if asked.fits(limits) {
         return Ok(asked);
     }
     let mut least = asked.clone();
     for mut candidate in candidates {
-        if candidate.fits(config, vocab, limits) {
+        if candidate.fits(limits) {
             candidate.why = why(&asked, &candidate, limits);
             return Ok(candidate);
         }
@@ -201,7 +203,7 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
             least = candidate;
         }
     }
-    let need = Sizes::new(config, vocab).largest_tensor(&least.plan, limits.largest_tensor);
+    let need = least.largest_tensor;
     if let Some(have) = limits.largest_tensor.filter(|&have| need > have) {
         return Err(PlanError::TensorTooLarge { need, have });
     }
@@ -221,7 +223,7 @@ pub fn keep(
     let forecast = Forecast::of(plan.clone(), config, vocab, limits);
     let asks_the_same = Plan::new(config, vocab) == Plan::new(before, vocab)
         && config.grad_checkpoint == before.grad_checkpoint;
-    (asks_the_same && forecast.fits(config, vocab, limits)).then_some(forecast)
+    (asks_the_same && forecast.fits(limits)).then_some(forecast)
 }
 
 /// Ways to cut a step, the fastest first.
@@ -325,7 +327,7 @@ fn plan_quietly(config: &Config, vocab: u32, limits: &Limits) -> Option<Forecast
     candidates(config, vocab)
         .into_iter()
         .map(|plan| Forecast::of(plan, config, vocab, limits))
-        .find(|forecast| forecast.fits(config, vocab, limits))
+        .find(|forecast| forecast.fits(limits))
 }
 
 impl fmt::Display for Forecast {

@@ -100,6 +100,7 @@ impl<'a> Session<'a> {
             let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
+        gpu::size_pages(&device.device, forecast.largest_tensor);
         let (model, optimizer) = match &loaded {
             Some((checkpoint, _)) => {
                 let have = read_architecture(&checkpoint.path)?;
@@ -243,7 +244,10 @@ impl<'a> Session<'a> {
             chunk: loss_chunk,
             scale: 1.0 / tokens as f32,
         };
-        let mut grads = WeightGradients::default();
+        let mut grads = match accumulation {
+            1 => WeightGradients::default(),
+            _ => WeightGradients::zeros(&model),
+        };
         let mut total: Option<Tensor<1>> = None;
         for micro_step in 0..accumulation {
             let first = micro_step * micro_batch;
