@@ -105,7 +105,7 @@ fn measure(
         });
     }
     let config = Config { vocab_size: vocab, ..config.clone() };
-    gpu::size_pages(&device.device, forecast.largest_tensor);
+    gpu::size_pages(&device.device, forecast.page_bytes());
     let mut step = TrainingStep::planned(&device.device, &config, &forecast.plan, global.ops()?);
     gpu::dry_run(&device.device, || (step.step(), step.step()));
     Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))

@@ -112,11 +112,20 @@ const TILE_ROWS: u64 = 128;
 /// Sequences of an evaluation's micro-batch where nothing else is asked.
 const EVAL_BATCH: u64 = 8;
 
-/// Of pools: small tensors and uniforms have pages of their own.
-const FIXED_SLACK: u64 = 24 << 20;
+/// Of pools: small tensors have a page of their own.
+const FIXED_SLACK: u64 = 10 << 20;
 
-/// Pages are as large as the largest tensor; so many are not filled at the peak.
-const UNFILLED_PAGES: u64 = 3;
+/// Of pools: one part in so many of what is held lies in pages whose rest is too small for anything,
+/// measured over models of many shapes (docs/memory.md). The last page is empty or nearly so.
+const UNFILLED_SHARE: u64 = 25;
+
+/// The least size of a pool's pages, in bytes: several weights of a small model to a page.
+const LEAST_PAGE: u64 = 8 << 20;
+
+/// The size of pages that pools are to cut for tensors of up to `largest` bytes.
+fn page_bytes(largest: u64) -> u64 {
+    largest.max(LEAST_PAGE)
+}
 
 impl Plan {
     /// Cuts the step of `config` over a vocabulary of `vocab` tokens as it asks for.
@@ -152,11 +161,11 @@ impl Forecast {
         let mut rows = sizes.rows(&plan);
         let largest_tensor = sizes.largest_tensor(&plan, limits.largest_tensor);
         if limits.pools {
-            let page = largest_tensor.max(2 << 20);
+            let held: u64 = rows.iter().map(|row| row.bytes).sum();
             rows.push(Row {
-                name: "unfilled pages, uniforms, staging".into(),
+                name: "unfilled pages, small tensors".into(),
                 class: Class::Slack,
-                bytes: FIXED_SLACK + UNFILLED_PAGES * page,
+                bytes: FIXED_SLACK + page_bytes(largest_tensor) * 5 / 4 + held / UNFILLED_SHARE,
             });
         }
         Self {
@@ -167,6 +176,11 @@ impl Forecast {
             rows,
             why: String::new(),
         }
+    }
+
+    /// The size of pages that pools are to cut, in bytes.
+    pub fn page_bytes(&self) -> u64 {
+        page_bytes(self.largest_tensor)
     }
 
     /// Bytes of one class.

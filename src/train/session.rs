@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
             let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
-        gpu::size_pages(&device.device, forecast.largest_tensor);
+        gpu::size_pages(&device.device, forecast.page_bytes());
         let (model, optimizer) = match &loaded {
             Some((checkpoint, _)) => {
                 let have = read_architecture(&checkpoint.path)?;
