@@ -58,6 +58,11 @@ fn kind(kind: wgpu::DeviceType) -> Kind {
     }
 }
 
+/// The blocks in which wgpu asks the driver for memory, in bytes. burn's pools already batch: their
+/// pages are larger than this, so that each is asked for by itself, and wgpu takes no more of a card
+/// than the pools hold but a block for what is small.
+const DRIVER_BLOCK: u64 = 4 << 20;
+
 /// The adapters of every interface that wgpu finds.
 pub(super) fn devices() -> Vec<DeviceInfo> {
     adapters(&instance()).into_iter().map(|(info, _)| info).collect()
@@ -81,8 +86,9 @@ pub(super) fn open(info: &DeviceInfo) -> Result<Device, DeviceError> {
         label: Some("wgpt"),
         required_features: features,
         required_limits: adapter.limits(),
-        // burn's pools already batch: blocks of wgpu's own on top would only waste memory.
-        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        memory_hints: wgpu::MemoryHints::Manual {
+            suballocated_device_memory_block_size: DRIVER_BLOCK..DRIVER_BLOCK,
+        },
         ..Default::default()
     });
     let (device, queue) = pollster::block_on(request).map_err(|error| failed(error.to_string()))?;

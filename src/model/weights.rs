@@ -240,6 +240,10 @@ pub fn write_tensors(
     })
 }
 
+/// Elements that are read off the device at a time: a copy of a whole embedding, in memory that the
+/// host can see, would make a checkpoint the fullest moment of a run.
+const READ_ELEMENTS: usize = 1 << 20;
+
 struct Lazy<'a>(&'a Parameter);
 
 impl View for Lazy<'_> {
@@ -254,7 +258,11 @@ impl View for Lazy<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         let mut bytes = Vec::new();
         for part in &self.0.parts {
-            bytes.extend_from_slice(part.clone().into_data().as_bytes());
+            let [elements] = part.dims();
+            for first in (0..elements).step_by(READ_ELEMENTS) {
+                let slice = part.clone().narrow(0, first, READ_ELEMENTS.min(elements - first));
+                bytes.extend_from_slice(slice.into_data().as_bytes());
+            }
         }
         bytes.truncate(self.data_len());
         Cow::Owned(bytes)

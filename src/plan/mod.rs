@@ -112,8 +112,10 @@ const TILE_ROWS: u64 = 128;
 /// Sequences of an evaluation's micro-batch where nothing else is asked.
 const EVAL_BATCH: u64 = 8;
 
-/// Of pools: small tensors have a page of their own.
-const FIXED_SLACK: u64 = 10 << 20;
+/// A page of the pools for small tensors (8 MiB), blocks of the driver for what is smaller than a
+/// page, on the device and for staging (4 MiB each), a slice of weights that is read for a
+/// checkpoint (4 MiB), and 2 MiB for ids, sums and masks.
+const FIXED_SLACK: u64 = 22 << 20;
 
 /// Of pools: one part in so many of what is held lies in pages whose rest is too small for anything,
 /// measured over models of many shapes (docs/memory.md). The last page is empty or nearly so.
