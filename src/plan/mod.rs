@@ -366,3 +366,102 @@ impl fmt::Display for Plan {
         if self.grad_checkpoint { write!(f, ", blocks run again") } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, resolve};
+
+    const GIB: u64 = 1 << 30;
+
+    fn config(preset: &str, flags: &[(&str, &str)]) -> Config {
+        let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let layers = vec![Layer::preset(preset).unwrap(), Layer::flags(flags).unwrap()];
+        resolve(layers).unwrap().config
+    }
+
+    fn on_card(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
+        plan(config, 50_257, &Limits { budget: Some(budget), largest_tensor: None, pools: true })
+    }
+
+    #[test]
+    fn gpt2_takes_what_was_promised() {
+        for (flags, most) in [
+            (&[("batch_size", "1")][..], 2.8),
+            (&[("batch_size", "4")], 4.3),
+            (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
+        ] {
+            let asked = config("gpt2", flags);
+            let limits = Limits { budget: None, largest_tensor: Some(128 << 20), pools: true };
+            let forecast = plan(&asked, 50_257, &limits).unwrap();
+            let gib = forecast.predicted_bytes as f64 / GIB as f64;
+            assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
+            assert_eq!(forecast.why, "");
+        }
+    }
+
+    #[test]
+    fn less_budget_changes_the_cut_in_order_and_never_the_batch() {
+        let asked = config("gpt2", &[("batch_size", "12")]);
+        let mut last = (usize::MAX, usize::MAX, false);
+        let mut seen = std::collections::BTreeSet::new();
+        for budget in (20..=90).rev().map(|tenth| tenth * GIB / 10) {
+            match on_card(&asked, budget) {
+                Ok(forecast) => {
+                    let plan = &forecast.plan;
+                    assert!(forecast.predicted_bytes <= budget);
+                    assert_eq!(plan.micro_batch * plan.accumulation, 480);
+                    assert_eq!(forecast.why.is_empty(), plan.micro_batch == 12);
+                    let now = (plan.micro_batch, plan.loss_chunk, plan.grad_checkpoint);
+                    if now.2 == last.2 {
+                        assert!(now.0 <= last.0 && now.1 <= last.1, "{last:?} then {now:?}");
+                    }
+                    seen.insert(now.2);
+                    last = now;
+                }
+                Err(PlanError::TooBig { least, fixes }) => {
+                    assert!(least.predicted_bytes > budget);
+                    assert_eq!(fixes.len(), 3, "{fixes:?}");
+                    assert!(fixes.iter().take(2).all(|fix| fix.predicted_bytes <= budget));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(seen.len(), 2, "both with and without running blocks again");
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_chosen() {
+        let never = config("gpt2", &[("grad_checkpoint", "false")]);
+        let error = on_card(&never, 5 * GIB / 2).unwrap_err();
+        let PlanError::TooBig { fixes, .. } = error else { panic!("{error}") };
+        assert_eq!(fixes[0].option, "--grad_checkpoint=auto");
+        let always = config("gpt2", &[("grad_checkpoint", "true")]);
+        assert!(on_card(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
+    }
+
+    #[test]
+    fn a_tensor_that_the_device_cannot_take_cuts_the_batch() {
+        let asked = config("gpt2", &[("batch_size", "16")]);
+        let limits = Limits { budget: None, largest_tensor: Some(128 << 20), pools: true };
+        let forecast = plan(&asked, 50_257, &limits).unwrap();
+        // 4 x 768 wide activations of 10,922 rows fill 128 MiB.
+        assert_eq!(forecast.plan.micro_batch, 10);
+        assert!(forecast.largest_tensor <= 128 << 20);
+        let tiny = Limits { largest_tensor: Some(1 << 20), ..limits };
+        assert!(matches!(plan(&asked, 50_257, &tiny), Err(PlanError::TensorTooLarge { .. })));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_keeps_its_plan_while_it_fits() {
+        let asked = config("gpt2", &[]);
+        let small = on_card(&asked, 4 * GIB).unwrap();
+        let roomy = Limits { budget: Some(20 * GIB), largest_tensor: None, pools: true };
+        let kept = keep(&asked, &asked, &small.plan, 50_257, &roomy).unwrap();
+        assert_eq!(kept.plan, small.plan);
+        let tight = Limits { budget: Some(2 * GIB), ..roomy };
+        assert_eq!(keep(&asked, &asked, &small.plan, 50_257, &tight), None);
+        let other = config("gpt2", &[("micro_batch", "1")]);
+        assert_eq!(keep(&other, &asked, &small.plan, 50_257, &roomy), None);
+    }
+}
