@@ -110,7 +110,7 @@ fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
 
 #[test]
 fn the_driver_is_never_asked_for_more_than_the_budget() {
-    let cases = std::env::var("BUDGET_CASES").map_or(10, |n| n.parse().expect("a number"));
+    let cases = std::env::var("BUDGET_CASES").map_or(6, |n| n.parse().expect("a number"));
     let mut runner = TestRunner::deterministic();
     let (mut refused, mut cut) = (0, 0);
     for number in 0..cases {

@@ -479,6 +479,63 @@ fn listing(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// Runs that ended with `CUDA out of memory` elsewhere, on a card of 12 GiB: the commands of
+/// docs/memory.md.
+#[test]
+fn what_ran_out_of_memory_elsewhere_fits() {
+    let folder = temporary();
+    let stories = [
+        "--batch_size=64 --gradient_accumulation_steps=1",
+        "--batch_size=16 --gradient_accumulation_steps=32",
+        "--n_embd=576 --n_head=9",
+        "--batch_size=8 --eval_iters=200",
+    ];
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/memory.md");
+    let page = fs::read_to_string(page).unwrap();
+    for story in stories {
+        let command = format!("wgpt plan --preset=gpt2 --target 12GiB {story}");
+        assert!(page.lines().any(|line| line == command), "docs/memory.md has no `{command}`");
+        let mut args: Vec<&str> = command.split(' ').skip(1).collect();
+        args.push("--json");
+        let forecast: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
+        assert_eq!(forecast["fits"], true);
+        let total = forecast["predicted_bytes"].as_u64().unwrap();
+        let budget = forecast["budget_bytes"].as_u64().unwrap();
+        assert!(total <= budget && budget <= 12 << 30, "{story}: {total} of {budget}");
+        let rows = forecast["rows"].as_array().unwrap();
+        let sum: u64 = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, total);
+    }
+}
+
+/// What does not fit ends before anything is written, with changes that would fit.
+#[test]
+fn what_does_not_fit_is_refused_with_three_ways_out() {
+    let folder = temporary();
+    let args = ["plan", "--preset=gpt2-xl", "--target", "12GiB"];
+    let output = run(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    let (_, fixes) = error.split_once("it would fit with ").unwrap_or_else(|| panic!("{error}"));
+    // The last way is a larger budget; the others are options that can be tried.
+    let options: Vec<&str> = fixes
+        .lines()
+        .next()
+        .unwrap()
+        .split(", or ")
+        .filter_map(|fix| fix.split(" (").next())
+        .collect();
+    assert_eq!(options.len(), 3, "{fixes}");
+    for option in options {
+        ok(folder.path(), &[&args[..], &option.split(' ').collect::<Vec<_>>()].concat());
+    }
+    let run_folder = folder.path().join("run");
+    let refused =
+        run(folder.path(), &[&["train", "--run=run", "--vram_budget=1MiB"], TINY].concat());
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(!run_folder.exists());
+}
+
 #[test]
 fn output_that_nobody_reads_is_no_panic() {
     let folder = temporary();
