@@ -56,11 +56,11 @@ fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
 }
 
 /// What the backward pass of a block begins with.
-enum Kept {
-    /// The block's input and its output with everything between.
-    Graph(Tensor<2>, Tensor<2>),
-    /// Its input alone, without autodiff.
-    Input(Tensor<2>),
+struct Kept {
+    /// The block's input: a leaf of its graph, or, to run it again, without autodiff.
+    input: Tensor<2>,
+    /// Its output, which holds all that is between.
+    graph: Option<Tensor<2>>,
 }
 
 impl Gpt {
@@ -84,16 +84,15 @@ impl Gpt {
         let mut x = plain.embedded(batch.tokens.clone(), time, pass);
         let mut blocks = Vec::new();
         for index in 0..self.h.len() {
-            let (kept, y) = match checkpoint {
-                true => (Kept::Input(x.clone()), plain.block(index, x, batch.sequences, pass)),
-                false => {
-                    let x = Tensor::from_inner(x).require_grad();
-                    let y = self.block(index, x.clone(), batch.sequences, pass);
-                    (Kept::Graph(x, y.clone()), y.inner())
-                }
-            };
-            blocks.push(kept);
-            x = y;
+            if checkpoint {
+                blocks.push(Kept { input: x.clone(), graph: None });
+                x = plain.block(index, x, batch.sequences, pass);
+            } else {
+                let input = Tensor::from_inner(x).require_grad();
+                let y = self.block(index, input.clone(), batch.sequences, pass);
+                x = y.clone().inner();
+                blocks.push(Kept { input, graph: Some(y) });
+            }
         }
         // The optimizer writes in place what nobody else holds.
         drop(plain);
@@ -106,12 +105,13 @@ impl Gpt {
         add(&mut sums.ln_f, flat(&self.ln_f, &mut of_head));
 
         sums.blocks.resize_with(self.h.len(), Vec::new);
-        for (index, kept) in blocks.into_iter().enumerate().rev() {
-            let (x, y) = match kept {
-                Kept::Graph(x, y) => (x, y),
-                Kept::Input(x) => {
-                    let x = Tensor::from_inner(x).require_grad();
-                    (x.clone(), self.block(index, x, batch.sequences, pass))
+        for (index, Kept { input, graph }) in blocks.into_iter().enumerate().rev() {
+            let (x, y) = match graph {
+                Some(y) => (input, y),
+                None => {
+                    let x = Tensor::from_inner(input).require_grad();
+                    let y = self.block(index, x.clone(), batch.sequences, pass);
+                    (x, y)
                 }
             };
             // burn begins a backward pass with ones: the gradient of this sum by y is dx.
