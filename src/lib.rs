@@ -13,7 +13,7 @@
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
 //! | [`progress`] | the one reducer that every view of a run reads |
-//! | [`bench`] | what a device reaches, kernel by kernel |
+//! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 
 #![deny(unsafe_code)]
