@@ -151,6 +151,55 @@ fn the_driver_is_never_asked_for_more_than_the_budget() {
     assert!(refused < cases && cut > 0, "{refused} refused, {cut} cut of {cases}");
 }
 
+/// A driver that gives out, or goes away, ends the run with code 5 and words: no panic, no waiting
+/// for ever, and what was saved can be continued.
+#[test]
+fn a_device_that_fails_ends_the_run_with_words() {
+    let args: Vec<String> = [
+        "--data=builtin:stories",
+        "--n_layer=2",
+        "--n_head=2",
+        "--n_embd=128",
+        "--block_size=64",
+        "--batch_size=8",
+        "--vocab_size=5000",
+        "--max_iters=6",
+        "--eval_interval=3",
+        "--eval_iters=2",
+        "--log_interval=1",
+        "--sample_tokens=10",
+        "--vram_budget=none",
+    ]
+    .map(String::from)
+    .to_vec();
+    let whole = Run::new(&args, &[]);
+    assert!(whole.output.status.success(), "{}", whole.stderr());
+    let count = |what: &str| whole.counted[what].as_u64().unwrap();
+    let (allocations, submits) = (count("allocations"), count("submits"));
+    let mut faults: Vec<(&str, String)> = Vec::new();
+    for share in [2, 3, 5, 9] {
+        faults.push(("FAULT_REFUSE", format!("{}", 1 + allocations * share / 10)));
+        faults.push(("FAULT_REFUSE", format!("{}+", 1 + allocations * share / 10)));
+        faults.push(("FAULT_LOSE_SUBMIT", format!("{}", 1 + submits * share / 10)));
+    }
+    faults.push(("FAULT_LOSE_WAIT", "1".into()));
+    faults.push(("FAULT_LOSE_WAIT", "40".into()));
+    for (fault, value) in faults {
+        let start = std::time::Instant::now();
+        let run = Run::new(&args, &[(fault, &value)]);
+        let seconds = start.elapsed().as_secs();
+        println!("{fault}={value}: {:?} after {seconds} s", run.output.status.code());
+        let error = run.stderr();
+        assert!(!error.contains("panicked"), "{fault}={value}\n{error}");
+        // The first allocations are the device's own: it does not open.
+        let code = run.output.status.code();
+        assert!(matches!(code, Some(4 | 5)), "{fault}={value}: {code:?}\n{error}");
+        assert!(error.contains("hint:"), "{error}");
+        assert!(run.event("error").is_some(), "{fault}={value}: no event");
+        assert!(seconds < 60);
+    }
+}
+
 /// What a run takes as asked, in bytes.
 fn plan(args: &[String]) -> f64 {
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))

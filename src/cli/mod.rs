@@ -32,6 +32,7 @@ mod error;
 mod plan;
 mod report;
 mod train;
+mod watch;
 
 use args::{Arguments, Subcommands};
 pub use error::CliError;

@@ -14,6 +14,7 @@ use signal_hook::flag;
 use super::CliError;
 use super::args::{Global, TrainArgs};
 use super::report::Report;
+use super::watch::watch;
 use crate::config::{Config, InitFrom};
 use crate::gpu;
 use crate::protocol::{Command, Event, StopReason};
@@ -66,6 +67,7 @@ fn train(
     let resume = args.resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
     let device = gpu::open(choice)?;
+    watch(&device, args.json);
     if !global.quiet {
         tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub use probe::variants as probe_variants;
 pub use probe::{Peaks, peaks};
 
 /// Why no device could be used.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum DeviceError {
     /// The name does not have the form that `--device` takes.
     #[error("`{name}` is not a device")]
@@ -51,6 +52,12 @@ pub enum DeviceError {
         id: DeviceId,
         /// The devices there are.
         found: String,
+    },
+    /// The driver has no more memory.
+    #[error("{name} ran out of memory")]
+    OutOfMemory {
+        /// The adapter's name.
+        name: String,
     },
     /// The device did not finish what it was given.
     #[error("the device stopped: {reason}")]
@@ -83,8 +90,13 @@ impl DeviceError {
                 "`wgpt devices` lists what is there; a missing card usually means a missing driver \
                  (on Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
             }
+            DeviceError::OutOfMemory { .. } => {
+                "other programs may have taken it: continue with --resume and a smaller \
+                 --vram_budget or --micro_batch"
+            }
             DeviceError::Stopped { .. } => {
-                "out of memory, or the driver reset it: try less at a time, and see the system's log"
+                "the driver reset it, or it went away: continue with --resume, and see the system's \
+                 log if it happens again"
             }
             DeviceError::Open { .. } => {
                 "try another interface of the same card (`wgpt devices`), update its driver, or \
@@ -274,6 +286,22 @@ impl DeviceInfo {
     }
 }
 
+/// Whether a device has failed for good, told by its driver on a thread of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Failure(Arc<OnceLock<DeviceError>>);
+
+impl Failure {
+    /// What happened, if anything has.
+    pub fn get(&self) -> Option<&DeviceError> {
+        self.0.get()
+    }
+
+    /// Tells of a failure; the first one stays.
+    pub fn set(&self, error: DeviceError) {
+        let _ = self.0.set(error);
+    }
+}
+
 /// A device that computes.
 #[derive(Clone, Debug)]
 pub struct OpenDevice {
@@ -283,6 +311,8 @@ pub struct OpenDevice {
     pub reason: String,
     /// burn's handle, without autodiff.
     pub device: Device,
+    /// Whether it has failed.
+    pub failure: Failure,
 }
 
 /// Every device there is, the processor last.
@@ -355,16 +385,17 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
 }
 
 fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
+    let failure = Failure::default();
     let device = match info.id.backend {
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),
         #[cfg(feature = "wgpu")]
-        _ => webgpu::open(&info)?,
+        _ => webgpu::open(&info, &failure)?,
         #[cfg(not(feature = "wgpu"))]
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
-    Ok(OpenDevice { info, reason, device })
+    Ok(OpenDevice { info, reason, device, failure })
 }
 
 /// Waits until the device has done all that it was given.

@@ -1,9 +1,11 @@
 //! Adapters through wgpu.
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind};
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, Failure, Kind};
 
 fn instance() -> wgpu::Instance {
     // Warnings of drivers that are merely present are of no use to whoever trains.
@@ -70,7 +72,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
 
 /// Opens an adapter that [`devices`] listed, with all of its own limits: WebGPU's default binding
 /// of 128 MiB is less than GPT-2's embedding.
-pub(super) fn open(info: &DeviceInfo) -> Result<Device, DeviceError> {
+pub(super) fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
     let instance = instance();
@@ -93,6 +95,30 @@ pub(super) fn open(info: &DeviceInfo) -> Result<Device, DeviceError> {
     });
     let (device, queue) = pollster::block_on(request).map_err(|error| failed(error.to_string()))?;
     let backend = adapter.get_info().backend;
+    let watched = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
-    Device::wgpu_options().setup(setup).init().map_err(|error| failed(error.to_string()))
+    let opened =
+        Device::wgpu_options().setup(setup).init().map_err(|error| failed(error.to_string()))?;
+    // In place of cubecl's handlers, which panic on whatever thread it is.
+    watch(&watched, info.name.clone(), failure);
+    Ok(opened)
+}
+
+/// Has the driver's failures told to `failure`, then a panic as before.
+fn watch(device: &wgpu::Device, name: String, failure: &Failure) {
+    let told = failure.clone();
+    device.on_uncaptured_error(Arc::new(move |error| {
+        told.set(match &error {
+            wgpu::Error::OutOfMemory { .. } => DeviceError::OutOfMemory { name: name.clone() },
+            other => DeviceError::Stopped { reason: other.to_string() },
+        });
+        panic!("wgpu error: {error}");
+    }));
+    let told = failure.clone();
+    device.set_device_lost_callback(move |reason, message| {
+        // A device that is dropped at the end of a run is lost as well.
+        if reason == wgpu::DeviceLostReason::Unknown {
+            told.set(DeviceError::Stopped { reason: format!("it was lost ({message})") });
+        }
+    });
 }

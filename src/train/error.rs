@@ -168,7 +168,7 @@ impl TrainError {
             | TrainError::Locked { .. } => 2,
             TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => 3,
             TrainError::Device(DeviceError::Unknown { .. }) => 2,
-            TrainError::Device(DeviceError::Stopped { .. }) => 5,
+            TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => 5,
             TrainError::Device(_) => 4,
             TrainError::NotFinite { .. } => 6,
             // What is not there is a wrong path; everything else is the system's refusal.

@@ -1,0 +1,58 @@
+//! Ending a process whose device has failed.
+//!
+//! After out-of-memory or a lost device, whatever waits for the device may wait for ever, other
+//! threads panic because of it, and only the end of the process surely gives the memory back. So the
+//! process ends, with words and a code of its own.
+
+use std::time::Duration;
+
+use super::CliError;
+use crate::gpu::{DeviceError, Failure, OpenDevice};
+use crate::protocol::Event;
+use crate::train::TrainError;
+
+/// How often the device's state is looked at, and how long a panic waits for its cause.
+const TURN: Duration = Duration::from_millis(20);
+const TURNS: usize = 50;
+
+/// From now on, ends this process with code 5 when `device` fails. With `json`, stdout gets the
+/// error as an event.
+pub(super) fn watch(device: &OpenDevice, json: bool) {
+    let failure = device.failure.clone();
+    let former = std::panic::take_hook();
+    let cause = failure.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The driver's threads may tell of the failure by a panic, or a moment after others did.
+        let text = panic.payload_as_str().unwrap_or_default().to_lowercase();
+        if text.contains("lost") {
+            cause.set(DeviceError::Stopped { reason: "the driver lost it".into() });
+        }
+        for _ in 0..TURNS {
+            if cause.get().is_some() {
+                // What follows from the failure says nothing: the process is about to end.
+                loop {
+                    std::thread::park();
+                }
+            }
+            std::thread::sleep(TURN);
+        }
+        former(panic);
+    }));
+    std::thread::spawn(move || end_on(&failure, json));
+}
+
+fn end_on(failure: &Failure, json: bool) {
+    let error = loop {
+        match failure.get() {
+            Some(error) => break CliError::Train(TrainError::Device(error.clone())),
+            None => std::thread::sleep(TURN),
+        }
+    };
+    let (text, hint) = (error.to_string(), error.hint().to_string());
+    tell!("error: {text}");
+    tell!("  hint: {hint}");
+    if json {
+        say!("{}", Event::Error { text, hint }.to_json());
+    }
+    std::process::exit(i32::from(error.exit_code()));
+}
