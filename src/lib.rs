@@ -14,6 +14,7 @@
 //! | [`protocol`] | events and commands: plain data |
 //! | [`progress`] | the one reducer that every view of a run reads |
 //! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
+//! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 
 #![deny(unsafe_code)]
@@ -29,4 +30,5 @@ pub mod ops;
 pub mod plan;
 pub mod progress;
 pub mod protocol;
+pub mod supervisor;
 pub mod train;

@@ -74,6 +74,20 @@ pub enum Event {
         text: String,
         /// What to do next.
         hint: String,
+        /// What the device did, if it was that.
+        #[serde(default)]
+        cause: Option<Cause>,
+    },
+    /// The device failed, and the run goes on from its last checkpoint.
+    Replan {
+        /// Why.
+        reason: ReplanReason,
+        /// What the failed process said.
+        text: String,
+        /// How its steps were cut, if it came so far.
+        from: Option<crate::plan::Plan>,
+        /// How they will be.
+        to: Option<crate::plan::Plan>,
     },
     /// The run ended as it should.
     Done {
@@ -111,6 +125,26 @@ pub struct Step {
     /// The most that they held in this run.
     #[serde(default)]
     pub vram_peak_bytes: Option<u64>,
+}
+
+/// A failure of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The driver has no more memory.
+    OutOfMemory,
+    /// The device was reset, or it is gone.
+    DeviceLost,
+}
+
+/// Why steps are cut anew, or begun anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplanReason {
+    /// The driver had no more memory.
+    OutOfMemory,
+    /// The device was reset, it is gone, or the process that used it is.
+    DeviceLost,
 }
 
 /// Why a run ended.
@@ -212,7 +246,14 @@ impl fmt::Display for Event {
                 write!(f, "saved {}{best}", path.display())
             }
             Event::Warning { text } => write!(f, "warning: {text}"),
-            Event::Error { text, hint } => write!(f, "error: {text}\n  hint: {hint}"),
+            Event::Error { text, hint, .. } => write!(f, "error: {text}\n  hint: {hint}"),
+            Event::Replan { text, from, to, .. } => {
+                write!(f, "warning: {text}; starting again from the last checkpoint")?;
+                match (from, to) {
+                    (Some(from), Some(to)) if from != to => write!(f, ": {to}"),
+                    _ => Ok(()),
+                }
+            }
             Event::Done { iter, best_val_loss, seconds, reason } => {
                 write!(f, "{} after {iter} iterations, {seconds:.1} s", reason.phrase())?;
                 match best_val_loss {

@@ -531,7 +531,7 @@ fn what_does_not_fit_is_refused_with_three_ways_out() {
     }
     let run_folder = folder.path().join("run");
     let refused =
-        run(folder.path(), &[&["train", "--run=run", "--vram_budget=1MiB"], TINY].concat());
+        run(folder.path(), &[&["train", "--run=run", "--vram_budget=64KiB"], TINY].concat());
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     assert!(!run_folder.exists());
 }

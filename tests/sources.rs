@@ -34,6 +34,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("model", Layer::Core),
     ("train", Layer::Core),
     ("bench", Layer::Core),
+    ("supervisor", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),
     ("cli", Layer::Front),

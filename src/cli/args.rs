@@ -105,6 +105,9 @@ pub(super) struct TrainArgs {
     /// Print one JSON event a line, and read commands from stdin
     #[arg(long)]
     pub json: bool,
+    /// Debugging: train in this process, so that a failure of the device ends it
+    #[arg(long)]
+    pub no_supervise: bool,
 }
 
 #[derive(Debug, Args)]

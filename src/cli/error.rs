@@ -32,6 +32,9 @@ pub enum CliError {
     /// Nobody reads stdout any more, or the terminal is gone.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
+    /// The trainer's process could not be started or waited for.
+    #[error("cannot run the trainer: {0}")]
+    Process(std::io::Error),
     /// The system refused to tell of signals.
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
@@ -43,7 +46,7 @@ impl CliError {
         match self {
             CliError::Train(error) => error.exit_code(),
             CliError::Usage { .. } | CliError::File { .. } => 2,
-            CliError::Output(_) | CliError::Signals(_) => 1,
+            CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
         }
     }
 
@@ -53,6 +56,7 @@ impl CliError {
             CliError::Train(error) => error.hint(),
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check that the path exists and that you may use it",
+            CliError::Process(_) => "--no-supervise trains in one process",
             CliError::Output(_) | CliError::Signals(_) => "",
         }
     }

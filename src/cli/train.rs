@@ -1,5 +1,6 @@
 //! `wgpt train`.
 
+use std::ffi::OsString;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,8 +17,9 @@ use super::args::{Global, TrainArgs};
 use super::report::Report;
 use super::watch::watch;
 use crate::config::{Config, InitFrom};
-use crate::gpu;
+use crate::gpu::{self, Backend, DeviceChoice};
 use crate::protocol::{Command, Event, StopReason};
+use crate::supervisor::Supervisor;
 use crate::train::{CONFIG_FILE, Request, Session};
 
 /// Where runs go that were given no folder.
@@ -26,20 +28,55 @@ const RUNS: &str = "out";
 pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError> {
     let json = args.json;
     let mut report = Report::new(json, global.quiet);
-    let (commands, signal) = listen(json)?;
+    let (commands, signal) = listen(json, args.no_supervise)?;
     let result = train(args, global, &mut report, &commands);
     if let (true, Err(error)) = (json, &result) {
         let (text, hint) = (error.to_string(), error.hint().to_string());
-        report.show(&Event::Error { text, hint });
+        report.show(&Event::Error { text, hint, cause: None });
     }
+    // As a shell reports a process that a signal ended: 130 or 143.
+    let stopped = || match signal.load(Ordering::SeqCst) {
+        0 => ExitCode::SUCCESS,
+        signal => ExitCode::from(128 + signal as u8),
+    };
     Ok(match result? {
-        // As a shell reports a process that a signal ended: 130 or 143.
-        StopReason::Stopped => match signal.load(Ordering::SeqCst) {
-            0 => ExitCode::SUCCESS,
-            signal => ExitCode::from(128 + signal as u8),
-        },
-        _ => ExitCode::SUCCESS,
+        Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0) => stopped(),
+        Outcome::Stopped(_) => ExitCode::SUCCESS,
+        Outcome::Code(code) => ExitCode::from(code),
     })
+}
+
+/// How a run ended.
+enum Outcome {
+    /// In this process.
+    Stopped(StopReason),
+    /// In the trainer's process, with this code.
+    Code(u8),
+}
+
+/// Whether the device that was asked for can fail in ways that only the end of a process clears.
+fn uses_graphics(choice: DeviceChoice) -> bool {
+    match choice {
+        DeviceChoice::Named(id) => id.backend != Backend::Cpu,
+        DeviceChoice::Auto => gpu::choose().id.backend != Backend::Cpu,
+    }
+}
+
+/// The arguments of this process for the trainer's, without those that the supervisor gives.
+fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut passed = Vec::new();
+    let mut args = args.skip(1).filter(|arg| arg != "--headless").peekable();
+    args.next_if(|arg| arg == "train");
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--json" | "--resume" | "--no-supervise" | "train") => {}
+            // Its value is the next one.
+            Some("--run") => drop(args.next()),
+            Some(arg) if arg.starts_with("--run=") => {}
+            _ => passed.push(arg),
+        }
+    }
+    passed
 }
 
 fn train(
@@ -47,7 +84,7 @@ fn train(
     global: &Global,
     report: &mut Report,
     commands: &Receiver<Command>,
-) -> Result<StopReason, CliError> {
+) -> Result<Outcome, CliError> {
     let (choice, mode) = (global.device()?, global.ops()?);
     let name = args.source.name();
     let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
@@ -66,6 +103,16 @@ fn train(
     let config = resolved.config;
     let resume = args.resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
+    if !args.no_supervise && uses_graphics(choice) {
+        let supervisor = Supervisor {
+            program: std::env::current_exe().map_err(CliError::Process)?,
+            args: passed_on(std::env::args_os()),
+            run,
+            resume,
+            emit: &mut |event| report.show(event),
+        };
+        return Ok(Outcome::Code(supervisor.run(commands).map_err(CliError::Process)?));
+    }
     let device = gpu::open(choice)?;
     watch(&device, args.json);
     if !global.quiet {
@@ -80,7 +127,7 @@ fn train(
     if !global.quiet {
         tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());
     }
-    Ok(reason)
+    Ok(Outcome::Stopped(reason))
 }
 
 /// The folder that was asked for, else a fresh one.
@@ -109,7 +156,10 @@ fn run_folder(
 /// Turns signals, and with `stdin` JSON lines on stdin, into commands. The first signal stops the
 /// run with a checkpoint, the second ends the process at once. Also gives the signal that came, 0
 /// for none.
-fn listen(stdin: bool) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError> {
+fn listen(
+    stdin: bool,
+    supervised: bool,
+) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError> {
     let (sender, receiver) = channel();
     let seen = Arc::new(AtomicUsize::new(0));
     let armed = Arc::new(AtomicBool::new(false));
@@ -129,12 +179,12 @@ fn listen(stdin: bool) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError
         tell!("stopping with a checkpoint after this step; once more stops at once");
     });
     if stdin {
-        std::thread::spawn(move || read_commands(&sender));
+        std::thread::spawn(move || read_commands(&sender, supervised));
     }
     Ok((receiver, seen))
 }
 
-fn read_commands(sender: &Sender<Command>) {
+fn read_commands(sender: &Sender<Command>, supervised: bool) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim().is_empty() {
             continue;
@@ -148,6 +198,7 @@ fn read_commands(sender: &Sender<Command>) {
             Err(error) => tell!("warning: no command: {error}"),
         }
     }
-    // Whoever paused the run can no longer resume it.
-    let _ = sender.send(Command::Resume);
+    // Whoever paused the run can no longer resume it. A supervisor that is gone was ended: nobody
+    // would start this run again, or stop it.
+    let _ = sender.send(if supervised { Command::Stop } else { Command::Resume });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::CliError;
 use crate::gpu::{DeviceError, Failure, OpenDevice};
-use crate::protocol::Event;
+use crate::protocol::{Cause, Event};
 use crate::train::TrainError;
 
 /// How often the device's state is looked at, and how long a panic waits for its cause.
@@ -52,7 +52,11 @@ fn end_on(failure: &Failure, json: bool) {
     tell!("error: {text}");
     tell!("  hint: {hint}");
     if json {
-        say!("{}", Event::Error { text, hint }.to_json());
+        let cause = match failure.get() {
+            Some(DeviceError::OutOfMemory { .. }) => Cause::OutOfMemory,
+            _ => Cause::DeviceLost,
+        };
+        say!("{}", Event::Error { text, hint, cause: Some(cause) }.to_json());
     }
     std::process::exit(i32::from(error.exit_code()));
 }

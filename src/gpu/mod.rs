@@ -351,6 +351,11 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
     }
 }
 
+/// The device that [`DeviceChoice::Auto`] takes.
+pub fn choose() -> DeviceInfo {
+    best(&devices()).0
+}
+
 fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
     let built = match id.backend {
         Backend::Cpu => true,

@@ -17,3 +17,8 @@ pub use optimizer::Optimizer;
 pub use run::{CHECKPOINTS_FOLDER, CONFIG_FILE, EVENTS_FILE, RunFolder};
 pub use session::{Request, Session};
 pub use source::ModelSource;
+
+/// Whether the run in `folder` has anything to continue from.
+pub fn has_checkpoint(folder: &std::path::Path) -> bool {
+    checkpoint::exists(&folder.join(CHECKPOINTS_FOLDER))
+}

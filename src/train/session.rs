@@ -60,6 +60,8 @@ pub struct Session<'a> {
     learning_rate: Option<f64>,
     last_update: Option<Updated>,
     started: Instant,
+    /// When the last checkpoint was written, or the run began.
+    saved: Instant,
     emit: &'a mut dyn FnMut(&Event),
 }
 
@@ -69,6 +71,9 @@ struct Updated {
     norm: Tensor<1>,
     learning_rate: f64,
 }
+
+/// A checkpoint is written after this time without one, so that a failure costs no more.
+const RESCUE: Duration = Duration::from_secs(600);
 
 /// Time spent on updates since the last log line.
 struct Clock {
@@ -133,6 +138,7 @@ impl<'a> Session<'a> {
             folder,
             optimizer,
             started,
+            saved: Instant::now(),
             emit,
         };
         if let Some((checkpoint, damaged)) = loaded {
@@ -170,7 +176,7 @@ impl<'a> Session<'a> {
             // For the run's own record; the caller tells people.
             Err(error) => {
                 let (text, hint) = (error.to_string(), error.hint().to_string());
-                let _ = self.folder.record(&Event::Error { text, hint });
+                let _ = self.folder.record(&Event::Error { text, hint, cause: None });
             }
         }
         result
@@ -216,6 +222,11 @@ impl<'a> Session<'a> {
 
             self.update()?;
             clock.iterations += 1;
+            if self.saved.elapsed() >= RESCUE {
+                let aside = Instant::now();
+                self.save(None)?;
+                clock.paused += aside.elapsed();
+            }
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
                 self.log(&mut clock)?;
             }
@@ -349,6 +360,7 @@ impl<'a> Session<'a> {
 
     /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
     fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+        self.saved = Instant::now();
         self.finite_update()?;
         let state = State {
             version: checkpoint::VERSION,

@@ -1,0 +1,242 @@
+//! Runs the trainer as a child process, and starts it again when its device fails.
+//!
+//! After out-of-memory or a lost device only the end of a process surely gives the memory back. So
+//! the process that people talk to holds no device: it passes commands in and events out, and when
+//! the trainer ends by a failure of the device, it starts another from the last checkpoint, after
+//! out-of-memory with less on the device at a time.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use crate::plan::Plan;
+use crate::protocol::{Cause, Command, Event, ReplanReason};
+use crate::train::has_checkpoint;
+
+/// Failures one after the other, without an update between them that is new, that end a run.
+const FAILURES: u32 = 3;
+
+/// Rows of logits below which a smaller chunk frees nothing worth a restart.
+const LEAST_CHUNK: usize = 32;
+
+/// How often commands are looked for while the trainer says nothing.
+const TURN: Duration = Duration::from_millis(50);
+
+/// The exit code of a run whose recovery gave up.
+pub const GAVE_UP: u8 = 5;
+
+/// A trainer that is kept going.
+pub struct Supervisor<'a> {
+    /// The program, which is this one.
+    pub program: PathBuf,
+    /// What was typed after `train`, without what says where and how to run.
+    pub args: Vec<OsString>,
+    /// The run folder.
+    pub run: PathBuf,
+    /// Whether to continue from its newest checkpoint.
+    pub resume: bool,
+    /// Takes the trainer's events.
+    pub emit: &'a mut dyn FnMut(&Event),
+}
+
+/// How a trainer ended.
+struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    code: Option<u8>,
+    /// What it said about that.
+    error: Option<(String, String, Option<Cause>)>,
+    plan: Option<Plan>,
+    /// Updates made, as far as it told.
+    iteration: u64,
+}
+
+impl Supervisor<'_> {
+    /// Runs the trainer until it has ended for good; gives its exit code.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
+        let mut less: Vec<OsString> = Vec::new();
+        let (mut furthest, mut failures) = (0, 0);
+        loop {
+            let resume = self.resume || has_checkpoint(&self.run);
+            let ended = self.once(&less, resume, commands)?;
+            if !ended.failed() {
+                if let Some((text, hint, cause)) = ended.error {
+                    (self.emit)(&Event::Error { text, hint, cause });
+                }
+                return Ok(ended.code.unwrap_or(1));
+            }
+            failures = if ended.iteration > furthest { 1 } else { failures + 1 };
+            furthest = furthest.max(ended.iteration);
+            let (text, hint, cause) = ended.told();
+            let out_of_memory = cause == Some(Cause::OutOfMemory);
+            let smaller = ended.plan.as_ref().filter(|_| out_of_memory).map(smaller);
+            if failures >= FAILURES && !matches!(smaller, Some(Some(_))) || smaller == Some(None) {
+                let text = format!("{text}; {failures} times without getting any further");
+                (self.emit)(&Event::Error { text, hint, cause });
+                return Ok(GAVE_UP);
+            }
+            let from = ended.plan.clone();
+            let mut to = from.clone();
+            if let Some(Some(plan)) = smaller {
+                less = options(&plan);
+                to = Some(plan);
+            }
+            let reason = match out_of_memory {
+                true => ReplanReason::OutOfMemory,
+                false => ReplanReason::DeviceLost,
+            };
+            (self.emit)(&Event::Replan { reason, text, from, to });
+        }
+    }
+
+    /// One process from start to end.
+    fn once(
+        &mut self,
+        less: &[OsString],
+        resume: bool,
+        commands: &Receiver<Command>,
+    ) -> io::Result<Ended> {
+        let mut process = Process::new(&self.program);
+        process.args(["train", "--json", "--no-supervise"]).args(&self.args).args(less);
+        process.arg("--run").arg(&self.run);
+        if resume {
+            process.arg("--resume");
+        }
+        process.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A Ctrl-C in the terminal is for this process, which passes it on as a command.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut process, 0);
+        let mut child = process.spawn()?;
+        let events = read(&mut child);
+        let mut input = child.stdin.take();
+        let mut ended = Ended { code: None, error: None, plan: None, iteration: 0 };
+        loop {
+            while let Ok(command) = commands.try_recv() {
+                send(&mut input, &command);
+            }
+            match events.recv_timeout(TURN) {
+                Ok(event) => ended.take(event, self.emit),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = child.wait()?;
+        ended.code = status.code().map(|code| code as u8);
+        Ok(ended)
+    }
+}
+
+impl Ended {
+    fn take(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
+        match event {
+            // Told when it is clear whether that was the end.
+            Event::Error { text, hint, cause } => self.error = Some((text, hint, cause)),
+            event => {
+                match &event {
+                    Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
+                    Event::Step(step) => self.iteration = step.iter + 1,
+                    Event::Checkpoint { iter, .. } => self.iteration = self.iteration.max(*iter),
+                    _ => {}
+                }
+                emit(&event);
+            }
+        }
+    }
+
+    /// Whether a fresh process may do better: the device failed, or the process was ended from
+    /// outside, or by a fault of its own.
+    fn failed(&self) -> bool {
+        matches!(self.code, None | Some(GAVE_UP | 101))
+    }
+
+    fn told(&self) -> (String, String, Option<Cause>) {
+        self.error.clone().unwrap_or_else(|| {
+            let text = match self.code {
+                None => "the trainer was ended from outside".to_string(),
+                Some(code) => format!("the trainer ended by a fault of its own (code {code})"),
+            };
+            (text, "the lines above may say more; -v shows the driver's words".into(), None)
+        })
+    }
+}
+
+/// The next smaller way to run the same step, if there is any.
+fn smaller(plan: &Plan) -> Option<Plan> {
+    let global = plan.micro_batch * plan.accumulation;
+    if plan.micro_batch > 1 {
+        let half = plan.micro_batch / 2;
+        let micro_batch = (1..=half).rev().find(|&micro| global.is_multiple_of(micro))?;
+        let accumulation = global / micro_batch;
+        return Some(Plan { micro_batch, accumulation, ..plan.clone() });
+    }
+    if plan.loss_chunk >= 2 * LEAST_CHUNK {
+        return Some(Plan { loss_chunk: plan.loss_chunk / 2, ..plan.clone() });
+    }
+    (!plan.grad_checkpoint).then(|| Plan { grad_checkpoint: true, ..plan.clone() })
+}
+
+fn options(plan: &Plan) -> Vec<OsString> {
+    let mut options = vec![format!("--micro_batch={}", plan.micro_batch)];
+    if plan.micro_batch == 1 {
+        options.push(format!("--loss_chunk={}", plan.loss_chunk));
+    }
+    if plan.grad_checkpoint {
+        options.push("--grad_checkpoint=true".into());
+    }
+    options.into_iter().map(OsString::from).collect()
+}
+
+fn send(input: &mut Option<ChildStdin>, command: &Command) {
+    let Ok(line) = serde_json::to_string(command) else { return };
+    let sent = input.as_mut().is_some_and(|input| writeln!(input, "{line}").is_ok());
+    if !sent {
+        *input = None;
+    }
+}
+
+/// The trainer's events, on a channel that closes when it ends.
+fn read(child: &mut Child) -> Receiver<Event> {
+    let (sender, receiver): (Sender<Event>, _) = channel();
+    if let Some(output) = child.stdout.take() {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // What is no event is none of ours.
+                let Ok(event) = serde_json::from_str(&line) else { continue };
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_and_less_until_there_is_no_less() {
+        let mut plan = Plan {
+            micro_batch: 12,
+            accumulation: 40,
+            loss_chunk: 100,
+            grad_checkpoint: false,
+            eval_batch_size: 8,
+        };
+        let mut seen = Vec::new();
+        while let Some(next) = smaller(&plan) {
+            assert_eq!(next.micro_batch * next.accumulation, 480);
+            seen.push((next.micro_batch, next.loss_chunk, next.grad_checkpoint));
+            plan = next;
+        }
+        let wanted =
+            [(6, 100, false), (3, 100, false), (1, 100, false), (1, 50, false), (1, 50, true)];
+        assert_eq!(seen, wanted);
+    }
+}
