@@ -45,7 +45,10 @@ fn end_on(failure: &Failure, json: bool) {
     let error = loop {
         match failure.get() {
             Some(error) => break CliError::Train(TrainError::Device(error.clone())),
-            None => std::thread::sleep(TURN),
+            None => {
+                std::thread::sleep(TURN);
+                failure.check_pulse();
+            }
         }
     };
     let (text, hint) = (error.to_string(), error.hint().to_string());

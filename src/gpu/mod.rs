@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
 use serde::Serialize;
@@ -15,6 +14,7 @@ use crate::protocol::DeviceLine;
 mod card;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod failure;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
 mod meter;
@@ -23,6 +23,7 @@ mod probe;
 mod webgpu;
 
 pub use card::{CardMemory, card_memory};
+pub use failure::Failure;
 pub use meter::{
     Memory, count_launches, dry_run, largest_tensor, memory, release_unused, size_pages,
 };
@@ -283,22 +284,6 @@ impl DeviceInfo {
             Backend::Cpu => 4,
         };
         Some(kind * 10 + backend)
-    }
-}
-
-/// Whether a device has failed for good, told by its driver on a thread of its own.
-#[derive(Clone, Debug, Default)]
-pub struct Failure(Arc<OnceLock<DeviceError>>);
-
-impl Failure {
-    /// What happened, if anything has.
-    pub fn get(&self) -> Option<&DeviceError> {
-        self.0.get()
-    }
-
-    /// Tells of a failure; the first one stays.
-    pub fn set(&self, error: DeviceError) {
-        let _ = self.0.set(error);
     }
 }
 

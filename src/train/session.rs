@@ -72,6 +72,10 @@ struct Updated {
     learning_rate: f64,
 }
 
+/// How often the device is waited for, which tells that it still answers, and keeps what is queued
+/// from growing.
+const ANSWERS: Duration = Duration::from_secs(1);
+
 /// A checkpoint is written after this time without one, so that a failure costs no more.
 const RESCUE: Duration = Duration::from_secs(600);
 
@@ -203,6 +207,7 @@ impl<'a> Session<'a> {
     fn train(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
         let mut clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         let max_iters = self.config.max_iters.get();
+        self.device.failure.beat();
         while self.iteration < max_iters {
             let aside = Instant::now();
             if let Some(reason) = self.interrupted(commands)? {
@@ -222,6 +227,10 @@ impl<'a> Session<'a> {
 
             self.update()?;
             clock.iterations += 1;
+            if self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS) {
+                gpu::wait(&self.device.device)?;
+                self.device.failure.beat();
+            }
             if self.saved.elapsed() >= RESCUE {
                 let aside = Instant::now();
                 self.save(None)?;

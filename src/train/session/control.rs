@@ -43,6 +43,7 @@ impl Session<'_> {
                 Ok(command) => command,
                 Err(TryRecvError::Empty) if paused => {
                     std::thread::sleep(Duration::from_millis(50));
+                    self.device.failure.beat();
                     continue;
                 }
                 // Whoever could resume is gone: what is paused goes on.
