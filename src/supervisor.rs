@@ -61,8 +61,8 @@ impl Supervisor<'_> {
     pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
         let mut less: Vec<OsString> = Vec::new();
         let (mut furthest, mut failures) = (0, 0);
+        let mut resume = self.resume;
         loop {
-            let resume = self.resume || has_checkpoint(&self.run);
             let ended = self.once(&less, resume, commands)?;
             if !ended.failed() {
                 if let Some((text, hint, cause)) = ended.error {
@@ -77,6 +77,7 @@ impl Supervisor<'_> {
             let smaller = ended.plan.as_ref().filter(|_| out_of_memory).map(smaller);
             if failures >= FAILURES && !matches!(smaller, Some(Some(_))) || smaller == Some(None) {
                 let text = format!("{text}; {failures} times without getting any further");
+                let cause = cause.or(Some(Cause::DeviceLost));
                 (self.emit)(&Event::Error { text, hint, cause });
                 return Ok(GAVE_UP);
             }
@@ -91,6 +92,8 @@ impl Supervisor<'_> {
                 false => ReplanReason::DeviceLost,
             };
             (self.emit)(&Event::Replan { reason, text, from, to });
+            // Not before: a folder that holds another run is the first trainer's to refuse.
+            resume = self.resume || has_checkpoint(&self.run);
         }
     }
 

@@ -262,6 +262,30 @@ fn a_run_goes_on_after_its_device_has_failed() {
     println!("gave up after {:?}", start.elapsed());
 }
 
+/// The supervisor continues what it began, not what it finds; and warnings come once.
+#[test]
+fn another_run_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let checkpoint = folder.path().join("run/checkpoints/00000001");
+    std::fs::create_dir_all(&checkpoint).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        .args(["train", "--device=vulkan:0", "--run=run", "--compile=True"])
+        .args(to_be_disturbed())
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{error}{stdout}");
+    assert!(format!("{error}{stdout}").contains("there is a run in this folder already"));
+    for once in ["flag --compile", "error:"] {
+        let lines = error.lines().chain(stdout.lines()).filter(|line| line.contains(once));
+        assert_eq!(lines.count(), 1, "{once}\n{error}{stdout}");
+    }
+    assert!(checkpoint.exists());
+}
+
 /// What a run takes as asked, in bytes.
 fn plan(args: &[String]) -> f64 {
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))

@@ -97,9 +97,6 @@ fn train(
         });
     }
     let resolved = args.source.resolve(saved.as_deref())?;
-    for text in resolved.warnings {
-        report.show(&Event::Warning { text });
-    }
     let config = resolved.config;
     let resume = args.resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
@@ -109,9 +106,18 @@ fn train(
             args: passed_on(std::env::args_os()),
             run,
             resume,
-            emit: &mut |event| report.show(event),
+            emit: &mut |event| {
+                // What is no failure of the device the trainer has said on stderr by itself.
+                let said = matches!(event, Event::Error { cause: None, .. });
+                if args.json || !said {
+                    report.show(event);
+                }
+            },
         };
         return Ok(Outcome::Code(supervisor.run(commands).map_err(CliError::Process)?));
+    }
+    for text in resolved.warnings {
+        report.show(&Event::Warning { text });
     }
     let device = gpu::open(choice)?;
     watch(&device, args.json);
