@@ -14,17 +14,22 @@
 //! | [`protocol`] | events and commands: plain data |
 //! | [`progress`] | the one reducer that every view of a run reads |
 //! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
+//! | [`catalogue`] | runs on the disk: which there are and how they stand |
 //! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
+//! | `gui` | the window: panels over the same events and commands |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod bench;
+pub mod catalogue;
 pub mod cli;
 pub mod config;
 pub mod data;
 pub mod gpu;
+#[cfg(feature = "gui")]
+pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;

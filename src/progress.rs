@@ -1,78 +1,396 @@
 //! The one reducer that every view of a run reads.
 
-use crate::protocol::{Event, StopReason};
+mod records;
+mod series;
 
-/// Where a run stands, as told by its events so far.
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
+pub use series::{Series, Smoothed, Smoother};
+
+use crate::config::Config;
+use crate::plan::Forecast;
+use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
+
+/// Texts and log lines that are kept: more than anybody scrolls through, and a few MiB where texts
+/// have some hundred tokens. The oldest quarter goes when there are more.
+const KEPT: usize = 4096;
+
+/// Where a run stands, as told by its events so far: those of one run folder, however many
+/// processes told them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Updates that the run is to make.
+    /// What the run does.
+    pub state: State,
+    /// The run folder.
+    pub run: Option<PathBuf>,
+    /// Where it computes.
+    pub device: Option<DeviceLine>,
+    /// The resolved configuration.
+    pub config: Option<Box<Config>>,
+    /// Parameters of the model, positions and padding included; 0 until it is known.
+    pub params: u64,
+    /// The iteration that a resumed run continued from.
+    pub resumed_from: Option<u64>,
+    /// The least loss that any model can reach on this data, in nats per token, where known.
+    pub entropy_floor: Option<f64>,
+    /// How the step is cut, and what it takes.
+    pub forecast: Option<Forecast>,
+    /// Updates that the run is to make; 0 until it is known.
     pub max_iters: u64,
     /// Updates made.
     pub iteration: u64,
-    /// The last step's loss.
-    pub loss: Option<f64>,
-    /// The last validation loss.
-    pub val_loss: Option<f64>,
-    /// The best validation loss.
+    /// The last step; `None` again once a process resumes the run.
+    pub last_step: Option<Step>,
+    /// The least validation loss, in nats per token.
     pub best_val_loss: Option<f64>,
-    /// The least loss that is possible, where known.
-    pub entropy_floor: Option<f64>,
-    /// Speed over the last log interval.
+    /// What changes from iteration to iteration.
+    pub curves: Curves,
+    /// What the model wrote, the newest last.
+    pub samples: Vec<Sample>,
+    /// Checkpoints that were written, the newest last. The run removes all but the best and the
+    /// newest `keep_checkpoints`.
+    pub checkpoints: Vec<Checkpoint>,
+    /// What there was to say, the newest last.
+    pub log: Vec<LogLine>,
+    /// The last step's loss, in nats per token.
+    pub loss: Option<f64>,
+    /// The last validation loss, in nats per token.
+    pub val_loss: Option<f64>,
+    /// The last step's tokens a second.
     pub tokens_per_s: Option<f64>,
-    /// Milliseconds an iteration over the last log interval.
-    pub ms: Option<f64>,
-    /// Why the run ended, if it has.
-    pub ended: Option<StopReason>,
+}
+
+/// What a run does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum State {
+    /// Nothing: nobody has started it.
+    #[default]
+    Idle,
+    /// It is being set up.
+    Starting,
+    /// It trains, evaluates or writes.
+    Running,
+    /// It holds until it is resumed.
+    Paused,
+    /// Its device failed, and it is about to start again from the last checkpoint.
+    Recovering,
+    /// It ended as it should.
+    Finished(StopReason),
+    /// It ended by an error.
+    Failed {
+        /// What failed, and where.
+        text: String,
+        /// What to do next.
+        hint: String,
+        /// What the device did, if it was that.
+        cause: Option<Cause>,
+    },
 }
 
 impl Progress {
     /// Takes in the next event.
     pub fn apply(&mut self, event: &Event) {
+        if self.state == State::Idle && !matches!(event, Event::Warning { .. }) {
+            self.state = State::Starting;
+        }
         match event {
-            Event::Start { config, resumed_from, entropy_floor, .. } => {
+            Event::Start { run, device, config, params, resumed_from, entropy_floor, .. } => {
+                self.begin(*resumed_from);
+                self.run = Some(run.clone());
+                self.device = Some(device.clone());
                 self.max_iters = config.max_iters.get();
-                self.iteration = resumed_from.unwrap_or(0);
+                self.config = Some(config.clone());
+                self.params = *params;
                 self.entropy_floor = *entropy_floor;
             }
-            Event::Step(step) => {
-                self.iteration = step.iter + 1;
-                self.loss = Some(step.loss);
-                self.ms = Some(step.ms);
-                self.tokens_per_s = Some(step.tokens_per_s);
-            }
-            Event::Eval { iter, val_loss, .. } => {
-                self.iteration = *iter;
+            Event::Plan(forecast) => self.forecast = Some(Forecast::clone(forecast)),
+            Event::Step(step) => self.step(step),
+            Event::Eval { iter, train_loss, val_loss, .. } => {
+                self.reach(*iter);
+                self.curves.eval_train.append(*iter as f64, *train_loss);
+                self.curves.eval_val.append(*iter as f64, *val_loss);
                 self.val_loss = Some(*val_loss);
-                let best = self.best_val_loss.map_or(*val_loss, |best| best.min(*val_loss));
-                self.best_val_loss = Some(best);
+                self.best_val_loss = self.curves.least_val_loss();
             }
-            Event::Done { iter, reason, .. } => {
+            Event::Sample { iter, prompt, text, .. } => {
+                self.reach(*iter);
+                let sample = Sample { iter: *iter, prompt: prompt.clone(), text: text.clone() };
+                // A resumed run writes the text of its first iteration once more.
+                let mut latest = self.samples.iter().rev().take_while(|known| known.iter == *iter);
+                if !latest.any(|known| *known == sample) {
+                    push(&mut self.samples, sample);
+                }
+            }
+            Event::Checkpoint { iter, path, best, .. } => {
+                self.reach(*iter);
+                let before = self.checkpoints.partition_point(|known| known.iter < *iter);
+                self.checkpoints.truncate(before);
+                self.checkpoints.push(Checkpoint { iter: *iter, path: path.clone(), best: *best });
+                self.note(Level::Info, event.to_string(), None);
+            }
+            Event::Warning { text, .. } => self.note(Level::Warning, text.clone(), None),
+            Event::Error { text, hint, cause, .. } => {
+                let (text, hint) = (text.clone(), hint.clone());
+                self.note(Level::Error, text.clone(), Some(hint.clone()));
+                self.state = State::Failed { text, hint, cause: *cause };
+            }
+            Event::Replan { reason, .. } => {
+                self.note(Level::Warning, event.to_string(), None);
+                if matches!(reason, ReplanReason::OutOfMemory | ReplanReason::DeviceLost) {
+                    self.state = State::Recovering;
+                }
+            }
+            Event::Done { iter, best_val_loss, reason, .. } => {
                 self.iteration = *iter;
-                self.ended = Some(*reason);
+                self.best_val_loss = best_val_loss.or(self.best_val_loss);
+                self.note(Level::Info, event.to_string(), None);
+                self.state = State::Finished(*reason);
             }
-            _ => {}
         }
     }
 
-    /// Seconds until the last iteration at the present speed, evaluation left out.
-    pub fn seconds_left(&self) -> Option<f64> {
-        let left = self.max_iters.saturating_sub(self.iteration);
-        Some(self.ms? * 1e-3 * left as f64)
+    /// Tells that a process was started, which says nothing itself before it is set up.
+    pub fn starting(&mut self) {
+        self.state = State::Starting;
     }
+
+    /// Tells that the run was asked to hold, or to go on, for which there is no event.
+    pub fn paused(&mut self, paused: bool) {
+        self.state = match (&self.state, paused) {
+            (State::Running, true) => State::Paused,
+            (State::Paused, false) => State::Running,
+            _ => return,
+        };
+    }
+
+    /// Keeps a remark of the view's own.
+    pub fn remark(&mut self, text: String) {
+        self.note(Level::Info, text, None);
+    }
+
+    /// Whether the run has come to an end, one way or the other.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Finished(_) | State::Failed { .. })
+    }
+
+    /// How much of the run is done, from 0 to 1; 0 while it is not known how long it is.
+    pub fn fraction(&self) -> f32 {
+        match self.max_iters {
+            0 => 0.0,
+            all => (self.iteration as f64 / all as f64).min(1.0) as f32,
+        }
+    }
+
+    /// Time until the last iteration at the present speed, evaluation left out; `max_time` may end
+    /// the run sooner. `None` while there is no speed, and once the run has ended.
+    pub fn remaining(&self) -> Option<Duration> {
+        if self.max_iters == 0 || self.has_ended() {
+            return None;
+        }
+        let left = self.max_iters.saturating_sub(self.iteration);
+        Duration::try_from_secs_f64(self.last_step.as_ref()?.ms * 1e-3 * left as f64).ok()
+    }
+
+    /// [`remaining`](Self::remaining) in seconds.
+    pub fn seconds_left(&self) -> Option<f64> {
+        self.remaining().map(|time| time.as_secs_f64())
+    }
+
+    /// A process is set up. What a former one did beyond its checkpoint is about to be repeated.
+    fn begin(&mut self, resumed_from: Option<u64>) {
+        match resumed_from {
+            Some(iter) => self.rewind(iter),
+            None => {
+                self.curves = Curves::default();
+                self.samples.clear();
+                self.checkpoints.clear();
+            }
+        }
+        self.state = State::Running;
+        self.resumed_from = resumed_from;
+        self.iteration = resumed_from.unwrap_or(0);
+        self.best_val_loss = self.curves.least_val_loss();
+        (self.last_step, self.loss, self.tokens_per_s) = (None, None, None);
+        self.val_loss = self.curves.eval_val.last().map(|[_, loss]| loss);
+    }
+
+    fn step(&mut self, step: &Step) {
+        if self.last_step.as_ref().is_some_and(|last| step.iter <= last.iter) {
+            self.rewind(step.iter);
+        }
+        self.reach(step.iter + 1);
+        self.curves.step(step);
+        self.loss = Some(step.loss);
+        self.tokens_per_s = Some(step.tokens_per_s);
+        self.last_step = Some(step.clone());
+    }
+
+    /// Forgets what came after the first `iter` updates.
+    fn rewind(&mut self, iter: u64) {
+        self.curves.rewind(iter);
+        self.samples.retain(|sample| sample.iter <= iter);
+        self.checkpoints.retain(|checkpoint| checkpoint.iter <= iter);
+        self.best_val_loss = self.curves.least_val_loss();
+    }
+
+    /// So many updates are made. A step may still be under way when a pause is asked for.
+    fn reach(&mut self, iter: u64) {
+        self.iteration = iter;
+        if self.state != State::Paused {
+            self.state = State::Running;
+        }
+    }
+
+    fn note(&mut self, level: Level, text: String, hint: Option<String>) {
+        // The level says so already.
+        let text = text.strip_prefix("warning: ").map(str::to_string).unwrap_or(text);
+        let iter = self.run.is_some().then_some(self.iteration);
+        push(&mut self.log, LogLine { level, iter, text, hint });
+    }
+}
+
+/// Adds to a list of at most [`KEPT`], in constant time over many.
+fn push<T>(list: &mut Vec<T>, item: T) {
+    if list.len() >= KEPT {
+        list.drain(..KEPT / 4);
+    }
+    list.push(item);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    // Lines as runs write them, long texts shortened.
+    const EVAL: &str = r#"{"v":1,"event":"eval","iter":250,"train_loss":1.4479583770036697,"val_loss":1.4489465922117233}"#;
+    const CHECKPOINT: &str = r#"{"v":1,"event":"checkpoint","iter":250,"path":"/tmp/demo/checkpoints/00000250","best":true}"#;
+    const SAMPLE: &str =
+        r#"{"v":1,"event":"sample","iter":300,"prompt":"\n","text":"\nPaul was a busy judge."}"#;
+    const DONE: &str = r#"{"v":1,"event":"done","iter":1500,"best_val_loss":0.43964667469263075,"seconds":122.874599524,"reason":"finished"}"#;
+    const WARNING: &str =
+        r#"{"v":1,"event":"warning","text":"the data is not what this run began with"}"#;
+    const ERROR: &str = r#"{"v":1,"event":"error","text":"the device is out of memory","hint":"a smaller --micro_batch","cause":"out_of_memory"}"#;
+    const REPLAN: &str = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the trainer was ended from outside","from":null,"to":null}"#;
+
+    fn start(resumed_from: Option<u64>) -> String {
+        let device = r#"{"id":"cpu","name":"CPU, 2 threads","backend":"cpu","kind":"cpu"}"#;
+        let config = Config { max_iters: 1500.try_into().unwrap(), ..Config::default() };
+        let config = serde_json::to_string(&config).unwrap();
+        let from = serde_json::to_string(&resumed_from).unwrap();
+        format!(
+            r#"{{"v":1,"event":"start","run":"/tmp/demo","device":{device},"config":{config},"params":238080,"resumed_from":{from},"entropy_floor":0.25165014314883233}}"#
+        )
+    }
+
+    fn step(iter: u64, loss: f64) -> String {
+        format!(
+            r#"{{"v":1,"event":"step","iter":{iter},"loss":{loss},"lr":0.006,"grad_norm":0.83,"tokens":1536,"ms":100.0,"tokens_per_s":15360.0,"vram_bytes":38176768,"vram_peak_bytes":38311168}}"#
+        )
+    }
+
+    fn tell(progress: &mut Progress, lines: &[&str]) {
+        for line in lines {
+            progress.apply(&serde_json::from_str(line).unwrap());
+        }
+    }
+
+    /// Told of 15 steps, an evaluation, a checkpoint and a text.
+    fn under_way() -> Progress {
+        let mut progress = Progress::default();
+        tell(&mut progress, &[&start(None)]);
+        (0..250).step_by(20).for_each(|iter| tell(&mut progress, &[&step(iter, 3.0)]));
+        tell(&mut progress, &[EVAL, CHECKPOINT]);
+        (260..300).step_by(20).for_each(|iter| tell(&mut progress, &[&step(iter, 2.0)]));
+        tell(&mut progress, &[SAMPLE]);
+        progress
+    }
+
     #[test]
     fn events_add_up() {
-        let mut progress = Progress { max_iters: 100, ..Progress::default() };
-        progress.apply(&Event::Eval { iter: 10, train_loss: 2.0, val_loss: 2.5 });
-        progress.apply(&Event::Eval { iter: 20, train_loss: 1.0, val_loss: 3.5 });
-        assert_eq!((progress.val_loss, progress.best_val_loss), (Some(3.5), Some(2.5)));
-        assert_eq!(progress.seconds_left(), None);
-        progress.ms = Some(500.0);
-        assert_eq!(progress.seconds_left(), Some(40.0));
+        let mut progress = under_way();
+        assert_eq!((progress.params, progress.max_iters, progress.iteration), (238_080, 1500, 300));
+        tell(&mut progress, &[&step(399, 1.5)]);
+        assert_eq!((progress.curves.loss.len(), progress.curves.memory_peak.len()), (16, 16));
+        assert_eq!(progress.curves.memory.last(), Some([399.0, 38_176_768.0]));
+        assert_eq!(progress.remaining(), Some(Duration::from_secs(110)));
+        assert!((progress.fraction() - 400.0 / 1500.0).abs() < 1e-6);
+        assert_eq!(progress.best_val_loss, Some(1.4489465922117233));
+        tell(&mut progress, &[DONE]);
+        assert_eq!(progress.state, State::Finished(StopReason::Finished));
+        assert_eq!((progress.fraction(), progress.remaining()), (1.0, None));
+        assert_eq!(progress.best_val_loss, Some(0.43964667469263075));
+    }
+
+    #[test]
+    fn a_resumed_run_forgets_what_it_repeats_and_nothing_else() {
+        let mut progress = under_way();
+        tell(&mut progress, &[REPLAN]);
+        assert_eq!(progress.state, State::Recovering);
+        tell(&mut progress, &[WARNING, &start(Some(250))]);
+        assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 250));
+        assert_eq!(progress.curves.loss.last(), Some([240.0, 3.0]));
+        assert_eq!(progress.curves.eval_val.last(), Some([250.0, 1.4489465922117233]));
+        assert_eq!((progress.samples.len(), progress.checkpoints.len()), (0, 1));
+        assert_eq!((progress.remaining(), progress.log.len()), (None, 3));
+        // Without a checkpoint all of it is repeated.
+        tell(&mut progress, &[REPLAN, &start(None)]);
+        assert!(progress.curves == Curves::default() && progress.checkpoints.is_empty());
+        assert_eq!((progress.best_val_loss, progress.log.len()), (None, 4));
+    }
+
+    #[test]
+    fn steps_that_go_back_count_anew_even_if_nobody_told_of_a_start() {
+        let mut progress = under_way();
+        tell(&mut progress, &[&step(200, 2.5)]);
+        assert_eq!((progress.curves.loss.len(), progress.iteration), (11, 201));
+        assert_eq!((progress.curves.eval_train.len(), progress.best_val_loss), (0, None));
+        assert_eq!((progress.samples.len(), progress.checkpoints.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_log_says_what_happened_in_plain_words() {
+        let mut progress = Progress::default();
+        tell(&mut progress, &[WARNING]);
+        assert_eq!((progress.state.clone(), progress.fraction()), (State::Idle, 0.0));
+        tell(&mut progress, &[&start(None), CHECKPOINT, REPLAN, ERROR, DONE]);
+        let lines: Vec<_> =
+            progress.log.iter().map(|line| (line.level, line.iter, line.text.as_str())).collect();
+        let done = "done after 1500 iterations, 122.9 s, best val loss 0.4396";
+        let again = "the trainer was ended from outside; starting again from the last checkpoint";
+        let wanted = [
+            (Level::Warning, None, "the data is not what this run began with"),
+            (Level::Info, Some(250), "saved /tmp/demo/checkpoints/00000250 (best)"),
+            (Level::Warning, Some(250), again),
+            (Level::Error, Some(250), "the device is out of memory"),
+            (Level::Info, Some(1500), done),
+        ];
+        assert_eq!(lines, wanted);
+        assert_eq!(progress.log[3].hint.as_deref(), Some("a smaller --micro_batch"));
+    }
+
+    #[test]
+    fn a_pause_lasts_until_the_view_says_so_or_the_process_ends() {
+        let mut progress = under_way();
+        progress.paused(true);
+        tell(&mut progress, &[&step(400, 2.0), WARNING, SAMPLE, SAMPLE]);
+        assert_eq!((progress.state.clone(), progress.samples.len()), (State::Paused, 1));
+        progress.paused(false);
+        assert_eq!(progress.state, State::Running);
+        progress.paused(true);
+        tell(&mut progress, &[ERROR]);
+        progress.paused(false);
+        let cause = Some(Cause::OutOfMemory);
+        assert!(matches!(&progress.state, State::Failed { cause: told, .. } if *told == cause));
+        progress.starting();
+        assert_eq!(progress.state, State::Starting);
+    }
+
+    #[test]
+    fn lists_stay_short() {
+        let mut progress = Progress::default();
+        (0..3 * KEPT).for_each(|_| tell(&mut progress, &[WARNING]));
+        assert!((KEPT * 3 / 4..=KEPT).contains(&progress.log.len()));
     }
 }

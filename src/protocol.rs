@@ -3,12 +3,14 @@
 //! Every front end consumes [`Event`]s and differs only after them. As JSON they are one object a
 //! line, with `"v": 1` and the name in `"event"`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::plan::{Class, Forecast, Plan};
 
 /// The version of the JSON lines.
 pub const VERSION: u32 = 1;
@@ -33,7 +35,7 @@ pub enum Event {
         entropy_floor: Option<f64>,
     },
     /// How the step was cut.
-    Plan(Box<crate::plan::Forecast>),
+    Plan(Box<Forecast>),
     /// One update of the weights, at the log interval.
     Step(Step),
     /// The losses on fixed windows of both splits.
@@ -78,16 +80,17 @@ pub enum Event {
         #[serde(default)]
         cause: Option<Cause>,
     },
-    /// The device failed, and the run goes on from its last checkpoint.
+    /// Steps are cut anew: the device failed, and the run goes on from its last checkpoint, or the
+    /// budget was crossed, and it goes on as it is.
     Replan {
         /// Why.
         reason: ReplanReason,
-        /// What the failed process said.
+        /// What happened.
         text: String,
         /// How its steps were cut, if it came so far.
-        from: Option<crate::plan::Plan>,
+        from: Option<Plan>,
         /// How they will be.
-        to: Option<crate::plan::Plan>,
+        to: Option<Plan>,
     },
     /// The run ended as it should.
     Done {
@@ -125,6 +128,13 @@ pub struct Step {
     /// The most that they held in this run.
     #[serde(default)]
     pub vram_peak_bytes: Option<u64>,
+    /// Of what the pools hold, what is known by class: weights and moments. Gradients, activations
+    /// and logits share the rest.
+    #[serde(default)]
+    pub vram_classes: BTreeMap<Class, u64>,
+    /// Bytes of the device that other programs take; `None` where nobody tells.
+    #[serde(default)]
+    pub others_bytes: Option<u64>,
 }
 
 /// A failure of a device.
@@ -145,6 +155,8 @@ pub enum ReplanReason {
     OutOfMemory,
     /// The device was reset, it is gone, or the process that used it is.
     DeviceLost,
+    /// The pools held more than the budget, or the budget was changed.
+    Budget,
 }
 
 /// Why a run ended.
@@ -192,7 +204,7 @@ pub enum Command {
         prompt: String,
     },
     /// Change a setting that may change during a run: `learning_rate` (from here on constant),
-    /// `eval_interval` or `log_interval`.
+    /// `eval_interval`, `log_interval` or `vram_budget` (in bytes).
     Set {
         /// The setting.
         key: String,
@@ -247,8 +259,11 @@ impl fmt::Display for Event {
             }
             Event::Warning { text } => write!(f, "warning: {text}"),
             Event::Error { text, hint, .. } => write!(f, "error: {text}\n  hint: {hint}"),
-            Event::Replan { text, from, to, .. } => {
-                write!(f, "warning: {text}; starting again from the last checkpoint")?;
+            Event::Replan { reason, text, from, to } => {
+                write!(f, "warning: {text}")?;
+                if *reason != ReplanReason::Budget {
+                    write!(f, "; starting again from the last checkpoint")?;
+                }
                 match (from, to) {
                     (Some(from), Some(to)) if from != to => write!(f, ": {to}"),
                     _ => Ok(()),

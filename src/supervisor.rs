@@ -12,15 +12,12 @@ use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::plan::Plan;
+use crate::plan::{Plan, smaller};
 use crate::protocol::{Cause, Command, Event, ReplanReason};
-use crate::train::has_checkpoint;
+use crate::train::{EVENTS_FILE, has_checkpoint, record};
 
 /// Failures one after the other, without an update between them that is new, that end a run.
 const FAILURES: u32 = 3;
-
-/// Rows of logits below which a smaller chunk frees nothing worth a restart.
-const LEAST_CHUNK: usize = 32;
 
 /// How often commands are looked for while the trainer says nothing.
 const TURN: Duration = Duration::from_millis(50);
@@ -78,7 +75,7 @@ impl Supervisor<'_> {
             if failures >= FAILURES && !matches!(smaller, Some(Some(_))) || smaller == Some(None) {
                 let text = format!("{text}; {failures} times without getting any further");
                 let cause = cause.or(Some(Cause::DeviceLost));
-                (self.emit)(&Event::Error { text, hint, cause });
+                self.tell(&Event::Error { text, hint, cause });
                 return Ok(GAVE_UP);
             }
             let from = ended.plan.clone();
@@ -91,10 +88,19 @@ impl Supervisor<'_> {
                 true => ReplanReason::OutOfMemory,
                 false => ReplanReason::DeviceLost,
             };
-            (self.emit)(&Event::Replan { reason, text, from, to });
+            self.tell(&Event::Replan { reason, text, from, to });
             // Not before: a folder that holds another run is the first trainer's to refuse.
             resume = self.resume || has_checkpoint(&self.run);
         }
+    }
+
+    /// Tells what the trainer could not, and keeps it with what that told.
+    fn tell(&mut self, event: &Event) {
+        if self.run.join(EVENTS_FILE).exists() {
+            // A full disk must not end a run for want of a log line.
+            let _ = record(&self.run, event);
+        }
+        (self.emit)(event);
     }
 
     /// One process from start to end.
@@ -105,7 +111,7 @@ impl Supervisor<'_> {
         commands: &Receiver<Command>,
     ) -> io::Result<Ended> {
         let mut process = Process::new(&self.program);
-        process.args(["train", "--json", "--no-supervise"]).args(&self.args).args(less);
+        process.args(["train", "--json", "--supervised"]).args(&self.args).args(less);
         process.arg("--run").arg(&self.run);
         if resume {
             process.arg("--resume");
@@ -168,21 +174,6 @@ impl Ended {
     }
 }
 
-/// The next smaller way to run the same step, if there is any.
-fn smaller(plan: &Plan) -> Option<Plan> {
-    let global = plan.micro_batch * plan.accumulation;
-    if plan.micro_batch > 1 {
-        let half = plan.micro_batch / 2;
-        let micro_batch = (1..=half).rev().find(|&micro| global.is_multiple_of(micro))?;
-        let accumulation = global / micro_batch;
-        return Some(Plan { micro_batch, accumulation, ..plan.clone() });
-    }
-    if plan.loss_chunk >= 2 * LEAST_CHUNK {
-        return Some(Plan { loss_chunk: plan.loss_chunk / 2, ..plan.clone() });
-    }
-    (!plan.grad_checkpoint).then(|| Plan { grad_checkpoint: true, ..plan.clone() })
-}
-
 fn options(plan: &Plan) -> Vec<OsString> {
     let mut options = vec![format!("--micro_batch={}", plan.micro_batch)];
     if plan.micro_batch == 1 {
@@ -217,29 +208,4 @@ fn read(child: &mut Child) -> Receiver<Event> {
         });
     }
     receiver
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn less_and_less_until_there_is_no_less() {
-        let mut plan = Plan {
-            micro_batch: 12,
-            accumulation: 40,
-            loss_chunk: 100,
-            grad_checkpoint: false,
-            eval_batch_size: 8,
-        };
-        let mut seen = Vec::new();
-        while let Some(next) = smaller(&plan) {
-            assert_eq!(next.micro_batch * next.accumulation, 480);
-            seen.push((next.micro_batch, next.loss_chunk, next.grad_checkpoint));
-            plan = next;
-        }
-        let wanted =
-            [(6, 100, false), (3, 100, false), (1, 100, false), (1, 50, false), (1, 50, true)];
-        assert_eq!(seen, wanted);
-    }
 }

@@ -219,6 +219,12 @@ fn evaluation_does_not_disturb_training() {
     let often = train(folder.path(), "a", &["--eval_interval=1", "--eval_iters=1"]);
     let never = train(folder.path(), "b", &["--eval_interval=1000", "--eval_batch_size=1"]);
     assert_eq!(losses(&often), losses(&never));
+    // Shorter windows are another measurement, and no more.
+    let short = train(folder.path(), "c", &["--eval_interval=1000", "--eval_block_size=4"]);
+    assert_eq!(losses(&short), losses(&never));
+    let last = |events: &[Value]| named(events, "eval").last().unwrap()["val_loss"].as_f64();
+    let (short, whole) = (last(&short).unwrap(), last(&never).unwrap());
+    assert!(short != whole && (short / whole - 1.0).abs() < 0.5, "{short} and {whole}");
 }
 
 #[cfg(unix)]
@@ -529,6 +535,10 @@ fn what_does_not_fit_is_refused_with_three_ways_out() {
     for option in options {
         ok(folder.path(), &[&args[..], &option.split(' ').collect::<Vec<_>>()].concat());
     }
+    let suggested = run(folder.path(), &[&args[..], &["--suggest"]].concat());
+    let suggested = text(&suggested.stdout);
+    let (_, lines) = suggested.split_once("would fit:\n").unwrap_or_else(|| panic!("{suggested}"));
+    assert_eq!(lines.lines().filter(|line| line.contains("--") && line.contains("iB")).count(), 3);
     let run_folder = folder.path().join("run");
     let refused =
         run(folder.path(), &[&["train", "--run=run", "--vram_budget=64KiB"], TINY].concat());

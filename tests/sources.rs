@@ -34,10 +34,12 @@ const MODULES: &[(&str, Layer)] = &[
     ("model", Layer::Core),
     ("train", Layer::Core),
     ("bench", Layer::Core),
+    ("catalogue", Layer::Core),
     ("supervisor", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),
     ("cli", Layer::Front),
+    ("gui", Layer::Front),
     ("main", Layer::Front),
 ];
 

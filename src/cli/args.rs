@@ -14,12 +14,22 @@ use crate::ops::OpsMode;
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
-#[command(name = "wgpt", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "wgpt",
+    version,
+    subcommand_required = !cfg!(feature = "gui"),
+    arg_required_else_help = !cfg!(feature = "gui"),
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100
+)]
 pub(super) struct Arguments {
     #[command(flatten)]
     pub global: Global,
+    #[command(flatten)]
+    #[cfg(feature = "gui")]
+    pub window: WindowArgs,
     #[command(subcommand)]
-    pub command: Subcommands,
+    pub command: Option<Subcommands>,
 }
 
 #[derive(Debug, Args)]
@@ -108,6 +118,27 @@ pub(super) struct TrainArgs {
     /// Debugging: train in this process, so that a failure of the device ends it
     #[arg(long)]
     pub no_supervise: bool,
+    /// With --json: stop with a checkpoint when stdin closes
+    #[arg(long)]
+    pub stop_on_eof: bool,
+    /// The trainer of a supervisor
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// The window, where there is no subcommand.
+#[cfg(feature = "gui")]
+#[derive(Debug, Args)]
+pub(super) struct WindowArgs {
+    /// Texts to prepare, a data folder, or a run to show in the window
+    #[arg(value_name = "PATH")]
+    pub inputs: Vec<PathBuf>,
+    /// Train the demo in the window at once
+    #[arg(long)]
+    pub demo: bool,
+    /// Write a picture of the window, at the end of the demo where that is trained, and close it
+    #[arg(long, value_name = "FILE")]
+    pub screenshot_to: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -204,6 +235,9 @@ pub(super) struct PlanArgs {
     /// Plan for a card with so much memory that is not there: 12GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub target: Option<Budget>,
+    /// Where it does not fit, print changes that would, one a line with what it takes then
+    #[arg(long)]
+    pub suggest: bool,
     /// Reserve the memory of a real step on --device, without computing, and compare
     #[arg(long)]
     pub measure: bool,
@@ -427,7 +461,7 @@ mod tests {
         let words =
             ["wgpt", "train"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
         match Arguments::try_parse_from(words).unwrap().command {
-            Subcommands::Train(args) => args.source.flags.typed,
+            Some(Subcommands::Train(args)) => args.source.flags.typed,
             _ => panic!("not train"),
         }
     }

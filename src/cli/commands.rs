@@ -165,7 +165,12 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     }
     let device = open(global)?;
     let model = source.model(&device.device)?;
-    let evaluation = Evaluation { sequences: 8, chunk: 256, mode: global.ops()? };
+    let evaluation = Evaluation {
+        block_size: architecture.block_size,
+        sequences: 8,
+        chunk: 256,
+        mode: global.ops()?,
+    };
     let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
     let loss = |split| mean_loss(&model, &dataset, split, wanted, &evaluation);
     let (train, val) = match args.windows {

@@ -35,6 +35,10 @@ pub enum CliError {
     /// The trainer's process could not be started or waited for.
     #[error("cannot run the trainer: {0}")]
     Process(std::io::Error),
+    /// There is no window.
+    #[cfg(feature = "gui")]
+    #[error(transparent)]
+    Window(#[from] crate::gui::GuiError),
     /// The system refused to tell of signals.
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
@@ -47,6 +51,8 @@ impl CliError {
             CliError::Train(error) => error.exit_code(),
             CliError::Usage { .. } | CliError::File { .. } => 2,
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
+            #[cfg(feature = "gui")]
+            CliError::Window(_) => 1,
         }
     }
 
@@ -57,6 +63,8 @@ impl CliError {
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check that the path exists and that you may use it",
             CliError::Process(_) => "--no-supervise trains in one process",
+            #[cfg(feature = "gui")]
+            CliError::Window(error) => error.hint(),
             CliError::Output(_) | CliError::Signals(_) => "",
         }
     }

@@ -84,8 +84,12 @@ fn start_logging(verbose: u8) {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
-    let global = arguments.global;
-    match arguments.command {
+    let Arguments { global, command, .. } = arguments;
+    #[cfg(feature = "gui")]
+    let Some(command) = command else { return window(arguments.window) };
+    #[cfg(not(feature = "gui"))]
+    let command = command.expect("clap asks for a subcommand where there is no window");
+    match command {
         Subcommands::Train(args) => return train::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => commands::sample(args, &global)?,
@@ -98,6 +102,18 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Config(args) => commands::config(args)?,
         Subcommands::Completions(args) => args::completions(args.shell),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Without a subcommand there is the window.
+#[cfg(feature = "gui")]
+fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
+    let args::WindowArgs { inputs, demo, screenshot_to: screenshot } = args;
+    if let Some(missing) = inputs.iter().find(|path| !path.exists()) {
+        let what = format!("there is no command and no file `{}`", missing.display());
+        return Err(CliError::Usage { what, hint: "wgpt --help lists the commands" });
+    }
+    crate::gui::open(crate::gui::Options { demo, screenshot, inputs, still: false })?;
     Ok(ExitCode::SUCCESS)
 }
 

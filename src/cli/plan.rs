@@ -33,6 +33,12 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
             } else {
                 table(&least, &source);
             }
+            if args.suggest && !args.json {
+                say!("would fit:");
+                for fix in &fixes {
+                    say!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
+                }
+            }
             return Err(CliError::Train(PlanError::TooBig { least, fixes }.into()));
         }
         Err(error) => return Err(CliError::Train(error.into())),
@@ -87,7 +93,7 @@ fn limits(
         };
         return Ok((Limits { budget, largest_tensor: None, pools: true }, source));
     }
-    Ok(train::limits(config, &gpu::open(choice)?.info))
+    Ok(train::limits(config, &gpu::find(choice)?.info))
 }
 
 /// What the pools hold after a step that reserves its memory without computing, in bytes.

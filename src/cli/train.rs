@@ -16,11 +16,12 @@ use super::CliError;
 use super::args::{Global, TrainArgs};
 use super::report::Report;
 use super::watch::watch;
+use crate::catalogue::Tail;
 use crate::config::{Config, InitFrom};
-use crate::gpu::{self, Backend, DeviceChoice};
+use crate::gpu::{self, Backend, DeviceChoice, OpenDevice};
 use crate::protocol::{Command, Event, StopReason};
 use crate::supervisor::Supervisor;
-use crate::train::{CONFIG_FILE, Request, Session};
+use crate::train::{COMMANDS_FILE, CONFIG_FILE, Request, Session, Setup, TrainError};
 
 /// Where runs go that were given no folder.
 const RUNS: &str = "out";
@@ -28,8 +29,9 @@ const RUNS: &str = "out";
 pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError> {
     let json = args.json;
     let mut report = Report::new(json, global.quiet);
-    let (commands, signal) = listen(json, args.no_supervise)?;
-    let result = train(args, global, &mut report, &commands);
+    let (sender, commands) = channel();
+    let signal = listen(&sender, json, args.stop_on_eof || args.supervised)?;
+    let result = train(args, global, &mut report, sender, &commands);
     if let (true, Err(error)) = (json, &result) {
         let (text, hint) = (error.to_string(), error.hint().to_string());
         report.show(&Event::Error { text, hint, cause: None });
@@ -46,6 +48,9 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     })
 }
 
+/// How often the run folder is looked into for commands.
+const FOLLOW: Duration = Duration::from_millis(250);
+
 /// How a run ended.
 enum Outcome {
     /// In this process.
@@ -58,7 +63,9 @@ enum Outcome {
 fn uses_graphics(choice: DeviceChoice) -> bool {
     match choice {
         DeviceChoice::Named(id) => id.backend != Backend::Cpu,
-        DeviceChoice::Auto => gpu::choose().id.backend != Backend::Cpu,
+        DeviceChoice::Auto => {
+            gpu::find(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
+        }
     }
 }
 
@@ -69,7 +76,7 @@ fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args.next_if(|arg| arg == "train");
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some("--json" | "--resume" | "--no-supervise" | "train") => {}
+            Some("--json" | "--resume" | "--stop-on-eof" | "train") => {}
             // Its value is the next one.
             Some("--run") => drop(args.next()),
             Some(arg) if arg.starts_with("--run=") => {}
@@ -83,6 +90,7 @@ fn train(
     args: TrainArgs,
     global: &Global,
     report: &mut Report,
+    sender: Sender<Command>,
     commands: &Receiver<Command>,
 ) -> Result<Outcome, CliError> {
     let (choice, mode) = (global.device()?, global.ops()?);
@@ -100,7 +108,10 @@ fn train(
     let config = resolved.config;
     let resume = args.resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
-    if !args.no_supervise && uses_graphics(choice) {
+    if !args.supervised {
+        follow(run.join(COMMANDS_FILE), sender);
+    }
+    if !args.no_supervise && !args.supervised && uses_graphics(choice) {
         let supervisor = Supervisor {
             program: std::env::current_exe().map_err(CliError::Process)?,
             args: passed_on(std::env::args_os()),
@@ -119,21 +130,33 @@ fn train(
     for text in resolved.warnings {
         report.show(&Event::Warning { text });
     }
-    let device = gpu::open(choice)?;
+    let config = Config { out_dir: run.display().to_string(), ..config };
+    let request = Request { config, run: run.clone(), resume, mode };
+    let (setup, device) = set_up(&request, choice)?;
     watch(&device, args.json);
     if !global.quiet {
         tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     let mut emit = |event: &Event| report.show(event);
-    let config = Config { out_dir: run.display().to_string(), ..config };
-    let request = Request { config, run: run.clone(), resume, device, mode };
-    let mut session = Session::open(request, &mut emit)?;
+    let mut session = Session::open(setup, device, &mut emit)?;
     let reason = session.run(commands)?;
     drop(session);
     if !global.quiet {
         tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(Outcome::Stopped(reason))
+}
+
+/// Everything is known, and a run that does not fit is refused, before the device is opened.
+fn set_up(request: &Request, choice: DeviceChoice) -> Result<(Setup, OpenDevice), CliError> {
+    let mut found = gpu::find(choice).map_err(TrainError::from)?;
+    loop {
+        let setup = Setup::new(request.clone(), &found.info)?;
+        match found.open() {
+            Ok(device) => return Ok((setup, device)),
+            Err(error) => found = found.instead(error).map_err(TrainError::from)?,
+        }
+    }
 }
 
 /// The folder that was asked for, else a fresh one.
@@ -160,13 +183,13 @@ fn run_folder(
 }
 
 /// Turns signals, and with `stdin` JSON lines on stdin, into commands. The first signal stops the
-/// run with a checkpoint, the second ends the process at once. Also gives the signal that came, 0
-/// for none.
+/// run with a checkpoint, the second ends the process at once. Gives the signal that came, 0 for
+/// none.
 fn listen(
+    sender: &Sender<Command>,
     stdin: bool,
-    supervised: bool,
-) -> Result<(Receiver<Command>, Arc<AtomicUsize>), CliError> {
-    let (sender, receiver) = channel();
+    stop_at_end: bool,
+) -> Result<Arc<AtomicUsize>, CliError> {
     let seen = Arc::new(AtomicUsize::new(0));
     let armed = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -185,12 +208,29 @@ fn listen(
         tell!("stopping with a checkpoint after this step; once more stops at once");
     });
     if stdin {
-        std::thread::spawn(move || read_commands(&sender, supervised));
+        let sender = sender.clone();
+        std::thread::spawn(move || read_commands(&sender, stop_at_end));
     }
-    Ok((receiver, seen))
+    Ok(seen)
 }
 
-fn read_commands(sender: &Sender<Command>, supervised: bool) {
+/// Commands that others write into the run folder while the run goes on, such as a window that was
+/// opened later.
+fn follow(file: PathBuf, sender: Sender<Command>) {
+    let mut tail = Tail::<Command>::of(file, false);
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(FOLLOW);
+            for command in tail.read() {
+                if sender.send(command).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+}
+
+fn read_commands(sender: &Sender<Command>, stop_at_end: bool) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim().is_empty() {
             continue;
@@ -206,5 +246,5 @@ fn read_commands(sender: &Sender<Command>, supervised: bool) {
     }
     // Whoever paused the run can no longer resume it. A supervisor that is gone was ended: nobody
     // would start this run again, or stop it.
-    let _ = sender.send(if supervised { Command::Stop } else { Command::Resume });
+    let _ = sender.send(if stop_at_end { Command::Stop } else { Command::Resume });
 }

@@ -44,6 +44,7 @@ pub const RESERVED_VARIABLES: &[&str] =
 const LAYERS: Kind = Count { min: 1, max: 1 << 10 };
 const WIDTH: Kind = Count { min: 1, max: 1 << 16 };
 const BLOCK: Kind = Count { min: 1, max: 1 << 20 };
+const EVAL_BLOCK: Kind = Count { min: 0, max: 1 << 20 };
 const BATCH_SIZE: Kind = Count { min: 1, max: 1 << 16 };
 const ACCUMULATION: Kind = Count { min: 1, max: 1 << 20 };
 const VOCABULARY: Kind = Count { min: 0, max: i32::MAX as u64 };
@@ -112,6 +113,7 @@ pub const KEYS: &[Key] = &[
     key("eval_interval", NONZERO_U64, EVALUATION, "2000", "iterations between evaluations"),
     key("eval_iters", NONZERO_U32, EVALUATION, "200", "batches per evaluation and split"),
     key("eval_batch_size", AUTO_U32, EVALUATION, "0", "sequences per evaluation batch; 0 = automatic"),
+    key("eval_block_size", EVAL_BLOCK, EVALUATION, "0", "tokens of an evaluation's windows; 0 = block_size"),
     key("eval_only", Bool, EVALUATION, "false", "evaluate once and stop"),
     key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between sample texts; 0 = only at the end"),
     key("sample_prompt", Text, EVALUATION, "\n", "how the sample text begins"),

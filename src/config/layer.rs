@@ -4,7 +4,7 @@ use super::error::{ConfigError, Place};
 use super::keys::{
     self, DATASET, IGNORED, Ignored, KEYS, Known, RESERVED_VARIABLES, VARIABLE_PREFIX,
 };
-use super::presets::{preset_names, preset_text};
+use super::presets::{preset_names, preset_texts};
 use super::python::{self, quote};
 use super::value::{Kind, Refusal, Value};
 use std::collections::BTreeMap;
@@ -42,12 +42,14 @@ pub struct Layer {
 impl Layer {
     /// A built-in config; [`preset_names`] lists them.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
-        let text = preset_text(name).ok_or_else(|| ConfigError::UnknownPreset {
+        let texts = preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset {
             name: name.into(),
             known: preset_names().collect::<Vec<_>>().join(", "),
         })?;
         let place = |line| Place::Preset { name: name.into(), line };
-        Self::new(Origin::Preset(name.into())).with_toml(&format!("preset {name}"), text, place)
+        let empty = Self::new(Origin::Preset(name.into()));
+        let file = format!("preset {name}");
+        texts.iter().try_fold(empty, |layer, text| layer.with_toml(&file, text, place))
     }
 
     /// A TOML config. `file` is only shown, in errors.

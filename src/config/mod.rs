@@ -21,7 +21,7 @@ pub use budget::{Budget, bytes};
 pub use error::{ConfigError, Place};
 pub use keys::{DATASET, IGNORED, Ignored, KEYS, Key, RESERVED_VARIABLES, VARIABLE_PREFIX};
 pub use layer::{Layer, Origin};
-pub use presets::{preset_names, preset_text};
+pub use presets::preset_names;
 pub use resolve::{Resolved, resolve};
 pub use schedule::learning_rate;
 pub use value::Kind;
@@ -115,6 +115,10 @@ pub struct Config {
     pub eval_iters: NonZeroU32,
     /// Sequences per evaluation batch; 0 = automatic.
     pub eval_batch_size: u32,
+    /// Tokens of an evaluation's windows; 0 = `block_size`. See
+    /// [`eval_block_size()`](Self::eval_block_size()).
+    #[serde(default)]
+    pub eval_block_size: u32,
     /// Evaluate once and stop.
     pub eval_only: bool,
     /// Iterations between sample texts; 0 = only at the end.
@@ -205,6 +209,11 @@ impl Config {
     /// Sequences on the device at a time, as asked for; divides [`global_batch`](Self::global_batch).
     pub fn micro_batch(&self) -> NonZeroU32 {
         NonZeroU32::new(self.micro_batch).unwrap_or(self.batch_size)
+    }
+
+    /// Tokens of an evaluation's windows; at most `block_size`.
+    pub fn eval_block_size(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.eval_block_size).unwrap_or(self.block_size)
     }
 
     /// The data to train on, or an error that says how to give it.

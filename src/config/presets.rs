@@ -1,13 +1,23 @@
 //! The built-in configs behind `--preset`.
 
-/// Names and texts, in the order in which help texts list them.
-const PRESETS: &[(&str, &str)] = &[
-    ("demo", include_str!("../../assets/presets/demo.toml")),
-    ("shakespeare-char", include_str!("../../assets/presets/shakespeare-char.toml")),
-    ("gpt2", include_str!("../../assets/presets/gpt2.toml")),
-    ("gpt2-medium", include_str!("../../assets/presets/gpt2-medium.toml")),
-    ("gpt2-large", include_str!("../../assets/presets/gpt2-large.toml")),
-    ("gpt2-xl", include_str!("../../assets/presets/gpt2-xl.toml")),
+const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
+const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
+const GPT2_LARGE: &str = include_str!("../../assets/presets/gpt2-large.toml");
+
+/// Names and texts, in the order in which help texts list them. Of two texts the later one wins.
+const PRESETS: &[(&str, &[&str])] = &[
+    ("demo", &[include_str!("../../assets/presets/demo.toml")]),
+    ("shakespeare-char", &[include_str!("../../assets/presets/shakespeare-char.toml")]),
+    ("gpt2", &[GPT2]),
+    ("gpt2-medium", &[GPT2_MEDIUM]),
+    ("gpt2-large", &[GPT2_LARGE]),
+    ("gpt2-xl", &[include_str!("../../assets/presets/gpt2-xl.toml")]),
+    ("card-4gb", &[GPT2, include_str!("../../assets/presets/card-4gb.toml")]),
+    ("card-6gb", &[GPT2, include_str!("../../assets/presets/card-6gb.toml")]),
+    ("card-8gb", &[GPT2, include_str!("../../assets/presets/card-8gb.toml")]),
+    ("card-12gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-12gb.toml")]),
+    ("card-16gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-16gb.toml")]),
+    ("card-24gb", &[GPT2_LARGE, include_str!("../../assets/presets/card-24gb.toml")]),
 ];
 
 /// The names that [`Layer::preset`](super::Layer::preset) takes.
@@ -15,9 +25,9 @@ pub fn preset_names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// The TOML text of a preset.
-pub fn preset_text(name: &str) -> Option<&'static str> {
-    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+/// The TOML texts of a preset, each on top of the one before.
+pub fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
+    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts)
 }
 
 #[cfg(test)]

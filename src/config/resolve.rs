@@ -118,6 +118,7 @@ impl Check<'_> {
         self.sources()?;
         self.heads()?;
         self.batch()?;
+        self.evaluation()?;
         self.schedule()
     }
 
@@ -170,6 +171,16 @@ impl Check<'_> {
         );
         let keys = ["micro_batch", "batch_size", "gradient_accumulation_steps"];
         Err(self.refuse(&keys, micro, rule, format!("set micro_batch to {fewer}")))
+    }
+
+    fn evaluation(&self) -> Result<(), ConfigError> {
+        let (window, block_size) = (self.config.eval_block_size, self.config.block_size.get());
+        if window <= block_size {
+            return Ok(());
+        }
+        let rule = format!("the model sees block_size = {block_size} tokens at most");
+        let hint = format!("set eval_block_size to {block_size}, or leave it out");
+        Err(self.refuse(&["eval_block_size", "block_size"], window, rule, hint))
     }
 
     fn schedule(&self) -> Result<(), ConfigError> {

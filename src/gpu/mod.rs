@@ -311,34 +311,69 @@ pub fn devices() -> Vec<DeviceInfo> {
     found
 }
 
-/// Opens the device that was asked for.
+/// A device that was found and is not open: nothing is taken of it yet.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What it is.
+    pub info: DeviceInfo,
+    /// Why it was picked, for people.
+    pub reason: String,
+    /// Whether nobody asked for this one.
+    auto: bool,
+}
+
+impl Found {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When its driver refuses.
+    pub fn open(&self) -> Result<OpenDevice, DeviceError> {
+        open_device(self.info.clone(), self.reason.clone())
+    }
+
+    /// What to take in its place when it could not be opened: the processor, if nobody asked for
+    /// this one.
+    ///
+    /// # Errors
+    /// `error`, where there is nothing else to take.
+    pub fn instead(&self, error: DeviceError) -> Result<Self, DeviceError> {
+        if !self.auto || self.info.kind == Kind::Cpu {
+            return Err(error);
+        }
+        let reason = format!("{error}; --device tries again");
+        Ok(Self { info: DeviceInfo::cpu(), reason, auto: false })
+    }
+}
+
+/// Finds the device that was asked for.
 ///
 /// # Errors
-/// When it is not there, not in this build, or its driver refuses.
-pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
+/// When it is not there, or not in this build.
+pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
+    let asked = |info| Found { info, reason: "as asked".into(), auto: false };
     if choice == DeviceChoice::Named(DeviceInfo::cpu().id) {
-        return open_device(DeviceInfo::cpu(), "as asked".into());
+        return Ok(asked(DeviceInfo::cpu()));
     }
     let found = devices();
     match choice {
         DeviceChoice::Named(id) => {
             let info = found.iter().find(|info| info.id == id);
-            let info = info.ok_or_else(|| missing(id, &found))?.clone();
-            open_device(info, "as asked".into())
+            Ok(asked(info.ok_or_else(|| missing(id, &found))?.clone()))
         }
         DeviceChoice::Auto => {
             let (info, reason) = best(&found);
-            open_device(info, reason).or_else(|error| {
-                let reason = format!("{error}; --device tries again");
-                open_device(DeviceInfo::cpu(), reason)
-            })
+            Ok(Found { info, reason, auto: true })
         }
     }
 }
 
-/// The device that [`DeviceChoice::Auto`] takes.
-pub fn choose() -> DeviceInfo {
-    best(&devices()).0
+/// Opens the device that was asked for.
+///
+/// # Errors
+/// When it is not there, not in this build, or its driver refuses.
+pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
+    let found = find(choice)?;
+    found.open().or_else(|error| found.instead(error)?.open())
 }
 
 fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {

@@ -75,6 +75,7 @@ pub(super) struct Sizes {
     heads: u64,
     width: u64,
     block_size: u64,
+    eval_block_size: u64,
     bias: bool,
     dropout: bool,
     /// Rows of the embedding, padding included.
@@ -93,6 +94,7 @@ impl Sizes {
             heads: config.n_head.get().into(),
             width: config.n_embd.get().into(),
             block_size: config.block_size.get().into(),
+            eval_block_size: config.eval_block_size().get().into(),
             bias: config.bias,
             dropout: config.dropout > 0.0,
             vocab,
@@ -103,6 +105,11 @@ impl Sizes {
     /// Rows of a micro-batch.
     fn tokens(&self, sequences: usize) -> u64 {
         sequences as u64 * self.block_size
+    }
+
+    /// Rows of an evaluation's micro-batch.
+    fn eval_tokens(&self, plan: &Plan) -> u64 {
+        plan.eval_batch_size as u64 * self.eval_block_size
     }
 
     /// Weights of one block.
@@ -120,7 +127,7 @@ impl Sizes {
             }
             _ => embedding,
         };
-        let rows = self.tokens(plan.micro_batch.max(plan.eval_batch_size));
+        let rows = self.tokens(plan.micro_batch).max(self.eval_tokens(plan));
         let wide = 4 * rows * 4 * self.width;
         let logits = 4 * plan.loss_chunk as u64 * self.vocab;
         let matrix = 4 * 4 * self.width * self.width;
@@ -231,7 +238,7 @@ impl Sizes {
     }
 
     fn evaluation(&self, plan: &Plan) -> Vec<Row> {
-        let n = self.tokens(plan.eval_batch_size);
+        let n = self.eval_tokens(plan);
         let mut rows = self.always();
         rows.push(row("a block in passing", Class::Workspace, 7 * n * self.width));
         let logits = (plan.loss_chunk as u64).min(n) * self.vocab;

@@ -6,9 +6,11 @@ use crate::data::{Dataset, Split, windows};
 use crate::model::{Gpt, Pass};
 use crate::ops::{CrossEntropy, OpsMode};
 
-/// How an evaluation is cut: no part of its result.
+/// How an evaluation is cut. Only the windows' length is part of its result.
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
+    /// Tokens of a window; at most the model's context.
+    pub block_size: usize,
     /// Sequences on the device at a time.
     pub sequences: usize,
     /// Rows of logits that exist at a time.
@@ -31,7 +33,7 @@ pub fn mean_loss(
     evaluation: &Evaluation,
 ) -> Result<f64, TrainError> {
     let architecture = model.architecture();
-    let block_size = architecture.block_size;
+    let block_size = evaluation.block_size;
     let batches = Batches { dataset, seed: 0, block_size };
     let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
     let pass = Pass { mode: evaluation.mode, dropout: None };

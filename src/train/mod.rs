@@ -8,14 +8,18 @@ mod limits;
 mod optimizer;
 mod run;
 mod session;
+mod setup;
 mod source;
 
 pub use error::TrainError;
 pub use evaluate::{Evaluation, mean_loss};
 pub use limits::limits;
 pub use optimizer::Optimizer;
-pub use run::{CHECKPOINTS_FOLDER, CONFIG_FILE, EVENTS_FILE, RunFolder};
-pub use session::{Request, Session};
+pub use run::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
+};
+pub use session::Session;
+pub use setup::{Request, Setup};
 pub use source::ModelSource;
 
 /// Whether the run in `folder` has anything to continue from.

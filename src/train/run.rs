@@ -12,8 +12,11 @@ use crate::protocol::Event;
 pub const CONFIG_FILE: &str = "config.toml";
 /// One event a line.
 pub const EVENTS_FILE: &str = "events.jsonl";
+/// Commands for the process that trains, one a line; only what is added while it runs counts.
+pub const COMMANDS_FILE: &str = "commands.jsonl";
 const LOG_FILE: &str = "log.txt";
-const LOCK_FILE: &str = "lock";
+/// Locked by the process that trains.
+pub const LOCK_FILE: &str = "lock";
 /// One folder for each checkpoint, named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 
@@ -21,8 +24,7 @@ pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    events: File,
-    log: File,
+    records: Records,
     /// Held until the process ends, however it ends: the lock is the system's.
     _lock: File,
 }
@@ -50,17 +52,7 @@ impl RunFolder {
         if !resume && checkpoint::exists(&path.join(CHECKPOINTS_FOLDER)) {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
-        let append = |name: &str| {
-            let path = path.join(name);
-            let file = OpenOptions::new().create(true).append(true).open(&path);
-            file.map_err(TrainError::io("open", &path))
-        };
-        Ok(Self {
-            path: path.to_path_buf(),
-            events: append(EVENTS_FILE)?,
-            log: append(LOG_FILE)?,
-            _lock: lock,
-        })
+        Ok(Self { path: path.to_path_buf(), records: Records::open(path)?, _lock: lock })
     }
 
     /// The folder.
@@ -87,11 +79,40 @@ impl RunFolder {
     /// # Errors
     /// If it cannot be written, which a run survives.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
-        let json = writeln!(self.events, "{}", event.to_json());
-        json.map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))?;
-        let text = writeln!(self.log, "{event}");
-        text.map_err(TrainError::io("write", &self.path.join(LOG_FILE)))
+        self.records.write(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
+}
+
+/// What a run folder keeps of events.
+#[derive(Debug)]
+struct Records {
+    events: File,
+    log: File,
+}
+
+impl Records {
+    fn open(folder: &Path) -> Result<Self, TrainError> {
+        let append = |name: &str| {
+            let path = folder.join(name);
+            let file = OpenOptions::new().create(true).append(true).open(&path);
+            file.map_err(TrainError::io("open", &path))
+        };
+        Ok(Self { events: append(EVENTS_FILE)?, log: append(LOG_FILE)? })
+    }
+
+    fn write(&mut self, event: &Event) -> std::io::Result<()> {
+        writeln!(self.events, "{}", event.to_json())?;
+        writeln!(self.log, "{event}")
+    }
+}
+
+/// Keeps an event of a run whose process has ended, such as why another one begins.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
+    let written = Records::open(run)?.write(event);
+    written.map_err(TrainError::io("write", &run.join(EVENTS_FILE)))
 }
 
 /// Replaces a file by another content: whatever happens, one of the two is there, whole.

@@ -1,6 +1,5 @@
 //! A run from start to end: commands in, events out.
 
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -11,32 +10,19 @@ use super::batches::Batches;
 use super::checkpoint::{self, Checkpoint, Damaged, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
-use super::{ModelSource, Optimizer, TrainError, source};
-use crate::config::{self, Config, InitFrom};
+use super::{Optimizer, Setup, TrainError};
+use crate::config::{self, Config};
 use crate::data::{Dataset, Split};
 use crate::gpu::{self, OpenDevice};
-use crate::model::{
-    Architecture, Gpt, Pass, RandomWeights, StepDropout, WeightGradients, read_architecture,
-};
-use crate::ops::{CrossEntropy, MOST_TABLES, OpsMode};
-use crate::plan::{self, Forecast, Plan};
+use crate::model::{Gpt, Pass, StepDropout, WeightGradients};
+use crate::ops::{CrossEntropy, OpsMode};
+use crate::plan::{Forecast, Limits, Plan};
 use crate::protocol::{Command, Event, Step, StopReason};
 
+mod budget;
 mod control;
 
-/// What a run is started with.
-pub struct Request {
-    /// What is meant.
-    pub config: Config,
-    /// The run folder.
-    pub run: PathBuf,
-    /// Whether to continue from its newest checkpoint.
-    pub resume: bool,
-    /// Where to compute.
-    pub device: OpenDevice,
-    /// Which implementation of the ops.
-    pub mode: OpsMode,
-}
+use budget::Meter;
 
 /// A run that is set up.
 pub struct Session<'a> {
@@ -44,10 +30,10 @@ pub struct Session<'a> {
     mode: OpsMode,
     device: OpenDevice,
     dataset: Dataset,
-    plan: Plan,
+    limits: Limits,
+    /// How steps are cut, and what that takes.
     forecast: Forecast,
-    /// Most bytes that the device's pools were seen to hold.
-    peak_bytes: u64,
+    meter: Meter,
     folder: RunFolder,
     /// `None` only while an update replaces it.
     model: Option<Gpt>,
@@ -79,6 +65,9 @@ const ANSWERS: Duration = Duration::from_secs(1);
 /// A checkpoint is written after this time without one, so that a failure costs no more.
 const RESCUE: Duration = Duration::from_secs(600);
 
+/// The same before what a run does rarely and may fail in: an evaluation, a new plan.
+const BEFORE_RISK: Duration = Duration::from_secs(60);
+
 /// Time spent on updates since the last log line.
 struct Clock {
     since: Instant,
@@ -87,41 +76,18 @@ struct Clock {
 }
 
 impl<'a> Session<'a> {
-    /// Reads the data, takes the run folder, and puts the model on the device.
+    /// Puts the model of a run on the device.
     ///
     /// # Errors
-    /// Anything that would stop the run later and can be known now.
-    pub fn open(request: Request, emit: &'a mut dyn FnMut(&Event)) -> Result<Self, TrainError> {
-        let started = Instant::now();
-        let Request { config, run, resume, device, mode } = request;
-        let block_size = u64::from(config.block_size.get());
-        let dataset = Dataset::open(config.require_data()?, block_size)?;
-        let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
-        check_bindings(&architecture, &device)?;
-        let (limits, _) = super::limits(&config, &device.info);
-        let vocab = architecture.vocab_size as u32;
-        let mut forecast = plan::plan(&config, vocab, &limits)?;
-        let source = if resume { None } else { initial_source(&config, &architecture)? };
-        let folder = RunFolder::open(&run, resume)?;
-        checkpoint::remove_unfinished(&folder.checkpoints());
-        let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
-        if let Some((Checkpoint { state, .. }, _)) = &loaded {
-            let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
-            forecast = kept.unwrap_or(forecast);
-        }
-        gpu::size_pages(&device.device, forecast.page_bytes());
-        let (model, optimizer) = match &loaded {
-            Some((checkpoint, _)) => {
-                let have = read_architecture(&checkpoint.path)?;
-                source::check_same(&architecture, &have, &checkpoint.path)?;
-                checkpoint.load(&config, &architecture, &device.device, mode)?
-            }
-            None => {
-                let model = initial_model(&config, &architecture, source, &device)?;
-                let optimizer = Optimizer::new(&config, &model, mode);
-                (model, optimizer)
-            }
-        };
+    /// If the weights cannot be read.
+    pub fn open(
+        setup: Setup,
+        device: OpenDevice,
+        emit: &'a mut dyn FnMut(&Event),
+    ) -> Result<Self, TrainError> {
+        gpu::size_pages(&device.device, setup.forecast.page_bytes());
+        let (model, optimizer) = setup.load(&device.device)?;
+        let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
         folder.write_config(&config)?;
         let state = loaded.as_ref().map(|(checkpoint, _)| &checkpoint.state);
         let mut session = Self {
@@ -132,13 +98,13 @@ impl<'a> Session<'a> {
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
             last_update: None,
+            meter: Meter::new(&device),
             config,
             mode,
             device,
             dataset,
-            plan: forecast.plan.clone(),
+            limits,
             forecast,
-            peak_bytes: 0,
             folder,
             optimizer,
             started,
@@ -217,6 +183,7 @@ impl<'a> Session<'a> {
             if self.is_due(self.config.eval_interval.get())
                 && self.last_eval != Some(self.iteration)
             {
+                self.rescue(BEFORE_RISK)?;
                 self.evaluate_and_save()?;
             }
             let interval = self.config.sample_interval;
@@ -230,12 +197,11 @@ impl<'a> Session<'a> {
             if self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS) {
                 gpu::wait(&self.device.device)?;
                 self.device.failure.beat();
+                self.keep_within_budget()?;
             }
-            if self.saved.elapsed() >= RESCUE {
-                let aside = Instant::now();
-                self.save(None)?;
-                clock.paused += aside.elapsed();
-            }
+            let aside = Instant::now();
+            self.rescue(RESCUE)?;
+            clock.paused += aside.elapsed();
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
                 self.log(&mut clock)?;
             }
@@ -254,7 +220,8 @@ impl<'a> Session<'a> {
 
     /// One update of the weights, from the whole global batch.
     fn update(&mut self) -> Result<(), TrainError> {
-        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } = self.plan;
+        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
+            self.forecast.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
         let model = self.model.take().expect("a model between updates");
@@ -314,8 +281,7 @@ impl<'a> Session<'a> {
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
-        let vram_bytes = gpu::memory(&self.device.device).map(|memory| memory.reserved);
-        self.peak_bytes = self.peak_bytes.max(vram_bytes.unwrap_or(0));
+        let meter = self.meter.read(&self.device);
         self.emit(Event::Step(Step {
             iter: self.iteration - 1,
             loss,
@@ -324,8 +290,10 @@ impl<'a> Session<'a> {
             tokens,
             ms: seconds * 1e3,
             tokens_per_s: tokens as f64 / seconds,
-            vram_bytes,
-            vram_peak_bytes: vram_bytes.map(|_| self.peak_bytes),
+            vram_bytes: meter.held,
+            vram_peak_bytes: meter.peak,
+            vram_classes: self.memory_by_class(),
+            others_bytes: meter.others,
         }));
         *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         Ok(())
@@ -360,11 +328,17 @@ impl<'a> Session<'a> {
         let windows =
             u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
         let evaluation = Evaluation {
-            sequences: self.plan.eval_batch_size,
-            chunk: self.plan.loss_chunk,
+            block_size: self.config.eval_block_size().get() as usize,
+            sequences: self.forecast.plan.eval_batch_size,
+            chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
         mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation)
+    }
+
+    /// Writes a checkpoint if the last one is older than this.
+    fn rescue(&mut self, age: Duration) -> Result<(), TrainError> {
+        if self.iteration > 0 && self.saved.elapsed() >= age { self.save(None) } else { Ok(()) }
     }
 
     /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
@@ -379,7 +353,7 @@ impl<'a> Session<'a> {
             best_val_loss: self.best_val_loss,
             learning_rate: self.learning_rate,
             config: self.config.clone(),
-            plan: self.plan.clone(),
+            plan: self.forecast.plan.clone(),
             tokenizer: self.dataset.tokenizer.clone(),
             data: self.dataset.fingerprint.clone(),
             hashes: Default::default(),
@@ -413,58 +387,4 @@ impl<'a> Session<'a> {
         let _ = self.folder.record(&event);
         (self.emit)(&event);
     }
-}
-
-/// Tokens of the model: the data's, or more where more were asked for.
-fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
-    match config.vocab_size {
-        0 => Ok(dataset.vocab_size),
-        asked if asked >= dataset.vocab_size => Ok(asked),
-        asked => {
-            let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
-            let path = PathBuf::from(&dataset.name);
-            Err(TrainError::OtherModel { key: "vocab_size", asked, have, path })
-        }
-    }
-}
-
-/// The model that training starts from, if it is not a random one.
-fn initial_source(
-    config: &Config,
-    architecture: &Architecture,
-) -> Result<Option<ModelSource>, TrainError> {
-    let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
-    let source = ModelSource::open(Path::new(path))?;
-    source::check_same(architecture, &source.architecture, &source.path)?;
-    Ok(Some(source))
-}
-
-fn initial_model(
-    config: &Config,
-    architecture: &Architecture,
-    source: Option<ModelSource>,
-    device: &OpenDevice,
-) -> Result<Gpt, TrainError> {
-    let autodiff = device.device.clone().autodiff();
-    match source {
-        Some(source) => source.model(&autodiff),
-        None => {
-            let mut weights = RandomWeights::new(architecture, config.seed);
-            Ok(Gpt::new(architecture, &mut weights, &autodiff)?)
-        }
-    }
-}
-
-/// Refuses what the device could not bind to a kernel, before anything is put on it.
-fn check_bindings(architecture: &Architecture, device: &OpenDevice) -> Result<(), TrainError> {
-    let Some(have) = device.info.max_binding else { return Ok(()) };
-    for (name, shape) in architecture.shapes() {
-        let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();
-        let splits = name == "wte.weight" && architecture.tables(Some(have)) <= MOST_TABLES;
-        if need > have && !splits {
-            let device = format!("{} ({})", device.info.name, device.info.id);
-            return Err(TrainError::BindingTooLarge { name, need, have, device });
-        }
-    }
-    Ok(())
 }

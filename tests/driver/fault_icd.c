@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <vulkan/vulkan_core.h>
 
@@ -55,14 +56,14 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 
 static struct {
     const char *driver, *once;
-    uint64_t refuse, lose_submit, lose_wait; /* 0: never */
-    uint64_t cap, binding, heap;             /* UINT64_MAX: as it is */
+    uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
+    uint64_t cap, binding, heap;                        /* UINT64_MAX: as it is */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
 } config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .report = -1};
 
 static struct {
-    uint64_t allocations, frees, bytes, peak_bytes, refused, failed, submits, waits, lost;
+    uint64_t allocations, frees, bytes, peak_bytes, refused, failed, submits, waits, lost, hung;
 } count;
 
 static pthread_mutex_t state = PTHREAD_MUTEX_INITIALIZER;
@@ -77,9 +78,11 @@ static void report(void)
 #define VALUE(name) ",\"" #name "\":%" PRIu64
     int n = snprintf(line, sizeof line,
                      "{\"pid\":%d" VALUE(allocations) VALUE(frees) VALUE(bytes) VALUE(peak_bytes)
-                         VALUE(refused) VALUE(failed) VALUE(submits) VALUE(waits) VALUE(lost) "}",
+                         VALUE(refused) VALUE(failed) VALUE(submits) VALUE(waits) VALUE(lost)
+                             VALUE(hung) "}",
                      (int)getpid(), count.allocations, count.frees, count.bytes, count.peak_bytes,
-                     count.refused, count.failed, count.submits, count.waits, count.lost);
+                     count.refused, count.failed, count.submits, count.waits, count.lost,
+                     count.hung);
     memset(line + n, ' ', sizeof line - n);
     line[sizeof line - 1] = '\n';
     if (pwrite(config.report, line, sizeof line, 0) != sizeof line)
@@ -140,6 +143,7 @@ static bool set(const char *name, const char *value)
         bool *plus;
     } numbers[] = {{"BINDING", &config.binding, NULL},
                    {"CAP", &config.cap, NULL},
+                   {"HANG_WAIT", &config.hang_wait, NULL},
                    {"HEAP", &config.heap, NULL},
                    {"LOSE_SUBMIT", &config.lose_submit, NULL},
                    {"LOSE_WAIT", &config.lose_wait, NULL},
@@ -237,15 +241,15 @@ struct device {
     VkPhysicalDevice physical;
     VkPhysicalDeviceMemoryProperties memory;
     pthread_mutex_t queues;
-    atomic_bool lost;
+    atomic_bool lost, hung;
 };
 
-enum kind { DEVICE, QUEUE, MEMORY };
+enum kind { DEVICE, QUEUE, MEMORY, SEMAPHORE };
 
 static struct object {
     struct object *next;
     enum kind kind;
-    uint64_t handle, size;
+    uint64_t handle, size; /* of a semaphore: the value that was last told */
     struct device *device;
     uint32_t heap;
 } *objects[256];
@@ -256,7 +260,7 @@ static struct object **slot(enum kind kind, uint64_t handle, struct device *devi
 {
     struct object **at = &objects[(handle >> 4 ^ handle >> 12) % 256];
     while (*at && ((*at)->kind != kind || (*at)->handle != handle ||
-                   (kind == MEMORY && (*at)->device != device)))
+                   (kind >= MEMORY && (*at)->device != device)))
         at = &(*at)->next;
     return at;
 }
@@ -358,11 +362,18 @@ static void fault_FreeMemory(VkDevice handle, VkDeviceMemory memory,
  * The real driver is still computing when the loss is due, and a program may free everything that
  * a lost device held. So what was submitted is run to its end first, and the loss is told only
  * then, to all threads. (A submit that waits for a semaphore which only a later call would signal
- * would hang here.) */
-static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal)
+ * would hang here.)
+ *
+ * `hanging` is the call from which on the device hangs. Nothing is done then but to remember it. */
+static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t hanging)
 {
     pthread_mutex_lock(&state);
-    bool fire = ++*calls == fatal && !d->lost && may_fire();
+    uint64_t nth = ++*calls;
+    bool fire = nth == fatal && !d->lost && may_fire();
+    if (nth == hanging && !d->lost && may_fire()) {
+        d->hung = true;
+        count.hung++;
+    }
     report();
     pthread_mutex_unlock(&state);
     if (fire) {
@@ -387,7 +398,7 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal)
         pthread_mutex_unlock(&d->queues);                                                          \
         return result;                                                                             \
     }
-#define LOST_AT_SUBMIT lost_at(d, &count.submits, config.lose_submit)
+#define LOST_AT_SUBMIT lost_at(d, &count.submits, config.lose_submit, 0)
 SUBMIT(QueueSubmit, VkSubmitInfo, LOST_AT_SUBMIT)
 SUBMIT(QueueSubmit2, VkSubmitInfo2, LOST_AT_SUBMIT)
 SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
@@ -396,29 +407,57 @@ SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
 static bool lost_at_wait(struct device *d)
 {
     pthread_mutex_lock(&d->queues);
-    bool lost = lost_at(d, &count.waits, config.lose_wait);
+    bool lost = lost_at(d, &count.waits, config.lose_wait, config.hang_wait);
     pthread_mutex_unlock(&d->queues);
     return lost;
 }
 
-#define UNLESS(lost_now, name, kind, handle, parameters, arguments)                                \
+/* A wait on a hung device. One without end has UINT64_MAX nanoseconds, which are 584 years. */
+static VkResult hang(uint64_t timeout)
+{
+    struct timespec left = {timeout / 1000000000, timeout % 1000000000};
+    while (nanosleep(&left, &left) && errno == EINTR)
+        ;
+    return VK_TIMEOUT;
+}
+
+#define UNLESS(lost_now, if_hung, name, kind, handle, parameters, arguments)                       \
     static VkResult fault_##name parameters                                                        \
     {                                                                                              \
         struct device *d = device_of(kind, handle);                                                \
-        return (lost_now) ? VK_ERROR_DEVICE_LOST : d->name arguments;                              \
+        if (lost_now)                                                                              \
+            return VK_ERROR_DEVICE_LOST;                                                           \
+        return d->hung ? (if_hung) : d->name arguments;                                            \
     }
-UNLESS(lost_at_wait(d), QueueWaitIdle, QUEUE, queue, (VkQueue queue), (queue))
-UNLESS(lost_at_wait(d), DeviceWaitIdle, DEVICE, device, (VkDevice device), (device))
-UNLESS(lost_at_wait(d), WaitForFences, DEVICE, device,
-       (VkDevice device, uint32_t n, const VkFence *fences, VkBool32 all, uint64_t timeout),
-       (device, n, fences, all, timeout))
-UNLESS(lost_at_wait(d), WaitSemaphores, DEVICE, device,
-       (VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout),
-       (device, info, timeout))
-/* Looking is not waiting: these two are not counted, but they tell of a loss. */
-UNLESS(d->lost, GetFenceStatus, DEVICE, device, (VkDevice device, VkFence fence), (device, fence))
-UNLESS(d->lost, GetSemaphoreCounterValue, DEVICE, device,
-       (VkDevice device, VkSemaphore semaphore, uint64_t *value), (device, semaphore, value))
+#define UNLESS_AT_WAIT(timeout, ...) UNLESS(lost_at_wait(d), hang(timeout), __VA_ARGS__)
+UNLESS_AT_WAIT(UINT64_MAX, QueueWaitIdle, QUEUE, queue, (VkQueue queue), (queue))
+UNLESS_AT_WAIT(UINT64_MAX, DeviceWaitIdle, DEVICE, device, (VkDevice device), (device))
+UNLESS_AT_WAIT(timeout, WaitForFences, DEVICE, device,
+               (VkDevice device, uint32_t n, const VkFence *fences, VkBool32 all, uint64_t timeout),
+               (device, n, fences, all, timeout))
+UNLESS_AT_WAIT(timeout, WaitSemaphores, DEVICE, device,
+               (VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout),
+               (device, info, timeout))
+/* Looking is not waiting: these two are not counted, but they tell of a loss, and not of an end. */
+UNLESS(d->lost, VK_NOT_READY, GetFenceStatus, DEVICE, device, (VkDevice device, VkFence fence),
+       (device, fence))
+
+/* A hung device goes on telling what it told last: a value must not fall. (wgpu asserts that.) */
+static VkResult fault_GetSemaphoreCounterValue(VkDevice device, VkSemaphore semaphore,
+                                               uint64_t *value)
+{
+    struct device *d = device_of(DEVICE, device);
+    VkResult result = VK_SUCCESS;
+    if (d->lost)
+        return VK_ERROR_DEVICE_LOST;
+    pthread_mutex_lock(&state);
+    struct object *told = put(SEMAPHORE, (uint64_t)semaphore, d);
+    if (!d->hung)
+        result = d->GetSemaphoreCounterValue(device, semaphore, &told->size);
+    *value = told->size;
+    pthread_mutex_unlock(&state);
+    return result;
+}
 
 /* ---- What the driver says of itself ---------------------------------------------------------- */
 

@@ -55,12 +55,12 @@ impl Session<'_> {
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save(None)?,
                 Command::Sample { prompt } => self.sample(&prompt),
-                Command::Set { key, value } => self.set(&key, value),
+                Command::Set { key, value } => self.set(&key, value)?,
             }
         }
     }
 
-    fn set(&mut self, key: &str, value: f64) {
+    fn set(&mut self, key: &str, value: f64) -> Result<(), TrainError> {
         let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
         match (key, count) {
             ("learning_rate", _) if value > 0.0 && value.is_finite() => {
@@ -68,13 +68,15 @@ impl Session<'_> {
             }
             ("eval_interval", Some(count)) => self.config.eval_interval = count,
             ("log_interval", Some(count)) => self.config.log_interval = count,
-            ("learning_rate" | "eval_interval" | "log_interval", _) => {
+            ("vram_budget", Some(bytes)) => self.set_budget(bytes.get())?,
+            ("learning_rate" | "eval_interval" | "log_interval" | "vram_budget", _) => {
                 self.warn(format!("`{key}` cannot be {value}"));
             }
             _ => self.warn(format!(
-                "`{key}` cannot change during a run; learning_rate, eval_interval and log_interval \
-                 can"
+                "`{key}` cannot change during a run; learning_rate, eval_interval, log_interval and \
+                 vram_budget can"
             )),
         }
+        Ok(())
     }
 }

@@ -1,0 +1,340 @@
+//! Runs on the disk: which there are, how they stand, what they were set to, and what they say.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::config::{Config, KEYS, Layer, resolve};
+use crate::progress::Progress;
+use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
+use crate::train::checkpoint::STATE_FILE;
+use crate::train::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
+};
+
+/// Bytes of either end of a record that a summary is made of: some hundred lines.
+const END: u64 = 64 << 10;
+
+/// How long a supervisor may take to start a trainer again, until it counts as gone.
+const RESTART: Duration = Duration::from_secs(60);
+
+/// A run folder, as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunSummary {
+    /// The folder.
+    pub path: PathBuf,
+    /// The folder's name.
+    pub name: String,
+    /// Whether it trains, and how it ended if it does not.
+    pub state: RunState,
+    /// Updates made.
+    pub iteration: u64,
+    /// Updates that it is to make, where known.
+    pub max_iters: Option<u64>,
+    /// The last step's loss.
+    pub loss: Option<f64>,
+    /// The last validation loss.
+    pub val_loss: Option<f64>,
+    /// The best validation loss.
+    pub best_val_loss: Option<f64>,
+    /// What it computes on.
+    pub device: Option<DeviceLine>,
+    /// When it last said something.
+    pub modified: SystemTime,
+    /// Whether it can be continued.
+    pub has_checkpoint: bool,
+}
+
+/// Whether a run trains, and how it ended if it does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunState {
+    /// A process holds its lock, or a supervisor is about to start one.
+    Running,
+    /// It did all that it was to do.
+    Finished,
+    /// It was stopped before, or its time was over.
+    Stopped,
+    /// It ended with an error.
+    Failed {
+        /// What failed, and where.
+        text: String,
+    },
+    /// Its process ended without a word.
+    Crashed,
+    /// It never said anything.
+    Empty,
+}
+
+/// The runs directly below `folder`, and `folder` itself if it is one, the newest first. Reads the
+/// ends of their records only.
+pub fn runs(folder: &Path) -> Vec<RunSummary> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
+        .chain(entries.map(|entry| entry.path()))
+        .filter(|path| is_run(path))
+        .map(summary)
+        .collect();
+    found.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.name.cmp(&b.name)));
+    found
+}
+
+/// Whether a folder holds a run.
+pub fn is_run(path: &Path) -> bool {
+    [CONFIG_FILE, EVENTS_FILE].iter().any(|name| path.join(name).is_file())
+}
+
+/// Whether a process trains in a run folder, or a supervisor is about to start one.
+pub fn is_training(run: &Path) -> bool {
+    is_locked(run) || summary(run.to_path_buf()).state == RunState::Running
+}
+
+/// All that a run has said.
+///
+/// # Errors
+/// If its record cannot be read.
+pub fn progress(run: &Path) -> io::Result<Progress> {
+    follow(run).map(|(progress, _)| progress)
+}
+
+/// All that a run has said, and what gives the events after that.
+///
+/// # Errors
+/// If its record cannot be read.
+pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
+    let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
+    tail.pass(&mut |event| progress.apply(&event))?;
+    Ok((progress, tail))
+}
+
+/// Gives a command to whatever process trains in a run folder.
+///
+/// # Errors
+/// If it cannot be written there.
+pub fn command(run: &Path, command: &Command) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(run.join(COMMANDS_FILE))?;
+    let mut line = serde_json::to_vec(command)?;
+    line.push(b'\n');
+    // In one piece: whoever follows the file must not read half a command.
+    file.write_all(&line)
+}
+
+/// The resolved configuration that a run keeps, if this version can read it.
+pub fn config(run: &Path) -> Option<Config> {
+    let text = fs::read_to_string(run.join(CONFIG_FILE)).ok()?;
+    let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
+    Some(resolve(vec![layer]).ok()?.config)
+}
+
+/// The settings that differ, as key and both values, in the order of [`KEYS`]. Where the runs lie is
+/// no setting.
+pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)> {
+    let values = |config| toml::Table::try_from(config).unwrap_or_default();
+    let text = |value: Option<&toml::Value>| match value {
+        Some(toml::Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => String::new(),
+    };
+    let (a, b) = (values(a), values(b));
+    let keys = KEYS.iter().map(|key| key.name).filter(|&name| name != "out_dir");
+    keys.filter(|&name| a.get(name) != b.get(name))
+        .map(|name| (name, text(a.get(name)), text(b.get(name))))
+        .collect()
+}
+
+/// Gives the lines of a growing file as they are written: the events of a run, or other JSON.
+#[derive(Debug)]
+pub struct Tail<T = Event> {
+    path: PathBuf,
+    offset: u64,
+    /// The line that ends at `offset`: another one there means another file.
+    before: Vec<u8>,
+    lines: PhantomData<fn() -> T>,
+}
+
+impl Tail {
+    /// Begins with the first event of a run, or with the next one that it writes.
+    pub fn open(run: &Path, from_start: bool) -> Self {
+        Self::of(run.join(EVENTS_FILE), from_start)
+    }
+}
+
+impl<T: DeserializeOwned> Tail<T> {
+    /// Begins with the first line of a file, or with the next one that is written. The file need not
+    /// exist.
+    pub fn of(path: PathBuf, from_start: bool) -> Self {
+        let mut tail = Self { path, offset: 0, before: Vec::new(), lines: PhantomData };
+        if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
+            let whole = whole_lines(&bytes);
+            tail.offset = start + whole.len() as u64;
+            let last = whole.split_inclusive(|&byte| byte == b'\n').next_back();
+            tail.before = last.unwrap_or_default().to_vec();
+        }
+        tail
+    }
+
+    /// What was written since the last call, in whole lines; others are left out. A file that was
+    /// replaced is read from its start; one that cannot be read has nothing.
+    pub fn read(&mut self) -> Vec<T> {
+        let mut found = Vec::new();
+        // The next call reads what this one could not.
+        let _ = self.pass(&mut |value| found.push(value));
+        found
+    }
+
+    fn pass(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
+        let mut file = BufReader::new(File::open(&self.path)?);
+        if !self.continues(&mut file)? {
+            file.rewind()?;
+            (self.offset, self.before) = (0, Vec::new());
+        }
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            file.read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                return Ok(());
+            }
+            self.offset += line.len() as u64;
+            if let Ok(value) = serde_json::from_slice(&line) {
+                each(value);
+            }
+            std::mem::swap(&mut self.before, &mut line);
+        }
+    }
+
+    /// Whether what was read last still stands where it stood; leaves `file` behind it.
+    fn continues(&self, file: &mut (impl Read + Seek)) -> io::Result<bool> {
+        let mut found = vec![0; self.before.len()];
+        file.seek(SeekFrom::Start(self.offset - found.len() as u64))?;
+        match file.read_exact(&mut found) {
+            Ok(()) => Ok(found == self.before),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn summary(path: PathBuf) -> RunSummary {
+    let (progress, last) = ends(&path.join(EVENTS_FILE)).unwrap_or_default();
+    let saved = saved(&path).unwrap_or_default();
+    let modified = [EVENTS_FILE, CONFIG_FILE, "."]
+        .iter()
+        .find_map(|name| fs::metadata(path.join(name)).ok()?.modified().ok())
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    let Progress { iteration, max_iters, loss, val_loss, best_val_loss, device, .. } = progress;
+    // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
+    let best = [best_val_loss, saved.best_val_loss];
+    RunSummary {
+        name: name(&path),
+        state: state(&path, last, modified),
+        iteration: if iteration == 0 { saved.iteration } else { iteration },
+        // A run that goes on may have been given more, which its configuration tells.
+        max_iters: config(&path)
+            .map(|config| config.max_iters.get())
+            .or(Some(max_iters))
+            .filter(|&updates| updates > 0),
+        loss,
+        val_loss: val_loss.or(saved.val_loss),
+        best_val_loss: best.into_iter().flatten().min_by(f64::total_cmp),
+        device,
+        modified,
+        has_checkpoint: has_checkpoint(&path),
+        path,
+    }
+}
+
+/// What the ends of a record tell, and the last event.
+fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
+    let mut head = Vec::new();
+    File::open(record)?.take(END).read_to_end(&mut head)?;
+    let start = events(&head).find(|event| matches!(event, Event::Start { .. }));
+    let (_, tail) = last_bytes(record)?;
+    let (mut progress, mut last) = (Progress::default(), None);
+    for event in start.into_iter().chain(events(&tail)) {
+        progress.apply(&event);
+        last = Some(event);
+    }
+    Ok((progress, last))
+}
+
+fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
+    if is_locked(run) {
+        return RunState::Running;
+    }
+    let lately = || modified.elapsed().is_ok_and(|age| age < RESTART);
+    match last {
+        None => RunState::Empty,
+        Some(Event::Done { reason: StopReason::Finished | StopReason::EvalOnly, .. }) => {
+            RunState::Finished
+        }
+        Some(Event::Done { .. }) => RunState::Stopped,
+        Some(Event::Error { text, .. }) => RunState::Failed { text },
+        Some(Event::Replan { reason, .. }) if reason != ReplanReason::Budget && lately() => {
+            RunState::Running
+        }
+        Some(_) => RunState::Crashed,
+    }
+}
+
+fn is_locked(run: &Path) -> bool {
+    let Ok(lock) = File::open(run.join(LOCK_FILE)) else { return false };
+    // Shared: two that look at a run at once must not take each other for a trainer.
+    let taken = lock.try_lock_shared();
+    let _ = lock.unlock();
+    matches!(taken, Err(TryLockError::WouldBlock))
+}
+
+/// What is needed of a checkpoint's state.
+#[derive(Default, Deserialize)]
+struct Saved {
+    iteration: u64,
+    val_loss: Option<f64>,
+    best_val_loss: Option<f64>,
+}
+
+/// The state of the newest checkpoint.
+fn saved(run: &Path) -> Option<Saved> {
+    let entries = fs::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
+    let numbered = |entry: fs::DirEntry| {
+        Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()))
+    };
+    let (_, newest) = entries.filter_map(numbered).max()?;
+    serde_json::from_slice(&fs::read(newest.join(STATE_FILE)).ok()?).ok()
+}
+
+/// The folder's name; that of `.` is known only with what is above it.
+fn name(path: &Path) -> String {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let name = path.file_name().or(whole.file_name()).unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// The last [`END`] bytes of a file, and where they begin.
+fn last_bytes(path: &Path) -> io::Result<(u64, Vec<u8>)> {
+    let mut file = File::open(path)?;
+    let start = file.metadata()?.len().saturating_sub(END);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(END).read_to_end(&mut bytes)?;
+    Ok((start, bytes))
+}
+
+/// Without a last line that is still being written.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    &bytes[..end]
+}
+
+/// What is no event, such as the rest of a line that was cut, is left out.
+fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
+    let lines = whole_lines(bytes).split(|&byte| byte == b'\n');
+    lines.filter_map(|line| serde_json::from_slice(line).ok())
+}
+
+#[cfg(test)]
+mod tests;

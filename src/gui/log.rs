@@ -1,0 +1,159 @@
+//! What a run had to say, and what to do where it failed.
+
+use std::fmt::Write as _;
+
+use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
+
+use super::{Intent, theme};
+use crate::progress::{Level, LogLine, Progress, State};
+use crate::protocol::Cause;
+
+/// Lines that are drawn at first, and how many more at a time: each costs a little of every frame.
+const PAGE: usize = 100;
+
+/// What the panel keeps between frames.
+#[derive(Debug, Default)]
+pub(super) struct LogState {
+    /// Whether lines about what is as it should be are left out.
+    pub(super) only_problems: bool,
+    /// Pages of earlier lines that were asked for.
+    earlier: usize,
+}
+
+/// Draws the panel.
+pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, state: &mut LogState) -> Option<Intent> {
+    let mut intent = None;
+    if let State::Failed { text, hint, cause } = &progress.state {
+        failure(ui, text, hint, *cause);
+        intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
+        ui.separator();
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.checkbox(&mut state.only_problems, "only warnings and errors");
+        if !matches!(progress.state, State::Failed { .. }) {
+            intent = buttons(ui, progress);
+        }
+    });
+    ui.separator();
+    let wanted = |line: &&LogLine| !state.only_problems || line.level != Level::Info;
+    let lines: Vec<&LogLine> = progress.log.iter().filter(wanted).collect();
+    if lines.is_empty() {
+        ui.weak(match state.only_problems {
+            true => "No warnings and no errors.",
+            false => "Nothing to tell yet. Warnings, checkpoints and errors of a run stand here.",
+        });
+        return intent;
+    }
+    let first = lines.len().saturating_sub(PAGE * (state.earlier + 1));
+    let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
+    area.auto_shrink([false, true]).show(ui, |ui| {
+        if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
+            state.earlier += 1;
+        }
+        for line in &lines[first..] {
+            log_line(ui, line);
+        }
+    });
+    intent
+}
+
+/// Why the run ended, and what to do next.
+fn failure(ui: &mut egui::Ui, text: &str, hint: &str, cause: Option<Cause>) {
+    let color = theme::error(ui);
+    ui.label(RichText::new(plain(cause)).strong().color(color));
+    ui.colored_label(color, text);
+    if !hint.is_empty() {
+        ui.label(format!("What to do: {hint}"));
+    }
+}
+
+fn plain(cause: Option<Cause>) -> &'static str {
+    match cause {
+        None => "The run failed.",
+        Some(Cause::OutOfMemory) => "The run failed: the graphics card has too little memory free.",
+        Some(Cause::DeviceLost) => "The run failed: the graphics card stopped answering.",
+    }
+}
+
+fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
+    let copy = ui.button("Copy details");
+    let copy =
+        copy.on_hover_text("The log, the device, the plan and the settings, to ask for help");
+    let open = ui.add_enabled(progress.run.is_some(), egui::Button::new("Open folder"));
+    let open = open.on_hover_text("Show the files of this run");
+    if copy.clicked() {
+        return Some(Intent::Copy(details(progress)));
+    }
+    if open.on_disabled_hover_text("There is no run yet.").clicked() {
+        return progress.run.clone().map(Intent::OpenFolder);
+    }
+    None
+}
+
+/// Level and iteration in columns of their own, so that texts of several lines stay aligned.
+fn log_line(ui: &mut egui::Ui, line: &LogLine) {
+    let (word, color) = match line.level {
+        Level::Info => ("info", ui.visuals().weak_text_color()),
+        Level::Warning => ("warning", theme::warning(ui)),
+        Level::Error => ("error", theme::error(ui)),
+    };
+    ui.horizontal_top(|ui| {
+        let height = ui.text_style_height(&egui::TextStyle::Body);
+        ui.allocate_ui_with_layout(vec2(52.0, height), Layout::left_to_right(Align::Min), |ui| {
+            ui.set_min_width(52.0);
+            ui.colored_label(color, word);
+        });
+        ui.allocate_ui_with_layout(vec2(44.0, height), Layout::right_to_left(Align::Min), |ui| {
+            ui.set_min_width(44.0);
+            let iter = line.iter.map(|iter| iter.to_string()).unwrap_or_default();
+            ui.add(Label::new(RichText::new(iter).weak()).truncate());
+        });
+        ui.vertical(|ui| {
+            ui.label(&line.text);
+            if let Some(hint) = &line.hint {
+                ui.weak(hint);
+            }
+        });
+    });
+}
+
+/// All that somebody who helps needs to know.
+fn details(progress: &Progress) -> String {
+    let mut text = format!("wgpt {}\n", env!("CARGO_PKG_VERSION"));
+    // Writing into a text cannot fail.
+    if let Some(run) = &progress.run {
+        let _ = writeln!(text, "run: {}", run.display());
+    }
+    if let Some(device) = &progress.device {
+        let (name, id, kind) = (&device.name, &device.id, &device.kind);
+        let _ = writeln!(text, "device: {name} ({id}, {}, {kind})", device.backend);
+    }
+    if progress.max_iters > 0 {
+        let _ = writeln!(text, "iteration: {} of {}", progress.iteration, progress.max_iters);
+    }
+    if let State::Failed { text: what, hint, cause } = &progress.state {
+        let _ = writeln!(text, "\n{}\n{what}\nhint: {hint}", plain(*cause));
+    }
+    if let Some(forecast) = &progress.forecast {
+        let _ = writeln!(text, "\nplan\n{forecast}");
+    }
+    if !progress.log.is_empty() {
+        text.push_str("\nlog\n");
+    }
+    for line in &progress.log {
+        let word = match line.level {
+            Level::Info => "info",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        };
+        let iter = line.iter.map(|iter| format!(" at {iter}")).unwrap_or_default();
+        let _ = writeln!(text, "{word}{iter}: {}", line.text);
+        if let Some(hint) = &line.hint {
+            let _ = writeln!(text, "  hint: {hint}");
+        }
+    }
+    if let Some(config) = &progress.config {
+        let _ = write!(text, "\nconfig\n{}", config.to_toml());
+    }
+    text
+}

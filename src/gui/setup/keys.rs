@@ -1,0 +1,199 @@
+//! Every setting, by group, with the editor that its kind asks for.
+
+use eframe::egui::{self, Key as Press, Modifiers, RichText};
+
+use super::{cell, quoted, wrapped};
+use crate::config::{KEYS, Key, Kind};
+use crate::gui::form::Form;
+use crate::gui::theme;
+
+/// Groups that are open from the start.
+const OPEN: &[&str] = &["model", "batch and memory"];
+
+/// Share of a row that the name takes, and the most of it in points.
+const NAME_SHARE: f32 = 0.45;
+const NAME_WIDTH: f32 = 190.0;
+
+/// Room for the button at the end of a row, kept free where there is none: fields stay as wide.
+const RESET_WIDTH: f32 = 40.0;
+
+/// Draws all settings whose name or help contains `filter`.
+pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
+    let edit = egui::TextEdit::singleline(filter).hint_text("Find a setting");
+    let response = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Find a setting");
+    response.on_hover_text("Part of a name or of what it does");
+    let wanted = filter.trim().to_lowercase();
+    let mut found = false;
+    for group in KEYS.chunk_by(|a, b| a.group == b.group) {
+        let keys: Vec<&Key> = group.iter().filter(|key| matches(key, &wanted)).collect();
+        let Some(first) = keys.first() else { continue };
+        found = true;
+        if wanted.is_empty() {
+            let header = egui::CollapsingHeader::new(heading(ui, form, first.group, &keys));
+            let header = header.id_salt(first.group).default_open(OPEN.contains(&first.group));
+            header.show_unindented(ui, |ui| rows(ui, form, &keys));
+        } else {
+            ui.weak(first.group);
+            rows(ui, form, &keys);
+        }
+    }
+    if !found {
+        ui.weak("No setting is called that or does that.");
+    }
+}
+
+fn matches(key: &Key, wanted: &str) -> bool {
+    key.name.contains(&wanted.replace(' ', "_")) || key.help.to_lowercase().contains(wanted)
+}
+
+/// The group's name, and what a closed group would hide.
+fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
+    if keys.iter().any(|key| form.error(key.name).is_some()) {
+        return RichText::new(format!("{group}: not right yet")).color(theme::error(ui));
+    }
+    match keys.iter().filter(|key| form.is_changed(key.name)).count() {
+        0 => RichText::new(group),
+        changed => RichText::new(format!("{group}, {changed} changed")),
+    }
+}
+
+fn rows(ui: &mut egui::Ui, form: &mut Form, keys: &[&Key]) {
+    for key in keys {
+        setting(ui, form, key);
+    }
+}
+
+fn setting(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
+    let name_width = (ui.available_width() * NAME_SHARE).min(NAME_WIDTH);
+    ui.horizontal(|ui| {
+        let is_changed = form.is_changed(key.name);
+        let name = RichText::new(key.name);
+        let name = if is_changed { name.strong() } else { name };
+        let name = egui::Label::new(name).show_tooltip_when_elided(false);
+        let name = cell(ui, name_width, name).on_hover_text(explained(form, key));
+        let room = ui.available_width() - RESET_WIDTH - ui.spacing().item_spacing.x;
+        editor(ui, form, key, room.max(40.0)).labelled_by(name.id);
+        if is_changed {
+            let back = format!("Back to {}", quoted(form.preset_text(key.name)));
+            let button = ui.small_button("reset").on_hover_text(back);
+            if button.accessible_name(format!("reset {}", key.name)).clicked() {
+                form.reset(key.name);
+            }
+        }
+    });
+    if let Some(error) = form.error(key.name) {
+        wrapped(ui, RichText::new(error).small().color(theme::error(ui)));
+    }
+}
+
+fn explained(form: &Form, key: &Key) -> String {
+    let Key { name, help, default, .. } = key;
+    let preset = form.preset_text(name);
+    let mut text = format!("{name}: {help}\nDefault: {}", quoted(default));
+    // 6e-4 and 0.0006 are written differently, and are the same.
+    let same =
+        matches!((key.kind.parse(preset), key.kind.parse(default)), (Ok(a), Ok(b)) if a == b);
+    if !same {
+        text += &format!("\nIn this preset: {}", quoted(preset));
+    }
+    text
+}
+
+fn editor(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
+    match key.kind {
+        Kind::Bool => {
+            let mut is_on = form.text(key.name).trim().eq_ignore_ascii_case("true");
+            let response = ui.checkbox(&mut is_on, "");
+            if response.changed() {
+                form.set(key.name, is_on.to_string());
+            }
+            response
+        }
+        Kind::Choice(words) => {
+            let mut word = form.text(key.name);
+            let combo = egui::ComboBox::from_id_salt(key.name).selected_text(word.as_str());
+            let shown = combo.width(width).truncate().show_ui(ui, |ui| {
+                for offered in words {
+                    ui.selectable_value(&mut word, offered.to_string(), *offered);
+                }
+            });
+            if word != form.text(key.name) {
+                form.set(key.name, word);
+            }
+            shown.response
+        }
+        _ => text(ui, form, key, width),
+    }
+}
+
+fn text(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
+    let id = egui::Id::unique(("setting", key.name));
+    let mut text = form.text(key.name);
+    if let Kind::Count { min, max } = key.kind
+        && ui.memory(|memory| memory.has_focus(id))
+        && let Some(next) = stepped(&text, arrows(ui), min, max)
+    {
+        text = next;
+        form.set(key.name, text.as_str());
+    }
+    let edit = match key.default.contains('\n') {
+        true => egui::TextEdit::multiline(&mut text).desired_rows(2),
+        false => egui::TextEdit::singleline(&mut text),
+    };
+    let color = form.error(key.name).map(|_| theme::error(ui));
+    let edit = edit.id(id).desired_width(width).hint_text(when_empty(key)).text_color_opt(color);
+    let response = ui.add(edit);
+    if response.changed() {
+        form.set(key.name, text);
+    }
+    response
+}
+
+/// How often a key up, less how often a key down.
+fn arrows(ui: &egui::Ui) -> i64 {
+    let pressed =
+        |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;
+    pressed(Press::ArrowUp) - pressed(Press::ArrowDown)
+}
+
+/// The count that lies `steps` away, unless nothing was pressed or there is no count.
+fn stepped(text: &str, steps: i64, min: u64, max: u64) -> Option<String> {
+    let count: u64 = text.trim().parse().ok().filter(|_| steps != 0)?;
+    Some(count.saturating_add_signed(steps).clamp(min, max).to_string())
+}
+
+/// What an empty field means.
+fn when_empty(key: &Key) -> &'static str {
+    match key.name {
+        "data" => "choose it above",
+        "out_dir" => "a fresh one",
+        "max_time" => "no limit",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrow_keys_count_within_the_range() {
+        let step = |text, steps| stepped(text, steps, 1, 12);
+        assert_eq!(step("7", 1).as_deref(), Some("8"));
+        assert_eq!(step("7", -9).as_deref(), Some("1"));
+        assert_eq!(step("12", 1).as_deref(), Some("12"));
+        assert_eq!((step("7", 0), step("3 * 4", 1), step("", 1)), (None, None, None));
+    }
+
+    #[test]
+    fn settings_are_found_by_name_and_by_what_they_do() {
+        let found = |wanted: &str| {
+            KEYS.iter().filter(|key| matches(key, wanted)).map(|key| key.name).collect::<Vec<_>>()
+        };
+        assert_eq!(found("micro batch"), ["micro_batch"]);
+        assert_eq!(found("context length"), ["block_size"]);
+        assert_eq!(found("zzz"), Vec::<&str>::new());
+        assert_eq!(found("").len(), KEYS.len());
+        assert!(OPEN.iter().all(|group| KEYS.iter().any(|key| key.group == *group)));
+    }
+}

@@ -1,0 +1,80 @@
+//! Colours that mean something, in both themes.
+
+use eframe::egui::{self, Color32};
+
+use crate::plan::Class;
+
+/// One of two colours, for dark and for light backgrounds.
+fn pick(ui: &egui::Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
+    let [r, g, b] = if ui.visuals().dark_mode { dark } else { light };
+    Color32::from_rgb(r, g, b)
+}
+
+/// What memory is for. Told apart by lightness too, for those who see fewer hues.
+pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
+    match class {
+        Class::Weights => pick(ui, [70, 130, 220], [40, 95, 190]),
+        Class::Gradients => pick(ui, [120, 180, 245], [110, 165, 235]),
+        Class::Optimizer => pick(ui, [45, 80, 150], [20, 55, 125]),
+        Class::Activations => pick(ui, [235, 160, 70], [225, 140, 40]),
+        Class::Logits => pick(ui, [220, 100, 90], [200, 75, 65]),
+        Class::Workspace => pick(ui, [240, 205, 120], [235, 190, 90]),
+        Class::Slack => pick(ui, [120, 120, 125], [165, 165, 170]),
+    }
+}
+
+/// Curves: training, validation, then other runs.
+pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
+    const DARK: [[u8; 3]; 6] = [
+        [90, 155, 240],
+        [240, 160, 70],
+        [110, 200, 140],
+        [205, 130, 220],
+        [225, 205, 90],
+        [235, 110, 120],
+    ];
+    const LIGHT: [[u8; 3]; 6] = [
+        [35, 95, 190],
+        [205, 110, 10],
+        [30, 130, 75],
+        [140, 60, 160],
+        [140, 115, 0],
+        [185, 45, 60],
+    ];
+    pick(ui, DARK[index % DARK.len()], LIGHT[index % LIGHT.len()])
+}
+
+/// As it should be.
+pub(super) fn good(ui: &egui::Ui) -> Color32 {
+    pick(ui, [100, 200, 130], [20, 125, 60])
+}
+
+/// Deserves a look.
+pub(super) fn warning(ui: &egui::Ui) -> Color32 {
+    pick(ui, [235, 185, 80], [155, 95, 0])
+}
+
+/// Failed.
+pub(super) fn error(ui: &egui::Ui) -> Color32 {
+    pick(ui, [240, 120, 110], [180, 35, 30])
+}
+
+/// The look of the whole window: denser than egui's own.
+pub(super) fn apply(ctx: &egui::Context) {
+    ctx.all_styles_mut(|style| {
+        style.spacing.item_spacing = egui::vec2(6.0, 4.0);
+        style.spacing.button_padding = egui::vec2(6.0, 2.0);
+        style.spacing.indent = 12.0;
+        // egui's own 9 points are hard to read where whole sentences are small.
+        if let Some(small) = style.text_styles.get_mut(&egui::TextStyle::Small) {
+            small.size = 10.5;
+        }
+    });
+    // egui's weak text is too faint to be read on a light ground.
+    ctx.style_mut_of(egui::Theme::Light, |style| {
+        style.visuals.weak_text_color = Some(Color32::from_gray(95));
+    });
+    ctx.style_mut_of(egui::Theme::Dark, |style| {
+        style.visuals.weak_text_color = Some(Color32::from_gray(155));
+    });
+}

@@ -1,0 +1,400 @@
+//! Curves that are quick to draw, however long they are.
+
+/// The smallest block of the pyramid has `1 << SMALLEST` points: fewer are as quickly looked at one
+/// by one, and the pyramid takes a quarter of the points' memory.
+const SMALLEST: u32 = 3;
+
+/// A growing curve: points (x, y) with x strictly ascending, all finite.
+///
+/// Over the points lies a pyramid of blocks, each twice as long as those below it, which know where
+/// their least and greatest y are. Only whole blocks are kept, so appending and truncating touch
+/// nothing that lies before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    points: Vec<[f64; 2]>,
+    /// At `[level][n]` the points from `n << (SMALLEST + level)` on.
+    levels: Vec<Vec<Extremes>>,
+}
+
+/// Where y is least and greatest in a block: indices of points, the first of equal ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Extremes {
+    least: usize,
+    greatest: usize,
+}
+
+impl Series {
+    /// Adds a point, in constant time over many; where y is not finite it is left out. A point at
+    /// or before the last one takes the place of all from there on: what is repeated counts anew.
+    pub fn append(&mut self, x: f64, y: f64) {
+        if x.is_finite() && self.last().is_some_and(|last| x <= last[0]) {
+            self.truncate_from(x);
+        }
+        if !(x.is_finite() && y.is_finite()) {
+            return;
+        }
+        self.points.push([x, y]);
+        let len = self.points.len();
+        for log in SMALLEST..=len.trailing_zeros() {
+            let level = (log - SMALLEST) as usize;
+            let first = len - (1 << log);
+            let block = match level.checked_sub(1).map(|below| &self.levels[below]) {
+                Some(below) => {
+                    let half = first >> (log - 1);
+                    self.join(below[half], below[half + 1])
+                }
+                None => (first + 1..len)
+                    .fold(Extremes::of(first), |known, at| self.join(known, Extremes::of(at))),
+            };
+            self.levels.resize_with(self.levels.len().max(level + 1), Vec::new);
+            self.levels[level].push(block);
+        }
+    }
+
+    /// Removes every point at or after `x`.
+    pub fn truncate_from(&mut self, x: f64) {
+        let len = self.points.partition_point(|point| point[0] < x);
+        self.points.truncate(len);
+        for (log, blocks) in (SMALLEST..).zip(&mut self.levels) {
+            blocks.truncate(len >> log);
+        }
+        self.levels.retain(|blocks| !blocks.is_empty());
+    }
+
+    /// The number of points.
+    pub fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Whether there is no point.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// The last point.
+    pub fn last(&self) -> Option<[f64; 2]> {
+        self.points.last().copied()
+    }
+
+    /// All points, in the order of x.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = [f64; 2]> + ExactSizeIterator {
+        self.points.iter().copied()
+    }
+
+    /// The least x and y, and the greatest x and y. Takes time in the logarithm of the length.
+    pub fn bounds(&self) -> Option<[[f64; 2]; 2]> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        let found = self.extremes(0, self.len(), f64::INFINITY).0;
+        Some([[first[0], self.y(found.least)], [last[0], self.y(found.greatest)]])
+    }
+
+    /// The point whose x is nearest; of two equally near ones the first.
+    pub fn nearest(&self, x: f64) -> Option<[f64; 2]> {
+        let after = self.points.partition_point(|point| point[0] < x);
+        let around = &self.points[after.saturating_sub(1)..self.len().min(after + 1)];
+        let distance = |point: &[f64; 2]| (point[0] - x).abs();
+        around.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+
+    /// The curve from x = `from` to `to`, for a drawing `columns` pixels wide, in the order of x:
+    /// every point where there are at most `4 * columns`, else at most `4 * columns + 6`, the least
+    /// and the greatest of strips of half a pixel to a pixel. One neighbour outside is added on
+    /// either side, for the line to leave the drawing.
+    ///
+    /// The time is that of `columns` searches, each in the logarithm of a strip's points.
+    pub fn window(&self, from: f64, to: f64, columns: usize) -> Vec<[f64; 2]> {
+        if from.is_nan() || to.is_nan() || from > to {
+            return Vec::new();
+        }
+        let begin = self.points.partition_point(|point| point[0] < from);
+        let end = self.points.partition_point(|point| point[0] <= to);
+        let around = begin.saturating_sub(1)..self.len().min(end + 1);
+        let columns = columns.max(1);
+        if end - begin <= columns.saturating_mul(4) {
+            return self.points[around].to_vec();
+        }
+        // A power of two, and counted from 0: strips stay where they are while the window moves or
+        // grows, or peaks would flicker.
+        let inside = self.points[end - 1][0] - self.points[begin][0];
+        let strip = 2f64.powi((inside / (2.0 * columns as f64)).log2().ceil() as i32);
+        let mut shown = Vec::with_capacity(4 * columns + 6);
+        shown.extend([around.start, begin]);
+        let mut at = begin;
+        while at < end {
+            let right = ((self.points[at][0] / strip).floor() + 1.0) * strip;
+            let (found, next) = self.extremes(at, end, right);
+            shown.push(found.least.min(found.greatest));
+            shown.push(found.least.max(found.greatest));
+            at = next;
+        }
+        shown.extend([end - 1, around.end - 1]);
+        shown.dedup();
+        shown.into_iter().map(|index| self.points[index]).collect()
+    }
+
+    /// Least and greatest of the points from `at` on, that one in any case, which are before `end`
+    /// and left of `right`; and where the next one is.
+    fn extremes(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
+        let (mut found, mut next) = (Extremes::of(at), at);
+        loop {
+            let (block, size) = self.block(next, end, right);
+            found = self.join(found, block);
+            next += size;
+            if next >= end || self.points[next][0] >= right {
+                return (found, next);
+            }
+        }
+    }
+
+    /// The largest block from `at` on that is before `end` and left of `right`, and its number of
+    /// points; the point itself where none is.
+    fn block(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
+        let largest = at.trailing_zeros().min((end - at).ilog2());
+        let fits = |log: &u32| self.points[at + (1 << log) - 1][0] < right;
+        match (SMALLEST..=largest).rev().find(fits) {
+            Some(log) => (self.levels[(log - SMALLEST) as usize][at >> log], 1 << log),
+            None => (Extremes::of(at), 1),
+        }
+    }
+
+    /// Of two neighbours, the left one first.
+    fn join(&self, left: Extremes, right: Extremes) -> Extremes {
+        let less = self.y(right.least) < self.y(left.least);
+        let more = self.y(right.greatest) > self.y(left.greatest);
+        Extremes {
+            least: if less { right.least } else { left.least },
+            greatest: if more { right.greatest } else { left.greatest },
+        }
+    }
+
+    fn y(&self, index: usize) -> f64 {
+        self.points[index][1]
+    }
+}
+
+/// The points as by [`append`](Series::append).
+impl FromIterator<[f64; 2]> for Series {
+    fn from_iter<T: IntoIterator<Item = [f64; 2]>>(points: T) -> Self {
+        let mut series = Self::default();
+        points.into_iter().for_each(|[x, y]| series.append(x, y));
+        series
+    }
+}
+
+impl Extremes {
+    fn of(index: usize) -> Self {
+        Self { least: index, greatest: index }
+    }
+}
+
+/// An exponential moving average as TensorBoard's, which does not lean towards 0 in the beginning:
+/// the mean of all values so far, where one that is n values old counts `weight`^n.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Smoother {
+    weight: f64,
+    /// Of the values, each times its weight.
+    sum: f64,
+    /// Of the weights.
+    total: f64,
+}
+
+impl Smoother {
+    /// From no smoothing at 0 to the mean of all values at 1.
+    pub fn new(weight: f64) -> Self {
+        Self { weight: weight.clamp(0.0, 1.0), sum: 0.0, total: 0.0 }
+    }
+
+    /// Takes in the next value and gives the average. What is not finite comes back as it is, and
+    /// does not count.
+    pub fn next(&mut self, y: f64) -> f64 {
+        if !y.is_finite() {
+            return y;
+        }
+        self.sum = self.sum * self.weight + y;
+        self.total = self.total * self.weight + 1.0;
+        self.sum / self.total
+    }
+}
+
+/// The moving average of a series, kept beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Smoothed {
+    smoother: Smoother,
+    series: Series,
+    /// The last point of the other that was taken in.
+    seen: Option<[f64; 2]>,
+}
+
+impl Smoothed {
+    /// With [`Smoother::new`]'s weight.
+    pub fn new(weight: f64) -> Self {
+        Self { smoother: Smoother::new(weight), series: Series::default(), seen: None }
+    }
+
+    /// The average of `raw`, in the time that its new points take: all of it only where it was
+    /// truncated.
+    pub fn follow(&mut self, raw: &Series) -> &Series {
+        let known = self.series.len().checked_sub(1).and_then(|last| raw.points.get(last));
+        if known.copied() != self.seen {
+            *self = Self::new(self.smoother.weight);
+        }
+        for [x, y] in raw.iter().skip(self.series.len()) {
+            self.series.append(x, self.smoother.next(y));
+        }
+        self.seen = raw.last();
+        &self.series
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knuth's linear congruential generator, for values in [0, 1).
+    struct Lcg(u64);
+
+    impl Lcg {
+        fn next(&mut self) -> f64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    fn noise(len: usize) -> Series {
+        let mut random = Lcg(len as u64);
+        (0..len).map(|x| [x as f64, random.next()]).collect()
+    }
+
+    /// Points at uneven distances, with flat stretches.
+    fn uneven(len: usize, random: &mut Lcg) -> Series {
+        let mut x = -100.0;
+        let point = |_| {
+            x += if random.next() < 0.02 { 1000.0 * random.next() } else { 0.1 + random.next() };
+            [x, (8.0 * random.next()).floor()]
+        };
+        (0..len).map(point).collect()
+    }
+
+    /// What must hold of a window, by looking at every point.
+    fn check(series: &Series, from: f64, to: f64, columns: usize) {
+        let shown = series.window(from, to, columns);
+        let is_inside = |point: &[f64; 2]| point[0] >= from && point[0] <= to;
+        let inside: Vec<_> = series.iter().filter(is_inside).collect();
+        let before = series.iter().rfind(|point| point[0] < from);
+        let after = series.iter().find(|point| point[0] > to);
+        let outside = || before.iter().chain(&after);
+        assert!(outside().all(|point| shown.contains(point)), "the neighbours outside");
+        assert!(shown.windows(2).all(|pair| pair[0][0] < pair[1][0]), "in order, none twice");
+        let within: Vec<_> = shown.iter().copied().filter(is_inside).collect();
+        assert_eq!(shown.len(), within.len() + outside().count());
+        if inside.len() <= 4 * columns {
+            return assert_eq!(within, inside);
+        }
+        assert!(shown.len() <= 4 * columns + 6, "{} for {columns}", shown.len());
+        assert_eq!((within.first(), within.last()), (inside.first(), inside.last()));
+        assert!(within.iter().all(|point| inside.contains(point)), "no point is made up");
+        // No peak is further from a shown one than a pixel.
+        let pixel = (to.min(inside[inside.len() - 1][0]) - from.max(inside[0][0])) / columns as f64;
+        for [x, y] in &inside {
+            let near = || within.iter().filter(|other| (other[0] - x).abs() <= pixel);
+            assert!(near().any(|low| low[1] <= *y) && near().any(|high| high[1] >= *y), "at {x}");
+        }
+    }
+
+    #[test]
+    fn few_points_are_given_exactly_with_a_neighbour_on_either_side() {
+        let series = noise(1000);
+        assert!(series.window(100.0, 200.5, 26).into_iter().eq(series.iter().skip(99).take(103)));
+        for (from, to, len) in [(-5.0, 2e3, 1000), (3.2, 3.8, 2), (5.0, 4.0, 0), (f64::NAN, 4., 0)]
+        {
+            assert_eq!(series.window(from, to, 250).len(), len, "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn one_spike_among_600_000_points_is_seen_in_every_window() {
+        let spike = [345_677.0, 50.0];
+        let y = |x: f64| if x == spike[0] { spike[1] } else { x.sin() };
+        let series: Series = (0..600_000).map(|x| [f64::from(x), y(f64::from(x))]).collect();
+        let windows = [(0.0, 6e5), (-1e9, 1e9), (345_000.0, 346_000.5), (1e5, 345_677.0)];
+        for ((from, to), columns) in windows.into_iter().zip([1, 7, 800, 3840]) {
+            let shown = series.window(from, to, columns);
+            assert!(shown.len() <= 4 * columns + 6 && shown.contains(&spike), "{from} to {to}");
+        }
+        assert!(series.window(0.0, 6e5, 2000).len() >= 4000, "no coarser than the pixels");
+    }
+
+    #[test]
+    fn windows_agree_with_looking_at_every_point() {
+        let mut random = Lcg(7);
+        for len in [0, 1, 7, 8, 9, 64, 700, 1023] {
+            let series = uneven(len, &mut random);
+            for _ in 0..20 {
+                let (from, width) = (12_000.0 * random.next() - 500.0, 9000.0 * random.next());
+                check(&series, from, from + width, 1 + (40.0 * random.next()) as usize);
+            }
+            check(&series, f64::NEG_INFINITY, f64::INFINITY, 20);
+            let corners = |[low, high]: [[f64; 2]; 2], [point, _]: [[f64; 2]; 2]| {
+                [[low[0], low[1].min(point[1])], [point[0], high[1].max(point[1])]]
+            };
+            assert_eq!(series.bounds(), series.iter().map(|point| [point; 2]).reduce(corners));
+        }
+    }
+
+    #[test]
+    fn a_truncated_series_is_one_that_never_went_further() {
+        for len in [0, 1, 7, 8, 9, 16, 100, 511, 512] {
+            let mut series = noise(600);
+            let short: Series = series.iter().take(len).collect();
+            series.truncate_from(len as f64);
+            assert_eq!(series, short, "{len}");
+        }
+        let mut series = noise(100);
+        series.append(40.0, 6.0);
+        series.append(40.0, 7.0);
+        assert_eq!((series.len(), series.last()), (41, Some([40.0, 7.0])));
+        series.append(10.0, f64::NAN);
+        assert_eq!(series.len(), 10, "what is repeated is gone, even where it has no value now");
+    }
+
+    #[test]
+    fn only_numbers_count_and_the_nearest_is_found() {
+        let points = [[0.0, 1.0], [1.0, f64::NAN], [f64::NAN, 1.0], [2.0, f64::INFINITY]];
+        let mut series: Series = points.into_iter().collect();
+        assert_eq!((series.len(), series.nearest(9.0)), (1, Some([0.0, 1.0])));
+        series.append(f64::NEG_INFINITY, 1.0);
+        series.append(10.0, 3.0);
+        for (x, nearest) in [(-7.0, 0.0), (5.0, 0.0), (5.1, 10.0), (10.0, 10.0), (1e9, 10.0)] {
+            assert_eq!(series.nearest(x).map(|point| point[0]), Some(nearest), "{x}");
+        }
+        assert_eq!(series.bounds(), Some([[0.0, 1.0], [10.0, 3.0]]));
+        assert_eq!((Series::default().nearest(1.0), Series::default().bounds()), (None, None));
+    }
+
+    #[test]
+    fn averages_are_tensorboards() {
+        // last = last * w + (1 - w) * y; shown = last / (1 - w^n)
+        let (mut last, mut smoother) = (0.0, Smoother::new(0.9));
+        for (n, [_, y]) in (1..).zip(noise(200).iter()) {
+            last = last * 0.9 + 0.1 * y;
+            let wanted = last / (1.0 - 0.9f64.powi(n));
+            assert!((smoother.next(y) - wanted).abs() < 1e-12);
+        }
+        assert!(smoother.next(f64::NAN).is_nan() && smoother.next(0.5).is_finite());
+        let mut mean = Smoother::new(1.0);
+        assert_eq!([mean.next(1.0), mean.next(2.0), mean.next(6.0)], [1.0, 1.5, 3.0]);
+    }
+
+    #[test]
+    fn an_average_follows_what_is_added_and_what_is_repeated() {
+        let (mut smoothed, mut raw) = (Smoothed::new(0.6), noise(100));
+        assert_eq!(smoothed.follow(&raw).len(), 100);
+        raw.append(100.0, 1.0);
+        smoothed.follow(&raw);
+        raw.append(50.0, 0.25);
+        (51..300).for_each(|x| raw.append(f64::from(x), 0.5));
+        assert_eq!(smoothed.follow(&raw), Smoothed::new(0.6).follow(&raw));
+        raw.truncate_from(0.0);
+        assert!(smoothed.follow(&raw).is_empty());
+    }
+}

@@ -1,0 +1,213 @@
+//! The window, drawn and driven without a display: what it shows of recorded runs, and what keys do.
+//!
+//! Pictures lie in `tests/snapshots`; `UPDATE_SNAPSHOTS=true cargo test --release --test gui` draws
+//! them anew. Every test fails on a widget without a name.
+
+#![cfg(feature = "gui")]
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Instant;
+
+use eframe::egui::{self, Key, Modifiers, Theme};
+use egui_kittest::kittest::Queryable;
+use egui_kittest::{Harness, SnapshotResults};
+use wgpt::gui::{App, Options};
+use wgpt::protocol::{Event, Step};
+
+/// A demo run, recorded on Vulkan in software.
+const RECORDED: &str = include_str!("gui/demo.jsonl");
+
+fn recorded() -> Vec<Event> {
+    RECORDED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+}
+
+fn window(theme: Theme, options: Options) -> Harness<'static, App> {
+    let builder = Harness::builder().with_size([1360.0, 860.0]).with_theme(theme).wgpu();
+    builder.build_eframe(|creation| App::new(creation, options))
+}
+
+fn still() -> Options {
+    Options { still: true, ..Options::default() }
+}
+
+/// Draws one state in both themes.
+fn snapshot(name: &str, prepare: impl Fn(&mut App)) {
+    let mut results = SnapshotResults::new();
+    for (theme, suffix) in [(Theme::Dark, "dark"), (Theme::Light, "light")] {
+        let mut harness = window(theme, still());
+        prepare(harness.state_mut());
+        harness.run_steps(8);
+        harness.snapshot(format!("{name}_{suffix}"));
+        results.extend(harness.take_snapshot_results());
+    }
+}
+
+#[test]
+fn nothing_yet() {
+    snapshot("empty", |_| {});
+}
+
+#[test]
+fn a_run_goes_on() {
+    let events = recorded();
+    let half = events.len() / 2;
+    snapshot("running", |app| app.apply(&events[..half]));
+}
+
+#[test]
+fn a_run_has_finished() {
+    let events = recorded();
+    snapshot("finished", |app| app.apply(&events));
+}
+
+#[test]
+fn a_run_has_crashed() {
+    let events = recorded();
+    let half = events.len() / 2;
+    let lost = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the device stopped: it was lost","from":null,"to":null}"#;
+    let error = r#"{"v":1,"event":"error","text":"the device stopped: it was lost; 3 times without getting any further","hint":"the driver reset it, or it went away: continue with --resume","cause":"device_lost"}"#;
+    let end = [lost, error].map(|line| serde_json::from_str(line).expect("an event"));
+    snapshot("crashed", |app| {
+        app.apply(&events[..half]);
+        app.apply(&end);
+    });
+}
+
+#[test]
+fn a_run_does_not_fit() {
+    snapshot("refused", |app| {
+        for (key, text) in [
+            ("n_layer", "48"),
+            ("n_head", "25"),
+            ("n_embd", "1600"),
+            ("vocab_size", "50257"),
+            ("vram_budget", "8GiB"),
+        ] {
+            app.set(key, text);
+        }
+    });
+}
+
+#[test]
+fn the_least_window_clips_nothing_that_matters() {
+    let mut harness = window(Theme::Dark, still());
+    harness.set_size(egui::vec2(1024.0, 640.0));
+    harness.state_mut().apply(&recorded());
+    harness.run_steps(8);
+    harness.snapshot("least_size");
+}
+
+/// A run that another process trains, as far as a window can tell: its lock is held.
+#[test]
+fn keys_reach_a_run_of_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    let events = recorded();
+    let half: Vec<&str> = RECORDED.lines().take(events.len() / 2).collect();
+    std::fs::write(run.join("events.jsonl"), half.join("\n") + "\n").unwrap();
+    let lock = File::create(run.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let options = Options { inputs: vec![run.clone()], ..still() };
+    let mut harness = window(Theme::Dark, options);
+    wait(&mut harness, |harness| {
+        harness.key_press_modifiers(Modifiers::COMMAND, Key::S);
+        read(&run.join("commands.jsonl")).contains("checkpoint")
+    });
+    harness.key_press(Key::Space);
+    wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("pause"));
+    harness.key_press(Key::Space);
+    wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("resume"));
+    harness.key_press_modifiers(Modifiers::COMMAND, Key::Period);
+    wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("stop"));
+    harness.key_press(Key::F1);
+    harness.run_steps(4);
+    assert!(harness.query_by_label("write a checkpoint now").is_some(), "no help");
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn wait(
+    harness: &mut Harness<'static, App>,
+    mut done: impl FnMut(&mut Harness<'static, App>) -> bool,
+) {
+    let start = Instant::now();
+    while !done(harness) {
+        assert!(start.elapsed().as_secs() < 20, "nothing came of it");
+        harness.step();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// A text that is dropped on the window is prepared beside the runs.
+#[test]
+fn a_dropped_text_becomes_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("foxes.txt");
+    std::fs::write(&text, "The fox saw nine red baskets and went home.\n".repeat(500)).unwrap();
+    let mut harness = window(Theme::Dark, still());
+    harness.state_mut().look_for_runs_in(&folder.path().join("out"));
+    harness.input_mut().dropped_files.push(std::sync::Arc::new(Dropped(text)));
+    let meta = folder.path().join("data/foxes/meta.json");
+    wait(&mut harness, |_| meta.exists());
+}
+
+#[derive(Debug)]
+struct Dropped(std::path::PathBuf);
+
+impl egui::DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.0).map_err(|error| error.to_string())
+    }
+}
+
+/// 600,000 points, and 200 events a second at 60 frames a second: a frame stays below 8 ms. Measured
+/// are input, panels and tessellation; drawing is the graphics card's.
+#[test]
+fn a_long_run_costs_no_frames() {
+    let mut harness = window(Theme::Dark, still());
+    let step = |iter: u64| {
+        let noise = ((iter * 2_654_435_761) % 1000) as f64 / 1000.0;
+        Event::Step(Step {
+            iter,
+            loss: 4.0 / (1.0 + iter as f64 * 1e-4) + 0.1 * noise,
+            lr: 1e-3,
+            grad_norm: 1.0 + noise,
+            tokens: 1000,
+            ms: 10.0,
+            tokens_per_s: 1e5 + 1e3 * noise,
+            vram_bytes: Some(1 << 30),
+            vram_peak_bytes: Some(1 << 30),
+            vram_classes: Default::default(),
+            others_bytes: None,
+        })
+    };
+    let past: Vec<Event> = (0..600_000).map(step).collect();
+    let app = harness.state_mut();
+    app.apply(&recorded()[..2]);
+    app.apply(&past);
+    harness.run_steps(4);
+    let mut times = Vec::new();
+    for frame in 0..120u64 {
+        let first = 600_000 + frame * 200 / 60;
+        let new: Vec<Event> = (first..600_000 + (frame + 1) * 200 / 60).map(step).collect();
+        let start = Instant::now();
+        harness.state_mut().apply(&new);
+        harness.step();
+        let output = harness.output();
+        let (shapes, scale) = (output.shapes.clone(), output.pixels_per_point);
+        std::hint::black_box(harness.ctx.tessellate(shapes, scale));
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    println!("a frame takes {median:.2} ms in the median, {:.2} at most", times[times.len() - 1]);
+    assert!(median < 8.0, "{median} ms");
+}
