@@ -106,7 +106,9 @@ picture running
 child=$(pgrep -n -P $program -f 'train --json')
 trainer=$(pgrep -n -P "$child" || echo "$child")
 steps=$(count step)
+replans=$(count replan)
 kill -9 "$trainer"
+wait_for 'the window says so within 10 seconds' 10 more_than replan "$replans"
 wait_for 'steps after the trainer was killed' 60 more_than step $((steps + 3))
 picture recovered
 key ctrl+period
@@ -118,7 +120,7 @@ compgen -G 'out/*/checkpoints/*/model.safetensors' >/dev/null || fail 'no model 
 sleep 1
 picture finished
 
-# A window that is killed leaves its run going on; another one can show and stop it.
+# A window that is killed, not closed, leaves its run going on; another one can show and stop it.
 key ctrl+Return
 run_two() { compgen -G 'out/*-2/events.jsonl' >/dev/null && (($(grep -c '"event":"step"' out/*-2/events.jsonl) > $1)); }
 wait_for 'a second run' 60 run_two 3
@@ -131,4 +133,12 @@ picture attached
 key ctrl+period
 wait_for 'it stops by another window' 60 grep -q '"event":"done"' out/*-2/events.jsonl
 kill $program
+wait $program 2>/dev/null || true
+
+# A picture by the program itself.
+rm -rf out
+export WGPT_MAX_ITERS=60
+timeout 120 "$wgpt" --demo --screenshot-to "$out/picture.png" || fail 'no picture'
+[[ -s $out/picture.png ]] || fail 'an empty picture'
+echo 'ok: a picture of the demo'
 echo "pictures in $out"

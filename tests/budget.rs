@@ -132,10 +132,15 @@ fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
 #[test]
 fn the_driver_is_never_asked_for_more_than_the_budget() {
     let cases = std::env::var("BUDGET_CASES").map_or(6, |n| n.parse().expect("a number"));
+    // To go on where a long run was interrupted.
+    let first = std::env::var("BUDGET_FIRST").map_or(0, |n| n.parse().expect("a number"));
     let mut runner = TestRunner::deterministic();
     let (mut refused, mut cut) = (0, 0);
     for number in 0..cases {
         let (args, share) = case().new_tree(&mut runner).unwrap().current();
+        if number < first {
+            continue;
+        }
         let asked = plan(&args);
         let budget = (asked * share) as u64;
         let limited: Vec<String> =
@@ -167,8 +172,8 @@ fn the_driver_is_never_asked_for_more_than_the_budget() {
         assert!(pools > 0.0 && pools <= peak, "the meter says {pools}, the driver {peak}");
         cut += usize::from(forecast["why"] != "");
     }
-    println!("{cases} runs: {refused} refused, {cut} cut");
-    assert!(refused < cases && cut > 0, "{refused} refused, {cut} cut of {cases}");
+    println!("{first} to {cases}: {refused} refused, {cut} cut");
+    assert!(refused < cases - first && cut > 0, "{refused} refused, {cut} cut of {cases}");
 }
 
 /// A run that a failure of the device can be put into.
@@ -233,7 +238,7 @@ fn a_device_that_fails_ends_its_process_with_words() {
 
 /// How many points of a run fail: a few here, 50 for docs/memory.md.
 fn points() -> u64 {
-    std::env::var("FAULT_POINTS").map_or(3, |n| n.parse().expect("a number"))
+    std::env::var("BUDGET_POINTS").map_or(3, |n| n.parse().expect("a number"))
 }
 
 /// Runs `args` with a fault in one process of theirs; gives the run, and whether the fault came.
@@ -271,7 +276,8 @@ fn a_run_goes_on_after_its_device_was_lost() {
     for point in 0..points() {
         let (fault, calls) = match point % 2 {
             0 => ("FAULT_LOSE_SUBMIT", count("submits")),
-            _ => ("FAULT_LOSE_WAIT", count("waits")),
+            // The busier the machine, the more often a device is looked at.
+            _ => ("FAULT_LOSE_WAIT", count("waits") / 8),
         };
         // Spread over the run, its end left out: calls there differ from run to run.
         let value = 1 + calls * (point + 1) / (points() + 2);
@@ -306,21 +312,25 @@ fn a_run_goes_on_after_its_driver_ran_out_of_memory() {
     let undisturbed = losses(&whole);
     let allocations = whole.counted["allocations"].as_u64().unwrap();
     let every = (allocations / points()).max(1) as usize;
+    let mut came = 0;
     for nth in (1..=allocations).rev().step_by(every) {
         let (run, fired) = disturbed(&args, "FAULT_REFUSE", nth);
         let code = run.output.status.code();
         // Without its first block the device does not open: that is told at once.
         assert!(code == Some(0) || nth == 1 && code == Some(4), "{nth}\n{}", run.stderr());
         same_losses(&run, &undisturbed, 1e-4);
-        if let (Some(0), true) = (code, fired) {
-            let replan = run.event("replan").unwrap_or_else(|| panic!("{nth}: no replan"));
-            assert_eq!(replan["reason"], "out_of_memory");
+        match run.event("replan") {
             // Before a plan was told there is nothing to make smaller.
-            if !replan["from"].is_null() {
+            Some(replan) if !replan["from"].is_null() => {
+                assert_eq!(replan["reason"], "out_of_memory");
                 assert_eq!(replan["from"]["micro_batch"], 8);
                 assert_eq!(replan["to"]["micro_batch"], 4);
             }
+            Some(replan) => assert_eq!(replan["reason"], "out_of_memory"),
+            // Asked for once more, the driver gave it: nothing was lost.
+            None => same_losses(&run, &undisturbed, 0.0),
         }
+        came += usize::from(fired);
         let start = Instant::now();
         let run = Run::new(&args, &[("FAULT_REFUSE", &format!("{nth}+"))]);
         let code = run.output.status.code();
@@ -329,6 +339,7 @@ fn a_run_goes_on_after_its_driver_ran_out_of_memory() {
         assert!(start.elapsed() < Duration::from_secs(60));
         same_losses(&run, &undisturbed, 1e-4);
     }
+    assert!(came > 0, "nothing was refused");
 }
 
 /// A budget that is cut while the run goes on is kept from then on, by smaller steps of the same

@@ -276,6 +276,38 @@ fn commands_on_stdin_are_obeyed() {
     assert_eq!(events.last().unwrap()["reason"], "stopped");
 }
 
+/// A run that others started or left can be told what to do by a file in its folder; and one that
+/// was asked to ends with whoever holds its stdin.
+#[test]
+fn commands_reach_a_run_by_its_folder_and_its_stdin_can_be_its_leash() {
+    use std::io::Write;
+    for by_file in [true, false] {
+        let folder = temporary();
+        let args = [&["train", "--json", "--run=r", "--stop-on-eof"], TINY, &ENDLESS].concat();
+        let mut child = wgpt(folder.path())
+            .args(&args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut child);
+        let stdin = child.stdin.take();
+        if by_file {
+            let commands = folder.path().join("r/commands.jsonl");
+            let mut file = fs::File::create(commands).unwrap();
+            file.write_all(b"{\"command\":\"stop\"}\n").unwrap();
+        } else {
+            drop(stdin);
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let events = events(&text(&output.stdout));
+        assert_eq!(events.last().unwrap()["reason"], "stopped");
+        let saved = named(&events, "checkpoint").last().unwrap();
+        assert_eq!(saved["iter"], events.last().unwrap()["iter"]);
+    }
+}
+
 /// What is damaged is noticed, and the checkpoint before it is used.
 #[test]
 fn a_damaged_checkpoint_falls_back_to_the_one_before() {

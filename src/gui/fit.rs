@@ -252,6 +252,8 @@ fn budget(
         let label = ui.label("Budget").on_hover_text("Memory that the run may take at the most");
         ui.spacing_mut().slider_width = (ui.available_width() - 140.0).clamp(60.0, 260.0);
         let slider = egui::Slider::new(&mut gib, LEAST_BUDGET..=most).step_by(0.1);
+        // What nobody touches stays as it is: `Always` would round it to a step, as if by hand.
+        let slider = slider.clamping(egui::SliderClamping::Edits);
         let slider = slider.fixed_decimals(1).update_while_editing(false);
         let slider = match budget {
             Some(_) => slider.suffix(" GiB"),

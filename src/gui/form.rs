@@ -81,7 +81,7 @@ impl Form {
     }
 
     /// Takes over all of a run but its folder, on the preset that leaves the least to be typed.
-    pub fn from_config(&mut self, config: &Config) {
+    pub fn take_over(&mut self, config: &Config) {
         let mut wanted = values(config);
         wanted.remove("out_dir");
         let nearest = preset_names().min_by_key(|preset| {
@@ -339,7 +339,7 @@ mod tests {
         }
         let config = first.config().unwrap();
         let mut again = Form::default();
-        again.from_config(&Config { out_dir: "out/1".into(), ..config.clone() });
+        again.take_over(&Config { out_dir: "out/1".into(), ..config.clone() });
         assert_eq!(again.preset(), "card-12gb");
         assert_eq!(again.config().unwrap(), config);
         let flags = again.flags();

@@ -43,7 +43,9 @@ pub enum Intent {
     Fork(PathBuf),
     /// Write a checkpoint as a Hugging Face folder; where to is asked.
     Export(PathBuf),
-    /// Ask for a data folder or for texts, and prepare the latter.
+    /// Ask for texts, and prepare them.
+    ChooseTexts,
+    /// Ask for a folder with tokens or with texts.
     ChooseData,
     /// Ask for a folder with runs.
     ChooseRuns,

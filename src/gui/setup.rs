@@ -162,7 +162,12 @@ fn data(ui: &mut egui::Ui, form: &mut Form, state: &mut SetupState) -> Option<In
                 form.set("data", BUILTIN);
             }
             let hover = "Texts of yours: .txt, .jsonl or .parquet files";
-            if ui.button("Choose...").on_hover_text(hover).clicked() {
+            if ui.button("Texts...").on_hover_text(hover).clicked() {
+                intent = Some(Intent::ChooseTexts);
+            }
+            let hover =
+                "A folder that was prepared before, by wgpt or by nanoGPT, or one with texts";
+            if ui.button("Folder...").on_hover_text(hover).clicked() {
                 intent = Some(Intent::ChooseData);
             }
             let hover = "Train on the text that is on the clipboard";

@@ -127,6 +127,17 @@ const FIXED_SLACK: u64 = 22 << 20;
 /// measured over models of many shapes (docs/memory.md). The last page is empty or nearly so.
 const UNFILLED_SHARE: u64 = 25;
 
+/// What pages of `page` bytes hold beyond tensors of `held` bytes, of which the largest has a page to
+/// itself: a page and a quarter, and a share of all, or, where that is less, what is left of whole
+/// pages of which three quarters of one are lost.
+fn unfilled(held: u64, page: u64) -> u64 {
+    let loosely = page * 5 / 4 + held / UNFILLED_SHARE;
+    let others = held.saturating_sub(page);
+    let lost = others / UNFILLED_SHARE + page * 3 / 4;
+    let pages = 1 + (others + lost).div_ceil(page);
+    loosely.min((pages * page).saturating_sub(held))
+}
+
 /// The least size of a pool's pages, in bytes: several weights of a small model to a page.
 const LEAST_PAGE: u64 = 8 << 20;
 
@@ -173,7 +184,7 @@ impl Forecast {
             rows.push(Row {
                 name: "unfilled pages, small tensors".into(),
                 class: Class::Slack,
-                bytes: FIXED_SLACK + page_bytes(largest_tensor) * 5 / 4 + held / UNFILLED_SHARE,
+                bytes: FIXED_SLACK + unfilled(held, page_bytes(largest_tensor)),
             });
         }
         let mut classes = BTreeMap::new();

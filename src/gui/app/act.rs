@@ -24,6 +24,13 @@ impl App {
         if !self.options.still {
             self.work.devices();
         }
+        if self.options.demo {
+            self.settings.form = Form::default();
+            self.settings.form.set_preset("demo");
+        }
+        if let Ok(preset) = std::env::var("WGPT_PRESET") {
+            self.settings.form.set_preset(&preset);
+        }
         for (name, text) in std::env::vars() {
             // What is set outside is seen in the form, and changed there.
             if let Some(key) = name.strip_prefix(VARIABLE_PREFIX)
@@ -33,8 +40,6 @@ impl App {
             }
         }
         if self.options.demo {
-            self.settings.form = Form::default();
-            self.settings.form.set_preset("demo");
             self.start_run();
         }
         let inputs = std::mem::take(&mut self.options.inputs);
@@ -133,7 +138,7 @@ impl App {
             Found::Difference(difference) => self.runs_state.difference = Some(difference),
             Found::Fork { checkpoint, config } => {
                 let form = &mut self.settings.form;
-                form.from_config(&config);
+                form.take_over(&config);
                 form.set("init_from", checkpoint.display().to_string());
             }
             Found::Chosen(Chosen::Data(paths)) => self.take_in(paths),
@@ -192,7 +197,8 @@ impl App {
             }
             Intent::Fork(checkpoint) => self.work.fork(checkpoint),
             Intent::Export(checkpoint) => self.work.export(checkpoint),
-            Intent::ChooseData => self.work.choose_data(false),
+            Intent::ChooseTexts => self.work.choose_data(false),
+            Intent::ChooseData => self.work.choose_data(true),
             Intent::ChooseRuns => self.work.choose_runs(),
             Intent::Prepare(paths) => self.take_in(paths),
             Intent::PrepareText(text) => self.work.prepare_text(text, self.data_folder()),

@@ -16,7 +16,7 @@ const KEYS: &[(&str, &str)] = &[
     ("Ctrl+.", "stop, with a checkpoint"),
     ("Ctrl+S", "write a checkpoint now"),
     ("Ctrl+E", "export the newest checkpoint"),
-    ("Ctrl+O", "choose data"),
+    ("Ctrl+O", "choose texts to train on"),
     ("F1", "this help"),
 ];
 
@@ -36,7 +36,7 @@ impl App {
             intents.push(Intent::Start);
         }
         if pressed(CTRL, Key::O) {
-            intents.push(Intent::ChooseData);
+            intents.push(Intent::ChooseTexts);
         }
         if live && pressed(CTRL, Key::S) {
             intents.push(Intent::Tell(Command::Checkpoint));

@@ -11,11 +11,11 @@ use crate::gui::theme;
 const OPEN: &[&str] = &["model", "batch and memory"];
 
 /// Share of a row that the name takes, and the most of it in points.
-const NAME_SHARE: f32 = 0.45;
+const NAME_SHARE: f32 = 0.54;
 const NAME_WIDTH: f32 = 190.0;
 
 /// Room for the button at the end of a row, kept free where there is none: fields stay as wide.
-const RESET_WIDTH: f32 = 40.0;
+const RESET_WIDTH: f32 = 46.0;
 
 /// Draws all settings whose name or help contains `filter`.
 pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
