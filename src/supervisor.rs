@@ -59,13 +59,20 @@ impl Supervisor<'_> {
         let mut less: Vec<OsString> = Vec::new();
         let (mut furthest, mut failures) = (0, 0);
         let mut resume = self.resume;
+        let mut stopping = false;
         loop {
-            let ended = self.once(&less, resume, commands)?;
+            let ended = self.once(&less, resume, commands, &mut stopping)?;
             if !ended.failed() {
                 if let Some((text, hint, cause)) = ended.error {
                     (self.emit)(&Event::Error { text, hint, cause });
                 }
                 return Ok(ended.code.unwrap_or(1));
+            }
+            if stopping {
+                // Who asked for an end does not want another beginning.
+                let (text, hint, cause) = ended.told();
+                self.tell(&Event::Error { text, hint, cause });
+                return Ok(GAVE_UP);
             }
             failures = if ended.iteration > furthest { 1 } else { failures + 1 };
             furthest = furthest.max(ended.iteration);
@@ -109,6 +116,7 @@ impl Supervisor<'_> {
         less: &[OsString],
         resume: bool,
         commands: &Receiver<Command>,
+        stopping: &mut bool,
     ) -> io::Result<Ended> {
         let mut process = Process::new(&self.program);
         process.args(["train", "--json", "--supervised"]).args(&self.args).args(less);
@@ -126,6 +134,7 @@ impl Supervisor<'_> {
         let mut ended = Ended { code: None, error: None, plan: None, iteration: 0 };
         loop {
             while let Ok(command) = commands.try_recv() {
+                *stopping |= command == Command::Stop;
                 send(&mut input, &command);
             }
             match events.recv_timeout(TURN) {
@@ -135,7 +144,8 @@ impl Supervisor<'_> {
             }
         }
         let status = child.wait()?;
-        ended.code = status.code().map(|code| code as u8);
+        // Windows ends a process from outside with a code like any other, or with a larger one.
+        ended.code = status.code().and_then(|code| u8::try_from(code).ok());
         Ok(ended)
     }
 }
@@ -160,7 +170,12 @@ impl Ended {
     /// Whether a fresh process may do better: the device failed, or the process was ended from
     /// outside, or by a fault of its own.
     fn failed(&self) -> bool {
-        matches!(self.code, None | Some(GAVE_UP | 101))
+        match self.code {
+            None | Some(GAVE_UP | 101) => true,
+            // What fails by itself says why.
+            Some(1) => cfg!(windows) && self.error.is_none(),
+            Some(_) => false,
+        }
     }
 
     fn told(&self) -> (String, String, Option<Cause>) {

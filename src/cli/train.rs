@@ -48,6 +48,9 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     })
 }
 
+/// A setting of this side of stdin, not of the run: `--stop-on-eof`, to be changed later.
+const STOP_ON_EOF: &str = "stop_on_eof";
+
 /// How often the run folder is looked into for commands.
 const FOLLOW: Duration = Duration::from_millis(250);
 
@@ -230,12 +233,13 @@ fn follow(file: PathBuf, sender: Sender<Command>) {
     });
 }
 
-fn read_commands(sender: &Sender<Command>, stop_at_end: bool) {
+fn read_commands(sender: &Sender<Command>, mut stop_at_end: bool) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim().is_empty() {
             continue;
         }
         match serde_json::from_str(&line) {
+            Ok(Command::Set { key, value }) if key == STOP_ON_EOF => stop_at_end = value != 0.0,
             Ok(command) => {
                 if sender.send(command).is_err() {
                     return;

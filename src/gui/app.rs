@@ -27,9 +27,13 @@ use crate::protocol::{Command, Event};
 
 mod act;
 mod keys;
+mod run;
 
 /// Under which name the settings are kept.
 const STORED: &str = "wgpt";
+
+/// The same for where panels are: what another version cannot read of that takes nothing else along.
+const STORED_LAYOUT: &str = "layout";
 
 /// How often the folder with runs is looked at, and what another process trains.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
@@ -56,6 +60,7 @@ struct Settings {
     charts: ChartState,
     runs: PathBuf,
     when_closed: WhenClosed,
+    #[serde(skip, default = "layout::tree")]
     tree: Tree<Pane>,
 }
 
@@ -63,7 +68,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             form: Form::default(),
-            device: std::env::var("WGPT_DEVICE").unwrap_or_else(|_| "auto".into()),
+            device: "auto".into(),
             charts: ChartState::default(),
             runs: PathBuf::from("out"),
             when_closed: WhenClosed::default(),
@@ -80,6 +85,8 @@ pub struct App {
     /// The run whose progress that is.
     shown: Option<PathBuf>,
     trainer: Option<Trainer>,
+    /// What the form was given from outside, and what is kept in its place while it is still that.
+    given: Option<(Vec<String>, Form)>,
     /// The furthest update after which a trainer that was killed was started again.
     revived: Option<u64>,
     work: Work,
@@ -105,6 +112,7 @@ pub struct App {
 /// What was asked of threads last, so that it is asked again when it changes.
 #[derive(Default)]
 struct Asked {
+    run: Option<PathBuf>,
     data: Option<String>,
     device: Option<String>,
     difference: Vec<PathBuf>,
@@ -149,6 +157,7 @@ impl App {
             progress: Progress::default(),
             shown: None,
             trainer: None,
+            given: None,
             revived: None,
             work: Work::new(creation.egui_ctx.clone()),
             devices: Vec::new(),
@@ -169,7 +178,10 @@ impl App {
             opened: Instant::now(),
             options,
         };
-        app.setup.device.clone_from(&app.settings.device);
+        let layout = stored.and_then(|storage| eframe::get_value(storage, STORED_LAYOUT));
+        app.settings.tree = layout.unwrap_or_else(layout::tree);
+        let device = std::env::var("WGPT_DEVICE").ok().filter(|device| !device.is_empty());
+        app.setup.device = device.unwrap_or_else(|| app.settings.device.clone());
         app.begin();
         app
     }
@@ -227,14 +239,18 @@ impl App {
     }
 
     fn panes(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
+        let (live, busy) = (self.is_live(), self.trains_itself());
         let Self { settings, progress, setup, fit, samples, runs_state, log, .. } = self;
         let Settings { form, charts, tree, .. } = settings;
-        let running = self.trainer.as_ref().and(progress.config.as_deref());
+        let running = progress.config.as_deref().filter(|_| live);
         let overlays: Vec<&Overlay> = self.overlays.iter().map(|(_, overlay)| overlay).collect();
         let mut intents = Vec::new();
         let mut panes = Panes(|ui: &mut egui::Ui, pane: Pane| {
             intents.extend(match pane {
-                Pane::Setup => setup::show(ui, form, setup, &self.devices, progress, running),
+                Pane::Setup => {
+                    let devices = &self.devices;
+                    setup::show(ui, form, setup, devices, progress, running, busy)
+                }
                 Pane::Fit => fit::show(ui, form, fit, progress),
                 Pane::Loss => {
                     charts::loss(ui, progress, &overlays, charts);
@@ -283,9 +299,14 @@ impl App {
             ui.separator();
             ui.label("When the window closes, a run");
             let when = &mut self.settings.when_closed;
+            let before = *when;
             ui.radio_value(when, WhenClosed::Ask, "asks what to do");
             ui.radio_value(when, WhenClosed::Stop, "stops with a checkpoint");
             ui.radio_value(when, WhenClosed::GoOn, "goes on");
+            let now = *when;
+            if now != before {
+                self.set_leash(now == WhenClosed::Stop);
+            }
             if let Some(median) = self.frames.median_ms() {
                 ui.separator();
                 ui.weak(format!("a frame takes {median:.1} ms"));
@@ -310,6 +331,7 @@ impl App {
                     self.closing = Closing::Yes;
                 }
                 if ui.button("Let it go on").clicked() {
+                    self.set_leash(false);
                     self.closing = Closing::Yes;
                 }
                 if ui.button("Keep the window").clicked() {
@@ -324,7 +346,7 @@ impl App {
 
     /// Closing the window with a run that it has started.
     fn on_close(&mut self, ctx: &egui::Context) {
-        let own = self.trainer.as_ref().is_some_and(Trainer::is_own);
+        let own = self.trains_itself();
         if !ctx.input(|input| input.viewport().close_requested()) || !own {
             return;
         }
@@ -333,6 +355,9 @@ impl App {
             (_, WhenClosed::Stop) => self.tell(&Command::Stop),
             (_, WhenClosed::Ask) => {
                 ctx.send_viewport_cmd(egui::ViewportCommand::CancelClose);
+                // Nobody sees a question in a window that is minimized.
+                ctx.send_viewport_cmd(egui::ViewportCommand::Minimized(false));
+                ctx.send_viewport_cmd(egui::ViewportCommand::Focus);
                 self.closing = Closing::Asking;
             }
         }
@@ -387,9 +412,20 @@ impl eframe::App for App {
     }
 
     fn save(&mut self, storage: &mut dyn eframe::Storage) {
-        if self.options.screenshot.is_none() {
-            self.settings.device.clone_from(&self.setup.device);
-            eframe::set_value(storage, STORED, &self.settings);
+        if self.options.screenshot.is_some() {
+            return;
         }
+        self.settings.device.clone_from(&self.setup.device);
+        let given = self.given.take().filter(|(given, _)| *given == self.settings.form.flags());
+        match given {
+            Some((given, kept)) => {
+                let shown = std::mem::replace(&mut self.settings.form, kept);
+                eframe::set_value(storage, STORED, &self.settings);
+                let kept = std::mem::replace(&mut self.settings.form, shown);
+                self.given = Some((given, kept));
+            }
+            None => eframe::set_value(storage, STORED, &self.settings),
+        }
+        eframe::set_value(storage, STORED_LAYOUT, &self.settings.tree);
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct FitState {
     pub largest_tensor: Option<u64>,
     /// Whether memory comes from pools.
     pub pools: bool,
+    /// Whether any device was looked at yet.
+    known: bool,
     /// What other programs take.
     pub others: Option<u64>,
     answer: Option<Answer>,
@@ -57,6 +59,7 @@ impl FitState {
         self.others = memory.map(|memory| memory.total.saturating_sub(memory.free));
         self.largest_tensor = info.max_binding;
         self.pools = info.kind != Kind::Cpu;
+        self.known = true;
     }
 
     /// What the run of `config` may take of the device.
@@ -68,7 +71,7 @@ impl FitState {
             Budget::Percent(share) => total.map(|total| (total as f64 * share / 100.0) as u64),
             Budget::Unlimited => None,
         };
-        Limits { budget, largest_tensor: self.largest_tensor, pools: self.pools }
+        Limits { budget, largest_tensor: self.largest_tensor, pools: self.pools || !self.known }
     }
 
     /// The plan for `config`, made anew only where something has changed.
@@ -294,6 +297,7 @@ fn about_device(ui: &mut egui::Ui, state: &FitState) {
         Some((total, free, source)) => {
             format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
         }
+        None if !state.known => "Looking at the device...".into(),
         None if !state.pools => "The processor takes what memory it needs.".into(),
         None => "Nobody says how much memory the device has: set a budget by hand.".into(),
     };

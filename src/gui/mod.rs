@@ -1,7 +1,7 @@
 //! The window: drain events, apply them, draw, send commands.
 //!
 //! Each panel is a function of what is known (`Progress`, the form, the runs) that draws and gives an
-//! [`Intent`]: panels change nothing but how they look. [`App`](app::App) carries intents out. What
+//! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What
 //! takes time (devices, data, runs on the disk) is looked up on threads of its own.
 
 mod app;

@@ -65,7 +65,8 @@ const HEAD_WIDTH: f32 = 44.0;
 /// How long a clipboard is waited for, in seconds. One without text does not answer.
 const CLIPBOARD_ANSWERS: f64 = 0.5;
 
-/// Draws the form. `running` is the configuration of a run that is going on.
+/// Draws the form. `running` is the configuration of the run that is shown, if it is going on; no other
+/// can begin while this window is `busy` with one of its own.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
@@ -73,8 +74,9 @@ pub(super) fn show(
     devices: &[DeviceInfo],
     progress: &Progress,
     running: Option<&Config>,
+    busy: bool,
 ) -> Option<Intent> {
-    let mut intent = start(ui, form, running.is_some());
+    let mut intent = start(ui, form, busy);
     if let Some(running) = running {
         pending(ui, form, progress, running);
     }
@@ -180,6 +182,8 @@ fn data(ui: &mut egui::Ui, form: &mut Form, state: &mut SetupState) -> Option<In
     });
     let hint = match state.clipboard_was_empty {
         true => "There is no text on the clipboard.",
+        // winit has no drops on Wayland.
+        false if std::env::var_os("WAYLAND_DISPLAY").is_some() => "",
         false => "Files and folders can be dropped on this window too.",
     };
     wrapped(ui, RichText::new(hint).small().weak());

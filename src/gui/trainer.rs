@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 use eframe::egui;
 
@@ -16,8 +17,22 @@ use crate::protocol::{Command, Event};
 pub(super) struct Trainer {
     /// The run folder.
     pub run: PathBuf,
+    /// Whether it is set up.
+    pub started: bool,
+    /// Whether it was told to hold.
+    pub paused: bool,
     link: Link,
 }
+
+/// How long the process of a run may be gone before the run is: a supervisor takes a moment to say
+/// that it starts again.
+const GONE: Duration = Duration::from_secs(3);
+
+/// How often it is looked whether another process still trains.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often the window draws while events come in.
+const FRAME: Duration = Duration::from_millis(50);
 
 enum Link {
     /// A process of this window's: the command line's `train`, over its pipes.
@@ -25,10 +40,17 @@ enum Link {
         child: Child,
         input: Option<ChildStdin>,
         events: Receiver<Event>,
+        /// Whether its end of `events` is closed, all of them having been read.
+        silent: bool,
         talk: Receiver<String>,
     },
     /// A process of somebody else's: what it writes into the run folder, and what it reads there.
-    Files(Tail),
+    Files {
+        tail: Tail,
+        looked: Instant,
+        /// Since when nobody has trained.
+        gone: Option<Instant>,
+    },
 }
 
 /// How a process of this window's ended.
@@ -46,28 +68,49 @@ impl Trainer {
         process.arg("train").arg("--json").arg("--run").arg(run).args(args);
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // They are in `args` by way of the form, where they may have been changed.
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with(VARIABLE_PREFIX)) {
-            process.env_remove(name);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
+                process.env_remove(name);
+            }
         }
         apart(&mut process);
         let mut child = process.spawn()?;
         let events = lines(child.stdout.take(), ctx, |line| serde_json::from_str(&line).ok());
         let talk = lines(child.stderr.take(), ctx, Some);
         let input = child.stdin.take();
-        Ok(Self { run: run.to_path_buf(), link: Link::Pipes { child, input, events, talk } })
+        let link = Link::Pipes { child, input, events, silent: false, talk };
+        Ok(Self { run: run.to_path_buf(), started: false, paused: false, link })
     }
 
     /// Follows a run that another process trains, from where `tail` stands.
     pub fn attach(run: &Path, tail: Tail) -> Self {
-        Self { run: run.to_path_buf(), link: Link::Files(tail) }
+        let link = Link::Files { tail, looked: Instant::now(), gone: None };
+        Self { run: run.to_path_buf(), started: true, paused: false, link }
     }
 
     /// What happened since the last call.
     pub fn events(&mut self) -> Vec<Event> {
-        match &mut self.link {
-            Link::Pipes { events, .. } => events.try_iter().collect(),
-            Link::Files(tail) => tail.read(),
-        }
+        let found = match &mut self.link {
+            Link::Pipes { events, silent, .. } => {
+                let mut found = Vec::new();
+                loop {
+                    match events.try_recv() {
+                        Ok(event) => found.push(event),
+                        Err(TryRecvError::Empty) => break,
+                        Err(TryRecvError::Disconnected) => {
+                            *silent = true;
+                            break;
+                        }
+                    }
+                }
+                found
+            }
+            Link::Files { tail, .. } => tail.read(),
+        };
+        self.started |= found.iter().any(|event| matches!(event, Event::Start { .. }));
+        // A process that was started again holds no more.
+        self.paused &= !found.iter().any(|event| matches!(event, Event::Start { .. }));
+        found
     }
 
     /// Passes a command on.
@@ -75,27 +118,44 @@ impl Trainer {
     /// # Errors
     /// When the trainer does not listen any more.
     pub fn tell(&mut self, command: &Command) -> io::Result<()> {
+        match command {
+            Command::Pause => self.paused = true,
+            Command::Resume => self.paused = false,
+            _ => {}
+        }
         match &mut self.link {
             Link::Pipes { input: Some(input), .. } => {
                 serde_json::to_writer(&mut *input, command)?;
                 writeln!(input)
             }
             Link::Pipes { .. } => Err(io::ErrorKind::BrokenPipe.into()),
-            Link::Files(_) => catalogue::command(&self.run, command),
+            Link::Files { .. } => catalogue::command(&self.run, command),
         }
     }
 
-    /// How it ended, if it has; events that came before may still have to be read.
+    /// How it ended, if it has, and all that it said was read.
     pub fn ended(&mut self) -> Option<Ended> {
         match &mut self.link {
+            Link::Pipes { silent: false, .. } => None,
             Link::Pipes { child, talk, .. } => {
                 let status = child.try_wait().ok()??;
                 let lines: Vec<String> = talk.try_iter().collect();
                 let last = lines.len().saturating_sub(20);
-                Some(Ended { code: status.code(), talk: lines[last..].join("\n") })
+                // What ends a process from outside gives no code that wgpt has.
+                let code = status.code().filter(|code| (0..256).contains(code));
+                Some(Ended { code, talk: lines[last..].join("\n") })
             }
-            Link::Files(_) if catalogue::is_training(&self.run) => None,
-            Link::Files(_) => Some(Ended { code: Some(0), talk: String::new() }),
+            Link::Files { looked, .. } if looked.elapsed() < LOOK => None,
+            Link::Files { looked, gone, .. } => {
+                *looked = Instant::now();
+                if catalogue::is_training(&self.run) {
+                    *gone = None;
+                    return None;
+                }
+                let talk = "its process is gone and has not said why".to_string();
+                let since = gone.get_or_insert_with(Instant::now).elapsed();
+                (since > GONE).then_some(Ended { code: Some(0), talk })
+            }
         }
     }
 
@@ -119,7 +179,7 @@ fn lines<T: Send + 'static>(
             if read(line).is_some_and(|value| sender.send(value).is_err()) {
                 break;
             }
-            ctx.request_repaint();
+            ctx.request_repaint_after(FRAME);
         }
         // Its end is news as well.
         ctx.request_repaint();

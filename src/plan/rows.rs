@@ -118,8 +118,9 @@ impl Sizes {
         (matrices + vectors) * self.width
     }
 
-    /// The largest single tensor, in bytes: an embedding over `largest` is cut into tables.
-    pub fn largest_tensor(&self, plan: &Plan, largest: Option<u64>) -> u64 {
+    /// The largest single tensors, the largest first, in bytes: an embedding over `largest` is cut
+    /// into tables.
+    pub fn largest_tensors(&self, plan: &Plan, largest: Option<u64>) -> [u64; 4] {
         let embedding = 4 * self.vocab * self.width;
         let table = match largest {
             Some(largest) if embedding > largest => {
@@ -131,7 +132,9 @@ impl Sizes {
         let wide = 4 * rows * 4 * self.width;
         let logits = 4 * plan.loss_chunk as u64 * self.vocab;
         let matrix = 4 * 4 * self.width * self.width;
-        table.max(wide).max(logits).max(matrix)
+        let mut sizes = [table, wide, logits, matrix];
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes
     }
 
     /// What a block keeps for `n` rows: inputs of the layer norms and of the linear layers, packed

@@ -44,7 +44,7 @@ impl RunFolder {
             .truncate(false)
             .open(&lock_path)
             .map_err(TrainError::io("open", &lock_path))?;
-        lock.try_lock().map_err(|error| match error {
+        take(&lock).map_err(|error| match error {
             TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
@@ -81,6 +81,17 @@ impl RunFolder {
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         self.records.write(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
+}
+
+/// Locks a file. Whoever looks whether a run is going on holds its lock for a moment.
+fn take(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..10 {
+        if lock.try_lock().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    lock.try_lock()
 }
 
 /// What a run folder keeps of events.

@@ -1,22 +1,19 @@
 //! Carrying out what panels ask for, and taking in what threads and trainers tell.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eframe::egui;
 
-use super::{App, FOLLOW, LOOK_AROUND, WhenClosed};
+use super::{App, FOLLOW, LOOK_AROUND};
 use crate::catalogue;
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::Intent;
 use crate::gui::charts::Overlay;
 use crate::gui::form::Form;
-use crate::gui::trainer::{Ended, Trainer};
+use crate::gui::layout::{self, Pane};
 use crate::gui::work::{Chosen, Found};
-use crate::progress::Progress;
 use crate::protocol::{Cause, Command, Event};
-use crate::train::has_checkpoint;
 
 impl App {
     /// What the window is opened with.
@@ -24,6 +21,7 @@ impl App {
         if !self.options.still {
             self.work.devices();
         }
+        let kept = self.settings.form.clone();
         if self.options.demo {
             self.settings.form = Form::default();
             self.settings.form.set_preset("demo");
@@ -31,14 +29,17 @@ impl App {
         if let Ok(preset) = std::env::var("WGPT_PRESET") {
             self.settings.form.set_preset(&preset);
         }
-        for (name, text) in std::env::vars() {
+        for (name, text) in std::env::vars_os() {
             // What is set outside is seen in the form, and changed there.
-            if let Some(key) = name.strip_prefix(VARIABLE_PREFIX)
+            if let (Some(name), Some(text)) = (name.to_str(), text.to_str())
+                && let Some(key) = name.strip_prefix(VARIABLE_PREFIX)
                 && !text.is_empty()
             {
                 self.settings.form.set(&key.to_ascii_lowercase(), text);
             }
         }
+        self.given = (self.settings.form.flags() != kept.flags())
+            .then(|| (self.settings.form.flags(), kept));
         if self.options.demo {
             self.start_run();
         }
@@ -53,12 +54,11 @@ impl App {
         }
         if let Some(trainer) = &mut self.trainer {
             let events = trainer.events();
-            // Only then: what it said before its end comes first.
-            let ended = if events.is_empty() { trainer.ended() } else { None };
+            let ended = trainer.ended();
             let shown = self.shown.as_ref() == Some(&trainer.run);
-            if !trainer.is_own() || !events.is_empty() {
-                ctx.request_repaint_after(FOLLOW);
-            }
+            // Its end is seen even where nothing wakes the window for it.
+            let again = if trainer.is_own() { Duration::from_secs(1) } else { FOLLOW };
+            ctx.request_repaint_after(again);
             if shown {
                 self.apply(&events);
             }
@@ -73,6 +73,7 @@ impl App {
         self.take_in(dropped);
         if !self.options.still {
             self.ask();
+            ctx.request_repaint_after(LOOK_AROUND);
         }
     }
 
@@ -81,7 +82,7 @@ impl App {
         if self.looked_around.is_none_or(|at| at.elapsed() >= LOOK_AROUND) {
             self.looked_around = Some(Instant::now());
             self.runs_state.folder.clone_from(&self.settings.runs);
-            self.work.runs(self.settings.runs.clone());
+            self.work.runs(absolute(&self.settings.runs));
         }
         let data = self.settings.form.text("data");
         if self.asked.data.as_ref() != Some(&data) {
@@ -125,15 +126,15 @@ impl App {
             }
             Found::Runs(runs) => self.runs = runs,
             Found::Run { path, progress, tail } => {
-                self.progress = *progress;
-                if self.trainer.is_none() && catalogue::is_training(&path) {
-                    self.trainer = Some(Trainer::attach(&path, tail));
+                if self.asked.run.as_ref() == Some(&path) {
+                    self.show(path, *progress, tail);
                 }
-                self.shown = Some(path);
             }
             Found::Overlay { path, progress } => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.overlays.retain(|(known, _)| *known != path);
                 self.overlays.push((path, Overlay { name, progress: *progress }));
+                self.runs_state.overlaid = self.overlays.iter().map(|(p, _)| p.clone()).collect();
             }
             Found::Difference(difference) => self.runs_state.difference = Some(difference),
             Found::Fork { checkpoint, config } => {
@@ -155,7 +156,7 @@ impl App {
     fn take_in(&mut self, paths: Vec<PathBuf>) {
         let Some(first) = paths.first() else { return };
         if catalogue::is_run(first) {
-            self.work.show(first.clone());
+            self.ask_for_run(absolute(first));
         } else if first.is_dir() && holds_tokens(first) {
             self.settings.form.set("data", first.display().to_string());
         } else {
@@ -177,6 +178,9 @@ impl App {
     /// Carries out what a panel asks for.
     pub(super) fn act(&mut self, intent: Intent, ctx: &egui::Context) {
         match intent {
+            Intent::Tell(_) if !self.is_live() => {
+                self.warn("the run that is shown is not going on".into());
+            }
             Intent::Tell(command) => {
                 match command {
                     Command::Pause => self.progress.paused(true),
@@ -186,14 +190,18 @@ impl App {
                 self.tell(&command);
             }
             Intent::Start => self.start_run(),
-            Intent::Continue(run) => self.continue_run(run),
-            Intent::Show(run) => self.work.show(run),
+            Intent::Continue(run) => {
+                self.revived = None;
+                self.continue_run(absolute(&run));
+            }
+            Intent::Show(run) => self.ask_for_run(absolute(&run)),
             Intent::Overlay(run) => {
                 let before = self.overlays.len();
                 self.overlays.retain(|(path, _)| *path != run);
                 if self.overlays.len() == before {
                     self.work.overlay(run);
                 }
+                self.runs_state.overlaid = self.overlays.iter().map(|(p, _)| p.clone()).collect();
             }
             Intent::Fork(checkpoint) => self.work.fork(checkpoint),
             Intent::Export(checkpoint) => self.work.export(checkpoint),
@@ -204,9 +212,10 @@ impl App {
             Intent::PrepareText(text) => self.work.prepare_text(text, self.data_folder()),
             Intent::Copy(text) => ctx.copy_text(text),
             Intent::OpenFolder(folder) => {
-                let folder = std::path::absolute(&folder).unwrap_or(folder);
-                let url = format!("file://{}", folder.display());
-                ctx.open_url(egui::OpenUrl::new_tab(url));
+                let opened = open_folder(&absolute(&folder));
+                if let Err(error) = opened {
+                    self.warn(format!("{} could not be opened: {error}", folder.display()));
+                }
             }
         }
     }
@@ -218,93 +227,38 @@ impl App {
         }
     }
 
-    /// Begins the run that the form describes, in a folder of its own.
-    pub(super) fn start_run(&mut self) {
-        if self.trainer.is_some() {
-            return;
-        }
-        if let Some(problem) = self.settings.form.problem() {
-            self.warn(format!("not started: {problem}"));
-            return;
-        }
-        let name = self.settings.form.run_name();
-        let folder = |number: u32| self.settings.runs.join(format!("{name}-{number}"));
-        let Some(run) = (1..).map(folder).find(|run| !run.exists()) else { return };
-        let mut args: Vec<OsString> =
-            self.settings.form.flags().into_iter().map(OsString::from).collect();
-        args.push(format!("--device={}", self.setup.device).into());
-        self.progress = Progress::default();
-        self.launch(run, args);
-    }
-
-    /// Continues a run from its newest checkpoint.
-    fn continue_run(&mut self, run: PathBuf) {
-        if self.trainer.is_some() {
-            return;
-        }
-        if self.shown.as_ref() != Some(&run) {
-            self.progress = Progress::default();
-            self.work.show(run.clone());
-        }
-        let args = vec!["--resume".into(), format!("--device={}", self.setup.device).into()];
-        self.launch(run, args);
-    }
-
-    fn launch(&mut self, run: PathBuf, mut args: Vec<OsString>) {
-        if self.settings.when_closed == WhenClosed::Stop {
-            // Whatever ends the window ends its pipes.
-            args.push("--stop-on-eof".into());
-        }
-        self.progress.starting();
-        match Trainer::start(&run, &args, self.work.ctx()) {
-            Ok(trainer) => self.trainer = Some(trainer),
-            Err(error) => self.fail(format!("the trainer could not be started: {error}"), None),
-        }
-        self.shown = Some(run);
-        self.looked_around = None;
-    }
-
-    /// The process of the run is gone.
-    fn ended(&mut self, ended: Ended) {
-        let Some(trainer) = self.trainer.take() else { return };
-        self.looked_around = None;
-        // What is free now is no longer what it was.
-        self.asked.device = None;
-        if self.shown.as_ref() != Some(&trainer.run) || self.progress.has_ended() {
-            return;
-        }
-        let Some(code) = ended.code else {
-            // Killed from outside: once for each stretch of the run it is started again.
-            let iteration = self.progress.iteration;
-            let text = "the training process was ended from outside".to_string();
-            if has_checkpoint(&trainer.run) && self.revived != Some(iteration) {
-                self.revived = Some(iteration);
-                self.warn(format!("{text}; continuing from the last checkpoint"));
-                self.continue_run(trainer.run);
-            } else {
-                self.fail(text, Some(Cause::DeviceLost));
-            }
-            return;
-        };
-        let text = match ended.talk.trim() {
-            "" => format!("the trainer ended with code {code}"),
-            talk => talk.to_string(),
-        };
-        self.fail(text, None);
-    }
-
-    fn fail(&mut self, text: String, cause: Option<Cause>) {
+    pub(super) fn fail(&mut self, text: String, cause: Option<Cause>) {
         let hint = "Copy details has all that is known; a run with a checkpoint can be continued";
         self.apply(&[Event::Error { text, hint: hint.into(), cause }]);
     }
 
-    fn warn(&mut self, text: String) {
+    pub(super) fn warn(&mut self, text: String) {
+        layout::bring_up(&mut self.settings.tree, Pane::Log);
         self.apply(&[Event::Warning { text }]);
     }
 
     fn note(&mut self, text: String) {
+        layout::bring_up(&mut self.settings.tree, Pane::Log);
         self.progress.remark(text);
     }
+}
+
+/// Runs are told apart by their paths, which must not depend on how they were given.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// In the system's file manager.
+fn open_folder(folder: &Path) -> std::io::Result<()> {
+    let program = match std::env::consts::OS {
+        "windows" => "explorer",
+        "macos" => "open",
+        _ => "xdg-open",
+    };
+    let mut opened = std::process::Command::new(program).arg(folder).spawn()?;
+    // Until somebody has waited for it, an ended process stays in the system's table.
+    std::thread::spawn(move || opened.wait());
+    Ok(())
 }
 
 /// Whether tokens lie in this folder already, ours, nanoGPT's or llm.c's.

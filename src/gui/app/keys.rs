@@ -5,6 +5,7 @@ use eframe::egui::{self, Key, KeyboardShortcut, Modifiers};
 use super::App;
 use crate::gui::Intent;
 use crate::gui::control;
+use crate::progress::State;
 use crate::protocol::Command;
 
 const CTRL: Modifiers = Modifiers::COMMAND;
@@ -49,7 +50,8 @@ impl App {
                 .extend(self.progress.checkpoints.last().map(|c| Intent::Export(c.path.clone())));
         }
         let free = ctx.memory(|memory| memory.focused().is_none());
-        if live && free && pressed(Modifiers::NONE, Key::Space) {
+        let steps = matches!(self.progress.state, State::Running | State::Paused);
+        if live && free && steps && pressed(Modifiers::NONE, Key::Space) {
             intents.push(Intent::Tell(control::pause_or_resume(&self.progress)));
         }
         intents
