@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use eframe::egui::{self, Key, Modifiers, Theme};
 use egui_kittest::kittest::Queryable;
-use egui_kittest::{Harness, SnapshotResults};
+use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
 use wgpt::gui::{App, Options};
 use wgpt::protocol::{Event, Step};
 
@@ -22,8 +22,14 @@ fn recorded() -> Vec<Event> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
+/// Pixels, of more than a million, in which a picture may differ. Rasterisers differ at the edges of
+/// letters and curves: SwiftShader and lavapipe in up to 420.
+const OTHER_PIXELS: usize = 1500;
+
 fn window(theme: Theme, options: Options) -> Harness<'static, App> {
+    let tolerance = SnapshotOptions::new().max_failed_pixels(OTHER_PIXELS);
     let builder = Harness::builder().with_size([1360.0, 860.0]).with_theme(theme).wgpu();
+    let builder = builder.with_options(tolerance);
     builder.build_eframe(|creation| App::new(creation, options))
 }
 

@@ -14,6 +14,7 @@ pub struct Failure(Arc<State>);
 struct State {
     told: OnceLock<DeviceError>,
     pulse: Mutex<Option<Pulse>>,
+    in_software: bool,
 }
 
 /// Signs of life of whoever waits for the device.
@@ -25,9 +26,12 @@ struct Pulse {
     longest: Duration,
 }
 
-/// Silence that is too long before it is known how long silences are: kernels are compiled, and
-/// software devices take minutes for a step.
-const AT_FIRST: Duration = Duration::from_secs(30 * 60);
+/// Silence that is too long before it is known how long silences are: kernels are compiled, by a
+/// card's driver within seconds each.
+const AT_FIRST: Duration = Duration::from_secs(5 * 60);
+
+/// The same for devices in software, which take minutes for a step.
+const AT_FIRST_IN_SOFTWARE: Duration = Duration::from_secs(30 * 60);
 
 /// Beats after which it is known. The first evaluation is among them.
 const KNOWN: u32 = 10;
@@ -39,6 +43,11 @@ const SHORT: Duration = Duration::from_secs(2 * 60);
 const TIMES: u32 = 20;
 
 impl Failure {
+    /// None yet, of a device in software or of a card.
+    pub fn new(in_software: bool) -> Self {
+        Self(Arc::new(State { in_software, ..State::default() }))
+    }
+
     /// What happened, if anything has.
     pub fn get(&self) -> Option<&DeviceError> {
         self.0.told.get()
@@ -65,24 +74,28 @@ impl Failure {
         pulse.map(|pulse| pulse.last.elapsed())
     }
 
+    /// How long a silence may last.
+    fn patience(&self, beats: u32, longest: Duration) -> Duration {
+        let by_experience = SHORT.max(longest.saturating_mul(TIMES));
+        match (beats < KNOWN, self.0.in_software) {
+            (true, true) => by_experience.max(AT_FIRST_IN_SOFTWARE),
+            (true, false) => by_experience.max(AT_FIRST),
+            (false, _) => by_experience,
+        }
+    }
+
     /// Takes a silence that is too long for a device that hangs: one that is lost may neither answer
     /// nor say so.
     pub fn check_pulse(&self) {
         let pulse = *self.0.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(pulse) = pulse else { return };
         let silent = pulse.last.elapsed();
-        if silent > patience(pulse.beats, pulse.longest) {
+        if silent > self.patience(pulse.beats, pulse.longest) {
             let minutes = silent.as_secs() / 60;
             let reason = format!("it has not answered for {minutes} minutes");
             self.set(DeviceError::Stopped { reason });
         }
     }
-}
-
-/// How long a silence may last.
-fn patience(beats: u32, longest: Duration) -> Duration {
-    let by_experience = SHORT.max(longest.saturating_mul(TIMES));
-    if beats < KNOWN { by_experience.max(AT_FIRST) } else { by_experience }
 }
 
 #[cfg(test)]
@@ -92,10 +105,14 @@ mod tests {
     #[test]
     fn patience_follows_experience() {
         let second = Duration::from_secs(1);
-        assert_eq!(patience(1, Duration::ZERO), AT_FIRST);
-        assert_eq!(patience(5, 400 * second), 8000 * second);
-        assert_eq!(patience(50, second), SHORT);
-        assert_eq!(patience(50, 400 * second), 8000 * second);
+        let [card, software] = [false, true].map(Failure::new);
+        assert_eq!(card.patience(1, Duration::ZERO), AT_FIRST);
+        assert_eq!(software.patience(1, Duration::ZERO), AT_FIRST_IN_SOFTWARE);
+        for device in [card, software] {
+            assert_eq!(device.patience(5, 400 * second), 8000 * second);
+            assert_eq!(device.patience(50, second), SHORT);
+            assert_eq!(device.patience(50, 400 * second), 8000 * second);
+        }
     }
 
     #[test]

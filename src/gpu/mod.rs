@@ -410,7 +410,7 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
 }
 
 fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
-    let failure = Failure::default();
+    let failure = Failure::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
