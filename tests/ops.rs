@@ -621,27 +621,77 @@ fn results_depend_on_neither_the_run_nor_the_number_of_threads() {
     }
 }
 
+/// The devices of a backend. There is at least one.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn devices(backend: wgpt::gpu::Backend) -> Vec<Device> {
+    use wgpt::gpu::{self, DeviceChoice};
+    let infos: Vec<_> =
+        gpu::devices().into_iter().filter(|info| info.id.backend == backend).collect();
+    assert!(
+        !infos.is_empty(),
+        "no {backend} device: install a driver; for Vulkan, mesa-vulkan-drivers has one in software"
+    );
+    let open = |info: gpu::DeviceInfo| {
+        eprintln!("{}: {}", info.id, info.name);
+        gpu::open(DeviceChoice::Named(info.id)).unwrap().device
+    };
+    infos.into_iter().map(open).collect()
+}
+
+/// Compares every op in this mode with the oracle.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn check_kernels(device: &Device, mode: OpsMode) {
+    check_small(20, device, &[mode]);
+    check_large(long_cases(130), device, mode);
+    check_large(head_cases(), device, mode);
+    check_optimizer(device, mode);
+    let dropout = Dropout::new(0.3, 1, 2, 3, 4);
+    let on_the_cpu = mask(dropout, 2, 999, &Device::flex(), OpsMode::Auto);
+    let there = mask(dropout, 2, 999, device, mode);
+    assert_eq!(there, on_the_cpu, "{mode:?}: the mask differs from the CPU's");
+}
+
 #[cfg(feature = "wgpu")]
 #[test]
 fn every_vulkan_adapter_matches_the_oracle() {
-    use wgpt::gpu::{self, DeviceChoice};
-    let adapters: Vec<_> =
-        gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan).collect();
-    assert!(
-        !adapters.is_empty(),
-        "no Vulkan adapter: install a driver, or mesa-vulkan-drivers for one in software"
-    );
-    for info in adapters {
-        eprintln!("{}: {}", info.id, info.name);
-        let device = gpu::open(DeviceChoice::Named(info.id)).unwrap().device;
+    for device in devices(wgpt::gpu::Backend::Vulkan) {
         for mode in [OpsMode::Auto, OpsMode::Wide] {
-            check_small(20, &device, &[mode]);
-            check_large(long_cases(130), &device, mode);
-            check_large(head_cases(), &device, mode);
-            check_optimizer(&device, mode);
+            check_kernels(&device, mode);
         }
-        let dropout = Dropout::new(0.3, 1, 2, 3, 4);
-        let draw = |device| mask(dropout, 2, 999, device, OpsMode::Auto);
-        assert_eq!(draw(&device), draw(&Device::flex()), "the mask differs from the CPU's");
+    }
+}
+
+/// The kernels for CUDA, where there may be no such card.
+#[cfg(feature = "wgpu")]
+#[test]
+fn every_vulkan_adapter_matches_the_oracle_with_cube_kernels() {
+    for device in devices(wgpt::gpu::Backend::Vulkan) {
+        check_kernels(&device, OpsMode::Cube);
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn every_cuda_card_matches_the_oracle() {
+    for device in devices(wgpt::gpu::Backend::Cuda) {
+        check_kernels(&device, OpsMode::Auto);
+    }
+}
+
+/// No sum's order is left to chance.
+#[cfg(feature = "wgpu")]
+#[test]
+fn cube_kernels_give_the_same_bits_again() {
+    for device in devices(wgpt::gpu::Backend::Vulkan) {
+        let all = || {
+            let ops = long_cases(130).into_iter().flat_map(|case| {
+                let Outcome { value, untracked, grads } = run(&case, &device, OpsMode::Cube);
+                [value, untracked].into_iter().chain(grads.into_iter().flatten())
+            });
+            let all = ops.chain(optimize(100_000, &device, OpsMode::Cube));
+            all.map(|x| x.into_iter().map(f32::to_bits).collect()).collect::<Vec<Vec<u32>>>()
+        };
+        assert!(all() == all(), "a second run gives other bits");
     }
 }

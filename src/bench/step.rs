@@ -127,6 +127,7 @@ pub(super) fn measure(
             OpsMode::Auto => "auto",
             OpsMode::Reference => "reference",
             OpsMode::Wide => "wide",
+            OpsMode::Cube => "cube",
         },
         parameters,
         micro_batch,

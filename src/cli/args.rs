@@ -37,7 +37,7 @@ pub(super) struct Global {
     /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
-    /// Debugging: which implementation of the ops runs, auto, reference or wide
+    /// Debugging: which implementation of the ops runs, auto, reference, wide or cube
     #[arg(long, global = true, value_name = "MODE")]
     ops: Option<String>,
     /// Say more: warnings of the graphics libraries; twice and three times for details
@@ -63,9 +63,10 @@ impl Global {
             None | Some("auto") => Ok(OpsMode::Auto),
             Some("reference") => Ok(OpsMode::Reference),
             Some("wide") => Ok(OpsMode::Wide),
+            Some("cube") => Ok(OpsMode::Cube),
             Some(other) => Err(CliError::Usage {
                 what: format!("`{other}` is no implementation of the ops"),
-                hint: "--ops takes auto, reference or wide",
+                hint: "--ops takes auto, reference, wide or cube",
             }),
         }
     }

@@ -19,6 +19,8 @@ mod failure;
 pub mod kernel;
 mod meter;
 mod probe;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub mod queue;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 

@@ -52,7 +52,7 @@ impl AdamW {
 pub(super) const NORM_SPAN: usize = 16 * 1024;
 
 /// Added to the norm before dividing by it, as PyTorch's `clip_grad_norm_` does.
-const NORM_EPS: f32 = 1e-6;
+pub(super) const NORM_EPS: f32 = 1e-6;
 
 /// The optimizer's passes. Outside autodiff.
 #[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
@@ -151,9 +151,6 @@ pub fn adamw(
     (Tensor::from_dispatch(w), moments)
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl Optimize for burn_cubecl::CubeBackend {}
-
 impl Optimize for Flex {
     fn sum_squares(
         x: FloatTensor<Self>,
@@ -162,7 +159,9 @@ impl Optimize for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::adamw::sum_squares(x, sums, first),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+                cpu::adamw::sum_squares(x, sums, first)
+            }
             OpsMode::Reference => reference_sum_squares::<Self>(x, sums, first),
         }
     }
@@ -177,7 +176,9 @@ impl Optimize for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::adamw::update(w, grad, m, v, &clip, &scalars),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+                cpu::adamw::update(w, grad, m, v, &clip, &scalars)
+            }
             OpsMode::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
         }
     }

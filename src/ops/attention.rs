@@ -78,9 +78,6 @@ pub fn attention(qkv: Tensor<2>, shape: AttentionShape, mode: OpsMode) -> Tensor
     Tensor::from_dispatch(Dispatch::attention(qkv.into_dispatch(), shape, mode))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl Attention for burn_cubecl::CubeBackend {}
-
 impl Attention for Flex {
     fn attention_forward(
         qkv: FloatTensor<Self>,
@@ -88,7 +85,7 @@ impl Attention for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::attention::forward(qkv, &shape),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => cpu::attention::forward(qkv, &shape),
             OpsMode::Reference => reference_forward::<Self>(qkv, &shape),
         }
     }
@@ -102,7 +99,7 @@ impl Attention for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => {
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
                 cpu::attention::backward(dout, qkv, out, log_sum_exp, &shape)
             }
             OpsMode::Reference => reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape),
@@ -327,4 +324,30 @@ fn dropout_mask<B: Backend>(
     let index = B::int_from_data(TensorData::new(index, [1, len]), device);
     let mask = dropout.reference_mask::<B>(batch, index, device);
     Some(B::float_reshape(mask, [batch, heads, to - from, to].into()))
+}
+
+/// Larger heads than GPT-2's neither fit the registers nor, eight rows of two, the workgroup memory
+/// that WebGPU promises: the reference takes them.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) const LARGEST_HEAD: usize = 128;
+
+/// Positions in a tile of the kernels: rows of two matrices and two numbers for each, within
+/// `memory` bytes.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) fn tile(memory: usize, size: usize) -> u32 {
+    let mut tile = 32;
+    while tile > 8 && tile * (2 * size + 2) * 4 > memory {
+        tile /= 2;
+    }
+    tile as u32
+}
+
+/// Pairs of a sequence and a head that one dispatch of the kernels takes: a driver ends dispatches
+/// that take seconds.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) fn pairs_at_a_time(time: usize, size: usize) -> usize {
+    /// Multiplications and additions of one dispatch at most, as in gemm.
+    const DISPATCH_OPERATIONS: usize = 1 << 35;
+    // At most four products of time * time / 2 * size in a pass.
+    (DISPATCH_OPERATIONS / (4 * time * time * size).max(1)).clamp(1, 65_535)
 }

@@ -115,9 +115,6 @@ pub fn dropout(
     ))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl DropoutAdd for burn_cubecl::CubeBackend {}
-
 impl DropoutAdd for Flex {
     fn dropout(
         x: FloatTensor<Self>,
@@ -127,7 +124,7 @@ impl DropoutAdd for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => {
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
                 cpu::dropout::forward(x, residual.into_option(), time, &dropout)
             }
             OpsMode::Reference => reference::<Self>(x, residual.into_option(), time, &dropout),
@@ -206,7 +203,7 @@ fn splitmix64(seed: u64) -> u64 {
 }
 
 /// Multipliers of the 32-bit finaliser found by Wellons' hash prospector ("lowbias32").
-const MIX: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
+pub(super) const MIX: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
 
 #[inline(always)]
 fn mix32(mut x: u32) -> u32 {

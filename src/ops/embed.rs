@@ -97,9 +97,6 @@ pub(crate) fn embed_gradients(
     (tables, Tensor::from_dispatch(dbase))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl Embed for burn_cubecl::CubeBackend {}
-
 impl Embed for Flex {
     fn embed_backward(
         dy: FloatTensor<Self>,
@@ -112,7 +109,7 @@ impl Embed for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let into = into.into_option();
         match mode {
-            OpsMode::Auto | OpsMode::Wide => {
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
                 cpu::embed::backward(&dy, into, &tokens, table, period, base_rows)
             }
             OpsMode::Reference => {
@@ -246,4 +243,51 @@ pub(super) fn reference_backward<B: Backend>(
     let dy = B::float_mul(dy, factors);
     let dtable = B::float_select_assign(sum, 0, places, dy, IndexingUpdateOp::Add);
     (dtable, dbase)
+}
+
+/// The rows of a batch by their token: for each token that occurs, its rows in order.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) struct Buckets {
+    pub rows: Vec<u32>,
+    /// Where each bucket begins in `rows`, and where the last one ends.
+    pub starts: Vec<u32>,
+    /// Their tokens' rows in the table.
+    pub places: Vec<u32>,
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl Buckets {
+    /// The rows whose token is in `table`, which holds a part of the tokens; the buckets' tokens
+    /// are counted from its first.
+    pub fn new(tokens: &[u32], table: &Range<usize>) -> Self {
+        let held = |row: &u32| table.contains(&(tokens[*row as usize] as usize));
+        let mut rows: Vec<u32> = (0..tokens.len() as u32).filter(held).collect();
+        rows.sort_by_key(|&row| tokens[row as usize]);
+        let (mut starts, mut places) = (Vec::new(), Vec::new());
+        for (at, &row) in rows.iter().enumerate() {
+            let place = tokens[row as usize] - table.start as u32;
+            if places.last() != Some(&place) {
+                starts.push(at as u32);
+                places.push(place);
+            }
+        }
+        starts.push(rows.len() as u32);
+        Self { rows, starts, places }
+    }
+}
+
+#[cfg(all(test, any(feature = "wgpu", feature = "cuda")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_the_rows_of_each_token_in_order() {
+        let tokens = [7, 2, 7, 7, 0, 2];
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(0..8));
+        assert_eq!(places, [0, 2, 7]);
+        assert_eq!(starts, [0, 1, 3, 6]);
+        assert_eq!(rows, [4, 1, 5, 0, 2, 3]);
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(1..7));
+        assert_eq!((places, starts, rows), (vec![1], vec![0, 2], vec![1, 5]));
+    }
 }

@@ -67,9 +67,6 @@ pub fn layer_norm(
     ))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl LayerNorm for burn_cubecl::CubeBackend {}
-
 impl LayerNorm for Flex {
     fn layer_norm_forward(
         x: FloatTensor<Self>,
@@ -78,7 +75,9 @@ impl LayerNorm for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::layer_norm::forward(x, gamma, beta.into_option()),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+                cpu::layer_norm::forward(x, gamma, beta.into_option())
+            }
             OpsMode::Reference => reference_forward::<Self>(x, gamma, beta.into_option()),
         }
     }
@@ -92,7 +91,9 @@ impl LayerNorm for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::layer_norm::backward(dy, x, gamma, mean, rstd),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+                cpu::layer_norm::backward(dy, x, gamma, mean, rstd)
+            }
             OpsMode::Reference => reference_backward::<Self>(dy, x, gamma, mean, rstd),
         }
     }

@@ -88,9 +88,6 @@ pub fn linear(
     ))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl Linear for burn_cubecl::CubeBackend {}
-
 impl Linear for Flex {
     fn linear(
         x: FloatTensor<Self>,

@@ -78,9 +78,6 @@ pub fn linear_cross_entropy(
     ))
 }
 
-#[cfg(all(feature = "cuda", not(feature = "wgpu")))]
-impl LinearCrossEntropy for burn_cubecl::CubeBackend {}
-
 impl LinearCrossEntropy for Flex {
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
@@ -91,7 +88,9 @@ impl LinearCrossEntropy for Flex {
     ) -> FloatTensor<Self> {
         let (wte, _) = joined::<Self>(wte);
         match mode {
-            OpsMode::Auto | OpsMode::Wide => cpu::cross_entropy::forward(x, wte, &targets, &loss),
+            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+                cpu::cross_entropy::forward(x, wte, &targets, &loss)
+            }
             OpsMode::Reference => reference::<Self>(x, wte, &targets, &loss, None),
         }
     }
@@ -114,7 +113,7 @@ impl LinearCrossEntropy for Flex {
 
 /// Tables as one tensor, and how many rows each has. A copy where there are several: only kernels
 /// take them as they are.
-fn joined<B: Backend>(tables: Tables<B>) -> (FloatTensor<B>, Vec<usize>) {
+pub(super) fn joined<B: Backend>(tables: Tables<B>) -> (FloatTensor<B>, Vec<usize>) {
     let mut tables = tables.into_vec();
     let rows = tables.iter().map(|table| super::shape::<B>(table).dims::<2>()[0]).collect();
     let whole = match tables.len() {
@@ -124,7 +123,7 @@ fn joined<B: Backend>(tables: Tables<B>) -> (FloatTensor<B>, Vec<usize>) {
     (whole, rows)
 }
 
-fn cut<B: Backend>(whole: FloatTensor<B>, rows: &[usize]) -> Vec<FloatTensor<B>> {
+pub(super) fn cut<B: Backend>(whole: FloatTensor<B>, rows: &[usize]) -> Vec<FloatTensor<B>> {
     if rows.len() == 1 {
         return vec![whole];
     }
@@ -270,7 +269,7 @@ pub(super) fn reference_gradients<B: Backend>(
 }
 
 /// The loss by tensor ops, for backends whose kernels do not take it.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub(super) fn reference_loss<B: Backend>(
     x: FloatTensor<B>,
     wte: Tables<B>,

@@ -5,7 +5,8 @@
 //! backward pass needs; and its backward kernel. The trait's default bodies are the tensor-op
 //! *reference*, which runs on every device. A backend overrides the kernels where it has something
 //! faster: `cpu` holds the loops that burn's `flex` backend runs, `wgsl` the launches of the compute
-//! kernels that graphics cards run.
+//! kernels that graphics cards run, `cube` the kernels in cubecl's language for devices that do not
+//! compile WGSL, and the choice between the two.
 //!
 //! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
 //! materialise `[batch, in, out]` for every weight gradient.
@@ -18,6 +19,14 @@ use burn::tensor::Shape;
 mod adamw;
 mod attention;
 mod cpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[allow(
+    unsafe_code,
+    reason = "launches without cubecl's bounds on each access: kernels guard theirs"
+)]
+mod cube;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod device;
 mod dropout;
 mod embed;
 mod layer_norm;
@@ -48,6 +57,9 @@ pub enum OpsMode {
     /// As [`OpsMode::Auto`], but the kernels with the tiles of graphics cards on every device that
     /// runs kernels: for testing those where there is no card.
     Wide,
+    /// The kernels of devices that do not compile WGSL on every device that runs kernels: for
+    /// testing those where there is no such device.
+    Cube,
 }
 
 /// A tensor that an op can do without. What `Option` is elsewhere: burn's dispatch carries structs

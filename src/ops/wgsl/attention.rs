@@ -1,15 +1,13 @@
 //! Attention.
 
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::dropout::mask;
 use super::{Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::attention::{Attention, reference_backward, reference_forward};
-use crate::ops::{AttentionShape, Dropout, OpsMode};
+use crate::ops::attention::{pairs_at_a_time, tile};
+use crate::ops::{AttentionShape, Dropout};
 
 /// A shader in its two forms, by how a workgroup shares rows.
 macro_rules! shader {
@@ -46,22 +44,6 @@ enum Pass {
     Forward,
     Queries,
     Keys,
-}
-
-/// Larger heads than GPT-2's neither fit the registers nor, eight rows of two, the workgroup memory
-/// that WebGPU promises: the reference takes them.
-const LARGEST_HEAD: usize = 128;
-
-/// Multiplications and additions of one dispatch at most, as in gemm.
-const DISPATCH_OPERATIONS: usize = 1 << 35;
-
-/// Positions in a tile: rows of two matrices and two numbers for each, within `memory` bytes.
-fn tile(memory: usize, size: usize) -> u32 {
-    let mut tile = 32;
-    while tile > 8 && tile * (2 * size + 2) * 4 > memory {
-        tile /= 2;
-    }
-    tile as u32
 }
 
 /// `memory` is what a workgroup can share, in bytes.
@@ -122,8 +104,7 @@ impl Kernels {
         };
         let blocks = time.div_ceil(per_workgroup as usize);
         let pairs = batch * heads;
-        // At most four products of time * time / 2 * size in a pass.
-        let at_a_time = (DISPATCH_OPERATIONS / (4 * time * time * size).max(1)).max(1);
+        let at_a_time = pairs_at_a_time(time, size);
         let mask = dropout.as_ref().map_or([0; 5], |dropout: &Dropout| mask(dropout));
         for first in (0..pairs).step_by(at_a_time) {
             let count = at_a_time.min(pairs - first);
@@ -141,45 +122,37 @@ impl Kernels {
     }
 }
 
-impl Attention for CubeBackend {
-    fn attention_forward(
-        qkv: FloatTensor<Self>,
+impl Kernels {
+    pub fn attention_forward(
+        &self,
+        qkv: CubeTensor,
         shape: AttentionShape,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let fits = qkv.shape().dims::<2>()[1] / (3 * shape.heads) <= LARGEST_HEAD;
-        let Some(kernels) = Kernels::of(&qkv, mode).filter(|_| fits) else {
-            return reference_forward::<Self>(qkv, &shape);
-        };
+    ) -> (CubeTensor, CubeTensor) {
         let [n, three_c] = qkv.shape().dims();
         let qkv = contiguous(qkv);
-        let out = kernels.queue.empty([n, three_c / 3]);
-        let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-        kernels.attention(Pass::Forward, &shape, three_c / 3, &[&qkv, &out, &log_sum_exp]);
+        let out = self.queue.empty([n, three_c / 3]);
+        let log_sum_exp = self.queue.empty([shape.batch, shape.heads, shape.time]);
+        self.attention(Pass::Forward, &shape, three_c / 3, &[&qkv, &out, &log_sum_exp]);
         (out, log_sum_exp)
     }
 
-    fn attention_backward(
-        dout: FloatTensor<Self>,
-        qkv: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        log_sum_exp: FloatTensor<Self>,
+    pub fn attention_backward(
+        &self,
+        dout: CubeTensor,
+        qkv: CubeTensor,
+        out: CubeTensor,
+        log_sum_exp: CubeTensor,
         shape: AttentionShape,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let fits = qkv.shape().dims::<2>()[1] / (3 * shape.heads) <= LARGEST_HEAD;
-        let Some(kernels) = Kernels::of(&qkv, mode).filter(|_| fits) else {
-            return reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape);
-        };
+    ) -> CubeTensor {
         let [n, three_c] = qkv.shape().dims();
         let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
-        let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-        let dqkv = kernels.queue.empty([n, three_c]);
+        let delta = self.queue.empty([shape.batch, shape.heads, shape.time]);
+        let dqkv = self.queue.empty([n, three_c]);
         let width = three_c / 3;
         let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];
-        kernels.attention(Pass::Queries, &shape, width, &queries);
+        self.attention(Pass::Queries, &shape, width, &queries);
         let keys = [&qkv, &dout, &log_sum_exp, &delta, &dqkv];
-        kernels.attention(Pass::Keys, &shape, width, &keys);
+        self.attention(Pass::Keys, &shape, width, &keys);
         dqkv
     }
 }

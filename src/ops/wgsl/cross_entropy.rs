@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
@@ -11,8 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::gemm::{Around, Layout, Matrix};
 use super::{ELEMENTWISE, Kernels, Tier, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::linear_cross_entropy::{LinearCrossEntropy, reference_gradients, reference_loss};
-use crate::ops::{CrossEntropy, OpsMode, Tables};
+use crate::ops::{CrossEntropy, Tables};
 
 static SOFTMAX_LOSS: Shader =
     Shader { name: "softmax_loss", parts: &[wgsl!("reduce"), wgsl!("softmax_loss")] };
@@ -131,42 +129,36 @@ fn tokens_of(table: &CubeTensor) -> usize {
     table.shape()[0]
 }
 
-impl LinearCrossEntropy for CubeBackend {
-    fn linear_cross_entropy(
-        x: FloatTensor<Self>,
-        wte: Tables<Self>,
+impl Kernels {
+    pub fn linear_cross_entropy(
+        &self,
+        x: CubeTensor,
+        wte: Tables<CubeBackend>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference_loss::<Self>(x, wte, &targets, &loss);
-        };
+    ) -> CubeTensor {
         let x = contiguous(x);
         let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
-        let head = Head::new(&kernels, &x, &wte, &targets, &loss);
+        let head = Head::new(self, &x, &wte, &targets, &loss);
         for chunk in head.chunks() {
             head.losses(chunk, false);
         }
         head.total()
     }
 
-    fn linear_cross_entropy_gradients(
-        x: FloatTensor<Self>,
-        wte: Tables<Self>,
+    pub fn linear_cross_entropy_gradients(
+        &self,
+        x: CubeTensor,
+        wte: Tables<CubeBackend>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference_gradients::<Self>(x, wte, &targets, &loss);
-        };
+    ) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
         let x = contiguous(x);
         let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
-        let head = Head::new(&kernels, &x, &wte, &targets, &loss);
+        let head = Head::new(self, &x, &wte, &targets, &loss);
         let Head { rows, c, .. } = head;
-        let dx = kernels.queue.empty([rows, c]);
-        let gradient = |table| kernels.queue.empty([tokens_of(table), c]);
+        let dx = self.queue.empty([rows, c]);
+        let gradient = |table| self.queue.empty([tokens_of(table), c]);
         let dwte: Vec<CubeTensor> = wte.iter().map(gradient).collect();
         for (first, rows) in head.chunks() {
             head.losses((first, rows), true);
@@ -176,9 +168,9 @@ impl LinearCrossEntropy for CubeBackend {
                 let tokens = tokens_of(table);
                 let sum = |accumulate| Around { accumulate, ..Around::default() };
                 let size = [rows, c, tokens];
-                kernels.gemm(Layout::Nn, size, logits, table, into_dx, sum(index > 0));
+                self.gemm(Layout::Nn, size, logits, table, into_dx, sum(index > 0));
                 let size = [tokens, c, rows];
-                kernels.gemm(Layout::Tn, size, logits, x, &dwte[index], sum(first > 0));
+                self.gemm(Layout::Tn, size, logits, x, &dwte[index], sum(first > 0));
             }
         }
         (head.total(), dx, dwte)

@@ -1,13 +1,11 @@
 //! Dropout.
 
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
-use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
 
 use super::{ELEMENTWISE, Kernels, contiguous};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, wgsl};
-use crate::ops::dropout::{DropoutAdd, reference};
-use crate::ops::{Dropout, OpsMode, Optional};
+use crate::ops::Dropout;
 
 static DROPOUT: Shader = Shader { name: "dropout", parts: &[wgsl!("hash"), wgsl!("dropout")] };
 
@@ -25,28 +23,24 @@ pub(super) fn mask(dropout: &Dropout) -> [u32; 5] {
     [key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale().to_bits()]
 }
 
-impl DropoutAdd for CubeBackend {
-    fn dropout(
-        x: FloatTensor<Self>,
-        residual: Optional<Self>,
+impl Kernels {
+    pub fn dropout(
+        &self,
+        x: CubeTensor,
+        residual: Option<CubeTensor>,
         time: usize,
         dropout: Dropout,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let residual = residual.into_option();
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference::<Self>(x, residual, time, &dropout);
-        };
+    ) -> CubeTensor {
         let [n, c] = x.shape().dims();
         let (x, residual) = (contiguous(x), residual.map(contiguous));
-        let y = kernels.queue.empty([n, c]);
+        let y = self.queue.empty([n, c]);
         // A struct within uniforms begins at a multiple of 16 bytes.
         let mut params = vec![(n * c) as u32, (time * c) as u32, 0, 0];
         params.extend(mask(&dropout));
-        kernels.queue.launch(
+        self.queue.launch(
             spec(residual.is_some()),
             Workgroups::cover(n * c, ELEMENTWISE),
-            [x.handle.binding(), kernels.optional(residual.as_ref()), y.handle.clone().binding()],
+            [x.handle.binding(), self.optional(residual.as_ref()), y.handle.clone().binding()],
             &params,
         );
         y

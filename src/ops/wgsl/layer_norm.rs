@@ -1,13 +1,11 @@
 //! Layer normalisation.
 
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
-use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
 
 use super::{ELEMENTWISE, Kernels, Tier, contiguous, row_workgroup};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::layer_norm::{EPS, LayerNorm, reference_backward, reference_forward};
-use crate::ops::{OpsMode, Optional};
+use crate::ops::layer_norm::EPS;
 
 static FORWARD: Shader =
     Shader { name: "layer_norm_forward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")] };
@@ -50,28 +48,24 @@ pub(super) fn variants(tier: Tier) -> Vec<Spec> {
     specs.collect()
 }
 
-impl LayerNorm for CubeBackend {
-    fn layer_norm_forward(
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: Optional<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let beta = beta.into_option();
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference_forward::<Self>(x, gamma, beta);
-        };
+impl Kernels {
+    pub fn layer_norm_forward(
+        &self,
+        x: CubeTensor,
+        gamma: CubeTensor,
+        beta: Option<CubeTensor>,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let [n, c] = x.shape().dims();
         let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
-        let y = kernels.queue.empty([n, c]);
-        let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
-        kernels.queue.launch(
-            forward(kernels.tier, c, beta.is_some()),
+        let y = self.queue.empty([n, c]);
+        let [mean, rstd] = [(); 2].map(|()| self.queue.empty([n, 1]));
+        self.queue.launch(
+            forward(self.tier, c, beta.is_some()),
             Workgroups::Line(n),
             [
                 x.handle.binding(),
                 gamma.handle.binding(),
-                kernels.optional(beta.as_ref()),
+                self.optional(beta.as_ref()),
                 y.handle.clone().binding(),
                 mean.handle.clone().binding(),
                 rstd.handle.clone().binding(),
@@ -81,34 +75,31 @@ impl LayerNorm for CubeBackend {
         (y, mean, rstd)
     }
 
-    fn layer_norm_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        mean: FloatTensor<Self>,
-        rstd: FloatTensor<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference_backward::<Self>(dy, x, gamma, mean, rstd);
-        };
+    pub fn layer_norm_backward(
+        &self,
+        dy: CubeTensor,
+        x: CubeTensor,
+        gamma: CubeTensor,
+        mean: CubeTensor,
+        rstd: CubeTensor,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let [n, c] = x.shape().dims();
         let inputs = [dy, x, gamma, mean, rstd].map(contiguous);
         let rows_per_group = n.div_ceil(GROUPS);
         let groups = n.div_ceil(rows_per_group);
-        let dx = kernels.queue.empty([n, c]);
-        let partial = kernels.queue.empty([groups, 2, c]);
+        let dx = self.queue.empty([n, c]);
+        let partial = self.queue.empty([groups, 2, c]);
         let outputs = [&dx, &partial].map(|tensor| tensor.handle.clone().binding());
-        kernels.queue.launch(
-            backward(kernels.tier, c),
+        self.queue.launch(
+            backward(self.tier, c),
             Workgroups::Plane(groups, 1),
             inputs.map(|tensor| tensor.handle.binding()).into_iter().chain(outputs),
             &[n as u32, rows_per_group as u32],
         );
-        let [dgamma, dbeta] = [(); 2].map(|()| kernels.queue.empty([c]));
+        let [dgamma, dbeta] = [(); 2].map(|()| self.queue.empty([c]));
         let spec = weights(c);
         let width = c / spec.pack() as usize;
-        kernels.queue.launch(
+        self.queue.launch(
             spec,
             Workgroups::Plane((2 * width).div_ceil(ELEMENTWISE as usize), 1),
             [&partial, &dgamma, &dbeta].map(|tensor| tensor.handle.clone().binding()),

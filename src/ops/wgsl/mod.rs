@@ -1,13 +1,7 @@
 //! The ops on devices that compile WGSL: the kernels of `shaders/`, one file for each op.
 
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, FloatDType};
-use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::tensor::CubeTensor;
-
 use super::OpsMode;
+use super::device::{contiguous, elements, owned, zeros};
 use crate::gpu::kernel::{Queue, Spec};
 
 mod attention;
@@ -35,25 +29,19 @@ pub(crate) enum Tier {
 const NARROW_SUBGROUP: u32 = 8;
 
 /// The kernels of one device.
-struct Kernels {
+pub(super) struct Kernels {
     queue: Queue,
     tier: Tier,
 }
 
 impl Kernels {
-    /// The kernels that `mode` asks for on the device of `tensor`; `None` where the reference is to
-    /// run.
-    fn of(tensor: &CubeTensor, mode: OpsMode) -> Option<Self> {
-        let queue = Queue::of(tensor);
-        if !queue.runs_wgsl() || tensor.dtype != DType::F32 {
-            return None;
-        }
+    /// The kernels of a device that compiles WGSL, for every mode but the reference.
+    pub fn new(queue: Queue, mode: OpsMode) -> Self {
         let tier = match (mode, queue.subgroup()) {
-            (OpsMode::Reference, _) => return None,
             (OpsMode::Auto, Some(lanes @ (4 | NARROW_SUBGROUP))) => Tier::Narrow(lanes),
-            (OpsMode::Auto | OpsMode::Wide, _) => Tier::Wide,
+            _ => Tier::Wide,
         };
-        Some(Self { queue, tier })
+        Self { queue, tier }
     }
 }
 
@@ -67,27 +55,6 @@ fn row_workgroup(tier: Tier) -> u32 {
         // One vector of the processor: its barriers cost nothing.
         Tier::Narrow(lanes) => lanes,
     }
-}
-
-impl Kernels {
-    /// A new tensor of zeros.
-    fn zeros(&self, shape: [usize; 2]) -> CubeTensor {
-        CubeBackend::float_zeros(shape.into(), &self.queue.device(), FloatDType::F32)
-    }
-}
-
-fn contiguous(tensor: FloatTensor<CubeBackend>) -> CubeTensor {
-    into_contiguous(tensor)
-}
-
-/// The tensor where nobody else holds its memory, else a copy: what may be written in place.
-fn owned(tensor: FloatTensor<CubeBackend>) -> CubeTensor {
-    let tensor = into_contiguous(tensor);
-    if tensor.can_mut() { tensor } else { tensor.copy() }
-}
-
-fn elements(tensor: &CubeTensor) -> usize {
-    tensor.meta.shape().num_elements()
 }
 
 /// Every kernel variant that wgpt launches, but for sizes: a few of each.

@@ -1,14 +1,11 @@
 //! The optimizer's passes.
 
-use burn::backend::tensor::FloatTensor;
-use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
 
 use super::{ELEMENTWISE, Kernels, contiguous, elements, owned};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::adamw::{
-    NORM_SPAN, Optimize, reference_adamw, reference_clip, reference_sum_squares,
-};
-use crate::ops::{AdamW, OpsMode};
+use crate::ops::AdamW;
+use crate::ops::adamw::NORM_SPAN;
 
 static ADAMW: Shader = Shader { name: "adamw", parts: &[wgsl!("adamw")] };
 static SUM_SQUARES: Shader =
@@ -32,21 +29,13 @@ pub(super) fn variants() -> Vec<Spec> {
     vec![adamw(1), adamw(4), sum_squares(1), sum_squares(4), clip_factor()]
 }
 
-impl Optimize for CubeBackend {
-    fn sum_squares(
-        x: FloatTensor<Self>,
-        sums: FloatTensor<Self>,
-        first: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let Some(kernels) = Kernels::of(&x, mode) else {
-            return reference_sum_squares::<Self>(x, sums, first);
-        };
+impl Kernels {
+    pub fn sum_squares(&self, x: CubeTensor, sums: CubeTensor, first: usize) -> CubeTensor {
         let (x, sums) = (contiguous(x), owned(sums));
         let spec = sum_squares(pack_of(&[elements(&x)]));
         let packs = elements(&x) / spec.pack() as usize;
         let spans = elements(&x).div_ceil(NORM_SPAN);
-        kernels.queue.launch(
+        self.queue.launch(
             spec,
             Workgroups::Line(spans),
             [&x, &sums].map(|tensor| tensor.handle.clone().binding()),
@@ -55,17 +44,10 @@ impl Optimize for CubeBackend {
         sums
     }
 
-    fn clip(
-        sums: FloatTensor<Self>,
-        limit: f32,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let Some(kernels) = Kernels::of(&sums, mode) else {
-            return reference_clip::<Self>(sums, limit);
-        };
+    pub fn clip(&self, sums: CubeTensor, limit: f32) -> (CubeTensor, CubeTensor) {
         let sums = contiguous(sums);
-        let [norm, clip] = [(); 2].map(|()| kernels.queue.empty([1]));
-        kernels.queue.launch(
+        let [norm, clip] = [(); 2].map(|()| self.queue.empty([1]));
+        self.queue.launch(
             clip_factor(),
             Workgroups::Plane(1, 1),
             [&sums, &norm, &clip].map(|tensor| tensor.handle.clone().binding()),
@@ -74,18 +56,15 @@ impl Optimize for CubeBackend {
         (norm, clip)
     }
 
-    fn adamw(
-        w: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        m: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        clip: FloatTensor<Self>,
+    pub fn adamw(
+        &self,
+        w: CubeTensor,
+        grad: CubeTensor,
+        m: CubeTensor,
+        v: CubeTensor,
+        clip: CubeTensor,
         scalars: AdamW,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let Some(kernels) = Kernels::of(&w, mode) else {
-            return reference_adamw::<Self>(w, grad, m, v, clip, &scalars);
-        };
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let [w, m, v] = [w, m, v].map(owned);
         let (grad, clip) = (contiguous(grad), contiguous(clip));
         let pack = pack_of(&[elements(&w)]);
@@ -93,7 +72,7 @@ impl Optimize for CubeBackend {
         let AdamW { decay, beta1, beta2, step_size, second_correction, eps } = scalars;
         let mut params = vec![packs as u32];
         params.extend([decay, beta1, beta2, step_size, second_correction, eps].map(f32::to_bits));
-        kernels.queue.launch(
+        self.queue.launch(
             adamw(pack),
             Workgroups::cover(packs, ELEMENTWISE),
             [&w, &grad, &m, &v, &clip].map(|tensor| tensor.handle.clone().binding()),

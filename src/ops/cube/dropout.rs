@@ -1,0 +1,103 @@
+//! Dropout.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Kernels, argument, contiguous, cover};
+use crate::ops::Dropout;
+use crate::ops::dropout::MIX;
+
+/// What decides a mask, but for the sequence and the index within it.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Mask {
+    key0: u32,
+    key1: u32,
+    /// The number of the micro-batch's first sequence in the global batch.
+    first_sequence: u32,
+    /// A hash whose upper 24 bits are below this is dropped.
+    threshold: u32,
+    /// What a kept element is multiplied with.
+    scale: f32,
+}
+
+/// The mask of a dropout; of none, one that is not read.
+pub(super) fn mask(dropout: Option<&Dropout>) -> MaskLaunch {
+    let Some(dropout) = dropout else { return MaskLaunch::new(0, 0, 0, 0, 1.0) };
+    let [key0, key1] = dropout.key;
+    MaskLaunch::new(key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale())
+}
+
+/// The 32-bit finaliser of the reference.
+#[cube]
+fn mix32(seed: u32) -> u32 {
+    let first = (seed ^ (seed >> 16u32)) * MIX[0];
+    let second = (first ^ (first >> 15u32)) * MIX[1];
+    second ^ (second >> 16u32)
+}
+
+#[cube]
+pub(super) fn sequence_key(mask: &Mask, sequence: usize) -> u32 {
+    mix32(mix32((mask.first_sequence + sequence as u32) ^ mask.key0) ^ mask.key1)
+}
+
+/// Zero or the scale, for element `index` of the sequence with this key.
+#[cube]
+pub(super) fn keep(mask: &Mask, key: u32, index: usize) -> f32 {
+    let hash = mix32(mix32(index as u32 ^ key) ^ mask.key1) >> 8u32;
+    select(hash >= mask.threshold, mask.scale, 0.0f32)
+}
+
+/// `y = dropout(x) + residual`, an invocation for each element.
+#[cube(launch_unchecked)]
+fn forward(
+    x: &[f32],
+    residual: &[f32],
+    y: &mut [f32],
+    mask: Mask,
+    elements: usize,
+    per_sequence: usize,
+    #[comptime] has_residual: bool,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let sequence = i / per_sequence;
+        let key = sequence_key(&mask, sequence);
+        let mut value = x[i] * keep(&mask, key, i - sequence * per_sequence);
+        if comptime!(has_residual) {
+            value += residual[i];
+        }
+        y[i] = value;
+    }
+}
+
+impl Kernels {
+    pub fn dropout(
+        &self,
+        x: CubeTensor,
+        residual: Option<CubeTensor>,
+        time: usize,
+        dropout: Dropout,
+    ) -> CubeTensor {
+        let [n, c] = x.shape().dims();
+        let (x, residual) = (contiguous(x), residual.map(contiguous));
+        let y = self.queue.empty([n, c]);
+        let (count, dim) = cover(n * c);
+        unsafe {
+            forward::launch_unchecked(
+                self.client(),
+                count,
+                dim,
+                argument(&x),
+                self.optional(residual.as_ref()),
+                argument(&y),
+                mask(Some(&dropout)),
+                n * c,
+                time * c,
+                residual.is_some(),
+            );
+        }
+        y
+    }
+}

@@ -1,0 +1,176 @@
+//! Token and position embedding.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Kernels, argument, buffer, contiguous, cover, owned, zeros};
+use crate::ops::embed::Buckets;
+
+/// `y[row] = base[row mod period] + table[id of row - first]`, without the second term for ids that
+/// the table does not hold. An invocation for each element.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn forward(
+    table: &[f32],
+    base: &[f32],
+    ids: &[u32],
+    y: &mut [f32],
+    elements: usize,
+    width: usize,
+    period: usize,
+    first: usize,
+    rows: usize,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let row = i / width;
+        let column = i - row * width;
+        let mut value = base[row % period * width + column];
+        let id = ids[row] as usize;
+        if id >= first && id < first + rows {
+            value += table[(id - first) * width + column];
+        }
+        y[i] = value;
+    }
+}
+
+/// Adds to each row of the table's gradient the rows of dy whose token it is, in the order of the
+/// rows. The host has sorted the rows by token: `index` is the sorted rows, then where each bucket
+/// begins among them, then the buckets' rows of the table. An invocation for each element of each
+/// bucket.
+#[cube(launch_unchecked)]
+fn by_token(
+    dy: &[f32],
+    index: &[u32],
+    d_table: &mut [f32],
+    buckets: usize,
+    width: usize,
+    starts: usize,
+    places: usize,
+) {
+    let i = ABSOLUTE_POS;
+    if i < buckets * width {
+        let bucket = i / width;
+        let column = i - bucket * width;
+        let at = index[places + bucket] as usize * width + column;
+        let mut sum = d_table[at];
+        for k in index[starts + bucket]..index[starts + bucket + 1] {
+            sum += dy[index[k as usize] as usize * width + column];
+        }
+        d_table[at] = sum;
+    }
+}
+
+/// The sum of dy over the periods, in their order; rows that no period reaches are zero. An
+/// invocation for each element of `d_base`; `used` of them are reached, dy has `total`.
+#[cube(launch_unchecked)]
+fn by_position(dy: &[f32], d_base: &mut [f32], elements: usize, used: usize, total: usize) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let mut sum = 0.0f32;
+        if i < used {
+            let mut at = i;
+            while at < total {
+                sum += dy[at];
+                at += used;
+            }
+        }
+        d_base[i] = sum;
+    }
+}
+
+impl Kernels {
+    pub fn embed(
+        &self,
+        table: CubeTensor,
+        base: CubeTensor,
+        tokens: Arc<[u32]>,
+        first: usize,
+        period: usize,
+    ) -> CubeTensor {
+        let [rows, c] = table.shape().dims();
+        let (table, base) = (contiguous(table), contiguous(base));
+        let y = self.queue.empty([tokens.len(), c]);
+        let ids = buffer(self.queue.upload(&tokens), tokens.len());
+        let (count, dim) = cover(tokens.len() * c);
+        unsafe {
+            forward::launch_unchecked(
+                self.client(),
+                count,
+                dim,
+                argument(&table),
+                argument(&base),
+                ids,
+                argument(&y),
+                tokens.len() * c,
+                c,
+                period,
+                first,
+                rows,
+            );
+        }
+        y
+    }
+
+    pub fn embed_backward(
+        &self,
+        dy: CubeTensor,
+        into: Option<CubeTensor>,
+        tokens: Arc<[u32]>,
+        table: Range<usize>,
+        period: usize,
+        base_rows: usize,
+    ) -> (CubeTensor, CubeTensor) {
+        let [n, c] = dy.shape().dims();
+        let dy = contiguous(dy);
+        let d_table = match into {
+            Some(sum) => owned(sum),
+            None => zeros(&self.queue, [table.len(), c]),
+        };
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &table);
+        if !places.is_empty() {
+            let first_start = rows.len();
+            let first_place = first_start + starts.len();
+            let buckets = places.len();
+            let index = [rows, starts, places].concat();
+            let (count, dim) = cover(buckets * c);
+            unsafe {
+                by_token::launch_unchecked(
+                    self.client(),
+                    count,
+                    dim,
+                    argument(&dy),
+                    buffer(self.queue.upload(&index), index.len()),
+                    argument(&d_table),
+                    buckets,
+                    c,
+                    first_start,
+                    first_place,
+                );
+            }
+        }
+        if period == n && base_rows == n {
+            return (d_table, dy);
+        }
+        let d_base = self.queue.empty([base_rows, c]);
+        let (count, dim) = cover(base_rows * c);
+        unsafe {
+            by_position::launch_unchecked(
+                self.client(),
+                count,
+                dim,
+                argument(&dy),
+                argument(&d_base),
+                base_rows * c,
+                period * c,
+                n * c,
+            );
+        }
+        (d_table, d_base)
+    }
+}
