@@ -3,7 +3,7 @@
 //! 1. Training and everything before it know no front end; front ends know no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
 //! 3. `config`, `plan`, `protocol` and `progress` are pure: no I/O, no clock, no chance, no device.
-//! 4. No unsafe code, no global mutable state, no file whose name says nothing.
+//! 4. No unsafe code but in one place, no global mutable state, no file whose name says nothing.
 //!
 //! Comments and literals do not count: the sources are cut into tokens first. A new module gets a
 //! line in [`MODULES`]; that is also how a renamed one does not slip out of its rules.
@@ -163,7 +163,11 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
     }
 }
 
-/// Invariant 4: unsafe code is denied where each crate begins, and allowed nowhere.
+/// Where the one exception from invariant 4 stands: launches of cubecl kernels, which guard their own
+/// bounds, are unsafe functions.
+const UNSAFE_IN: &str = "ops/mod.rs";
+
+/// Invariant 4: unsafe code is denied where each crate begins, and allowed once.
 fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     const DENY: [&str; 8] = ["#", "!", "[", "deny", "(", "unsafe_code", ")", "]"];
     let is_root = path == "lib.rs" || path == "main.rs";
@@ -173,8 +177,11 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     if is_root && denial.is_none() {
         found.push((1, "no #![deny(unsafe_code)] (invariant 4)".into()));
     }
+    let mut exceptions = usize::from(path == UNSAFE_IN);
     for (index, token) in tokens.iter().enumerate() {
-        if token.text == "unsafe_code" && denial.is_none_or(|start| index != start + 5) {
+        if token.text == "unsafe_code" && exceptions > 0 {
+            exceptions -= 1;
+        } else if token.text == "unsafe_code" && denial.is_none_or(|start| index != start + 5) {
             found.push((token.line, "changes the lint unsafe_code (invariant 4)".into()));
         }
     }
@@ -429,6 +436,8 @@ fn breaches_are_found() {
         let source = format!("const A: [char; 2] = ['\"', '\\''];\n/* \" /* */ ' */\n{code}\n");
         expect(path, &source, 3, &format!("(invariant {invariant})"));
     }
+    let twice = "#[allow(unsafe_code)]\nmod a;\n#[allow(unsafe_code)]\nmod b;";
+    expect(UNSAFE_IN, twice, 3, "(invariant 4)");
     expect("lib.rs", "pub mod plan;", 1, "no #![deny(unsafe_code)] (invariant 4)");
     expect("data/utils.rs", "", 1, "(invariant 4)");
     expect("ops/helper/mod.rs", "", 1, "(invariant 4)");
