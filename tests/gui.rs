@@ -80,6 +80,50 @@ fn a_run_has_crashed() {
     });
 }
 
+fn curve(title: &str, name: &str) {
+    snapshot(name, |app| {
+        app.apply(&recorded());
+        app.bring_up(title);
+    });
+}
+
+#[test]
+fn learning_rate_and_gradient_norm() {
+    curve("Learning rate", "learning_rate");
+}
+
+#[test]
+fn speed() {
+    curve("Speed", "speed");
+}
+
+#[test]
+fn memory_against_the_budget() {
+    curve("Memory", "memory");
+}
+
+/// Runs on the disk: one that has finished and one whose process is gone, which is offered.
+#[test]
+fn runs_are_listed_and_a_crashed_one_is_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: Vec<&str> = RECORDED.lines().collect();
+    for (name, until) in [("whole", lines.len()), ("cut", lines.len() / 2)] {
+        let run = folder.path().join(name);
+        std::fs::create_dir_all(run.join("checkpoints/00000020")).unwrap();
+        std::fs::write(run.join("checkpoints/00000020/state.json"), "{}").unwrap();
+        std::fs::write(run.join("events.jsonl"), lines[..until].join("\n") + "\n").unwrap();
+    }
+    let mut harness = window(Theme::Light, Options::default());
+    harness.state_mut().look_for_runs_in(folder.path());
+    wait(&mut harness, |harness| harness.query_by_label("Continue cut").is_some());
+    assert!(harness.query_by_label("whole").is_some());
+    assert!(harness.query_by_label("Continue whole").is_none());
+    harness.get_by_label("whole").click();
+    harness.run_steps(4);
+    harness.get_by_label("Show").click();
+    wait(&mut harness, |harness| harness.query_by_label_contains("120 of 120").is_some());
+}
+
 #[test]
 fn a_run_does_not_fit() {
     snapshot("refused", |app| {

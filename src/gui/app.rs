@@ -203,6 +203,13 @@ impl App {
         self.looked_around = None;
     }
 
+    /// Puts the panel of this title in front of those that share its place.
+    pub fn bring_up(&mut self, title: &str) {
+        if let Some(pane) = layout::titled(title) {
+            layout::bring_up(&mut self.settings.tree, pane);
+        }
+    }
+
     /// Types a setting, as if into its field.
     pub fn set(&mut self, key: &'static str, text: &str) {
         self.settings.form.set(key, text);

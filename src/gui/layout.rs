@@ -65,6 +65,22 @@ pub(super) fn bring_up(tree: &mut Tree<Pane>, pane: Pane) {
     tree.make_active(|_, tile| matches!(tile, Tile::Pane(found) if *found == pane));
 }
 
+/// The panel of this title.
+pub(super) fn titled(title: &str) -> Option<Pane> {
+    const ALL: [Pane; 9] = [
+        Pane::Setup,
+        Pane::Fit,
+        Pane::Loss,
+        Pane::Rate,
+        Pane::Speed,
+        Pane::Memory,
+        Pane::Samples,
+        Pane::Runs,
+        Pane::Log,
+    ];
+    ALL.into_iter().find(|pane| pane.title() == title)
+}
+
 fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     if let Some(Tile::Container(Container::Linear(linear))) = tiles.get_mut(tile) {
         for &(child, share) in shares {
