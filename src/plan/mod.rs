@@ -125,7 +125,7 @@ const FIXED_SLACK: u64 = 24 << 20;
 
 /// Of pools: one part in so many of what is held lies in pages whose rest is too small for anything,
 /// measured over models of many shapes (docs/memory.md). The last page is empty or nearly so.
-const UNFILLED_SHARE: u64 = 25;
+const UNFILLED_SHARE: u64 = 32;
 
 /// What pages of `page` bytes hold beyond tensors of `held` bytes, of which the largest has a page to
 /// itself and `next` is the size after that: a page and a quarter, and a share of all. Where that is
