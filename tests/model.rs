@@ -160,7 +160,7 @@ fn check_case(
 }
 
 fn check_device(device: &Device, tolerance: &Tolerance) {
-    for mode in [OpsMode::Auto, OpsMode::Reference] {
+    for mode in [OpsMode::AUTO, OpsMode::REFERENCE] {
         check_checkpointing(device, mode);
         check_case("tanh_bias", Gelu::Tanh, true, device, mode, 1, tolerance);
         check_case("tanh_nobias", Gelu::Tanh, false, device, mode, 3, tolerance);
@@ -208,7 +208,7 @@ fn models_of_other_programs_load() {
         let source = ModelSource::open(&reference(model)).unwrap();
         let loaded = source.model(&Device::flex()).unwrap();
         let case = Case::open(logits);
-        let got = values(loaded.logits(case.ids("tokens", 0, TIME), 1, OpsMode::Auto));
+        let got = values(loaded.logits(case.ids("tokens", 0, TIME), 1, OpsMode::AUTO));
         let off = error(&got, &case.f32("logits"));
         assert!(off < 1e-5, "{model}: logits are off by {off:e}");
     }
@@ -235,7 +235,7 @@ fn sampling_with_a_cache_equals_full_passes() {
     let mut tokens = vec![1, 2, 3];
     let mut sampler = Sampler::new(&model, &tokens, options);
     while tokens.len() < TIME {
-        let logits = values(model.logits(tokens.clone().into(), 1, OpsMode::Auto));
+        let logits = values(model.logits(tokens.clone().into(), 1, OpsMode::AUTO));
         let last = &logits[(tokens.len() - 1) * VOCAB..];
         let best = (0..VOCAB).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
         tokens.push(sampler.next_token());

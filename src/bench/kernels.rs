@@ -470,6 +470,6 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
             },
         )
     };
-    let stock = || time(crate::ops::OpsMode::Reference);
+    let stock = || time(crate::ops::OpsMode::REFERENCE);
     bench.row("gradient norm + adamw", work, || time(bench.options.mode), stock)
 }

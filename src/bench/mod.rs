@@ -13,7 +13,7 @@ use std::time::Instant;
 use burn::tensor::Device;
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, Dtype};
 use crate::gpu::{self, DeviceError, Kind, OpenDevice, Peaks};
 use crate::ops::OpsMode;
 use crate::protocol::DeviceLine;
@@ -27,7 +27,7 @@ pub struct Options {
     pub steps: Option<Config>,
     /// Whether burn's stock ops are measured too. They take many times the memory.
     pub compare: bool,
-    /// Which implementation of the ops.
+    /// Which implementation of the ops; the numbers are those of `steps`.
     pub mode: OpsMode,
 }
 
@@ -68,6 +68,8 @@ pub struct KernelRow {
 pub struct StepRow {
     /// Which implementation of the ops.
     pub ops: &'static str,
+    /// What activations are kept in and products multiply.
+    pub dtype: Dtype,
     /// Weights.
     pub parameters: usize,
     /// Sequences.
@@ -115,8 +117,9 @@ pub fn run(
         }
     }
     if let Some(config) = &options.steps {
-        let others = options.compare && options.mode != OpsMode::Reference;
-        for mode in [Some(options.mode), others.then_some(OpsMode::Reference)] {
+        device.check_dtype(config.dtype)?;
+        let others = options.compare && options.mode != OpsMode::REFERENCE;
+        for mode in [Some(options.mode), others.then_some(OpsMode::REFERENCE)] {
             let Some(mode) = mode else { continue };
             let row = step::measure(&device.device, config, mode, peaks)?;
             show(Line::Step(&row));

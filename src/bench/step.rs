@@ -11,7 +11,7 @@ use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
     Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightGradients,
 };
-use crate::ops::{CrossEntropy, OpsMode};
+use crate::ops::{CrossEntropy, Implementation, OpsMode};
 use crate::plan::Plan;
 use crate::train::Optimizer;
 
@@ -43,6 +43,7 @@ impl TrainingStep {
     /// As [`new`](Self::new), cut by `plan`.
     pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+        let mode = mode.in_dtype(config.dtype);
         let architecture = Architecture::new(config, vocab);
         let mut weights = RandomWeights::new(&architecture, config.seed);
         let model = Gpt::new(&architecture, &mut weights, &device.clone().autodiff())
@@ -123,12 +124,13 @@ pub(super) fn measure(
     let per_token = 6 * parameters + 6 * n_layer * n_embd * block_size;
     let operations = per_token as f64 * tokens;
     Ok(StepRow {
-        ops: match mode {
-            OpsMode::Auto => "auto",
-            OpsMode::Reference => "reference",
-            OpsMode::Wide => "wide",
-            OpsMode::Cube => "cube",
+        ops: match mode.implementation {
+            Implementation::Auto => "auto",
+            Implementation::Reference => "reference",
+            Implementation::Wide => "wide",
+            Implementation::Cube => "cube",
         },
+        dtype: config.dtype,
         parameters,
         micro_batch,
         block_size,

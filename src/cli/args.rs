@@ -60,10 +60,10 @@ impl Global {
     /// The flag, else `WGPT_OPS`, else auto.
     pub fn ops(&self) -> Result<OpsMode, CliError> {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
-            None | Some("auto") => Ok(OpsMode::Auto),
-            Some("reference") => Ok(OpsMode::Reference),
-            Some("wide") => Ok(OpsMode::Wide),
-            Some("cube") => Ok(OpsMode::Cube),
+            None | Some("auto") => Ok(OpsMode::AUTO),
+            Some("reference") => Ok(OpsMode::REFERENCE),
+            Some("wide") => Ok(OpsMode::WIDE),
+            Some("cube") => Ok(OpsMode::CUBE),
             Some(other) => Err(CliError::Usage {
                 what: format!("`{other}` is no implementation of the ops"),
                 hint: "--ops takes auto, reference, wide or cube",

@@ -3,7 +3,7 @@
 use super::CliError;
 use super::args::{Global, PlanArgs};
 use crate::bench::TrainingStep;
-use crate::config::{Budget, Config, bytes};
+use crate::config::{Budget, Config, Dtype, bytes};
 use crate::data::Dataset;
 use crate::gpu::{self, DeviceChoice};
 use crate::plan::{self, Class, Forecast, Limits, PlanError};
@@ -73,6 +73,8 @@ fn limits(
     measure: bool,
     global: &Global,
 ) -> Result<(Limits, String), CliError> {
+    // Others than float32 there are on CUDA alone.
+    let cube = config.dtype != Dtype::Float32;
     if let Some(Budget::Bytes(size)) = target {
         let budget = match config.vram_budget {
             Budget::Bytes(budget) => budget,
@@ -80,7 +82,7 @@ fn limits(
             Budget::Auto => (*size as f64 * TARGET_SHARE) as u64,
             Budget::Unlimited => *size,
         };
-        let limits = Limits { budget: Some(budget), largest_tensor: None, pools: true };
+        let limits = Limits { budget: Some(budget), largest_tensor: None, pools: true, cube };
         return Ok((limits, format!("{} of a card with {}", bytes(budget), bytes(*size))));
     }
     let choice = global.device()?;
@@ -91,9 +93,11 @@ fn limits(
             Budget::Bytes(budget) => (Some(budget), bytes(budget)),
             _ => (None, "none; --vram_budget, --target or --device sets one".into()),
         };
-        return Ok((Limits { budget, largest_tensor: None, pools: true }, source));
+        return Ok((Limits { budget, largest_tensor: None, pools: true, cube }, source));
     }
-    Ok(train::limits(config, &gpu::find(choice)?.info))
+    let device = gpu::find(choice)?.info;
+    device.check_dtype(config.dtype)?;
+    Ok(train::limits(config, &device, global.ops()?))
 }
 
 /// What the pools hold after a step that reserves its memory without computing, in bytes.

@@ -95,7 +95,7 @@ pub const KEYS: &[Key] = &[
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits that exist at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "keep only the inputs of blocks and run them again: less memory, a third more work"),
     key("vram_budget", Memory, BATCH, "auto", "memory that the run may take: 10GiB, 90%, auto = what is free, none"),
-    key("dtype", Choice(&["float32", "bfloat16", "float16"]), BATCH, "float32", "number format; this version computes in float32"),
+    key("dtype", Choice(&["float32", "tf32", "bfloat16"]), BATCH, "float32", "numbers of activations and products; others than float32 on CUDA only"),
 
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate of AdamW"),
     key("weight_decay", NonNegative, OPTIMIZER, "0.1", "on tensors of two or more dimensions"),

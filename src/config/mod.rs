@@ -27,6 +27,7 @@ pub use schedule::learning_rate;
 pub use value::Kind;
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -146,13 +147,42 @@ pub enum Gelu {
     Erf,
 }
 
-/// The number format of the computation. Half precision is accepted where it is typed, and becomes
-/// this with a warning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The numbers that activations are kept in and that products multiply. Weights, their gradients and
+/// moments are 32 bits in each, and so are all sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// 32 bits.
+    /// 32 bits throughout.
+    #[default]
     Float32,
+    /// 32 bits, of which products read the upper 19: what tensor cores take of a float32.
+    Tf32,
+    /// 16 bits with the range of 32: half the memory for activations.
+    Bfloat16,
+    /// 16 bits with less range. No run has it: without loss scaling small gradients are lost. It is
+    /// there to test kernels of half precision on devices without bfloat16.
+    Float16,
+}
+
+impl Dtype {
+    /// Bytes of an activation.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Dtype::Float32 | Dtype::Tf32 => 4,
+            Dtype::Bfloat16 | Dtype::Float16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Dtype::Float32 => "float32",
+            Dtype::Tf32 => "tf32",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float16 => "float16",
+        })
+    }
 }
 
 /// Whether blocks are run again for their gradients.

@@ -53,7 +53,6 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
         }
     }
     warnings.extend(ignored.iter().map(|(name, place)| ignored_warning(name, place)));
-    warnings.extend(compute_in_float32(&mut merged));
 
     let (values, places) = split(merged);
     let config: Config = values
@@ -76,19 +75,6 @@ fn nanogpt_file(layer: &Layer) -> Option<&str> {
         Origin::File { name, nanogpt: true } => Some(name),
         _ => None,
     }
-}
-
-/// Half precision is accepted, because nanoGPT's configs ask for it, and answered with a warning.
-fn compute_in_float32(merged: &mut Merged) -> Option<String> {
-    let (Value::Text(dtype), place) = merged.get_mut("dtype")? else {
-        return None;
-    };
-    if dtype == "float32" {
-        return None;
-    }
-    let warning = format!("{place}: dtype {dtype} has no effect: this version computes in float32");
-    *dtype = "float32".into();
-    Some(warning)
 }
 
 fn split(merged: Merged) -> (toml::Table, BTreeMap<&'static str, Place>) {

@@ -111,9 +111,9 @@ fn what_has_no_meaning_here_is_warned_of_once() {
     let text = "wandb_log = True\nwandb_project = 'x'\ncompile = False\ndtype = 'bfloat16'";
     let layers = vec![Layer::python("a.py", text).unwrap(), flags(&[("wandb_run_name", "y")])];
     let Resolved { config, warnings, .. } = resolve(layers).unwrap();
-    assert_eq!(config.dtype, Dtype::Float32);
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
-    for (warning, part) in warnings.iter().zip(["compile", "wandb_*", "bfloat16"]) {
+    assert_eq!(config.dtype, Dtype::Bfloat16);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for (warning, part) in warnings.iter().zip(["compile", "wandb_*"]) {
         assert!(warning.contains(part), "{part} is not in: {warning}");
     }
 }
@@ -259,4 +259,11 @@ proptest! {
     fn arbitrary_toml_never_panics(text in "(\\PC|\n|=|\"|seed|\\[){0,60}") {
         let _ = Layer::toml("config.toml", &text);
     }
+}
+
+#[test]
+fn numbers_without_loss_scaling_are_refused_by_name() {
+    let text = "dtype = 'float16'";
+    let error = Layer::python("a.py", text).unwrap_err().to_string();
+    assert!(error.contains("float16") && error.contains("bfloat16"), "{error}");
 }

@@ -23,8 +23,10 @@ mod pools {
     use burn_cubecl::cubecl::MemoryScope;
     use burn_cubecl::cubecl::dry_run::DryRun;
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
+    use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
     use super::{Device, Memory};
+    use crate::config::Dtype;
 
     pub fn cube(device: &Device) -> Option<CubeDevice> {
         match device.clone().inner().as_dispatch() {
@@ -36,6 +38,19 @@ mod pools {
     /// The largest tensor that a kernel on `device` can be given, in bytes; `None` without a limit.
     pub fn largest_tensor(device: &Device) -> Option<u64> {
         Some(cube(device)?.client().properties().memory.max_page_size)
+    }
+
+    /// Numbers other than f32 that kernels can store, compute with and multiply on `device`.
+    pub fn other_dtypes(device: &Device) -> Vec<Dtype> {
+        let Some(device) = cube(device) else { return Vec::new() };
+        let client = device.client();
+        let known = [
+            (Dtype::Tf32, tf32::elem_type_native()),
+            (Dtype::Bfloat16, half::bf16::elem_type_native()),
+            (Dtype::Float16, half::f16::elem_type_native()),
+        ];
+        let supports = |elem| client.properties().supports_type(elem);
+        known.into_iter().filter(|&(_, elem)| supports(elem)).map(|(known, _)| known).collect()
     }
 
     /// What the pools of `device` hold; `None` where there are none, on the processor. Waits for
@@ -115,6 +130,10 @@ mod pools {
         None
     }
 
+    pub fn other_dtypes(_device: &Device) -> Vec<crate::config::Dtype> {
+        Vec::new()
+    }
+
     pub fn memory(_device: &Device) -> Option<Memory> {
         None
     }
@@ -134,4 +153,5 @@ mod pools {
 
 #[cfg(feature = "wgpu")]
 pub(super) use pools::cube;
+pub(super) use pools::other_dtypes;
 pub use pools::{count_launches, dry_run, largest_tensor, memory, release_unused, size_pages};

@@ -9,6 +9,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::config::Dtype;
 use crate::protocol::DeviceLine;
 
 mod card;
@@ -68,6 +69,18 @@ pub enum DeviceError {
         /// The driver's words.
         reason: String,
     },
+    /// The device does not compute in these numbers.
+    #[error("{id} ({name}) does not compute in {dtype}; it does in {}", list(known))]
+    Dtype {
+        /// The device.
+        id: DeviceId,
+        /// Its name.
+        name: String,
+        /// What was asked for.
+        dtype: Dtype,
+        /// What it can do.
+        known: Vec<Dtype>,
+    },
     /// The driver refused.
     #[error("could not open {name} ({id}): {reason}")]
     Open {
@@ -101,12 +114,20 @@ impl DeviceError {
                 "the driver reset it, or it went away: continue with --resume, and see the system's \
                  log if it happens again"
             }
+            DeviceError::Dtype { .. } => {
+                "set --dtype to one of those; tf32 and bfloat16 need an NVIDIA card of the year 2020 \
+                 or later and a build with `--features cuda`"
+            }
             DeviceError::Open { .. } => {
                 "try another interface of the same card (`wgpt devices`), update its driver, or \
                  use --device=cpu"
             }
         }
     }
+}
+
+fn list(dtypes: &[Dtype]) -> String {
+    dtypes.iter().map(Dtype::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// An interface to a device.
@@ -268,6 +289,21 @@ impl DeviceInfo {
         }
     }
 
+    /// Whether runs in `dtype` may be tried here: WGSL kernels and the processor's know float32 alone.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
+        match (self.id.backend, dtype) {
+            (_, Dtype::Float32) | (Backend::Cuda, Dtype::Tf32 | Dtype::Bfloat16) => Ok(()),
+            _ => Err(self.without(dtype, vec![Dtype::Float32])),
+        }
+    }
+
+    fn without(&self, dtype: Dtype, known: Vec<Dtype>) -> DeviceError {
+        DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
+    }
+
     /// How good a pick it is, `None` for what is used only when named: a graphics interface in
     /// software is slower than the processor itself.
     fn rank(&self) -> Option<u32> {
@@ -300,6 +336,22 @@ pub struct OpenDevice {
     pub device: Device,
     /// Whether it has failed.
     pub failure: Failure,
+}
+
+impl OpenDevice {
+    /// Whether it computes in `dtype`: older cards lack what newer ones have.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
+        self.info.check_dtype(dtype)?;
+        let mut known = dtypes(&self.device);
+        if known.contains(&dtype) {
+            return Ok(());
+        }
+        known.retain(|&dtype| self.info.check_dtype(dtype).is_ok());
+        Err(self.info.without(dtype, known))
+    }
 }
 
 /// Every device there is, the processor last.
@@ -423,6 +475,13 @@ fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceErr
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
     Ok(OpenDevice { info, reason, device, failure })
+}
+
+/// What `device` can keep activations in and multiply, whatever its kernels make of it.
+pub fn dtypes(device: &Device) -> Vec<Dtype> {
+    let mut known = vec![Dtype::Float32];
+    known.extend(meter::other_dtypes(device));
+    known
 }
 
 /// Waits until the device has done all that it was given.

@@ -81,17 +81,16 @@ impl Queue {
         self.client.properties().hardware.max_shared_memory_size
     }
 
-    /// A new tensor whose elements are whatever the memory holds.
+    /// A new tensor of f32 whose elements are whatever the memory holds.
     pub fn empty(&self, shape: impl Into<Shape>) -> CubeTensor {
+        self.empty_of(shape, DType::F32)
+    }
+
+    /// A new tensor whose elements are whatever the memory holds.
+    pub fn empty_of(&self, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
         let shape = shape.into();
-        let handle = self.client.empty(4 * shape.num_elements().max(1));
-        CubeTensor::new_contiguous(
-            self.client.clone(),
-            self.device.clone(),
-            shape,
-            handle,
-            DType::F32,
-        )
+        let handle = self.client.empty(dtype.size() * shape.num_elements().max(1));
+        CubeTensor::new_contiguous(self.client.clone(), self.device.clone(), shape, handle, dtype)
     }
 
     /// Uploads numbers for a kernel to read.

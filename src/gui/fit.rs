@@ -5,7 +5,7 @@ use eframe::egui::{self, RichText};
 use super::form::Form;
 use super::{Intent, theme};
 use crate::config::{Budget, Config, bytes};
-use crate::gpu::{CardMemory, DeviceInfo, Kind};
+use crate::gpu::{Backend, CardMemory, DeviceInfo, Kind};
 use crate::plan::{self, Fix, Forecast, Limits, PlanError};
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Step};
@@ -23,6 +23,8 @@ pub(super) struct FitState {
     pub largest_tensor: Option<u64>,
     /// Whether memory comes from pools.
     pub pools: bool,
+    /// Whether its kernels are those of `ops::cube`.
+    pub cube: bool,
     /// Whether any device was looked at yet.
     known: bool,
     /// What other programs take.
@@ -59,6 +61,7 @@ impl FitState {
         self.others = memory.map(|memory| memory.total.saturating_sub(memory.free));
         self.largest_tensor = info.max_binding;
         self.pools = info.kind != Kind::Cpu;
+        self.cube = info.id.backend == Backend::Cuda;
         self.known = true;
     }
 
@@ -71,7 +74,8 @@ impl FitState {
             Budget::Percent(share) => total.map(|total| (total as f64 * share / 100.0) as u64),
             Budget::Unlimited => None,
         };
-        Limits { budget, largest_tensor: self.largest_tensor, pools: self.pools || !self.known }
+        let pools = self.pools || !self.known;
+        Limits { budget, largest_tensor: self.largest_tensor, pools, cube: self.cube }
     }
 
     /// The plan for `config`, made anew only where something has changed.

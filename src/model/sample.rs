@@ -86,12 +86,12 @@ impl<'a> Sampler<'a> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
         let (wte, count) = (model.wte.tables(), tokens.len());
-        let mut x = crate::ops::embed(&wte, positions, tokens.into(), count, OpsMode::Auto);
+        let mut x = crate::ops::embed(&wte, positions, tokens.into(), count, OpsMode::AUTO);
         for (index, block) in model.h.iter().enumerate() {
             x = self.block(index, block, x);
         }
         let last = x.narrow(0, tokens.len() - 1, 1);
-        let last = model.ln_f.forward(last, OpsMode::Auto);
+        let last = model.ln_f.forward(last, OpsMode::AUTO);
         model.head(last).into_data().iter::<f32>().collect()
     }
 
@@ -139,11 +139,11 @@ impl<'a> Sampler<'a> {
 }
 
 fn linear(layer: &Conv1d, x: Tensor<2>) -> Tensor<2> {
-    layer.forward(x, None, crate::ops::Activation::Identity, OpsMode::Auto)
+    layer.forward(x, None, crate::ops::Activation::Identity, OpsMode::AUTO)
 }
 
 fn norm(layer: &Norm, x: Tensor<2>) -> Tensor<2> {
-    layer.forward(x, OpsMode::Auto)
+    layer.forward(x, OpsMode::AUTO)
 }
 
 /// Draws from the softmax of `logits / temperature`, restricted to the `top_k` largest.

@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, Slice, Tensor};
 
-use super::{OpsMode, cpu};
+use super::{Implementation, OpsMode, cpu};
 
 /// AdamW's scalars for one update of one tensor (Loshchilov and Hutter 2017, arXiv:1711.05101, in
 /// PyTorch's form).
@@ -158,11 +158,11 @@ impl Optimize for Flex {
         first: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::adamw::sum_squares(x, sums, first)
             }
-            OpsMode::Reference => reference_sum_squares::<Self>(x, sums, first),
+            Implementation::Reference => reference_sum_squares::<Self>(x, sums, first),
         }
     }
 
@@ -175,11 +175,11 @@ impl Optimize for Flex {
         scalars: AdamW,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::adamw::update(w, grad, m, v, &clip, &scalars)
             }
-            OpsMode::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
+            Implementation::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
         }
     }
 }

@@ -14,7 +14,7 @@ use burn::backend::tensor::{Device, FloatTensor};
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, Slice, Tensor, TensorData};
 
-use super::{Dropout, OpsMode, cpu};
+use super::{Dropout, Implementation, OpsMode, cpu};
 
 /// How the rows of `qkv` `[batch * time, 3 * heads * size]` are to be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,9 +84,11 @@ impl Attention for Flex {
         shape: AttentionShape,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => cpu::attention::forward(qkv, &shape),
-            OpsMode::Reference => reference_forward::<Self>(qkv, &shape),
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
+                cpu::attention::forward(qkv, &shape)
+            }
+            Implementation::Reference => reference_forward::<Self>(qkv, &shape),
         }
     }
 
@@ -98,11 +100,13 @@ impl Attention for Flex {
         shape: AttentionShape,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::attention::backward(dout, qkv, out, log_sum_exp, &shape)
             }
-            OpsMode::Reference => reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape),
+            Implementation::Reference => {
+                reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape)
+            }
         }
     }
 }

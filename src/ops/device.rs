@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, FloatDType};
+use burn::tensor::FloatDType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -14,8 +14,8 @@ use burn_cubecl::tensor::CubeTensor;
 #[cfg(feature = "wgpu")]
 use super::wgsl;
 use super::{
-    Activation, AdamW, AttentionShape, CrossEntropy, Dropout, OpsMode, Optional, Tables, adamw,
-    attention, cube, dropout, embed, layer_norm, linear, linear_cross_entropy,
+    Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Implementation, OpsMode, Optional,
+    Tables, adamw, attention, cube, dropout, embed, layer_norm, linear, linear_cross_entropy,
 };
 use crate::gpu::queue::Queue;
 
@@ -33,14 +33,14 @@ enum Kernels {
 impl Kernels {
     fn of(tensor: &CubeTensor, mode: OpsMode) -> Self {
         let queue = Queue::of(tensor);
-        if mode == OpsMode::Reference || tensor.dtype != DType::F32 {
+        if mode.implementation == Implementation::Reference {
             return Kernels::Reference;
         }
         #[cfg(feature = "wgpu")]
-        if mode != OpsMode::Cube && queue.runs_wgsl() {
+        if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
             return Kernels::Wgsl(wgsl::Kernels::new(queue, mode));
         }
-        Kernels::Cube(cube::Kernels::new(queue))
+        Kernels::Cube(cube::Kernels::new(queue, mode.dtype))
     }
 
     /// As `of`, but for heads that are too large for the kernels.

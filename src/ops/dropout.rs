@@ -15,7 +15,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, IntDType, Tensor, TensorData};
 
-use super::{OpsMode, Optional, cpu, split};
+use super::{Implementation, OpsMode, Optional, cpu, split};
 
 /// Where a mask falls: everything that decides it but the sequence and the index within it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,11 +123,13 @@ impl DropoutAdd for Flex {
         dropout: Dropout,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::dropout::forward(x, residual.into_option(), time, &dropout)
             }
-            OpsMode::Reference => reference::<Self>(x, residual.into_option(), time, &dropout),
+            Implementation::Reference => {
+                reference::<Self>(x, residual.into_option(), time, &dropout)
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{OpsMode, Optional, cpu};
+use super::{Implementation, OpsMode, Optional, cpu};
 
 /// `y[row] = base[row mod period] + table[token of row - first]`, without the second term for tokens
 /// that the table does not hold: the tables of one embedding are rows of its tokens, one after the
@@ -108,11 +108,11 @@ impl Embed for Flex {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let into = into.into_option();
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::embed::backward(&dy, into, &tokens, table, period, base_rows)
             }
-            OpsMode::Reference => {
+            Implementation::Reference => {
                 reference_backward::<Self>(dy, into, &tokens, table, period, base_rows)
             }
         }

@@ -9,7 +9,7 @@ use burn::backend::autodiff::{
 use burn::backend::{Backend, Dispatch, Flex, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::{OpsMode, Optional, cpu, split};
+use super::{Implementation, OpsMode, Optional, cpu, split};
 
 /// GPT-2's epsilon, added to the variance.
 pub(super) const EPS: f32 = 1e-5;
@@ -74,11 +74,11 @@ impl LayerNorm for Flex {
         beta: Optional<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::layer_norm::forward(x, gamma, beta.into_option())
             }
-            OpsMode::Reference => reference_forward::<Self>(x, gamma, beta.into_option()),
+            Implementation::Reference => reference_forward::<Self>(x, gamma, beta.into_option()),
         }
     }
 
@@ -90,11 +90,11 @@ impl LayerNorm for Flex {
         rstd: FloatTensor<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::layer_norm::backward(dy, x, gamma, mean, rstd)
             }
-            OpsMode::Reference => reference_backward::<Self>(dy, x, gamma, mean, rstd),
+            Implementation::Reference => reference_backward::<Self>(dy, x, gamma, mean, rstd),
         }
     }
 }

@@ -15,7 +15,7 @@ use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::{OpsMode, Optional, cpu, split};
+use super::{Implementation, OpsMode, Optional, cpu, split};
 use crate::config::Gelu;
 
 /// What is done to a layer's input.
@@ -98,7 +98,7 @@ impl Linear for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         let (b, residual) = (b.into_option(), residual.into_option());
-        if mode == OpsMode::Reference {
+        if mode.implementation == Implementation::Reference {
             return reference_forward::<Self>(x, w, b, residual, activation);
         }
         let product = Self::float_matmul(cpu::linear::activate(x, activation), w);
@@ -113,7 +113,7 @@ impl Linear for Flex {
         bias: bool,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        if mode == OpsMode::Reference {
+        if mode.implementation == Implementation::Reference {
             return reference_backward::<Self>(dy, x, w, activation, bias);
         }
         let db = bias.then(|| cpu::linear::column_sums(&dy));

@@ -13,10 +13,10 @@ use burn::backend::autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{OpsMode, Tables, cpu, split};
+use super::{Implementation, OpsMode, Tables, cpu, split};
 
 /// What the loss is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,11 +87,11 @@ impl LinearCrossEntropy for Flex {
         mode: OpsMode,
     ) -> FloatTensor<Self> {
         let (wte, _) = joined::<Self>(wte);
-        match mode {
-            OpsMode::Auto | OpsMode::Wide | OpsMode::Cube => {
+        match mode.implementation {
+            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
                 cpu::cross_entropy::forward(x, wte, &targets, &loss)
             }
-            OpsMode::Reference => reference::<Self>(x, wte, &targets, &loss, None),
+            Implementation::Reference => reference::<Self>(x, wte, &targets, &loss, None),
         }
     }
 
@@ -102,7 +102,7 @@ impl LinearCrossEntropy for Flex {
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        if mode == OpsMode::Reference {
+        if mode.implementation == Implementation::Reference {
             return reference_gradients::<Self>(x, wte, &targets, &loss);
         }
         let (wte, rows) = joined::<Self>(wte);
@@ -156,7 +156,9 @@ impl<B: LinearCrossEntropy> Backward<B, PARENTS> for CrossEntropyBackward {
         let (dx, dwte) = ops.state;
         for (parent, grad) in ops.parents.into_iter().zip([dx].into_iter().chain(dwte)) {
             if let Some(parent) = parent {
-                grads.register::<B>(parent.id, B::float_mul(grad, dloss.clone()));
+                // Activations may be of other numbers than the loss.
+                let dloss = B::float_cast(dloss.clone(), grad.dtype().into());
+                grads.register::<B>(parent.id, B::float_mul(grad, dloss));
             }
         }
     }

@@ -16,6 +16,8 @@ use burn::backend::tensor::{Device, FloatTensor};
 use burn::backend::{Backend, ExtensionType};
 use burn::tensor::Shape;
 
+use crate::config::Dtype;
+
 mod adamw;
 mod attention;
 mod cpu;
@@ -48,18 +50,50 @@ pub use wgsl::variants as kernel_variants;
 
 /// Which implementation of the ops runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OpsMode {
+pub enum Implementation {
     /// The fastest that the device has.
     #[default]
     Auto,
     /// The tensor-op reference everywhere, for comparisons.
     Reference,
-    /// As [`OpsMode::Auto`], but the kernels with the tiles of graphics cards on every device that
-    /// runs kernels: for testing those where there is no card.
+    /// As [`Implementation::Auto`], but the kernels with the tiles of graphics cards on every device
+    /// that runs kernels: for testing those where there is no card.
     Wide,
     /// The kernels of devices that do not compile WGSL on every device that runs kernels: for
     /// testing those where there is no such device.
     Cube,
+}
+
+/// How the ops run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpsMode {
+    /// What computes them.
+    pub implementation: Implementation,
+    /// What activations are kept in and what products multiply. Weights, their gradients, moments and
+    /// all sums are f32 in each. The kernels of `cube` alone know another than f32; all the others,
+    /// and the reference, take no notice.
+    pub dtype: Dtype,
+}
+
+impl OpsMode {
+    /// The fastest that the device has, in f32.
+    pub const AUTO: Self = Self::of(Implementation::Auto);
+    /// The reference.
+    pub const REFERENCE: Self = Self::of(Implementation::Reference);
+    /// [`Implementation::Wide`] in f32.
+    pub const WIDE: Self = Self::of(Implementation::Wide);
+    /// [`Implementation::Cube`] in f32.
+    pub const CUBE: Self = Self::of(Implementation::Cube);
+
+    /// An implementation, in f32.
+    pub const fn of(implementation: Implementation) -> Self {
+        Self { implementation, dtype: Dtype::Float32 }
+    }
+
+    /// The same in other numbers.
+    pub const fn in_dtype(self, dtype: Dtype) -> Self {
+        Self { dtype, ..self }
+    }
 }
 
 /// A tensor that an op can do without. What `Option` is elsewhere: burn's dispatch carries structs

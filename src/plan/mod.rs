@@ -40,6 +40,9 @@ pub struct Limits {
     pub largest_tensor: Option<u64>,
     /// Whether memory comes from the device's pools, which hold more than their tensors.
     pub pools: bool,
+    /// Whether the ops are those of `ops::cube`: their matrix products are a library's, so that what
+    /// WGSL kernels compute in passing are tensors there.
+    pub cube: bool,
 }
 
 /// A plan and what it takes.
@@ -178,7 +181,7 @@ impl Plan {
 impl Forecast {
     /// What `plan` takes.
     pub fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
-        let sizes = Sizes::new(config, vocab);
+        let sizes = Sizes::new(config, vocab, limits.cube);
         let mut rows = sizes.rows(&plan);
         let [largest_tensor, next, ..] = sizes.largest_tensors(&plan, limits.largest_tensor);
         if limits.pools {

@@ -2,7 +2,8 @@
 //!
 //! A step is followed from moment to moment: what is alive at the loss, in the backward pass of each
 //! block, at the update, in an evaluation. The fullest moment is the step's peak, and its tensors
-//! are the rows. All is f32.
+//! are the rows. Weights, gradients and moments are f32, and what a row keeps of its statistics;
+//! activations are of the configuration's dtype.
 
 use std::fmt;
 
@@ -71,6 +72,10 @@ pub struct Row {
 
 /// Sizes of a model and its step, in elements.
 pub(super) struct Sizes {
+    /// Bytes of an activation.
+    activation: u64,
+    /// Whether products are a library's.
+    cube: bool,
     layers: u64,
     heads: u64,
     width: u64,
@@ -87,9 +92,11 @@ pub(super) struct Sizes {
 const TABLES: u64 = 4;
 
 impl Sizes {
-    pub fn new(config: &Config, vocab: u32) -> Self {
+    pub fn new(config: &Config, vocab: u32, cube: bool) -> Self {
         let vocab = u64::from(config::padded_vocab(vocab));
         Self {
+            activation: config.dtype.bytes(),
+            cube,
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),
             width: config.n_embd.get().into(),
@@ -129,28 +136,45 @@ impl Sizes {
             _ => embedding,
         };
         let rows = self.tokens(plan.micro_batch).max(self.eval_tokens(plan));
-        let wide = 4 * rows * 4 * self.width;
-        let logits = 4 * plan.loss_chunk as u64 * self.vocab;
+        let wide = self.activation * rows * 4 * self.width;
+        let logits = self.activation * plan.loss_chunk as u64 * self.vocab;
         let matrix = 4 * 4 * self.width * self.width;
         let mut sizes = [table, wide, logits, matrix];
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes
     }
 
-    /// What a block keeps for `n` rows: inputs of the layer norms and of the linear layers, packed
+    /// What blocks keep for `n` rows: inputs of the layer norms and of the linear layers, packed
     /// queries, keys and values, means and deviations, and the log-sum-exp.
-    fn kept(&self, n: u64, names: &mut Vec<(&'static str, u64)>, blocks: u64) {
+    fn kept(&self, n: u64, blocks: u64) -> Vec<Row> {
         let wide = n * self.width * blocks;
-        names.extend([
-            ("block inputs", wide),
-            ("ln_1 outputs", wide),
-            ("queries, keys, values", 3 * wide),
-            ("attention outputs", wide),
-            ("residual after attention", wide),
-            ("ln_2 outputs", wide),
-            ("pre-activations", 4 * wide),
-            ("row statistics", n * (4 + self.heads) * blocks),
-        ]);
+        let mut rows = vec![
+            self.activations("block inputs", wide),
+            self.activations("ln_1 outputs", wide),
+            self.activations("queries, keys, values", 3 * wide),
+            self.activations("attention outputs", wide),
+            self.activations("residual after attention", wide),
+            self.activations("ln_2 outputs", wide),
+            self.activations("pre-activations", 4 * wide),
+        ];
+        let statistics = n * (4 + self.heads) * blocks;
+        rows.push(row("row statistics", Class::Activations, statistics));
+        rows
+    }
+
+    fn activations(&self, name: &str, elements: u64) -> Row {
+        self.narrow(name, Class::Activations, elements)
+    }
+
+    /// A row of elements that are as wide as activations.
+    fn narrow(&self, name: &str, class: Class, elements: u64) -> Row {
+        Row { bytes: elements.saturating_mul(self.activation), ..row(name, class, 0) }
+    }
+
+    /// A weight in the numbers that products multiply, where those are not its own.
+    fn cast(&self, name: &str, elements: u64) -> Row {
+        let elements = if self.activation < 4 { elements } else { 0 };
+        self.narrow(name, Class::Workspace, elements)
     }
 
     /// The fullest moment of a step and of what comes between steps.
@@ -180,19 +204,35 @@ impl Sizes {
 
     fn loss(&self, plan: &Plan) -> Vec<Row> {
         let n = self.tokens(plan.micro_batch);
-        let mut kept = Vec::new();
-        match plan.grad_checkpoint {
-            true => kept.push(("block inputs", n * self.width * self.layers)),
-            false => self.kept(n, &mut kept, self.layers),
-        }
-        kept.push(("last residual", n * (self.width + 2)));
         let mut rows = self.always();
         rows.push(self.sums(plan));
-        rows.push(row("gradient of the embedding", Class::Gradients, self.vocab * self.width));
-        rows.extend(kept.into_iter().map(|(name, size)| row(name, Class::Activations, size)));
-        let logits = (plan.loss_chunk as u64).min(n) * self.vocab;
-        rows.push(row("logits of a chunk", Class::Logits, logits));
-        rows.push(row("head's input and its gradient", Class::Workspace, 2 * n * self.width));
+        let embedding = self.vocab * self.width;
+        rows.push(row("gradient of the embedding", Class::Gradients, embedding));
+        match plan.grad_checkpoint {
+            true => rows.push(self.activations("block inputs", n * self.width * self.layers)),
+            false => rows.extend(self.kept(n, self.layers)),
+        }
+        rows.push(self.activations("last residual", n * self.width));
+        rows.push(row("its row statistics", Class::Activations, 2 * n));
+        rows.extend(self.head(plan, n));
+        let of_head = 2 * n * self.width;
+        rows.push(self.narrow("head's input and its gradient", Class::Workspace, of_head));
+        if self.cube && (plan.loss_chunk as u64) < n {
+            let part = "gradient of the embedding by a chunk";
+            rows.push(row(part, Class::Workspace, embedding));
+        }
+        rows
+    }
+
+    /// The head's logits and what comes with them, for `n` rows.
+    fn head(&self, plan: &Plan, n: u64) -> Vec<Row> {
+        let chunk = (plan.loss_chunk as u64).min(n);
+        let mut rows = vec![self.narrow("logits of a chunk", Class::Logits, chunk * self.vocab)];
+        if self.cube {
+            rows.push(self.cast("embedding in the activations' numbers", self.vocab * self.width));
+            let copied = if chunk < n { chunk * self.width } else { 0 };
+            rows.push(self.narrow("rows of a chunk", Class::Workspace, copied));
+        }
         rows
     }
 
@@ -200,26 +240,26 @@ impl Sizes {
     fn backward(&self, plan: &Plan, block: u64) -> Vec<Row> {
         let n = self.tokens(plan.micro_batch);
         let wide = n * self.width;
-        let mut kept = Vec::new();
         let passing = 5 * wide + if self.dropout { wide } else { 0 };
-        match plan.grad_checkpoint {
-            true => {
-                kept.push(("block inputs", wide * block));
-                self.kept(n, &mut kept, 1);
-            }
-            false => self.kept(n, &mut kept, block + 1),
-        }
+        let matrix = 4 * self.width * self.width;
         // Those of the blocks before are in the sums, where there are sums.
         let before = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
-        let done = before * self.of_block()
-            + self.width * if self.bias { 2 } else { 1 }
-            + 4 * self.width * self.width;
+        let done = before * self.of_block() + self.width * if self.bias { 2 } else { 1 } + matrix;
         let mut rows = self.always();
         rows.push(self.sums(plan));
         rows.push(row("gradient of the embedding", Class::Gradients, self.vocab * self.width));
         rows.push(row("gradients of blocks", Class::Gradients, done));
-        rows.extend(kept.into_iter().map(|(name, size)| row(name, Class::Activations, size)));
-        rows.push(row("gradients in passing", Class::Workspace, passing));
+        match plan.grad_checkpoint {
+            true => {
+                rows.push(self.activations("block inputs", wide * block));
+                rows.extend(self.kept(n, 1));
+            }
+            false => rows.extend(self.kept(n, block + 1)),
+        }
+        rows.push(self.narrow("gradients in passing", Class::Workspace, passing));
+        if self.cube {
+            rows.push(self.cast("a weight in the activations' numbers", matrix));
+        }
         rows
     }
 
@@ -230,7 +270,7 @@ impl Sizes {
         rows.push(row("gradients", Class::Gradients, self.parameters));
         rows.push(row("gradient of the embedding", Class::Gradients, of_head));
         let passing = 2 * self.tokens(plan.micro_batch) * self.width;
-        rows.push(row("gradients in passing", Class::Workspace, passing));
+        rows.push(self.narrow("gradients in passing", Class::Workspace, passing));
         rows
     }
 
@@ -243,9 +283,10 @@ impl Sizes {
     fn evaluation(&self, plan: &Plan) -> Vec<Row> {
         let n = self.eval_tokens(plan);
         let mut rows = self.always();
-        rows.push(row("a block in passing", Class::Workspace, 7 * n * self.width));
-        let logits = (plan.loss_chunk as u64).min(n) * self.vocab;
-        rows.push(row("logits of a chunk", Class::Logits, logits));
+        // A library takes the activated input of the MLP's second layer as a tensor.
+        let wide = if self.cube { 11 } else { 7 };
+        rows.push(self.narrow("a block in passing", Class::Workspace, wide * n * self.width));
+        rows.extend(self.head(plan, n));
         rows
     }
 

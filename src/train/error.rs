@@ -167,7 +167,7 @@ impl TrainError {
             | TrainError::OtherModel { .. }
             | TrainError::Locked { .. } => 2,
             TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => 3,
-            TrainError::Device(DeviceError::Unknown { .. }) => 2,
+            TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => 2,
             TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => 5,
             TrainError::Device(_) => 4,
             TrainError::NotFinite { .. } => 6,

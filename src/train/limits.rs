@@ -1,11 +1,12 @@
 //! What a run may take of its device.
 
 use crate::config::{Budget, Config, bytes};
-use crate::gpu::{DeviceInfo, Kind, card_memory};
+use crate::gpu::{Backend, DeviceInfo, Kind, card_memory};
+use crate::ops::{Implementation, OpsMode};
 use crate::plan::Limits;
 
 /// The limits of a run on a device, and where its budget comes from, for people.
-pub fn limits(config: &Config, device: &DeviceInfo) -> (Limits, String) {
+pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
     let card = card_memory(device);
     let (budget, source) = match (config.vram_budget, &card) {
         (Budget::Bytes(budget), _) => (Some(budget), format!("{}, as asked", bytes(budget))),
@@ -34,5 +35,9 @@ pub fn limits(config: &Config, device: &DeviceInfo) -> (Limits, String) {
         }
     };
     let pools = device.kind != Kind::Cpu;
-    (Limits { budget, largest_tensor: device.max_binding, pools }, source)
+    let cube = match mode.implementation {
+        Implementation::Cube => pools,
+        _ => device.id.backend == Backend::Cuda,
+    };
+    (Limits { budget, largest_tensor: device.max_binding, pools, cube }, source)
 }

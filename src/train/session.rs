@@ -79,12 +79,13 @@ impl<'a> Session<'a> {
     /// Puts the model of a run on the device.
     ///
     /// # Errors
-    /// If the weights cannot be read.
+    /// If the weights cannot be read, or the device does not compute in the run's numbers.
     pub fn open(
         setup: Setup,
         device: OpenDevice,
         emit: &'a mut dyn FnMut(&Event),
     ) -> Result<Self, TrainError> {
+        device.check_dtype(setup.config.dtype)?;
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;

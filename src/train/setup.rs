@@ -24,7 +24,7 @@ pub struct Request {
     pub run: PathBuf,
     /// Whether to continue from its newest checkpoint.
     pub resume: bool,
-    /// Which implementation of the ops.
+    /// Which implementation of the ops; the numbers are the configuration's.
     pub mode: OpsMode,
 }
 
@@ -54,11 +54,13 @@ impl Setup {
     pub fn new(request: Request, device: &DeviceInfo) -> Result<Self, TrainError> {
         let started = Instant::now();
         let Request { config, run, resume, mode } = request;
+        device.check_dtype(config.dtype)?;
+        let mode = mode.in_dtype(config.dtype);
         let block_size = u64::from(config.block_size.get());
         let dataset = Dataset::open(config.require_data()?, block_size)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, device)?;
-        let (limits, _) = super::limits(&config, device);
+        let (limits, _) = super::limits(&config, device, mode);
         let vocab = architecture.vocab_size as u32;
         let mut forecast = plan::plan(&config, vocab, &limits)?;
         let source = if resume { None } else { initial_source(&config, &architecture)? };

@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::dropout::{Mask, keep, mask, sequence_key};
-use super::{Kernels, argument, contiguous};
+use super::{Kernels, argument, contiguous, elem};
 use crate::gpu::queue::Workgroups;
 use crate::ops::AttentionShape;
 use crate::ops::attention::{pairs_at_a_time, tile};
@@ -73,13 +73,14 @@ fn mask_at(p: &Packed, pair: usize, query: usize, key: usize) -> usize {
 /// The output and the log-sum-exp of the scores, `[batch, heads, time]`, by a running maximum. An
 /// invocation owns a query; the workgroup goes through the keys up to its last query.
 #[cube(launch_unchecked)]
-fn forward<N: Size>(
-    qkv: &[Vector<f32, N>],
-    out: &mut [Vector<f32, N>],
+fn forward<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    out: &mut [Vector<T, N>],
     log_sum_exp: &mut [f32],
     p: Packed,
     mask: Mask,
     #[comptime] form: Form,
+    #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(form.size);
     let tile = comptime!(form.tile);
@@ -98,7 +99,7 @@ fn forward<N: Size>(
     let at = packed_at(&p, pair, own, 0usize, size);
     for d in 0..size {
         // Scaled before the product: the large scores of a long row stay in range.
-        q[d] = qkv[at + d] * Vector::new(p.scale);
+        q[d] = Vector::<f32, N>::cast_from(qkv[at + d]) * Vector::new(p.scale);
         acc[d] = Vector::new(0.0f32);
     }
     let mut largest = LEAST.runtime();
@@ -110,8 +111,10 @@ fn forward<N: Size>(
         let mut i = lane;
         while i < tile * size {
             let position = begin + i / size;
-            keys[i] = qkv[packed_at(&p, pair, position, 1usize, size) + i % size];
-            values[i] = qkv[packed_at(&p, pair, position, 2usize, size) + i % size];
+            keys[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 1usize, size) + i % size]);
+            values[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 2usize, size) + i % size]);
             i += units;
         }
         sync_cube();
@@ -147,7 +150,7 @@ fn forward<N: Size>(
     if own < p.time {
         let at = row_at(&p, pair, own, size);
         for d in 0..size {
-            out[at + d] = acc[d] * Vector::new(1.0f32 / sum);
+            out[at + d] = Vector::cast_from(acc[d] * Vector::new(1.0f32 / sum));
         }
         log_sum_exp[pair * p.time + own] = largest + sum.ln();
     }
@@ -194,7 +197,7 @@ impl Kernels {
     ) -> (CubeTensor, CubeTensor) {
         let [n, three_c] = qkv.shape().dims();
         let qkv = contiguous(qkv);
-        let out = self.queue.empty([n, three_c / 3]);
+        let out = self.queue.empty_of([n, three_c / 3], qkv.dtype);
         let log_sum_exp = self.queue.empty([shape.batch, shape.heads, shape.time]);
         let launches = Launches::new(self, shape, three_c / 3);
         for (count, packed, mask) in launches.each() {
@@ -210,6 +213,7 @@ impl Kernels {
                     packed,
                     mask,
                     launches.form,
+                    elem(&qkv),
                 );
             }
         }

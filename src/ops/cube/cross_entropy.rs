@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::Slice;
+use burn::tensor::{DType, Slice};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
@@ -12,7 +12,7 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::reduce::{group_max, group_sum};
-use super::{ELEMENTWISE, Kernels, argument, buffer, contiguous, each, elements, owned};
+use super::{ELEMENTWISE, Kernels, argument, buffer, contiguous, cover, each, elem, elements};
 use crate::ops::linear_cross_entropy::{cut, joined};
 use crate::ops::{CrossEntropy, Tables};
 
@@ -28,8 +28,8 @@ const LEAST: f32 = -3.0e38;
 /// targets and losses that row 0 of the logits is.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn softmax_loss(
-    logits: &mut [f32],
+fn softmax_loss<T: Float>(
+    logits: &mut [T],
     targets: &[u32],
     losses: &mut [f32],
     rows: usize,
@@ -38,6 +38,7 @@ fn softmax_loss(
     first: usize,
     scale: f32,
     #[comptime] gradient: bool,
+    #[define(T)] _elem: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -49,7 +50,7 @@ fn softmax_loss(
     let mut sum = 0.0f32;
     let mut column = UNIT_POS as usize;
     while column < vocab {
-        let logit = logits[base + column];
+        let logit = f32::cast_from(logits[base + column]);
         if logit > largest {
             sum *= (largest - logit).exp();
             largest = logit;
@@ -61,7 +62,7 @@ fn softmax_loss(
     let row_sum = group_sum(sum * (largest - row_max).exp(), UNITS);
     let goal = targets[first + row] as usize;
     if UNIT_POS == 0 {
-        losses[first + row] = row_sum.ln() - (logits[base + goal] - row_max);
+        losses[first + row] = row_sum.ln() - (f32::cast_from(logits[base + goal]) - row_max);
     }
     if comptime!(gradient) {
         // The target's logit is read above before its place is written below.
@@ -72,10 +73,10 @@ fn softmax_loss(
         while column < width {
             let mut d = 0.0f32;
             if column < vocab {
-                d = (logits[base + column] - row_max).exp() * factor
+                d = (f32::cast_from(logits[base + column]) - row_max).exp() * factor
                     - select(column == goal, scale, 0.0f32);
             }
-            logits[base + column] = d;
+            logits[base + column] = T::cast_from(d);
             column += UNITS as usize;
         }
     }
@@ -93,6 +94,21 @@ fn scaled_sum(x: &[f32], sum: &mut [f32], elements: usize, scale: f32) {
     let total = group_sum(own, ELEMENTWISE);
     if UNIT_POS == 0 {
         sum[0] = scale * total;
+    }
+}
+
+/// Copies `part` into `whole` from element `first` on.
+#[cube(launch_unchecked)]
+fn place<T: Float>(
+    part: &[T],
+    whole: &mut [T],
+    elements: usize,
+    first: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        whole[first + i] = part[i];
     }
 }
 
@@ -116,7 +132,8 @@ impl<'a> Head<'a> {
     ) -> Self {
         let losses = kernels.queue.empty([targets.len()]);
         let targets = kernels.queue.upload(targets);
-        Self { kernels, x: contiguous(x), wte, targets, loss, losses }
+        let x = contiguous(x);
+        Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, losses }
     }
 
     /// First row and rows of each chunk.
@@ -130,8 +147,8 @@ impl<'a> Head<'a> {
 
     /// Computes the losses of a chunk. Gives the gradient of its logits where that is asked for.
     fn losses(&self, first: usize, x: CubeTensor, gradient: bool) -> CubeTensor {
-        let wte = CubeBackend::float_transpose(self.wte.clone());
-        let logits = owned(CubeBackend::float_matmul(x, wte));
+        let (wte, dtype) = (CubeBackend::float_transpose(self.wte.clone()), x.dtype);
+        let logits = self.kernels.product(x, wte, dtype);
         let [rows, width] = logits.shape().dims();
         let (count, dim) = each(rows, UNITS);
         unsafe {
@@ -148,6 +165,7 @@ impl<'a> Head<'a> {
                 first,
                 self.loss.scale,
                 gradient,
+                elem(&logits),
             );
         }
         logits
@@ -173,6 +191,22 @@ impl<'a> Head<'a> {
 }
 
 impl Kernels {
+    fn place(&self, part: &CubeTensor, whole: &CubeTensor, first: usize) {
+        let (count, dim) = cover(elements(part));
+        unsafe {
+            place::launch_unchecked(
+                self.client(),
+                count,
+                dim,
+                argument(part),
+                argument(whole),
+                elements(part),
+                first,
+                elem(part),
+            );
+        }
+    }
+
     pub fn linear_cross_entropy(
         &self,
         x: CubeTensor,
@@ -196,21 +230,27 @@ impl Kernels {
     ) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
         let (wte, table_rows) = joined::<CubeBackend>(wte);
         let head = Head::new(self, x, wte, &targets, &loss);
-        let (mut dx, mut dwte) = (Vec::new(), None);
+        let [n, c] = head.x.shape().dims();
+        let (mut dx, mut dwte) = (None, None);
         for (first, x) in head.chunks() {
             let d = head.losses(first, x.clone(), true);
-            let part = CubeBackend::float_matmul(CubeBackend::float_transpose(d.clone()), x);
+            let rows = elements(&d) / d.shape().dims::<2>()[1];
+            let part = self.product(CubeBackend::float_transpose(d.clone()), x, DType::F32);
             dwte = Some(match dwte {
                 Some(sum) => CubeBackend::float_add(sum, part),
                 None => part,
             });
-            dx.push(CubeBackend::float_matmul(d, head.wte.clone()));
+            let part = self.product(d, head.wte.clone(), head.x.dtype);
+            dx = Some(match dx {
+                None if rows == n => part,
+                dx => {
+                    let dx = dx.unwrap_or_else(|| self.queue.empty_of([n, c], head.x.dtype));
+                    self.place(&part, &dx, first * c);
+                    dx
+                }
+            });
         }
-        let dx = match dx.len() {
-            1 => dx.remove(0),
-            _ => CubeBackend::float_cat(dx, 0),
-        };
-        let dwte = dwte.expect("a batch has rows");
+        let (dx, dwte) = dx.zip(dwte).expect("a batch has rows");
         (head.total(), dx, cut::<CubeBackend>(dwte, &table_rows))
     }
 }

@@ -5,7 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{Kernels, argument, contiguous, cover};
+use super::{Kernels, argument, contiguous, cover, elem};
 use crate::ops::Dropout;
 use crate::ops::dropout::MIX;
 
@@ -51,24 +51,25 @@ pub(super) fn keep(mask: &Mask, key: u32, index: usize) -> f32 {
 
 /// `y = dropout(x) + residual`, an invocation for each element.
 #[cube(launch_unchecked)]
-fn forward(
-    x: &[f32],
-    residual: &[f32],
-    y: &mut [f32],
+fn forward<T: Float>(
+    x: &[T],
+    residual: &[T],
+    y: &mut [T],
     mask: Mask,
     elements: usize,
     per_sequence: usize,
     #[comptime] has_residual: bool,
+    #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < elements {
         let sequence = i / per_sequence;
         let key = sequence_key(&mask, sequence);
-        let mut value = x[i] * keep(&mask, key, i - sequence * per_sequence);
+        let mut value = f32::cast_from(x[i]) * keep(&mask, key, i - sequence * per_sequence);
         if comptime!(has_residual) {
-            value += residual[i];
+            value += f32::cast_from(residual[i]);
         }
-        y[i] = value;
+        y[i] = T::cast_from(value);
     }
 }
 
@@ -82,7 +83,7 @@ impl Kernels {
     ) -> CubeTensor {
         let [n, c] = x.shape().dims();
         let (x, residual) = (contiguous(x), residual.map(contiguous));
-        let y = self.queue.empty([n, c]);
+        let y = self.queue.empty_of([n, c], x.dtype);
         let (count, dim) = cover(n * c);
         unsafe {
             forward::launch_unchecked(
@@ -96,6 +97,7 @@ impl Kernels {
                 n * c,
                 time * c,
                 residual.is_some(),
+                elem(&x),
             );
         }
         y

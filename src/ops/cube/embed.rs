@@ -4,38 +4,40 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
+use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{Kernels, argument, buffer, contiguous, cover, owned, zeros};
+use super::{Kernels, argument, buffer, contiguous, cover, elem, owned, zeros};
 use crate::ops::embed::Buckets;
 
 /// `y[row] = base[row mod period] + table[id of row - first]`, without the second term for ids that
 /// the table does not hold. An invocation for each element.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn forward(
+fn forward<B: Float, T: Float>(
     table: &[f32],
-    base: &[f32],
+    base: &[B],
     ids: &[u32],
-    y: &mut [f32],
+    y: &mut [T],
     elements: usize,
     width: usize,
     period: usize,
     first: usize,
     rows: usize,
+    #[define(B, T)] _elems: [ElemType; 2],
 ) {
     let i = ABSOLUTE_POS;
     if i < elements {
         let row = i / width;
         let column = i - row * width;
-        let mut value = base[row % period * width + column];
+        let mut value = f32::cast_from(base[row % period * width + column]);
         let id = ids[row] as usize;
         if id >= first && id < first + rows {
             value += table[(id - first) * width + column];
         }
-        y[i] = value;
+        y[i] = T::cast_from(value);
     }
 }
 
@@ -44,14 +46,16 @@ fn forward(
 /// begins among them, then the buckets' rows of the table. An invocation for each element of each
 /// bucket.
 #[cube(launch_unchecked)]
-fn by_token(
-    dy: &[f32],
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn by_token<T: Float>(
+    dy: &[T],
     index: &[u32],
     d_table: &mut [f32],
     buckets: usize,
     width: usize,
     starts: usize,
     places: usize,
+    #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < buckets * width {
@@ -60,7 +64,7 @@ fn by_token(
         let at = index[places + bucket] as usize * width + column;
         let mut sum = d_table[at];
         for k in index[starts + bucket]..index[starts + bucket + 1] {
-            sum += dy[index[k as usize] as usize * width + column];
+            sum += f32::cast_from(dy[index[k as usize] as usize * width + column]);
         }
         d_table[at] = sum;
     }
@@ -69,14 +73,21 @@ fn by_token(
 /// The sum of dy over the periods, in their order; rows that no period reaches are zero. An
 /// invocation for each element of `d_base`; `used` of them are reached, dy has `total`.
 #[cube(launch_unchecked)]
-fn by_position(dy: &[f32], d_base: &mut [f32], elements: usize, used: usize, total: usize) {
+fn by_position<T: Float>(
+    dy: &[T],
+    d_base: &mut [f32],
+    elements: usize,
+    used: usize,
+    total: usize,
+    #[define(T)] _elem: ElemType,
+) {
     let i = ABSOLUTE_POS;
     if i < elements {
         let mut sum = 0.0f32;
         if i < used {
             let mut at = i;
             while at < total {
-                sum += dy[at];
+                sum += f32::cast_from(dy[at]);
                 at += used;
             }
         }
@@ -95,7 +106,7 @@ impl Kernels {
     ) -> CubeTensor {
         let [rows, c] = table.shape().dims();
         let (table, base) = (contiguous(table), contiguous(base));
-        let y = self.queue.empty([tokens.len(), c]);
+        let y = self.queue.empty_of([tokens.len(), c], self.activations());
         let ids = buffer(self.queue.upload(&tokens), tokens.len());
         let (count, dim) = cover(tokens.len() * c);
         unsafe {
@@ -112,6 +123,7 @@ impl Kernels {
                 period,
                 first,
                 rows,
+                [elem(&base), elem(&y)],
             );
         }
         y
@@ -151,10 +163,13 @@ impl Kernels {
                     c,
                     first_start,
                     first_place,
+                    elem(&dy),
                 );
             }
         }
-        if period == n && base_rows == n {
+        // The base of a second table is an activation, that of the first is the positions: a weight.
+        let kind_of_base = table.start > 0 || dy.dtype == DType::F32;
+        if period == n && base_rows == n && kind_of_base {
             return (d_table, dy);
         }
         let d_base = self.queue.empty([base_rows, c]);
@@ -169,6 +184,7 @@ impl Kernels {
                 base_rows * c,
                 period * c,
                 n * c,
+                elem(&dy),
             );
         }
         (d_table, d_base)

@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::reduce::group_sum;
-use super::{Kernels, argument, contiguous, each};
+use super::{Kernels, argument, contiguous, each, elem};
 use crate::ops::layer_norm::EPS;
 
 /// Invocations that share a row.
@@ -20,16 +20,17 @@ const GROUPS: usize = 128;
 /// registers.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn forward(
-    x: &[f32],
+fn forward<T: Float>(
+    x: &[T],
     gamma: &[f32],
     beta: &[f32],
-    y: &mut [f32],
+    y: &mut [T],
     mean: &mut [f32],
     rstd: &mut [f32],
     rows: usize,
     #[comptime] width: usize,
     #[comptime] has_beta: bool,
+    #[define(T)] _elem: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -45,7 +46,7 @@ fn forward(
     for i in 0..columns {
         let column = i * units + lane;
         if column < width {
-            values[i] = x[base + column];
+            values[i] = f32::cast_from(x[base + column]);
             sum += values[i];
         }
     }
@@ -67,7 +68,7 @@ fn forward(
             if comptime!(has_beta) {
                 value += beta[column];
             }
-            y[base + column] = value;
+            y[base + column] = T::cast_from(value);
         }
     }
     if lane == 0 {
@@ -81,18 +82,19 @@ fn forward(
 /// through its rows in order and keeps both sums in registers.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn backward(
-    dy: &[f32],
-    x: &[f32],
+fn backward<T: Float>(
+    dy: &[T],
+    x: &[T],
     gamma: &[f32],
     mean: &[f32],
     rstd: &[f32],
-    dx: &mut [f32],
+    dx: &mut [T],
     partial_gamma: &mut [f32],
     partial_beta: &mut [f32],
     rows: usize,
     rows_per_group: usize,
     #[comptime] width: usize,
+    #[define(T)] _elem: ElemType,
 ) {
     let units = UNITS as usize;
     let columns = comptime!(width.div_ceil(UNITS as usize));
@@ -118,8 +120,8 @@ fn backward(
         for i in 0..columns {
             let column = i * units + lane;
             if column < width {
-                let d = dy[base + column];
-                let normal = (x[base + column] - mu) * scale;
+                let d = f32::cast_from(dy[base + column]);
+                let normal = (f32::cast_from(x[base + column]) - mu) * scale;
                 let slope = d * gamma[column];
                 x_hat[i] = normal;
                 g[i] = slope;
@@ -134,7 +136,8 @@ fn backward(
         for i in 0..columns {
             let column = i * units + lane;
             if column < width {
-                dx[base + column] = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                let slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                dx[base + column] = T::cast_from(slope);
             }
         }
     }
@@ -156,7 +159,7 @@ impl Kernels {
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let [n, c] = x.shape().dims();
         let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
-        let y = self.queue.empty([n, c]);
+        let y = self.queue.empty_of([n, c], x.dtype);
         let [mean, rstd] = [(); 2].map(|()| self.queue.empty([n, 1]));
         let (count, dim) = each(n, UNITS);
         unsafe {
@@ -173,6 +176,7 @@ impl Kernels {
                 n,
                 c,
                 beta.is_some(),
+                elem(&x),
             );
         }
         (y, mean, rstd)
@@ -190,7 +194,7 @@ impl Kernels {
         let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
         let rows_per_group = n.div_ceil(GROUPS);
         let groups = n.div_ceil(rows_per_group);
-        let dx = self.queue.empty([n, c]);
+        let dx = self.queue.empty_of([n, c], x.dtype);
         let [partial_gamma, partial_beta] = [(); 2].map(|()| self.queue.empty([groups, c]));
         let (count, dim) = each(groups, UNITS);
         unsafe {
@@ -209,6 +213,7 @@ impl Kernels {
                 n,
                 rows_per_group,
                 c,
+                elem(&x),
             );
         }
         let [dgamma, dbeta] =

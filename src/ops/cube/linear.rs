@@ -1,13 +1,14 @@
-//! The linear layer: what is around the matrix products, which are burn's own.
+//! The linear layer: what is around the matrix products.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
+use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{ELEMENTWISE, Kernels, argument, contiguous, cover, elements, owned};
+use super::{ELEMENTWISE, Kernels, argument, contiguous, cover, elem, elements};
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
 use crate::ops::Activation;
@@ -55,50 +56,72 @@ fn gelu_derivative(x: f32, #[comptime] exact: bool) -> f32 {
 }
 
 #[cube(launch_unchecked)]
-fn activate(x: &[f32], h: &mut [f32], elements: usize, #[comptime] exact: bool) {
+fn activate<T: Float>(
+    x: &[T],
+    h: &mut [T],
+    elements: usize,
+    #[comptime] exact: bool,
+    #[define(T)] _elem: ElemType,
+) {
     let i = ABSOLUTE_POS;
     if i < elements {
-        h[i] = gelu(x[i], exact);
+        h[i] = T::cast_from(gelu(f32::cast_from(x[i]), exact));
     }
 }
 
 /// Multiplies `d` with the activation's derivative at `x`.
 #[cube(launch_unchecked)]
-fn activate_backward(x: &[f32], d: &mut [f32], elements: usize, #[comptime] exact: bool) {
+fn activate_backward<T: Float>(
+    x: &[T],
+    d: &mut [T],
+    elements: usize,
+    #[comptime] exact: bool,
+    #[define(T)] _elem: ElemType,
+) {
     let i = ABSOLUTE_POS;
     if i < elements {
-        d[i] *= gelu_derivative(x[i], exact);
+        let slope = gelu_derivative(f32::cast_from(x[i]), exact);
+        d[i] = T::cast_from(f32::cast_from(d[i]) * slope);
     }
 }
 
 /// Adds bias and residual to `y`, what there is of them.
 #[cube(launch_unchecked)]
-fn add(
-    y: &mut [f32],
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn add<T: Float>(
+    y: &mut [T],
     bias: &[f32],
-    residual: &[f32],
+    residual: &[T],
     elements: usize,
     width: usize,
     #[comptime] has_bias: bool,
     #[comptime] has_residual: bool,
+    #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < elements {
-        let mut value = y[i];
+        let mut value = f32::cast_from(y[i]);
         if comptime!(has_bias) {
             value += bias[i % width];
         }
         if comptime!(has_residual) {
-            value += residual[i];
+            value += f32::cast_from(residual[i]);
         }
-        y[i] = value;
+        y[i] = T::cast_from(value);
     }
 }
 
 /// The sums of `rows_per_group` rows of `d`, in their order: an invocation for each column of each
 /// group.
 #[cube(launch_unchecked)]
-fn column_sums(d: &[f32], partial: &mut [f32], rows: usize, width: usize, rows_per_group: usize) {
+fn column_sums<T: Float>(
+    d: &[T],
+    partial: &mut [f32],
+    rows: usize,
+    width: usize,
+    rows_per_group: usize,
+    #[define(T)] _elem: ElemType,
+) {
     let column = CUBE_POS_X as usize * ELEMENTWISE as usize + UNIT_POS as usize;
     let group = CUBE_POS_Y as usize;
     if column < width {
@@ -106,7 +129,7 @@ fn column_sums(d: &[f32], partial: &mut [f32], rows: usize, width: usize, rows_p
         let last = min(first + rows_per_group, rows);
         let mut sum = 0.0f32;
         for row in first..last {
-            sum += d[row * width + column];
+            sum += f32::cast_from(d[row * width + column]);
         }
         partial[group * width + column] = sum;
     }
@@ -116,7 +139,7 @@ impl Kernels {
     fn activate(&self, x: &CubeTensor, activation: Activation) -> CubeTensor {
         let Some(form) = activation.form() else { return x.clone() };
         let [n, c] = x.shape().dims();
-        let h = self.queue.empty([n, c]);
+        let h = self.queue.empty_of([n, c], x.dtype);
         let (count, dim) = cover(n * c);
         unsafe {
             activate::launch_unchecked(
@@ -127,6 +150,7 @@ impl Kernels {
                 argument(&h),
                 n * c,
                 form == Gelu::Erf,
+                elem(x),
             );
         }
         h
@@ -147,6 +171,7 @@ impl Kernels {
                 n,
                 c,
                 rows_per_group,
+                elem(d),
             );
         }
         self.sum_groups(&partial, groups, c)
@@ -161,7 +186,8 @@ impl Kernels {
         activation: Activation,
     ) -> CubeTensor {
         let h = self.activate(&contiguous(x), activation);
-        let y = owned(CubeBackend::float_matmul(h, w));
+        let (w, dtype) = (self.cast(w, &h), h.dtype);
+        let y = self.product(h, w, dtype);
         if b.is_none() && residual.is_none() {
             return y;
         }
@@ -180,6 +206,7 @@ impl Kernels {
                 width,
                 b.is_some(),
                 residual.is_some(),
+                elem(&y),
             );
         }
         y
@@ -196,10 +223,10 @@ impl Kernels {
         let (dy, x) = (contiguous(dy), contiguous(x));
         let db = bias.then(|| self.column_sums(&dy));
         let h = self.activate(&x, activation);
-        let dw = CubeBackend::float_matmul(CubeBackend::float_transpose(h), dy.clone());
-        let dx = CubeBackend::float_matmul(dy, CubeBackend::float_transpose(w));
+        let dw = self.product(CubeBackend::float_transpose(h), dy.clone(), DType::F32);
+        let w = CubeBackend::float_transpose(self.cast(w, &x));
+        let dx = self.product(dy, w, x.dtype);
         let Some(form) = activation.form() else { return (dx, dw, db) };
-        let dx = owned(dx);
         let (count, dim) = cover(elements(&dx));
         unsafe {
             activate_backward::launch_unchecked(
@@ -210,6 +237,7 @@ impl Kernels {
                 argument(&dx),
                 elements(&dx),
                 form == Gelu::Erf,
+                elem(&x),
             );
         }
         (dx, dw, db)

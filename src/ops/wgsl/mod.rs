@@ -1,7 +1,7 @@
 //! The ops on devices that compile WGSL: the kernels of `shaders/`, one file for each op.
 
-use super::OpsMode;
 use super::device::{contiguous, elements, owned, zeros};
+use super::{Implementation, OpsMode};
 use crate::gpu::kernel::{Queue, Spec};
 
 mod attention;
@@ -37,8 +37,8 @@ pub(super) struct Kernels {
 impl Kernels {
     /// The kernels of a device that compiles WGSL, for every mode but the reference.
     pub fn new(queue: Queue, mode: OpsMode) -> Self {
-        let tier = match (mode, queue.subgroup()) {
-            (OpsMode::Auto, Some(lanes @ (4 | NARROW_SUBGROUP))) => Tier::Narrow(lanes),
+        let tier = match (mode.implementation, queue.subgroup()) {
+            (Implementation::Auto, Some(lanes @ (4 | NARROW_SUBGROUP))) => Tier::Narrow(lanes),
             _ => Tier::Wide,
         };
         Self { queue, tier }

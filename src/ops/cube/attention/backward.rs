@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::dropout::{Mask, keep, sequence_key};
-use super::super::{Kernels, argument, contiguous};
+use super::super::{Kernels, argument, contiguous, elem};
 use super::{Form, Launches, Packed, UNITS, mask_at, packed_at, row_at};
 use crate::ops::AttentionShape;
 
@@ -15,16 +15,17 @@ use crate::ops::AttentionShape;
 /// `dq = ds k * scale`. As `forward`, an invocation owns a query.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer")]
-fn backward_queries<N: Size>(
-    qkv: &[Vector<f32, N>],
-    out: &[Vector<f32, N>],
-    d_out: &[Vector<f32, N>],
+fn backward_queries<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    out: &[Vector<T, N>],
+    d_out: &[Vector<T, N>],
     log_sum_exp: &[f32],
     delta: &mut [f32],
-    d_qkv: &mut [Vector<f32, N>],
+    d_qkv: &mut [Vector<T, N>],
     p: Packed,
     mask: Mask,
     #[comptime] form: Form,
+    #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(form.size);
     let tile = comptime!(form.tile);
@@ -44,9 +45,9 @@ fn backward_queries<N: Size>(
     let row = row_at(&p, pair, own, size);
     let mut products = Vector::<f32, N>::new(0.0f32);
     for d in 0..size {
-        q[d] = qkv[at + d] * Vector::new(p.scale);
-        d_o[d] = d_out[row + d];
-        products += d_o[d] * out[row + d];
+        q[d] = Vector::<f32, N>::cast_from(qkv[at + d]) * Vector::new(p.scale);
+        d_o[d] = Vector::cast_from(d_out[row + d]);
+        products += d_o[d] * Vector::<f32, N>::cast_from(out[row + d]);
         acc[d] = Vector::new(0.0f32);
     }
     let own_delta = products.vector_sum();
@@ -58,8 +59,10 @@ fn backward_queries<N: Size>(
         let mut i = lane;
         while i < tile * size {
             let position = begin + i / size;
-            keys[i] = qkv[packed_at(&p, pair, position, 1usize, size) + i % size];
-            values[i] = qkv[packed_at(&p, pair, position, 2usize, size) + i % size];
+            keys[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 1usize, size) + i % size]);
+            values[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 2usize, size) + i % size]);
             i += units;
         }
         sync_cube();
@@ -88,7 +91,7 @@ fn backward_queries<N: Size>(
 
     if own < p.time {
         for d in 0..size {
-            d_qkv[at + d] = acc[d] * Vector::new(p.scale);
+            d_qkv[at + d] = Vector::cast_from(acc[d] * Vector::new(p.scale));
         }
         delta[pair * p.time + own] = own_delta;
     }
@@ -99,15 +102,16 @@ fn backward_queries<N: Size>(
 /// first key on.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer")]
-fn backward_keys<N: Size>(
-    qkv: &[Vector<f32, N>],
-    d_out: &[Vector<f32, N>],
+fn backward_keys<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    d_out: &[Vector<T, N>],
     log_sum_exp: &[f32],
     delta: &[f32],
-    d_qkv: &mut [Vector<f32, N>],
+    d_qkv: &mut [Vector<T, N>],
     p: Packed,
     mask: Mask,
     #[comptime] form: Form,
+    #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(form.size);
     let tile = comptime!(form.tile);
@@ -128,8 +132,8 @@ fn backward_keys<N: Size>(
     let key_at = packed_at(&p, pair, own, 1usize, size);
     let value_at = packed_at(&p, pair, own, 2usize, size);
     for d in 0..size {
-        k[d] = qkv[key_at + d] * Vector::new(p.scale);
-        v[d] = qkv[value_at + d];
+        k[d] = Vector::<f32, N>::cast_from(qkv[key_at + d]) * Vector::new(p.scale);
+        v[d] = Vector::cast_from(qkv[value_at + d]);
         d_k[d] = Vector::new(0.0f32);
         d_v[d] = Vector::new(0.0f32);
     }
@@ -139,8 +143,9 @@ fn backward_keys<N: Size>(
         let mut i = lane;
         while i < tile * size {
             let position = begin + i / size;
-            queries[i] = qkv[packed_at(&p, pair, position, 0usize, size) + i % size];
-            d_outs[i] = d_out[row_at(&p, pair, position, size) + i % size];
+            queries[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 0usize, size) + i % size]);
+            d_outs[i] = Vector::cast_from(d_out[row_at(&p, pair, position, size) + i % size]);
             i += units;
         }
         sync_cube();
@@ -171,8 +176,8 @@ fn backward_keys<N: Size>(
 
     if own < p.time {
         for d in 0..size {
-            d_qkv[key_at + d] = d_k[d] * Vector::new(p.scale);
-            d_qkv[value_at + d] = d_v[d];
+            d_qkv[key_at + d] = Vector::cast_from(d_k[d] * Vector::new(p.scale));
+            d_qkv[value_at + d] = Vector::cast_from(d_v[d]);
         }
     }
 }
@@ -189,7 +194,7 @@ impl Kernels {
         let [n, three_c] = qkv.shape().dims();
         let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
         let delta = self.queue.empty([shape.batch, shape.heads, shape.time]);
-        let dqkv = self.queue.empty([n, three_c]);
+        let dqkv = self.queue.empty_of([n, three_c], qkv.dtype);
         let launches = Launches::new(self, shape, three_c / 3);
         for (count, packed, mask) in launches.each() {
             unsafe {
@@ -207,6 +212,7 @@ impl Kernels {
                     packed,
                     mask,
                     launches.form,
+                    elem(&qkv),
                 );
             }
         }
@@ -225,6 +231,7 @@ impl Kernels {
                     packed,
                     mask,
                     launches.form,
+                    elem(&qkv),
                 );
             }
         }

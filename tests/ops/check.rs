@@ -1,0 +1,282 @@
+//! An op's value and gradients against the oracle.
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use wgpt::config::{Dtype, Gelu};
+use wgpt::ops::{Activation, OpsMode};
+
+use crate::case::{Case, Op, dot, noise, values};
+
+pub const VALUE: f64 = 1e-5;
+pub const GRADIENT: f64 = 1e-4;
+
+/// What a value and a gradient may be off by. Half precision keeps 11 or 8 bits of each number,
+/// tensor cores read 11 bits of an f32.
+fn tolerance(dtype: Dtype) -> (f64, f64) {
+    match dtype {
+        Dtype::Float32 => (VALUE, GRADIENT),
+        Dtype::Tf32 | Dtype::Float16 => (5e-3, 5e-3),
+        Dtype::Bfloat16 => (4e-2, 4e-2),
+    }
+}
+
+/// What an op gave: its output with and without autodiff, and the gradient of `sum(output * r)`
+/// for every input but the frozen one.
+pub struct Outcome {
+    pub value: Vec<f32>,
+    pub untracked: Vec<f32>,
+    pub grads: Vec<Option<Vec<f32>>>,
+}
+
+/// `r`, the random functional of the output.
+pub fn functional(len: usize) -> Vec<f32> {
+    noise(u64::MAX, len)
+}
+
+/// The same matrix, as a transposed view of a part of a buffer.
+pub fn strided(x: Tensor<2>) -> Tensor<2> {
+    let [rows, cols] = x.dims();
+    let outside = Tensor::full([1, rows], f32::NAN, &x.device());
+    Tensor::cat(vec![outside, x.transpose()], 0).slice([1..cols + 1, 0..rows]).transpose()
+}
+
+/// Leaves memory full of NaN where the next tensors will be, so that an output that a kernel does not
+/// write shows.
+pub fn poison(device: &Device) {
+    let tensors = [64, 1024, 16_384, 65_536].map(|len| Tensor::<1>::full([len], f32::NAN, device));
+    for tensor in tensors {
+        // Read, so that it was written before it is given back.
+        assert!(values(tensor.narrow(0, 0, 1))[0].is_nan());
+    }
+}
+
+/// The inputs with activations in the numbers of the mode, as the model hands them on.
+fn in_dtype(case: &Case, inputs: &[Tensor<2>], mode: OpsMode) -> Vec<Tensor<2>> {
+    let dtype = match mode.dtype {
+        Dtype::Float32 | Dtype::Tf32 => return inputs.to_vec(),
+        Dtype::Bfloat16 => FloatDType::BF16,
+        Dtype::Float16 => FloatDType::F16,
+    };
+    let is_weight = |index: usize| match case.op {
+        Op::Embed { .. } => true,
+        Op::LayerNorm { .. } | Op::CrossEntropy { .. } => index > 0,
+        Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
+        Op::Attention { .. } | Op::Dropout { .. } => false,
+    };
+    let cast = |(index, x): (usize, &Tensor<2>)| match is_weight(index) {
+        true => x.clone(),
+        false => x.clone().cast(dtype),
+    };
+    inputs.iter().enumerate().map(cast).collect()
+}
+
+pub fn run(case: &Case, device: &Device, mode: OpsMode) -> Outcome {
+    poison(device);
+    let device = device.clone().autodiff();
+    let view = |x: Tensor<2>| if case.strided { strided(x) } else { x };
+    let inputs = case.inputs();
+    let several = inputs.len() > 1;
+    let leaf = |(index, input)| {
+        let leaf = Tensor::<2>::from_data(input, &device);
+        if several && index == case.frozen { leaf } else { leaf.require_grad() }
+    };
+    let leaves: Vec<_> = inputs.into_iter().enumerate().map(leaf).collect();
+    let tracked: Vec<_> = leaves.iter().map(|leaf| view(leaf.clone())).collect();
+    let untracked: Vec<_> = tracked.iter().map(|x| x.clone().inner()).collect();
+    let y = case.apply(&in_dtype(case, &tracked, mode), mode).cast(FloatDType::F32);
+    let r = functional(y.dims().iter().product());
+    let r = Tensor::from_data(TensorData::new(r, y.dims()), &device);
+    let grads = (view(y.clone()) * view(r)).sum().backward();
+    Outcome {
+        value: values(y.inner()),
+        untracked: values(case.apply(&in_dtype(case, &untracked, mode), mode)),
+        grads: leaves.iter().map(|leaf| leaf.grad(&grads).map(values)).collect(),
+    }
+}
+
+/// What is right for a case.
+pub struct Truth {
+    pub value: Vec<f64>,
+    pub grads: Vec<Vec<f64>>,
+}
+
+pub fn oracle_inputs(case: &Case) -> Vec<Vec<f64>> {
+    case.inputs().iter().map(|input| input.iter().collect()).collect()
+}
+
+pub fn truth(case: &Case) -> Truth {
+    const H: f64 = 1e-5;
+    let mut inputs = oracle_inputs(case);
+    let mask = case.mask();
+    let value = case.oracle(&inputs, mask.as_deref());
+    let r: Vec<f64> = functional(value.len()).into_iter().map(f64::from).collect();
+    let mut grads: Vec<_> = inputs.iter().map(|input| vec![0.0; input.len()]).collect();
+    for index in 0..inputs.len() {
+        for at in 0..inputs[index].len() {
+            let x = inputs[index][at];
+            let mut moved = |by: f64| {
+                inputs[index][at] = x + by;
+                dot(&case.oracle(&inputs, mask.as_deref()), &r)
+            };
+            grads[index][at] = (moved(H) - moved(-H)) / (2.0 * H);
+            moved(0.0);
+        }
+    }
+    Truth { value, grads }
+}
+
+/// Fails where an element of `got` is off by more than `tolerance` times the largest of `want`, or
+/// times `FLOOR` where all are smaller: a sum that cancels is as exact as its terms.
+pub fn compare(what: &str, got: &[f32], want: &[f64], tolerance: f64) -> Result<(), String> {
+    const FLOOR: f64 = 0.1;
+    if got.len() != want.len() {
+        return Err(format!("{what}: {} elements for {}", got.len(), want.len()));
+    }
+    let scale = want.iter().fold(FLOOR, |max, x| max.max(x.abs()));
+    for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
+        let off = (f64::from(got) - want).abs() / scale;
+        if off.is_nan() || off > tolerance {
+            return Err(format!("{what}[{at}]: {got} for {want}, off by {off:.1e}"));
+        }
+    }
+    Ok(())
+}
+
+pub fn check(case: &Case, truth: &Truth, device: &Device, mode: OpsMode) -> Result<(), String> {
+    let got = run(case, device, mode);
+    let (value, gradient) = tolerance(mode.dtype);
+    compare(&format!("{mode:?} value"), &got.value, &truth.value, value)?;
+    compare(&format!("{mode:?} value without autodiff"), &got.untracked, &truth.value, value)?;
+    for (index, (got, want)) in got.grads.iter().zip(&truth.grads).enumerate() {
+        match got {
+            Some(got) => compare(&format!("{mode:?} gradient {index}"), got, want, gradient)?,
+            None if index == case.frozen => {}
+            None => return Err(format!("{mode:?} gradient {index} is missing")),
+        }
+    }
+    if let (Op::CrossEntropy { vocab, .. }, Some(grad)) = (&case.op, got.grads.last().unwrap())
+        && grad[vocab * case.width..].iter().any(|&x| x != 0.0)
+    {
+        return Err(format!("{mode:?}: padding has a gradient"));
+    }
+    Ok(())
+}
+
+pub fn cases(
+    op: impl Strategy<Value = Op>,
+    spreads: &'static [f32],
+) -> impl Strategy<Value = Case> {
+    let time = prop_oneof![Just(1usize), 2..=7usize];
+    let sizes = (1..=3usize, time, 1..=20usize);
+    (op, sizes, select(spreads), 0..1000u64, any::<bool>(), 0..6usize).prop_map(
+        |(op, (batch, time, mut width), spread, seed, strided, frozen)| {
+            if let Op::Attention { heads, .. } = op {
+                width *= heads;
+            }
+            Case { op, batch, time, width, spread, seed, strided, frozen }
+        },
+    )
+}
+
+pub const ACTIVATIONS: [Activation; 3] =
+    [Activation::Identity, Activation::Gelu(Gelu::Tanh), Activation::Gelu(Gelu::Erf)];
+
+pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
+    let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
+    let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
+    let norm = flag.prop_map(|beta| Op::LayerNorm { beta });
+    let linear = (1..=20usize, flag, flag, select(&ACTIVATIONS)).prop_map(
+        |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
+    );
+    let attention = (1..=3usize, rates).prop_map(|(heads, rate)| Op::Attention { heads, rate });
+    let loss = (1..=20usize, 0..=5usize, 1..=25usize)
+        .prop_map(|(vocab, padding, chunk)| Op::CrossEntropy { vocab, padding, chunk });
+    let dropout = (select(&[0.0, 0.3]), flag);
+    let dropout = dropout.prop_map(|(rate, residual)| Op::Dropout { rate, residual });
+    [
+        cases(embed, &[1.0]).boxed(),
+        // Epsilon counts where the spread is small.
+        cases(norm, &[0.01, 1.0, 30.0]).boxed(),
+        // A larger spread reaches both tails of GELU.
+        cases(linear, &[1.0, 3.0]).boxed(),
+        cases(attention, &[1.0]).boxed(),
+        // A large spread gives logits that overflow `exp`.
+        cases(loss, &[1.0, 30.0]).boxed(),
+        cases(dropout, &[1.0]).boxed(),
+    ]
+}
+
+/// Tries `count` cases of each op, the same on every call.
+pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
+    let config = Config {
+        cases: count,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        max_shrink_time: 5000,
+        ..Config::default()
+    };
+    let test = |case: Case| {
+        let truth = truth(&case);
+        let mut checks = modes.iter().map(|&mode| check(&case, &truth, device, mode));
+        checks.try_for_each(|result| result.map_err(TestCaseError::fail))
+    };
+    for cases in small_cases() {
+        if let Err(error) = TestRunner::new(config.clone()).run(&cases, test) {
+            panic!("{error}");
+        }
+    }
+}
+
+/// Every op on two sequences of this length.
+pub fn long_cases(time: usize) -> Vec<Case> {
+    let activation = Activation::Gelu(Gelu::Tanh);
+    let ops = [
+        Op::Embed { vocab: 51, unused: 3 },
+        Op::LayerNorm { beta: true },
+        Op::Linear { inner: 35, bias: true, residual: true, activation },
+        Op::Attention { heads: 3, rate: None },
+        Op::Attention { heads: 3, rate: Some(0.3) },
+        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100 },
+        Op::Dropout { rate: 0.3, residual: true },
+    ];
+    ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
+}
+
+/// Heads of the sizes that models have, and one larger than the kernels take.
+pub fn head_cases() -> Vec<Case> {
+    let op = Op::Attention { heads: 2, rate: Some(0.1) };
+    let sizes = [16, 64, 132];
+    sizes.into_iter().map(|size| Case::new(op.clone(), 1, 37, 2 * size)).collect()
+}
+
+/// The values against the oracle, the gradients of `mode` against those of the reference on the
+/// CPU: of cases too large for the oracle's differences.
+pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
+    for case in cases {
+        let value = case.oracle(&oracle_inputs(&case), case.mask().as_deref());
+        let reference = run(&case, &Device::flex(), OpsMode::REFERENCE);
+        compare("the reference", &reference.value, &value, VALUE).unwrap();
+        let widen = |grad: Vec<f32>| grad.into_iter().map(f64::from).collect();
+        let grads = reference.grads.into_iter().flatten().map(widen).collect();
+        let checked = check(&case, &Truth { value, grads }, device, mode);
+        checked.unwrap_or_else(|error| panic!("{error} in {case:?}"));
+    }
+}
+
+/// Cases whose rounding stays that of their numbers: spreads of one, sums of a few hundred terms.
+pub fn check_half(device: &Device, mode: OpsMode) {
+    check_large(long_cases(130), device, mode);
+    check_large(head_cases(), device, mode);
+    for activation in ACTIVATIONS {
+        for (bias, residual) in [(false, false), (true, true)] {
+            let op = Op::Linear { inner: 64, bias, residual, activation };
+            check_large(vec![Case::new(op, 1, 48, 96)], device, mode);
+        }
+    }
+    // Several chunks of logits, the last one shorter, and a sequence as long as there are positions.
+    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
+    let embed = Op::Embed { vocab: 7, unused: 0 };
+    check_large(vec![Case::new(loss, 1, 48, 32), Case::new(embed, 1, 9, 8)], device, mode);
+}
