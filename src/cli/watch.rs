@@ -18,14 +18,14 @@ const TURNS: usize = 50;
 /// From now on, ends this process with code 5 when `device` fails. With `json`, stdout gets the
 /// error as an event.
 pub(super) fn watch(device: &OpenDevice, json: bool) {
-    let failure = device.failure.clone();
+    let (failure, name) = (device.failure.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
     let cause = failure.clone();
     std::panic::set_hook(Box::new(move |panic| {
         // The driver's threads may tell of the failure by a panic, or a moment after others did.
-        let text = panic.payload_as_str().unwrap_or_default().to_lowercase();
-        if text.contains("lost") {
-            cause.set(DeviceError::Stopped { reason: "the driver lost it".into() });
+        let words = panic.payload_as_str().unwrap_or_default();
+        if let Some(error) = DeviceError::told(&name, words) {
+            cause.set(error);
         }
         for _ in 0..TURNS {
             if cause.get().is_some() {

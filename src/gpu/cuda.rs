@@ -10,15 +10,18 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
     cards
         .iter()
         .enumerate()
-        .map(|(index, card)| DeviceInfo {
-            id: DeviceId { backend: Backend::Cuda, index },
-            name: card
-                .identity()
-                .map_or_else(|| "NVIDIA card".to_string(), |identity| identity.name),
-            kind: Kind::Discrete,
-            driver: "CUDA".into(),
-            max_binding: None,
-            pci: None,
+        .map(|(index, card)| {
+            let identity = card.identity();
+            let address = identity.as_ref().and_then(|card| card.physical.as_ref()?.pci_address);
+            DeviceInfo {
+                id: DeviceId { backend: Backend::Cuda, index },
+                name: identity.map_or_else(|| "NVIDIA card".to_string(), |card| card.name),
+                kind: Kind::Discrete,
+                driver: "CUDA".into(),
+                max_binding: None,
+                // As Vulkan's, by which the driver is asked what is free.
+                pci: address.map(|address| address.to_string()),
+            }
         })
         .collect()
 }

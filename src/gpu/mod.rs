@@ -94,6 +94,22 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// The failure of the device `name` that a driver's words tell of, if they do. Backends that
+    /// have no other way to say it put them into errors and panics.
+    pub fn told(name: &str, words: &str) -> Option<Self> {
+        const MEMORY: [&str; 4] =
+            ["out of device memory", "out-of-memory", "out of memory", "out_of_memory"];
+        const END: [&str; 4] = ["lost", "poisoned", "illegal address", "launch failure"];
+        let lower = words.to_lowercase();
+        let tells_of = |signs: &[&str]| signs.iter().any(|sign| lower.contains(sign));
+        if tells_of(&MEMORY) {
+            return Some(DeviceError::OutOfMemory { name: name.to_string() });
+        }
+        // What comes after the first line is where it was noticed.
+        let reason = words.lines().next().unwrap_or_default().to_string();
+        tells_of(&END).then_some(DeviceError::Stopped { reason })
+    }
+
     /// What to do next.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -489,7 +505,10 @@ pub fn dtypes(device: &Device) -> Vec<Dtype> {
 /// # Errors
 /// When it cannot.
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
-    device.sync().map_err(|error| DeviceError::Stopped { reason: error.to_string() })
+    device.sync().map_err(|error| {
+        let reason = error.to_string();
+        DeviceError::told("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
+    })
 }
 
 #[cfg(test)]
@@ -510,6 +529,23 @@ mod tests {
         for bad in ["", "cpu:1", "vulkan:", "vulkan:x", "tpu", "vulkan:-1"] {
             assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn words_tell_of_failures() {
+        let told = |words: &str| DeviceError::told("card", words);
+        for words in [
+            "out of device memory allocating 1024 bytes\n   0: a backtrace",
+            "An out-of-memory error happened during launch",
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+        ] {
+            let error = told(words);
+            assert!(matches!(error, Some(DeviceError::OutOfMemory { .. })), "{words}: {error:?}");
+        }
+        for words in ["The device was poisoned during launch", "Device is lost"] {
+            assert!(matches!(told(words), Some(DeviceError::Stopped { .. })), "{words}");
+        }
+        assert!(told("index out of bounds: the len is 3 but the index is 3").is_none());
     }
 
     #[test]

@@ -65,6 +65,11 @@ pub(super) fn elements(tensor: &CubeTensor) -> usize {
     tensor.meta.shape().num_elements()
 }
 
+/// An activation in the numbers that the reference computes in.
+fn widened(tensor: CubeTensor) -> CubeTensor {
+    CubeBackend::float_cast(tensor, FloatDType::F32)
+}
+
 /// A new tensor of zeros.
 pub(super) fn zeros(queue: &Queue, shape: [usize; 2]) -> CubeTensor {
     CubeBackend::float_zeros(shape.into(), &queue.device(), FloatDType::F32)
@@ -230,11 +235,11 @@ impl attention::Attention for CubeBackend {
         shape: AttentionShape,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        choose!(
-            Kernels::of_heads(&qkv, &shape, mode),
-            attention_forward(qkv, shape),
-            attention::reference_forward::<Self>(qkv, &shape)
-        )
+        choose!(Kernels::of_heads(&qkv, &shape, mode), attention_forward(qkv, shape), {
+            let dtype = qkv.dtype.into();
+            let (out, log_sum_exp) = attention::reference_forward::<Self>(widened(qkv), &shape);
+            (Self::float_cast(out, dtype), log_sum_exp)
+        })
     }
 
     fn attention_backward(
@@ -248,7 +253,12 @@ impl attention::Attention for CubeBackend {
         choose!(
             Kernels::of_heads(&qkv, &shape, mode),
             attention_backward(dout, qkv, out, log_sum_exp, shape),
-            attention::reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape)
+            {
+                let dtype = qkv.dtype.into();
+                let [dout, qkv, out] = [dout, qkv, out].map(widened);
+                let d = attention::reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape);
+                Self::float_cast(d, dtype)
+            }
         )
     }
 }

@@ -259,6 +259,14 @@ impl Sizes {
         rows.push(self.narrow("gradients in passing", Class::Workspace, passing));
         if self.cube {
             rows.push(self.cast("a weight in the activations' numbers", matrix));
+            // Run again, the layer has its activated input and its output at once, when the gradient
+            // of its weight is not there yet.
+            let again = (6 * wide - passing) * self.activation;
+            let again = if plan.grad_checkpoint { again.saturating_sub(4 * matrix) } else { 0 };
+            rows.push(Row {
+                bytes: again,
+                ..row("output of a block run again", Class::Workspace, 0)
+            });
         }
         rows
     }
