@@ -291,9 +291,13 @@ impl Sizes {
     fn evaluation(&self, plan: &Plan) -> Vec<Row> {
         let n = self.eval_tokens(plan);
         let mut rows = self.always();
-        // A library takes the activated input of the MLP's second layer as a tensor.
-        let wide = if self.cube { 11 } else { 7 };
-        rows.push(self.narrow("a block in passing", Class::Workspace, wide * n * self.width));
+        rows.push(self.narrow("a block in passing", Class::Workspace, 7 * n * self.width));
+        if self.cube {
+            // The activated input of the MLP's second layer, before there are logits.
+            let logits = (plan.loss_chunk as u64).min(n) * self.vocab;
+            let activated = (4 * n * self.width).saturating_sub(logits);
+            rows.push(self.narrow("its activated input", Class::Workspace, activated));
+        }
         rows.extend(self.head(plan, n));
         rows
     }

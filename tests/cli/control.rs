@@ -1,0 +1,84 @@
+//! Commands and signals.
+
+use super::*;
+
+#[cfg(unix)]
+#[test]
+fn a_signal_stops_with_a_checkpoint() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let folder = temporary();
+        let more = ["--max_iters=1000000", "--eval_interval=1000000"];
+        let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
+        let mut child = wgpt(folder.path()).args(&args).stdout(Stdio::piped()).spawn().unwrap();
+        wait_for(&folder.path().join("r/events.jsonl"), &mut child);
+        std::thread::sleep(Duration::from_millis(500));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let events = events(&text(&output.stdout));
+        assert_eq!(events.last().unwrap()["reason"], "stopped");
+        let saved = named(&events, "checkpoint").last().expect("a checkpoint");
+        assert_eq!(saved["iter"], events.last().unwrap()["iter"]);
+    }
+}
+
+#[test]
+fn commands_on_stdin_are_obeyed() {
+    use std::io::Write;
+    let folder = temporary();
+    let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS].concat();
+    let mut child = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut child);
+    let commands = concat!(
+        r#"{"command":"set","key":"learning_rate","value":0.0001}"#,
+        "\n",
+        r#"{"command":"sample","prompt":"The "}"#,
+        "\n",
+        r#"{"command":"stop"}"#,
+        "\n"
+    );
+    child.stdin.as_mut().unwrap().write_all(commands.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let events = events(&text(&output.stdout));
+    assert_eq!(named(&events, "sample").next().unwrap()["prompt"], "The ");
+    assert_eq!(events.last().unwrap()["reason"], "stopped");
+}
+
+/// A run that others started or left can be told what to do by a file in its folder; and one that
+/// was asked to ends with whoever holds its stdin.
+#[test]
+fn commands_reach_a_run_by_its_folder_and_its_stdin_can_be_its_leash() {
+    use std::io::Write;
+    for by_file in [true, false] {
+        let folder = temporary();
+        let args = [&["train", "--json", "--run=r", "--stop-on-eof"], TINY, &ENDLESS].concat();
+        let mut child = wgpt(folder.path())
+            .args(&args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut child);
+        let stdin = child.stdin.take();
+        if by_file {
+            let commands = folder.path().join("r/commands.jsonl");
+            let mut file = fs::File::create(commands).unwrap();
+            file.write_all(b"{\"command\":\"stop\"}\n").unwrap();
+        } else {
+            drop(stdin);
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let events = events(&text(&output.stdout));
+        assert_eq!(events.last().unwrap()["reason"], "stopped");
+        let saved = named(&events, "checkpoint").last().unwrap();
+        assert_eq!(saved["iter"], events.last().unwrap()["iter"]);
+    }
+}

@@ -1,0 +1,255 @@
+//! The program as its users run it: real processes, real files.
+
+mod control;
+mod devices;
+mod resume;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A model that trains in a second, on the built-in corpus.
+const TINY: &[&str] = &[
+    "--data=builtin:stories",
+    "--n_layer=2",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=4",
+    "--gradient_accumulation_steps=2",
+    "--max_iters=40",
+    "--lr_decay_iters=40",
+    "--warmup_iters=4",
+    "--learning_rate=1e-2",
+    "--min_lr=1e-3",
+    "--eval_interval=10",
+    "--eval_iters=2",
+    "--log_interval=1",
+    "--sample_tokens=20",
+    "--dropout=0.1",
+    "--device=cpu",
+];
+
+/// A run to be interrupted: its first checkpoints stay, so that a test can wait for them.
+const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
+
+fn wgpt(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
+    command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
+    command
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    wgpt(folder).args(args).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs what must succeed; gives stdout.
+fn ok(folder: &Path, args: &[&str]) -> String {
+    let output = run(folder, args);
+    assert!(output.status.success(), "{args:?}\n{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn train(folder: &Path, run: &str, more: &[&str]) -> Vec<Value> {
+    let run = format!("--run={run}");
+    let args = [&["train", "--json", run.as_str()], TINY, more].concat();
+    events(&ok(folder, &args))
+}
+
+fn events(stdout: &str) -> Vec<Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
+}
+
+fn named<'a>(events: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Value> {
+    events.iter().filter(move |event| event["event"] == name)
+}
+
+/// The loss of each iteration, as it was printed: every bit of it.
+fn losses(events: &[Value]) -> BTreeMap<u64, String> {
+    named(events, "step")
+        .map(|step| (step["iter"].as_u64().unwrap(), step["loss"].to_string()))
+        .collect()
+}
+
+fn temporary() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn the_loss_falls_and_the_run_folder_is_complete() {
+    let folder = temporary();
+    let events = train(folder.path(), "r", &[]);
+    assert!(events.iter().all(|event| event["v"] == 1));
+    assert_eq!(events.first().unwrap()["event"], "start");
+    assert_eq!(events.last().unwrap()["reason"], "finished");
+    let loss = |event: &Value| event["val_loss"].as_f64().unwrap();
+    let evals: Vec<f64> = named(&events, "eval").map(loss).collect();
+    assert_eq!(evals.len(), 5, "at 0, 10, 20, 30 and 40");
+    assert!(evals[4] < evals[0] - 0.5, "{evals:?}");
+    assert_eq!(losses(&events).len(), 40);
+    assert_eq!(named(&events, "sample").count(), 1);
+
+    let run = folder.path().join("r");
+    for file in ["config.toml", "events.jsonl", "log.txt", "lock"] {
+        assert!(run.join(file).exists(), "{file}");
+    }
+    let kept = fs::read_to_string(run.join("events.jsonl")).unwrap();
+    assert_eq!(kept.lines().count(), events.len());
+    for file in ["config.json", "model.safetensors", "optimizer.safetensors", "state.json"] {
+        assert!(run.join("checkpoints/00000040").join(file).exists(), "{file}");
+    }
+    ok(folder.path(), &["config", "check", "r/config.toml"]);
+}
+
+#[test]
+fn a_run_cannot_be_written_over_and_is_used_by_one_process_only() {
+    let folder = temporary();
+    // Without a checkpoint there is nothing to lose: the folder is still free.
+    train(folder.path(), "r", &["--eval_only=true"]);
+    train(folder.path(), "r", &["--max_iters=2", "--lr_decay_iters=4"]);
+    let again = run(folder.path(), &[&["train", "--run=r"], TINY].concat());
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+
+    let args = [&["train", "--json", "--run=long"], TINY, &ENDLESS].concat();
+    let mut first = wgpt(folder.path()).args(&args).stdout(Stdio::null()).spawn().unwrap();
+    wait_for(&folder.path().join("long/checkpoints/00000010/state.json"), &mut first);
+    let second = run(folder.path(), &["train", "--resume", "--run=long", "--device=cpu"]);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(text(&second.stderr).contains("another process"), "{}", text(&second.stderr));
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+fn wait_for(path: &Path, child: &mut Child) {
+    for _ in 0..600 {
+        if path.exists() {
+            return;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before {}", path.display());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no {}", path.display());
+}
+
+/// The same global batch in micro-batches of 1, 2, 4 and 8: the same data, the same update.
+#[test]
+fn micro_batches_change_only_rounding() {
+    let folder = temporary();
+    let run = |micro: &str| {
+        let micro = format!("--micro_batch={micro}");
+        let events = train(folder.path(), &micro[2..], &[&micro, "--max_iters=20"]);
+        let loss = |step: &Value| step["loss"].as_f64().unwrap();
+        named(&events, "step").map(loss).collect::<Vec<f64>>()
+    };
+    let whole = run("8");
+    assert_eq!(whole.len(), 20);
+    for micro in ["1", "2", "4"] {
+        for (step, (a, b)) in run(micro).iter().zip(&whole).enumerate() {
+            assert!((a - b).abs() < 1e-4 * b.abs(), "micro-batch {micro}, step {step}: {a} {b}");
+        }
+    }
+}
+
+/// The evaluation's windows and batch leave the training data alone.
+#[test]
+fn evaluation_does_not_disturb_training() {
+    let folder = temporary();
+    let often = train(folder.path(), "a", &["--eval_interval=1", "--eval_iters=1"]);
+    let never = train(folder.path(), "b", &["--eval_interval=1000", "--eval_batch_size=1"]);
+    assert_eq!(losses(&often), losses(&never));
+    // Shorter windows are another measurement, and no more.
+    let short = train(folder.path(), "c", &["--eval_interval=1000", "--eval_block_size=4"]);
+    assert_eq!(losses(&short), losses(&never));
+    let last = |events: &[Value]| named(events, "eval").last().unwrap()["val_loss"].as_f64();
+    let (short, whole) = (last(&short).unwrap(), last(&never).unwrap());
+    assert!(short != whole && (short / whole - 1.0).abs() < 0.5, "{short} and {whole}");
+}
+
+#[test]
+fn prepare_train_sample_eval_export_import() {
+    let folder = temporary();
+    let story = "The fox looked at the moon. The moon looked back.\n".repeat(200);
+    fs::write(folder.path().join("story.txt"), story).unwrap();
+    ok(folder.path(), &["prepare", "story.txt", "-o", "data", "--tokenizer", "char"]);
+    train(folder.path(), "r", &["--data=data"]);
+    let sample = |model: &str, more: &[&str]| {
+        let args = ["sample", model, "--start", "The ", "--max-new-tokens=40", "--device=cpu"];
+        ok(folder.path(), &[&args, more].concat())
+    };
+    let written = sample("r", &[]);
+    assert!(written.starts_with("The ") && written.len() > 40, "{written}");
+    assert_eq!(written, sample("r", &[]), "the same seed, the same text");
+    assert_ne!(written, sample("r", &["--seed=7"]));
+
+    let eval = |model: &str, more: &[&str]| -> f64 {
+        let args = [&["eval", model, "--json", "--device=cpu"], more].concat();
+        let value: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
+        value["val_loss"].as_f64().unwrap()
+    };
+    let loss = eval("r", &[]);
+    assert!(loss < 3.0, "{loss}");
+    ok(folder.path(), &["export", "r", "-o", "hf"]);
+    ok(folder.path(), &["import", "hf", "-o", "back"]);
+    for model in ["hf", "back"] {
+        assert_eq!(eval(model, &["--data=data"]), loss);
+        assert_eq!(sample(model, &["--data=data"]), written);
+    }
+    let tuned =
+        train(folder.path(), "tuned", &["--data=data", "--init_from=hf", "--eval_only=true"]);
+    assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
+
+    // A run that began from another model needs it no more once it has a checkpoint.
+    train(folder.path(), "more", &["--data=data", "--init_from=back", "--max_iters=2"]);
+    fs::remove_dir_all(folder.path().join("back")).unwrap();
+    let args = ["train", "--resume", "--run=more", "--max_iters=3", "--device=cpu"];
+    ok(folder.path(), &args);
+}
+
+#[test]
+fn a_run_that_diverges_ends_with_its_own_exit_code() {
+    let folder = temporary();
+    let wild = ["--learning_rate=1e12", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=5"];
+    let output = run(folder.path(), &[&["train", "--run=r"], TINY, &wild].concat());
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("learning_rate"), "{}", text(&output.stderr));
+    let kept = fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap();
+    assert!(kept.lines().last().unwrap().contains(r#""event":"error""#));
+    let saved = fs::read_dir(folder.path().join("r/checkpoints")).unwrap().count();
+    assert_eq!(saved, 0, "a model of no numbers was saved");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Every file below a folder, with its content.
+fn listing(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            match entry.path() {
+                path if path.is_dir() => open.push(path),
+                path => {
+                    let bytes = fs::read(&path).unwrap();
+                    found.insert(path, bytes);
+                }
+            }
+        }
+    }
+    found
+}

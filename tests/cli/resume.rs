@@ -1,0 +1,111 @@
+//! Runs that end and go on.
+
+use super::*;
+
+/// Killed at 20 moments of its life and resumed each time, a run prints the very losses of one
+/// that was left alone.
+#[test]
+fn kill_and_resume_change_no_bit() {
+    let folder = temporary();
+    let long = ["--max_iters=2000", "--lr_decay_iters=2000", "--eval_interval=15"];
+    let timed = |run: &str, more: &[&str]| {
+        let start = Instant::now();
+        (losses(&train(folder.path(), run, more)), start.elapsed())
+    };
+    let (_, startup) = timed("short", &["--max_iters=1"]);
+    let (want, whole) = timed("whole", &long);
+    assert_eq!(want.len(), 2000);
+
+    let args = [&["train", "--json", "--run=killed"], TINY, &long].concat();
+    let mut got = BTreeMap::new();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut kills = 0;
+    loop {
+        // Until there is a checkpoint the run begins anew, in the same folder.
+        let has_checkpoint = fs::read_dir(folder.path().join("killed/checkpoints"))
+            .is_ok_and(|entries| entries.flatten().any(|e| e.path().join("state.json").exists()));
+        if !has_checkpoint {
+            let _ = fs::remove_dir_all(folder.path().join("killed"));
+        }
+        let mut command = wgpt(folder.path());
+        command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if has_checkpoint {
+            command.arg("--resume");
+        }
+        let mut child = command.spawn().unwrap();
+        if kills < 20 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            // On average a fortieth of the run, so that it is not over before the last kill.
+            std::thread::sleep(startup + whole.mul_f64((random % 1000) as f64 / 20_000.0));
+            child.kill().unwrap();
+            kills += 1;
+        }
+        let output = child.wait_with_output().unwrap();
+        let stdout = text(&output.stdout);
+        // The last line of a killed process may be cut short.
+        let complete = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
+        let seen = events(complete);
+        got.extend(losses(&seen));
+        if output.status.success() {
+            assert_eq!(seen.last().unwrap()["reason"], "finished");
+            break;
+        }
+        assert!(output.status.code().is_none(), "killed, not failed: {}", text(&output.stderr));
+    }
+    assert_eq!(kills, 20);
+    assert_eq!(got, want);
+}
+
+/// What is damaged is noticed, and the checkpoint before it is used.
+#[test]
+fn a_damaged_checkpoint_falls_back_to_the_one_before() {
+    let folder = temporary();
+    let want = losses(&train(folder.path(), "r", &["--max_iters=40"]));
+    for (number, file) in
+        ["model.safetensors", "optimizer.safetensors", "state.json"].iter().enumerate()
+    {
+        let run = format!("damaged-{number}");
+        train(folder.path(), &run, &["--max_iters=20"]);
+        let newest = folder.path().join(&run).join("checkpoints/00000020");
+        let bytes = fs::read(newest.join(file)).unwrap();
+        fs::write(newest.join(file), &bytes[..bytes.len() / 2]).unwrap();
+        let args = ["train", "--json", "--resume", "--run", &run, "--max_iters=40", "--device=cpu"];
+        let events = events(&ok(folder.path(), &args));
+        assert!(named(&events, "warning").count() > 0, "{file}: no word about the damage");
+        assert!(newest.with_file_name("damaged-00000020").exists(), "{file}: it still counts");
+        assert_eq!(named(&events, "start").next().unwrap()["resumed_from"], 10);
+        for (iter, loss) in losses(&events) {
+            assert_eq!(loss, want[&iter], "{file}, iteration {iter}");
+        }
+    }
+}
+
+/// A disk that is full: the run goes on, says so, and the former checkpoint stays whole.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_no_checkpoint() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=10"]);
+    let script = format!(
+        "ulimit -f 20; trap '' XFSZ; exec {} train --json --resume --run=r --max_iters=20 --device=cpu",
+        env!("CARGO_BIN_EXE_wgpt")
+    );
+    let output =
+        Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let seen = events(&text(&output.stdout));
+    assert!(named(&seen, "warning").any(|w| w["text"].to_string().contains("no checkpoint")));
+    let left: Vec<PathBuf> = fs::read_dir(folder.path().join("r/checkpoints"))
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    assert_eq!(left, [folder.path().join("r/checkpoints/00000010")]);
+    let args = ["train", "--json", "--resume", "--run=r", "--max_iters=20", "--device=cpu"];
+    assert_eq!(
+        named(&events(&ok(folder.path(), &args)), "start").next().unwrap()["resumed_from"],
+        10
+    );
+}

@@ -1,0 +1,159 @@
+//! What is refused, and in what words.
+
+use super::*;
+
+/// Each line: what is typed, the exit code, and what the one error line must contain.
+#[test]
+fn bad_input_gets_one_clear_line() {
+    let folder = temporary();
+    let path = folder.path();
+    fs::write(path.join("story.txt"), "to be or not to be\n".repeat(100)).unwrap();
+    ok(path, &["prepare", "story.txt", "-o", "good", "--tokenizer", "char"]);
+    fs::create_dir_all(path.join("raw")).unwrap();
+    let tokens = |ids: &[u16]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    fs::write(path.join("raw/train.bin"), tokens(&[7; 500])).unwrap();
+    fs::write(path.join("raw/val.bin"), tokens(&[60_000; 500])).unwrap();
+    copy(&path.join("raw"), &path.join("odd"));
+    fs::write(path.join("odd/train.bin"), [1, 2, 3]).unwrap();
+    fs::write(path.join("bad.toml"), "batch_size = \"many\"\n").unwrap();
+    fs::write(path.join("bad.py"), "import os\n").unwrap();
+    train(path, "r", &["--max_iters=2"]);
+    copy(&path.join("r/checkpoints/00000002"), &path.join("cut"));
+    let weights = fs::read(path.join("cut/model.safetensors")).unwrap();
+    fs::write(path.join("cut/model.safetensors"), &weights[..weights.len() - 9]).unwrap();
+    copy(&path.join("cut"), &path.join("foreign"));
+    fs::remove_file(path.join("foreign/state.json")).unwrap();
+    fs::write(path.join("not.pt"), "no pickle").unwrap();
+
+    #[rustfmt::skip] // One case a line: this is read as a table.
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["train", "--batch_sise=8"], 2, "batch_size"),
+        (&["train", "--data=good", "--batch_size=many"], 2, "batch_size"),
+        (&["train", "--data=good", "--n_embd=30", "--n_head=4"], 2, "n_head"),
+        (&["train", "--data=good", "--batch_size=0"], 2, "batch_size"),
+        (&["train", "--data=good", "--block_size=99999999999"], 2, "block_size"),
+        (&["train", "--data=good", "--learning_rate=nan"], 2, "learning_rate"),
+        (&["train", "--data=good", "--block_size=100000"], 7, "100001"),
+        (&["train"], 2, "data"),
+        (&["train", "--data=nowhere"], 7, "wgpt prepare"),
+        (&["train", "--data=raw", "--block_size=16"], 7, "60000"),
+        (&["train", "--data=odd", "--block_size=1"], 7, "3"),
+        (&["train", "bad.toml"], 2, "bad.toml:1"),
+        (&["train", "bad.py"], 2, "bad.py:1"),
+        (&["train", "nothing.toml"], 2, "nothing.toml"),
+        (&["train", "--preset=gpt5"], 2, "gpt2"),
+        (&["train", "--data=good", "--device=tpu"], 2, "tpu"),
+        (&["train", "--data=good", "--device=vulkan:99"], 4, "vulkan:99"),
+        (&["train", "--data=good", "--ops=fast"], 2, "reference"),
+        (&["train", "--resume", "--run=nowhere"], 2, "no run"),
+        (&["train", "--data=good", "--init_from=nowhere", "--block_size=16"], 7, "nowhere"),
+        (&["train", "--resume", "--run=r", "--n_layer=3", "--max_iters=3"], 2, "n_layer"),
+        (&["sample", "nowhere"], 7, "nowhere"),
+        (&["sample", "cut"], 7, "model.safetensors"),
+        (&["sample", "foreign", "--data=builtin:stories"], 7, "cut short"),
+        (&["sample", "not.pt"], 7, "not.pt"),
+        (&["sample", "r", "--start="], 2, "empty prompt"),
+        (&["sample", "r", "--start=\u{1f600}"], 7, "character"),
+        (&["eval", "r", "--data=nowhere"], 7, "nowhere"),
+        (&["prepare", "nowhere.txt", "-o", "new"], 7, "nowhere.txt"),
+        (&["prepare", "story.txt", "-o", "good"], 7, "--force"),
+        (&["export", "nowhere", "-o", "new"], 7, "nowhere"),
+    ];
+    let before = listing(path);
+    for (args, code, word) in cases {
+        let device: &[&str] = if args.iter().any(|arg| arg.starts_with("--device")) {
+            &[]
+        } else {
+            &["--device=cpu"]
+        };
+        let output = run(path, &[args, device].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}\n{said}");
+        assert!(said.contains(word), "{args:?} does not say `{word}`:\n{said}");
+        assert!(!said.contains("panicked"), "{args:?}\n{said}");
+    }
+    let after = listing(path);
+    for (file, bytes) in &before {
+        // A run folder logs that it was opened again; nothing else is touched.
+        if !file.ends_with("events.jsonl") && !file.ends_with("log.txt") {
+            assert_eq!(after.get(file), Some(bytes), "{} changed", file.display());
+        }
+    }
+}
+
+/// Runs that ended with `CUDA out of memory` elsewhere, on a card of 12 GiB: the commands of
+/// docs/memory.md.
+#[test]
+fn what_ran_out_of_memory_elsewhere_fits() {
+    let folder = temporary();
+    let stories = [
+        "--batch_size=64 --gradient_accumulation_steps=1",
+        "--batch_size=16 --gradient_accumulation_steps=32",
+        "--n_embd=576 --n_head=9",
+        "--batch_size=8 --eval_iters=200",
+    ];
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/memory.md");
+    let page = fs::read_to_string(page).unwrap();
+    for story in stories {
+        let command = format!("wgpt plan --preset=gpt2 --target 12GiB {story}");
+        assert!(page.lines().any(|line| line == command), "docs/memory.md has no `{command}`");
+        let mut args: Vec<&str> = command.split(' ').skip(1).collect();
+        args.push("--json");
+        let forecast: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
+        assert_eq!(forecast["fits"], true);
+        let total = forecast["predicted_bytes"].as_u64().unwrap();
+        let budget = forecast["budget_bytes"].as_u64().unwrap();
+        assert!(total <= budget && budget <= 12 << 30, "{story}: {total} of {budget}");
+        let rows = forecast["rows"].as_array().unwrap();
+        let sum: u64 = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, total);
+    }
+}
+
+/// What does not fit ends before anything is written, with changes that would fit.
+#[test]
+fn what_does_not_fit_is_refused_with_three_ways_out() {
+    let folder = temporary();
+    let args = ["plan", "--preset=gpt2-xl", "--target", "12GiB"];
+    let output = run(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    let (_, fixes) = error.split_once("it would fit with ").unwrap_or_else(|| panic!("{error}"));
+    // The last way is a larger budget; the others are options that can be tried.
+    let options: Vec<&str> = fixes
+        .lines()
+        .next()
+        .unwrap()
+        .split(", or ")
+        .filter_map(|fix| fix.split(" (").next())
+        .collect();
+    assert_eq!(options.len(), 3, "{fixes}");
+    for option in options {
+        ok(folder.path(), &[&args[..], &option.split(' ').collect::<Vec<_>>()].concat());
+    }
+    let suggested = run(folder.path(), &[&args[..], &["--suggest"]].concat());
+    let suggested = text(&suggested.stdout);
+    let (_, lines) = suggested.split_once("would fit:\n").unwrap_or_else(|| panic!("{suggested}"));
+    assert_eq!(lines.lines().filter(|line| line.contains("--") && line.contains("iB")).count(), 3);
+    let run_folder = folder.path().join("run");
+    let refused =
+        run(folder.path(), &[&["train", "--run=run", "--vram_budget=64KiB"], TINY].concat());
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(!run_folder.exists());
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_panic() {
+    let folder = temporary();
+    for args in [&["completions", "bash"][..], &["config", "init", "--preset=gpt2"], &["devices"]] {
+        let mut child = wgpt(folder.path())
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(!text(&output.stderr).contains("panicked"), "{args:?}: {}", text(&output.stderr));
+    }
+}
