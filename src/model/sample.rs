@@ -1,12 +1,11 @@
 //! Writing text: one token at a time, with the keys and values of what came before kept.
 
-use burn::tensor::{Int, Tensor, activation};
+use burn::tensor::{Int, Tensor};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Block, Conv1d, Gpt, Norm};
-use crate::config::Gelu;
-use crate::ops::OpsMode;
+use crate::ops::{self, Activation, OpsMode};
 
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +85,7 @@ impl<'a> Sampler<'a> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
         let (wte, count) = (model.wte.tables(), tokens.len());
-        let mut x = crate::ops::embed(&wte, positions, tokens.into(), count, OpsMode::AUTO);
+        let mut x = ops::embed(&wte, positions, tokens.into(), count, OpsMode::AUTO);
         for (index, block) in model.h.iter().enumerate() {
             x = self.block(index, block, x);
         }
@@ -97,14 +96,12 @@ impl<'a> Sampler<'a> {
 
     fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {
         let h = norm(&block.ln_1, x.clone());
-        let h = self.attend(index, linear(&block.attn.c_attn, h));
-        let x = x + linear(&block.attn.c_proj, h);
-        let h = linear(&block.mlp.c_fc, norm(&block.ln_2, x.clone()));
-        let h = match self.model.architecture.gelu {
-            Gelu::Tanh => activation::gelu_approximate(h),
-            Gelu::Erf => activation::gelu(h),
-        };
-        x + linear(&block.mlp.c_proj, h)
+        let h = self.attend(index, linear(&block.attn.c_attn, h, None, Activation::Identity));
+        let x = linear(&block.attn.c_proj, h, Some(x), Activation::Identity);
+        let h = norm(&block.ln_2, x.clone());
+        let h = linear(&block.mlp.c_fc, h, None, Activation::Identity);
+        let gelu = Activation::Gelu(self.model.architecture.gelu);
+        linear(&block.mlp.c_proj, h, Some(x), gelu)
     }
 
     /// Attention of new positions over themselves and all that is cached.
@@ -128,7 +125,10 @@ impl<'a> Sampler<'a> {
             let future = Tensor::<2, Int>::ones([new, new], &scores.device()).triu(1).bool();
             scores = scores.mask_fill(future.unsqueeze::<3>().expand([heads, new, new]), -1e30);
         }
-        let out = activation::softmax(scores, 2).matmul(v.clone());
+        let [_, _, seen] = scores.dims();
+        let scores = scores.reshape([heads * new, seen]);
+        let probabilities = ops::softmax(scores, OpsMode::AUTO).reshape([heads, new, seen]);
+        let out = probabilities.matmul(v.clone());
         let entry = Cache { k, v };
         match self.cache.get_mut(index) {
             Some(cache) => *cache = entry,
@@ -138,8 +138,13 @@ impl<'a> Sampler<'a> {
     }
 }
 
-fn linear(layer: &Conv1d, x: Tensor<2>) -> Tensor<2> {
-    layer.forward(x, None, crate::ops::Activation::Identity, OpsMode::AUTO)
+fn linear(
+    layer: &Conv1d,
+    x: Tensor<2>,
+    residual: Option<Tensor<2>>,
+    activation: Activation,
+) -> Tensor<2> {
+    layer.forward(x, residual, activation, OpsMode::AUTO)
 }
 
 fn norm(layer: &Norm, x: Tensor<2>) -> Tensor<2> {

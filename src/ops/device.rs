@@ -16,6 +16,7 @@ use super::wgsl;
 use super::{
     Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Implementation, OpsMode, Optional,
     Tables, adamw, attention, cube, dropout, embed, layer_norm, linear, linear_cross_entropy,
+    softmax,
 };
 use crate::gpu::queue::Queue;
 
@@ -290,6 +291,16 @@ impl linear_cross_entropy::LinearCrossEntropy for CubeBackend {
             linear_cross_entropy_gradients(x, wte, targets, loss),
             linear_cross_entropy::reference_gradients::<Self>(x, wte, &targets, &loss)
         )
+    }
+}
+
+impl softmax::Softmax for CubeBackend {
+    /// There is no WGSL kernel of it: sampling is bound by launches, and stock ops do.
+    fn softmax_rows(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
+        match Kernels::of(&x, mode) {
+            Kernels::Cube(kernels) => kernels.softmax_rows(x),
+            _ => softmax::reference::<Self>(x),
+        }
     }
 }
 

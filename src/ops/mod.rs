@@ -34,6 +34,7 @@ mod embed;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
+mod softmax;
 #[cfg(feature = "wgpu")]
 mod wgsl;
 
@@ -45,6 +46,7 @@ pub(crate) use embed::embed_gradients;
 pub use layer_norm::layer_norm;
 pub use linear::{Activation, linear};
 pub use linear_cross_entropy::{CrossEntropy, linear_cross_entropy};
+pub use softmax::softmax;
 #[cfg(feature = "wgpu")]
 pub use wgsl::variants as kernel_variants;
 

@@ -1,12 +1,14 @@
 //! The kernels of every device.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 use wgpt::config::Dtype;
 use wgpt::gpu::{self, Backend, DeviceChoice};
-use wgpt::ops::{Dropout, OpsMode};
+use wgpt::ops::{self, Dropout, OpsMode};
 
-use crate::case::mask;
-use crate::check::{Outcome, check_half, check_large, check_small, head_cases, long_cases, run};
+use crate::case::{mask, noise, softmax, values};
+use crate::check::{
+    Outcome, VALUE, check_half, check_large, check_small, compare, head_cases, long_cases, run,
+};
 use crate::optimizer::{check_optimizer, optimize};
 
 /// The devices of a backend. There is at least one.
@@ -34,6 +36,21 @@ fn check_kernels(device: &Device, mode: OpsMode) {
     let on_the_cpu = mask(dropout, 2, 999, &Device::flex(), OpsMode::AUTO);
     let there = mask(dropout, 2, 999, device, mode);
     assert_eq!(there, on_the_cpu, "{mode:?}: the mask differs from the CPU's");
+    check_softmax(device, mode);
+}
+
+/// Scores as sampling has them, masked ones among them.
+fn check_softmax(device: &Device, mode: OpsMode) {
+    const WIDTH: usize = 300;
+    let mut scores = noise(1, 3 * WIDTH);
+    scores.iter_mut().for_each(|score| *score = (*score * 30.0).round());
+    scores[WIDTH..WIDTH + 10].fill(-1e30);
+    let there = Tensor::<2>::from_data(TensorData::new(scores.clone(), [3, WIDTH]), device);
+    let there = values(ops::softmax(there, mode));
+    for (row, there) in scores.chunks(WIDTH).zip(there.chunks(WIDTH)) {
+        let truth = softmax(row.iter().map(|&score| f64::from(score)).collect());
+        compare(&format!("{mode:?} softmax"), there, &truth, VALUE).unwrap();
+    }
 }
 
 #[cfg(feature = "wgpu")]

@@ -26,6 +26,7 @@ mod linear;
 mod optimize;
 mod product;
 mod reduce;
+mod softmax;
 
 /// The kernels of one device.
 pub(super) struct Kernels {

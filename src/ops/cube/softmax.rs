@@ -1,0 +1,64 @@
+//! The softmax of rows.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::reduce::{group_max, group_sum};
+use super::{ELEMENTWISE, Kernels, argument, contiguous, each};
+
+/// Below every score, and finite: infinity minus infinity is not a number.
+const LEAST: f32 = -3.0e38;
+
+/// A workgroup for each row.
+#[cube(launch_unchecked)]
+fn rows_of(x: &[f32], y: &mut [f32], rows: usize, width: usize) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let base = row * width;
+    let mut largest = LEAST.runtime();
+    let mut column = UNIT_POS as usize;
+    while column < width {
+        largest = max(largest, x[base + column]);
+        column += ELEMENTWISE as usize;
+    }
+    let largest = group_max(largest, ELEMENTWISE);
+    let mut sum = 0.0f32;
+    let mut column = UNIT_POS as usize;
+    while column < width {
+        let value = (x[base + column] - largest).exp();
+        y[base + column] = value;
+        sum += value;
+        column += ELEMENTWISE as usize;
+    }
+    let scale = 1.0f32 / group_sum(sum, ELEMENTWISE);
+    let mut column = UNIT_POS as usize;
+    while column < width {
+        y[base + column] *= scale;
+        column += ELEMENTWISE as usize;
+    }
+}
+
+impl Kernels {
+    pub fn softmax_rows(&self, x: CubeTensor) -> CubeTensor {
+        let [rows, width] = x.shape().dims();
+        let x = contiguous(x);
+        let y = self.queue.empty([rows, width]);
+        let (count, dim) = each(rows, ELEMENTWISE);
+        unsafe {
+            rows_of::launch_unchecked(
+                self.client(),
+                count,
+                dim,
+                argument(&x),
+                argument(&y),
+                rows,
+                width,
+            );
+        }
+        y
+    }
+}
