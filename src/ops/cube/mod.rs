@@ -23,6 +23,7 @@ mod dropout;
 mod embed;
 mod layer_norm;
 mod linear;
+mod math;
 mod optimize;
 mod product;
 mod reduce;

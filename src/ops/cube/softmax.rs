@@ -5,6 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::math::exp;
 use super::reduce::{group_max, group_sum};
 use super::{ELEMENTWISE, Kernels, argument, contiguous, each};
 
@@ -29,7 +30,7 @@ fn rows_of(x: &[f32], y: &mut [f32], rows: usize, width: usize) {
     let mut sum = 0.0f32;
     let mut column = UNIT_POS as usize;
     while column < width {
-        let value = (x[base + column] - largest).exp();
+        let value = exp(x[base + column] - largest);
         y[base + column] = value;
         sum += value;
         column += ELEMENTWISE as usize;
