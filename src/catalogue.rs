@@ -4,10 +4,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use web_time::SystemTime;
 
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::progress::Progress;
@@ -24,7 +25,7 @@ const END: u64 = 64 << 10;
 const RESTART: Duration = Duration::from_secs(60);
 
 /// A run folder, as it stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     /// The folder.
     pub path: PathBuf,
@@ -51,7 +52,8 @@ pub struct RunSummary {
 }
 
 /// Whether a run trains, and how it ended if it does not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     /// A process holds its lock, or a supervisor is about to start one.
     Running,

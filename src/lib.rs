@@ -18,6 +18,7 @@
 //! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
+//! | [`web`] | the browser build: page, worker, the messages between them |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -37,3 +38,4 @@ pub mod progress;
 pub mod protocol;
 pub mod supervisor;
 pub mod train;
+pub mod web;

@@ -40,6 +40,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("ops", Layer::Device),
     ("cli", Layer::Front),
     ("gui", Layer::Front),
+    ("web", Layer::Front),
     ("main", Layer::Front),
 ];
 
