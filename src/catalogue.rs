@@ -46,9 +46,28 @@ pub struct RunSummary {
     /// What it computes on.
     pub device: Option<DeviceLine>,
     /// When it last said something.
+    #[serde(with = "seconds")]
     pub modified: SystemTime,
     /// Whether it can be continued.
     pub has_checkpoint: bool,
+}
+
+/// A time as whole seconds since 1970.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use web_time::SystemTime;
+
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_secs().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let seconds = u64::deserialize(from)?.min(u64::from(u32::MAX));
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
 }
 
 /// Whether a run trains, and how it ended if it does not.
