@@ -1,6 +1,7 @@
 //! What the page and the worker that trains say to each other: JSON texts, beside some of them bytes.
 //!
-//! The worker speaks first: [`Reply::Ready`] or [`Reply::Obstacle`]. Paths are those of its storage:
+//! A message is an array: the JSON text, and behind it a `Uint8Array` where bytes go with it. The
+//! worker speaks first: [`Reply::Ready`] or [`Reply::Obstacle`]. Paths are those of its storage:
 //! `runs/NAME`, `data/NAME` and `models/NAME`.
 
 use serde::{Deserialize, Serialize};
@@ -183,6 +184,8 @@ pub enum Reply {
         /// Whether that is all.
         done: bool,
     },
+    /// The worker is there: about once a second while nothing holds it up.
+    Pulse,
     /// What was asked for did not work.
     Failed {
         /// What failed, and where.
