@@ -44,8 +44,8 @@ pub enum Ask {
         /// The run's folder, `runs/NAME`.
         run: String,
         /// What is meant. `data` is `builtin:stories` or `data/NAME`, `init_from` may be a model or
-        /// a run, a budget of `auto` is [`DEFAULT_BUDGET`].
-        config: Box<Config>,
+        /// a run, a budget of `auto` is [`DEFAULT_BUDGET`]. `None` continues a run as it was set.
+        config: Option<Box<Config>>,
         /// Whether to continue from the run's newest checkpoint.
         resume: bool,
         /// How to cut steps at the most, after a failure for want of memory.
@@ -282,7 +282,7 @@ mod tests {
     fn messages_are_json_that_reads_back() {
         let start = Ask::Start {
             run: "runs/first".into(),
-            config: Box::default(),
+            config: Some(Box::default()),
             resume: false,
             less: None,
         };
