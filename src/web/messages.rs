@@ -80,6 +80,13 @@ pub enum Ask {
         /// The name that it gets below `models/`.
         name: String,
     },
+    /// Keeps an event of a run whose worker has ended, such as why another one begins.
+    Record {
+        /// The run's folder.
+        run: String,
+        /// What happened.
+        event: Box<Event>,
+    },
     /// Lets a model write while nothing trains: [`Reply::Sampled`] many times.
     Sample {
         /// A run, data or model folder.
