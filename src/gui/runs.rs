@@ -1,9 +1,9 @@
 //! The runs on the disk: a table, what can be done with the selected one, and how two differ.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
+use web_time::SystemTime;
 
 use super::{Intent, host, theme};
 use crate::catalogue::{RunState, RunSummary};
@@ -410,7 +410,7 @@ fn progress(run: &RunSummary, counts: bool) -> String {
 }
 
 fn age(modified: SystemTime) -> String {
-    let seconds = host::age(modified).as_secs();
+    let seconds = modified.elapsed().map_or(0, |age| age.as_secs());
     match seconds {
         0..60 => "now".into(),
         60..3600 => format!("{} min", seconds / 60),

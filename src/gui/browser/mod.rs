@@ -9,8 +9,7 @@ mod work;
 
 pub(super) use mirror::Mirror;
 pub(super) use outside::{
-    IS_PAGE, Input, RUNS, TEXTS_HINT, age, drop_hint, dropped, given, named, open_folder, recognize,
+    IS_PAGE, Input, RUNS, TEXTS_HINT, drop_hint, dropped, given, named, open_folder, recognize,
 };
-pub use page::start;
 pub(super) use trainer::{Tail, Trainer, is_training};
 pub(super) use work::Work;

@@ -1,7 +1,6 @@
 //! What comes from outside the page: its address, files that are dropped.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use eframe::egui;
 
@@ -51,11 +50,4 @@ pub(in crate::gui) fn recognize(inputs: Vec<Input>) -> Option<Given> {
 /// Pages have no folders to show.
 pub(in crate::gui) fn open_folder(_: &Path) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
-}
-
-/// How long ago that was.
-pub(in crate::gui) fn age(time: SystemTime) -> Duration {
-    let now = Duration::from_secs_f64(js_sys::Date::now() / 1e3);
-    let time = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(time)
 }

@@ -1,7 +1,6 @@
 //! What comes from outside the window, and what it reaches there.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use eframe::egui;
 
@@ -88,9 +87,4 @@ pub(in crate::gui) fn open_folder(folder: &Path) -> std::io::Result<()> {
     // Until somebody has waited for it, an ended process stays in the system's table.
     std::thread::spawn(move || opened.wait());
     Ok(())
-}
-
-/// How long ago that was.
-pub(in crate::gui) fn age(time: SystemTime) -> Duration {
-    time.elapsed().unwrap_or_default()
 }
