@@ -79,7 +79,7 @@ if command -v wasm-opt >/dev/null; then
 else
     mv "$work/bound/wgpt_bg.wasm" "$work/files/wgpt.wasm"
 fi
-cp web/*.js web/*.css web/*.html "$work/files/" 2>/dev/null || true
+cp web/*.js web/*.css web/*.svg web/*.html "$work/files/" 2>/dev/null || true
 [[ -e $work/files/index.html ]] || fail 'web/index.html is not there'
 
 # One version for all: each names others.
