@@ -107,6 +107,7 @@ pub struct App {
     frames: Frames,
     /// When runs were looked for last, in seconds of the window's clock.
     looked_around: Option<f64>,
+    #[cfg(not(target_arch = "wasm32"))]
     pictured: bool,
     #[cfg(target_arch = "wasm32")]
     mirror: host::Mirror,
@@ -192,6 +193,7 @@ impl App {
             help: false,
             frames: Frames::default(),
             looked_around: None,
+            #[cfg(not(target_arch = "wasm32"))]
             pictured: false,
             #[cfg(target_arch = "wasm32")]
             mirror: host::Mirror::default(),
@@ -343,9 +345,12 @@ impl App {
                 self.settings.tree = layout::tree();
                 ui.close();
             }
-            if !host::IS_PAGE {
-                ui.separator();
-                self.when_closed(ui);
+            ui.separator();
+            #[cfg(not(target_arch = "wasm32"))]
+            self.when_closed(ui);
+            #[cfg(target_arch = "wasm32")]
+            if ui.button("Copy a link with these settings").clicked() {
+                ui.ctx().copy_text(host::address());
             }
             if let Some(median) = self.frames.median_ms() {
                 ui.separator();
@@ -357,6 +362,7 @@ impl App {
         }
     }
 
+    #[cfg(not(target_arch = "wasm32"))]
     fn when_closed(&mut self, ui: &mut egui::Ui) {
         ui.label("When the window closes, a run");
         let when = &mut self.settings.when_closed;

@@ -16,7 +16,12 @@ mod runs;
 mod samples;
 mod setup;
 mod theme;
+#[cfg_attr(
+    target_arch = "wasm32",
+    allow(dead_code, reason = "a page gives a trainer less to know")
+)]
 mod trainer;
+#[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "a page finds less"))]
 mod work;
 
 #[cfg(target_arch = "wasm32")]

@@ -152,6 +152,11 @@ fn written(form: &Form) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
+/// The page's address: whoever opens it finds the form as it is here.
+pub(in crate::gui) fn address() -> String {
+    location().and_then(|location| location.href().ok()).unwrap_or_default()
+}
+
 /// Shows another fragment without a step in the history.
 fn replace(fragment: &str) -> Result<(), JsValue> {
     let Some(window) = web_sys::window() else { return Ok(()) };

@@ -7,7 +7,7 @@ mod page;
 mod trainer;
 mod work;
 
-pub(super) use mirror::Mirror;
+pub(super) use mirror::{Mirror, address};
 pub(super) use outside::{
     IS_PAGE, Input, RUNS, TEXTS_HINT, drop_hint, dropped, given, named, open_folder, recognize,
 };
