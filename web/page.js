@@ -50,24 +50,13 @@ function fail(error) {
   }
 }
 
-const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
-
-/** The program's bytes as they come, with what has come shown. */
-async function fetched() {
-  const response = await fetch(MODULE);
-  if (!response.ok || !response.body) {
-    throw new Error(`the program could not be loaded: ${response.status} ${response.statusText}`);
+/** Whether the window was open in this browser before. */
+function isKnown() {
+  try {
+    return localStorage.getItem('egui_memory_ron') !== null;
+  } catch {
+    return false;
   }
-  let come = 0;
-  const count = new TransformStream({
-    transform(chunk, controller) {
-      come += chunk.byteLength;
-      element('loaded').textContent = megabytes(come);
-      controller.enqueue(chunk);
-    },
-  });
-  const headers = { 'content-type': 'application/wasm' };
-  return new Response(response.body.pipeThrough(count), { headers });
 }
 
 /** Keys that mean something to the window, whatever they mean to the browser. */
@@ -92,15 +81,16 @@ async function main() {
     explain(found);
     return;
   }
-  await init({ module_or_path: await fetched() });
+  // Straight from the network: browsers keep what they compile of that.
+  await init({ module_or_path: MODULE });
   // A panic leaves the window as it was, and nothing else works any more.
   addEventListener('error', (event) => fail(event.error ?? event.message));
   addEventListener('unhandledrejection', (event) => fail(event.reason));
   hide('loading');
-  const isKnown = location.hash.length > 1 || localStorage.getItem('egui_memory_ron') !== null;
+  const isMeant = location.hash.length > 1 || isKnown();
   const wantsDemo = new URLSearchParams(location.search).has('demo');
   element('status').dataset.state = 'ready';
-  if (wantsDemo || isKnown) {
+  if (wantsDemo || isMeant) {
     await open(wantsDemo);
     return;
   }

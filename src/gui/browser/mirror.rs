@@ -171,7 +171,8 @@ pub(super) fn read_address() -> FromOutside {
     let mut given = FromOutside::default();
     for pair in fragment().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
-        let decoded = js_sys::decode_uri_component(text).map(String::from);
+        // As forms write spaces.
+        let decoded = js_sys::decode_uri_component(&text.replace('+', " ")).map(String::from);
         let (name, text) = (name.replace('-', "_"), decoded.unwrap_or_else(|_| text.into()));
         given.is_whole = true;
         if name == PRESET && preset_names().all(|known| known != text) {
