@@ -1,15 +1,16 @@
 //! Runs on the disk: which there are, how they stand, what they were set to, and what they say.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use web_time::SystemTime;
 
 use crate::config::{Config, KEYS, Layer, resolve};
+use crate::disk::{self, File, OpenOptions, TryLockError};
 use crate::progress::Progress;
 use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
 use crate::train::checkpoint::STATE_FILE;
@@ -24,7 +25,7 @@ const END: u64 = 64 << 10;
 const RESTART: Duration = Duration::from_secs(60);
 
 /// A run folder, as it stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     /// The folder.
     pub path: PathBuf,
@@ -45,13 +46,33 @@ pub struct RunSummary {
     /// What it computes on.
     pub device: Option<DeviceLine>,
     /// When it last said something.
+    #[serde(with = "seconds")]
     pub modified: SystemTime,
     /// Whether it can be continued.
     pub has_checkpoint: bool,
 }
 
+/// A time as whole seconds since 1970.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use web_time::SystemTime;
+
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_secs().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let seconds = u64::deserialize(from)?.min(u64::from(u32::MAX));
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+}
+
 /// Whether a run trains, and how it ended if it does not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     /// A process holds its lock, or a supervisor is about to start one.
     Running,
@@ -73,7 +94,7 @@ pub enum RunState {
 /// The runs directly below `folder`, and `folder` itself if it is one, the newest first. Reads the
 /// ends of their records only.
 pub fn runs(folder: &Path) -> Vec<RunSummary> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
         .chain(entries.map(|entry| entry.path()))
         .filter(|path| is_run(path))
@@ -85,7 +106,7 @@ pub fn runs(folder: &Path) -> Vec<RunSummary> {
 
 /// Whether a folder holds a run.
 pub fn is_run(path: &Path) -> bool {
-    [CONFIG_FILE, EVENTS_FILE].iter().any(|name| path.join(name).is_file())
+    [CONFIG_FILE, EVENTS_FILE].iter().any(|name| disk::is_file(&path.join(name)))
 }
 
 /// Whether a process trains in a run folder, or a supervisor is about to start one.
@@ -125,7 +146,7 @@ pub fn command(run: &Path, command: &Command) -> io::Result<()> {
 
 /// The resolved configuration that a run keeps, if this version can read it.
 pub fn config(run: &Path) -> Option<Config> {
-    let text = fs::read_to_string(run.join(CONFIG_FILE)).ok()?;
+    let text = disk::read_to_string(run.join(CONFIG_FILE)).ok()?;
     let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
     Some(resolve(vec![layer]).ok()?.config)
 }
@@ -224,7 +245,7 @@ fn summary(path: PathBuf) -> RunSummary {
     let saved = saved(&path).unwrap_or_default();
     let modified = [EVENTS_FILE, CONFIG_FILE, "."]
         .iter()
-        .find_map(|name| fs::metadata(path.join(name)).ok()?.modified().ok())
+        .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
         .unwrap_or(SystemTime::UNIX_EPOCH);
     let Progress { iteration, max_iters, loss, val_loss, best_val_loss, device, .. } = progress;
     // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
@@ -299,12 +320,12 @@ struct Saved {
 
 /// The state of the newest checkpoint.
 fn saved(run: &Path) -> Option<Saved> {
-    let entries = fs::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
-    let numbered = |entry: fs::DirEntry| {
+    let entries = disk::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
+    let numbered = |entry: disk::DirEntry| {
         Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()))
     };
     let (_, newest) = entries.filter_map(numbered).max()?;
-    serde_json::from_slice(&fs::read(newest.join(STATE_FILE)).ok()?).ok()
+    serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
 }
 
 /// The folder's name; that of `.` is known only with what is above it.

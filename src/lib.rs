@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`config`] | what was typed -> what is meant: TOML, nanoGPT `.py`, variables, flags, presets |
 //! | [`plan`] | a configuration -> how a step is cut |
+//! | [`disk`] | files: the system's, or a browser's |
 //! | [`data`] | sources, tokenizers, token files, windows, the built-in corpus |
 //! | [`gpu`] | devices: which there are, which one a run takes |
 //! | [`ops`] | one file for each differentiable op: forward, backward, reference |
@@ -15,18 +16,23 @@
 //! | [`progress`] | the one reducer that every view of a run reads |
 //! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
 //! | [`catalogue`] | runs on the disk: which there are and how they stand |
+//! | [`recovery`] | what to do when a trainer ends |
 //! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
+//! | [`web`] | the browser build: page, worker, the messages between them |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 pub mod catalogue;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod disk;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;
@@ -35,5 +41,8 @@ pub mod ops;
 pub mod plan;
 pub mod progress;
 pub mod protocol;
+pub mod recovery;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod supervisor;
 pub mod train;
+pub mod web;

@@ -12,12 +12,10 @@ use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::plan::{Plan, smaller};
-use crate::protocol::{Cause, Command, Event, ReplanReason};
+use crate::plan::Plan;
+use crate::protocol::{Command, Event};
+use crate::recovery::{Decision, Failed, Recovery};
 use crate::train::{EVENTS_FILE, has_checkpoint, record};
-
-/// Failures one after the other, without an update between them that is new, that end a run.
-const FAILURES: u32 = 3;
 
 /// How often commands are looked for while the trainer says nothing.
 const TURN: Duration = Duration::from_millis(50);
@@ -43,11 +41,10 @@ pub struct Supervisor<'a> {
 struct Ended {
     /// Its exit code; `None` if a signal ended it.
     code: Option<u8>,
-    /// What it said about that.
-    error: Option<(String, String, Option<Cause>)>,
-    plan: Option<Plan>,
-    /// Updates made, as far as it told.
-    iteration: u64,
+    /// Whether it said why.
+    error: bool,
+    /// What it said.
+    told: Failed,
 }
 
 impl Supervisor<'_> {
@@ -57,45 +54,35 @@ impl Supervisor<'_> {
     /// When no process can be started.
     pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
         let mut less: Vec<OsString> = Vec::new();
-        let (mut furthest, mut failures) = (0, 0);
+        let mut recovery = Recovery::default();
         let mut resume = self.resume;
         let mut stopping = false;
         loop {
             let ended = self.once(&less, resume, commands, &mut stopping)?;
             if !ended.failed() {
-                if let Some((text, hint, cause)) = ended.error {
-                    (self.emit)(&Event::Error { text, hint, cause });
+                if ended.error {
+                    (self.emit)(&ended.told.event());
                 }
                 return Ok(ended.code.unwrap_or(1));
             }
+            let failed = ended.told();
             if stopping {
                 // Who asked for an end does not want another beginning.
-                let (text, hint, cause) = ended.told();
-                self.tell(&Event::Error { text, hint, cause });
+                self.tell(&failed.event());
                 return Ok(GAVE_UP);
             }
-            failures = if ended.iteration > furthest { 1 } else { failures + 1 };
-            furthest = furthest.max(ended.iteration);
-            let (text, hint, cause) = ended.told();
-            let out_of_memory = cause == Some(Cause::OutOfMemory);
-            let smaller = ended.plan.as_ref().filter(|_| out_of_memory).map(smaller);
-            if failures >= FAILURES && !matches!(smaller, Some(Some(_))) || smaller == Some(None) {
-                let text = format!("{text}; {failures} times without getting any further");
-                let cause = cause.or(Some(Cause::DeviceLost));
-                self.tell(&Event::Error { text, hint, cause });
-                return Ok(GAVE_UP);
+            match recovery.after(failed) {
+                Decision::GiveUp { event } => {
+                    self.tell(&event);
+                    return Ok(GAVE_UP);
+                }
+                Decision::Again { event, less: plan } => {
+                    if let Some(plan) = plan {
+                        less = options(&plan);
+                    }
+                    self.tell(&event);
+                }
             }
-            let from = ended.plan.clone();
-            let mut to = from.clone();
-            if let Some(Some(plan)) = smaller {
-                less = options(&plan);
-                to = Some(plan);
-            }
-            let reason = match out_of_memory {
-                true => ReplanReason::OutOfMemory,
-                false => ReplanReason::DeviceLost,
-            };
-            self.tell(&Event::Replan { reason, text, from, to });
             // Not before: a folder that holds another run is the first trainer's to refuse.
             resume = self.resume || has_checkpoint(&self.run);
         }
@@ -131,7 +118,7 @@ impl Supervisor<'_> {
         let mut child = process.spawn()?;
         let events = read(&mut child);
         let mut input = child.stdin.take();
-        let mut ended = Ended { code: None, error: None, plan: None, iteration: 0 };
+        let mut ended = Ended { code: None, error: false, told: Failed::default() };
         loop {
             while let Ok(command) = commands.try_recv() {
                 *stopping |= command == Command::Stop;
@@ -154,14 +141,12 @@ impl Ended {
     fn take(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
         match event {
             // Told when it is clear whether that was the end.
-            Event::Error { text, hint, cause } => self.error = Some((text, hint, cause)),
+            Event::Error { text, hint, cause } => {
+                self.error = true;
+                self.told = Failed { text, hint, cause, ..std::mem::take(&mut self.told) };
+            }
             event => {
-                match &event {
-                    Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
-                    Event::Step(step) => self.iteration = step.iter + 1,
-                    Event::Checkpoint { iter, .. } => self.iteration = self.iteration.max(*iter),
-                    _ => {}
-                }
+                self.told.take(&event);
                 emit(&event);
             }
         }
@@ -173,19 +158,21 @@ impl Ended {
         match self.code {
             None | Some(GAVE_UP | 101) => true,
             // What fails by itself says why.
-            Some(1) => cfg!(windows) && self.error.is_none(),
+            Some(1) => cfg!(windows) && !self.error,
             Some(_) => false,
         }
     }
 
-    fn told(&self) -> (String, String, Option<Cause>) {
-        self.error.clone().unwrap_or_else(|| {
-            let text = match self.code {
-                None => "the trainer was ended from outside".to_string(),
-                Some(code) => format!("the trainer ended by a fault of its own (code {code})"),
-            };
-            (text, "the lines above may say more; -v shows the driver's words".into(), None)
-        })
+    fn told(self) -> Failed {
+        if self.error {
+            return self.told;
+        }
+        let text = match self.code {
+            None => "the trainer was ended from outside".to_string(),
+            Some(code) => format!("the trainer ended by a fault of its own (code {code})"),
+        };
+        let hint = "the lines above may say more; -v shows the driver's words".into();
+        Failed { text, hint, ..self.told }
     }
 }
 

@@ -238,11 +238,12 @@ fn sampling_with_a_cache_equals_full_passes() {
         let logits = values(model.logits(tokens.clone().into(), 1, OpsMode::AUTO));
         let last = &logits[(tokens.len() - 1) * VOCAB..];
         let best = (0..VOCAB).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
-        tokens.push(sampler.next_token());
+        tokens.push(pollster::block_on(sampler.next_token()));
         assert_eq!(tokens.last(), Some(&(best as u32)), "token {}", tokens.len());
     }
     // Past the model's positions it goes on with the end of the text.
-    let more: Vec<u32> = (0..3 * TIME).map(|_| sampler.next_token()).collect();
+    let mut next = || pollster::block_on(sampler.next_token());
+    let more: Vec<u32> = (0..3 * TIME).map(|_| next()).collect();
     assert!(more.iter().all(|&token| (token as usize) < VOCAB));
 }
 

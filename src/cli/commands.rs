@@ -98,7 +98,7 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
         let mut tokens = Vec::new();
         let mut shown = 0;
         for _ in 0..args.max_new_tokens {
-            tokens.push(sampler.next_token());
+            tokens.push(pollster::block_on(sampler.next_token()));
             let text = tokenizer.decode(&tokens);
             // The end may be half a character, which the next token completes.
             let whole = text.trim_end_matches('\u{fffd}').len();
@@ -172,7 +172,7 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         mode: global.ops()?,
     };
     let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
-    let loss = |split| mean_loss(&model, &dataset, split, wanted, &evaluation);
+    let loss = |split| pollster::block_on(mean_loss(&model, &dataset, split, wanted, &evaluation));
     let (train, val) = match args.windows {
         // All of the training split can take hours; the validation split is what is asked for.
         0 => (None, loss(&dataset.val)?),
@@ -228,8 +228,8 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
     }
     std::fs::create_dir_all(output)
         .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
-    let result = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
-    Ok(result?)
+    let written = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
+    Ok(pollster::block_on(written)?)
 }
 
 /// `wgpt devices`.

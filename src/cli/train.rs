@@ -142,7 +142,7 @@ fn train(
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
-    let reason = session.run(commands)?;
+    let reason = pollster::block_on(session.run(&mut { commands }))?;
     drop(session);
     if !global.quiet {
         tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());

@@ -1,6 +1,5 @@
 //! A data set: a folder of tokens or a built-in corpus.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +7,7 @@ use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::output::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, stories};
+use crate::disk;
 
 /// nanoGPT's description of a character data set.
 const NANOGPT_META: &str = "meta.pkl";
@@ -128,7 +128,7 @@ impl Dataset {
 
 /// The names in a folder, sorted.
 fn list(folder: &Path) -> Result<Vec<String>, DataError> {
-    let entries = match fs::read_dir(folder) {
+    let entries = match disk::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(missing(folder, "there is no such folder", None));
@@ -228,7 +228,7 @@ fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String
 fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let bad =
         |reason: &str| DataError::BadMeta { path: path.to_owned(), reason: reason.to_owned() };
-    let bytes = fs::metadata(path).map_err(DataError::io("read", path))?.len();
+    let bytes = disk::metadata(path).map_err(DataError::io("read", path))?.len();
     if bytes > NANOGPT_META_MAX {
         return Err(bad("it is larger than 64 MiB"));
     }

@@ -114,7 +114,10 @@ impl Batcher {
 /// turn, so their order needs no sorting and does not depend on timing. The
 /// threads live as long as the scope: tiktoken keeps one regular expression
 /// with its caches for each thread it has seen.
-pub(super) struct Pool {
+///
+/// Without threads, which a browser has none of, a batch is tokenised when it is submitted.
+pub(super) struct Pool<'a> {
+    tokenizer: &'a Tokenizer,
     lanes: Vec<Lane>,
     sent: usize,
     received: usize,
@@ -125,13 +128,14 @@ struct Lane {
     results: Receiver<Result<Encoded, DataError>>,
 }
 
-impl Pool {
-    pub(super) fn start<'scope>(
-        scope: &'scope Scope<'scope, '_>,
-        tokenizer: &'scope Tokenizer,
+impl<'a> Pool<'a> {
+    pub(super) fn start(
+        scope: &'a Scope<'a, '_>,
+        tokenizer: &'a Tokenizer,
         threads: NonZeroUsize,
     ) -> Self {
-        let lanes = (0..threads.get())
+        let threads = if cfg!(target_arch = "wasm32") { 0 } else { threads.get() };
+        let lanes = (0..threads)
             .map(|_| {
                 let (batches, inbox) = channel::<Batch>();
                 let (outbox, results) = channel();
@@ -146,12 +150,15 @@ impl Pool {
                 Lane { batches, results }
             })
             .collect();
-        Self { lanes, sent: 0, received: 0 }
+        Self { tokenizer, lanes, sent: 0, received: 0 }
     }
 
     /// Starts a batch, and waits for the oldest result when enough are under
     /// way: this is what bounds the memory.
     pub(super) fn submit(&mut self, batch: Batch) -> Result<Option<Encoded>, DataError> {
+        if self.lanes.is_empty() {
+            return batch.encode(self.tokenizer).map(Some);
+        }
         let lane = &self.lanes[self.sent % self.lanes.len()];
         lane.batches.send(batch).map_err(|_| worker_stopped())?;
         self.sent += 1;

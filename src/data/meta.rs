@@ -1,11 +1,11 @@
 //! `meta.json`: what a prepared folder says about itself.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::{DataError, Tokenizer};
+use crate::disk;
 
 /// The version of `meta.json` that is written and read.
 const VERSION: u32 = 1;
@@ -72,7 +72,7 @@ impl Meta {
         struct Version {
             version: u32,
         }
-        let text = fs::read_to_string(path).map_err(DataError::io("read", path))?;
+        let text = disk::read_to_string(path).map_err(DataError::io("read", path))?;
         let Version { version } =
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         if version != VERSION {
@@ -94,6 +94,8 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -4,12 +4,12 @@
 //! old `meta.json` goes before the first rename and the new one comes after
 //! the last; in between, `meta.json.tmp` marks the folder as unfinished.
 
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
 use super::{DataError, Dtype, Meta};
+use crate::disk::{self, File};
 
 /// File names of a prepared folder.
 pub(super) const TRAIN: &str = "train.bin";
@@ -31,8 +31,9 @@ pub(super) struct Output {
 
 /// Refuses a folder with data in it, unless it may be replaced.
 pub(super) fn check_free(folder: &Path, force: bool) -> Result<(), DataError> {
-    let taken =
-        [META, TRAIN, VAL, META_TEMPORARY].into_iter().find(|name| folder.join(name).exists());
+    let taken = [META, TRAIN, VAL, META_TEMPORARY]
+        .into_iter()
+        .find(|name| disk::exists(&folder.join(name)));
     match taken {
         Some(found) if !force => Err(DataError::AlreadyPrepared { path: folder.to_owned(), found }),
         _ => Ok(()),
@@ -42,7 +43,7 @@ pub(super) fn check_free(folder: &Path, force: bool) -> Result<(), DataError> {
 impl Output {
     /// Makes the folder and the temporary files.
     pub(super) fn create(folder: &Path, dtype: Dtype) -> Result<Self, DataError> {
-        fs::create_dir_all(folder).map_err(DataError::io("create", folder))?;
+        disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
             train: TokenFile::create(folder.join(TRAIN_TEMPORARY), dtype)?,
@@ -81,12 +82,12 @@ impl Output {
         drop(file);
 
         let old = self.folder.join(META);
-        if old.exists() {
-            fs::remove_file(&old).map_err(DataError::io("replace", &old))?;
+        if disk::exists(&old) {
+            disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
         }
         for (from, to) in [(TRAIN_TEMPORARY, TRAIN), (VAL_TEMPORARY, VAL), (META_TEMPORARY, META)] {
             let to = self.folder.join(to);
-            fs::rename(self.folder.join(from), &to).map_err(DataError::io("write", &to))?;
+            disk::rename(self.folder.join(from), &to).map_err(DataError::io("write", &to))?;
         }
         self.finished = true;
         Ok(meta)
@@ -98,8 +99,8 @@ impl Drop for Output {
         if !self.finished {
             // Best effort: an error is already on its way to the user. The
             // mark of an unfinished folder stays, since files may be renamed.
-            let _ = fs::remove_file(&self.train.path);
-            let _ = fs::remove_file(&self.val.path);
+            let _ = disk::remove_file(&self.train.path);
+            let _ = disk::remove_file(&self.val.path);
         }
     }
 }
@@ -154,6 +155,8 @@ impl TokenFile {
 #[cfg(test)]
 mod tests {
     use super::super::Tokenizer;
+    use std::fs;
+
     use super::*;
 
     fn meta(train_blake3: String, val_blake3: String) -> Meta {

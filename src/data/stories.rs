@@ -15,6 +15,13 @@ pub(super) const TRAIN_CHARACTERS: usize = 2_000_000;
 pub(super) const VAL_SEED: u64 = 2;
 pub(super) const VAL_CHARACTERS: usize = 200_000;
 
+/// Tokens to train on in the data set that is made of it.
+pub const TRAIN_TOKENS: u64 = 2_000_000;
+/// Tokens to measure with.
+pub const VAL_TOKENS: u64 = 200_000;
+/// Tokens of its vocabulary.
+pub const VOCABULARY: u32 = 0;
+
 /// Whole stories from `seed`, together at least `characters` long. ASCII; each
 /// story is one line and ends with an empty line.
 pub fn generate(seed: u64, characters: usize) -> String {

@@ -18,7 +18,8 @@ const GPT2_END_OF_TEXT: u32 = 50_256;
 const BYTE_END_OF_TEXT: u32 = 256;
 
 /// Which tokenizer to make, as chosen on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
     /// GPT-2's 50,257 byte pairs.
     #[default]

@@ -5,12 +5,12 @@
 //! tokens, 0, ...). Several files are one split, in the order they are given.
 //! Nothing is mapped or held: a window is a seek and a read.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::{DataError, Dtype};
+use crate::disk::File;
 
 const SHARD_MAGIC: i32 = 20_240_520;
 const SHARD_VERSION: i32 = 1;

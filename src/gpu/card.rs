@@ -1,8 +1,6 @@
 //! What the operating system knows of a device's memory.
 
-use sysinfo::{Gpus, MemoryRefreshKind, RefreshKind, System};
-
-use super::{DeviceInfo, Kind};
+use super::DeviceInfo;
 
 /// A device's memory as the operating system or the driver tells it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +23,12 @@ impl CardMemory {
 
 /// The memory of a device; `None` where nobody tells. Graphics that share the system's memory have
 /// what the system has.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn card_memory(info: &DeviceInfo) -> Option<CardMemory> {
+    use sysinfo::{Gpus, MemoryRefreshKind, RefreshKind, System};
+
+    use super::Kind;
+
     match info.kind {
         Kind::Software | Kind::Integrated => {
             let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
@@ -43,4 +46,10 @@ pub fn card_memory(info: &DeviceInfo) -> Option<CardMemory> {
         }
         Kind::Cpu => None,
     }
+}
+
+/// No browser tells.
+#[cfg(target_arch = "wasm32")]
+pub fn card_memory(_info: &DeviceInfo) -> Option<CardMemory> {
+    None
 }

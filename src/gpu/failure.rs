@@ -1,7 +1,9 @@
 //! Whether a device has failed for good.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use super::DeviceError;
 

@@ -3,6 +3,8 @@
 use burn::tensor::Device;
 use serde::Serialize;
 
+use super::DeviceError;
+
 /// What the memory pools of a device hold, auxiliary ones (staging, uniforms) included, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
@@ -25,7 +27,7 @@ mod pools {
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
-    use super::{Device, Memory};
+    use super::{Device, DeviceError, Memory};
     use crate::config::Dtype;
 
     pub fn cube(device: &Device) -> Option<CubeDevice> {
@@ -60,6 +62,16 @@ mod pools {
         Some(Memory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
     }
 
+    /// Waits, without blocking this thread, until the device has done all that it was given.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub async fn finish(device: &Device) -> Result<(), DeviceError> {
+        let Some(device) = cube(device) else { return Ok(()) };
+        let done = device.client().sync().await;
+        done.map_err(|error| DeviceError::Stopped { reason: error.to_string() })
+    }
+
     /// Gives pages that nothing uses back to the driver.
     pub fn release_unused(device: &Device) {
         if let Some(device) = cube(device) {
@@ -72,6 +84,10 @@ mod pools {
     /// so by themselves when such a tensor comes, but pages of a smaller size that are in use by
     /// then stay, with all the room that is left in them.
     pub fn size_pages(device: &Device, largest: u64) {
+        // In a browser, every tensor has a page of its own.
+        if cfg!(target_arch = "wasm32") {
+            return;
+        }
         if let Some(device) = cube(device) {
             drop(device.client().empty(largest as usize));
         }
@@ -124,7 +140,11 @@ mod pools {
 /// A build for the processor alone: no pools, no launches.
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 mod pools {
-    use super::{Device, Memory};
+    use super::{Device, DeviceError, Memory};
+
+    pub async fn finish(_device: &Device) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     pub fn largest_tensor(_device: &Device) -> Option<u64> {
         None
@@ -151,7 +171,9 @@ mod pools {
     }
 }
 
-#[cfg(feature = "wgpu")]
+#[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub(super) use pools::cube;
 pub(super) use pools::other_dtypes;
-pub use pools::{count_launches, dry_run, largest_tensor, memory, release_unused, size_pages};
+pub use pools::{
+    count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
+};

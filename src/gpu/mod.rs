@@ -19,6 +19,7 @@ mod failure;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
 mod meter;
+#[cfg(not(target_arch = "wasm32"))]
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
@@ -28,10 +29,11 @@ mod webgpu;
 pub use card::{CardMemory, card_memory};
 pub use failure::Failure;
 pub use meter::{
-    Memory, count_launches, dry_run, largest_tensor, memory, release_unused, size_pages,
+    Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
 };
-#[cfg(feature = "wgpu")]
+#[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
+#[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
 
 /// Why no device could be used.
@@ -80,6 +82,14 @@ pub enum DeviceError {
         dtype: Dtype,
         /// What it can do.
         known: Vec<Dtype>,
+    },
+    /// The device allows less than the kernels need.
+    #[error("{name} is too small: {what}")]
+    TooSmall {
+        /// The adapter's name.
+        name: String,
+        /// What it allows, and what is needed.
+        what: String,
     },
     /// The driver refused.
     #[error("could not open {name} ({id}): {reason}")]
@@ -134,6 +144,7 @@ impl DeviceError {
                 "set --dtype to one of those; tf32 and bfloat16 need an NVIDIA card of the year 2020 \
                  or later and a build with `--features cuda`"
             }
+            DeviceError::TooSmall { .. } => "use another device (`wgpt devices`), or --device=cpu",
             DeviceError::Open { .. } => {
                 "try another interface of the same card (`wgpt devices`), update its driver, or \
                  use --device=cpu"
@@ -160,17 +171,20 @@ pub enum Backend {
     Metal,
     /// OpenGL through wgpu.
     Gl,
+    /// A browser's WebGPU.
+    WebGpu,
     /// burn's CUDA backend.
     Cuda,
 }
 
 impl Backend {
-    const NAMES: [(&'static str, Backend); 6] = [
+    const NAMES: [(&'static str, Backend); 7] = [
         ("cpu", Backend::Cpu),
         ("vulkan", Backend::Vulkan),
         ("dx12", Backend::Dx12),
         ("metal", Backend::Metal),
         ("gl", Backend::Gl),
+        ("webgpu", Backend::WebGpu),
         ("cuda", Backend::Cuda),
     ];
 }
@@ -332,7 +346,7 @@ impl DeviceInfo {
         };
         let backend = match self.id.backend {
             Backend::Cuda => 0,
-            Backend::Vulkan | Backend::Metal => 1,
+            Backend::Vulkan | Backend::Metal | Backend::WebGpu => 1,
             Backend::Dx12 => 2,
             Backend::Gl => 3,
             Backend::Cpu => 4,
@@ -371,14 +385,22 @@ impl OpenDevice {
 }
 
 /// Every device there is, the processor last.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn devices() -> Vec<DeviceInfo> {
     let mut found = Vec::new();
     #[cfg(feature = "cuda")]
     found.extend(cuda::devices());
     #[cfg(feature = "wgpu")]
-    found.extend(webgpu::devices());
+    found.extend(pollster::block_on(webgpu::devices()));
     found.push(DeviceInfo::cpu());
     found
+}
+
+/// The device that the browser gives, if it gives one.
+#[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
+pub async fn in_browser() -> Option<Found> {
+    let info = webgpu::devices().await.into_iter().next()?;
+    Some(Found { info, reason: "the browser's choice".into(), auto: false })
 }
 
 /// A device that was found and is not open: nothing is taken of it yet.
@@ -397,8 +419,17 @@ impl Found {
     ///
     /// # Errors
     /// When its driver refuses.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self) -> Result<OpenDevice, DeviceError> {
-        open_device(self.info.clone(), self.reason.clone())
+        pollster::block_on(self.open_async())
+    }
+
+    /// Opens it, without blocking this thread.
+    ///
+    /// # Errors
+    /// When its driver refuses.
+    pub async fn open_async(&self) -> Result<OpenDevice, DeviceError> {
+        open_device(self.info.clone(), self.reason.clone()).await
     }
 
     /// What to take in its place when it could not be opened: the processor, if nobody asked for
@@ -419,6 +450,7 @@ impl Found {
 ///
 /// # Errors
 /// When it is not there, or not in this build.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
     let asked = |info| Found { info, reason: "as asked".into(), auto: false };
     if choice == DeviceChoice::Named(DeviceInfo::cpu().id) {
@@ -441,11 +473,13 @@ pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
 ///
 /// # Errors
 /// When it is not there, not in this build, or its driver refuses.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
     let found = find(choice)?;
     found.open().or_else(|error| found.instead(error)?.open())
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
     let built = match id.backend {
         Backend::Cpu => true,
@@ -460,6 +494,7 @@ fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
 }
 
 /// The best of what is there, and why.
+#[cfg(not(target_arch = "wasm32"))]
 fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     let ranked = found.iter().filter_map(|info| Some((info.rank()?, info)));
     let Some((_, info)) = ranked.min_by_key(|(rank, _)| *rank) else {
@@ -479,14 +514,14 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     (info.clone(), reason)
 }
 
-fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
+async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
     let failure = Failure::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),
         #[cfg(feature = "wgpu")]
-        _ => webgpu::open(&info, &failure)?,
+        _ => webgpu::open(&info, &failure).await?,
         #[cfg(not(feature = "wgpu"))]
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
@@ -504,6 +539,7 @@ pub fn dtypes(device: &Device) -> Vec<Dtype> {
 ///
 /// # Errors
 /// When it cannot.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
     device.sync().map_err(|error| {
         let reason = error.to_string();

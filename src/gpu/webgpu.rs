@@ -15,10 +15,25 @@ fn instance() -> wgpu::Instance {
     })
 }
 
-fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
-    let all = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+/// The adapters of every interface.
+#[cfg(not(target_arch = "wasm32"))]
+async fn all(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    instance.enumerate_adapters(wgpu::Backends::all()).await
+}
+
+/// The adapter that the browser gives: it lists none.
+#[cfg(target_arch = "wasm32")]
+async fn all(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    let fastest = wgpu::RequestAdapterOptions {
+        power_preference: wgpu::PowerPreference::HighPerformance,
+        ..Default::default()
+    };
+    instance.request_adapter(&fastest).await.into_iter().collect()
+}
+
+async fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
     let mut found: Vec<(DeviceInfo, wgpu::Adapter)> = Vec::new();
-    for adapter in all {
+    for adapter in all(instance).await {
         let info = adapter.get_info();
         let Some(backend) = backend(info.backend) else { continue };
         let flags = adapter.get_downlevel_capabilities().flags;
@@ -29,8 +44,8 @@ fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
         let limits = adapter.limits();
         let device = DeviceInfo {
             id: DeviceId { backend, index },
-            name: info.name,
-            kind: kind(info.device_type),
+            kind: kind(&info),
+            name: if info.name.is_empty() { "WebGPU".into() } else { info.name },
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
             max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
@@ -46,12 +61,18 @@ fn backend(backend: wgpu::Backend) -> Option<Backend> {
         wgpu::Backend::Dx12 => Some(Backend::Dx12),
         wgpu::Backend::Metal => Some(Backend::Metal),
         wgpu::Backend::Gl => Some(Backend::Gl),
+        wgpu::Backend::BrowserWebGpu => Some(Backend::WebGpu),
         _ => None,
     }
 }
 
-fn kind(kind: wgpu::DeviceType) -> Kind {
-    match kind {
+fn kind(info: &wgpu::AdapterInfo) -> Kind {
+    // Browsers do not say so of every adapter of this kind.
+    let name = info.name.to_lowercase();
+    if ["swiftshader", "llvmpipe", "basic render"].iter().any(|part| name.contains(part)) {
+        return Kind::Software;
+    }
+    match info.device_type {
         wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
         wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
         wgpu::DeviceType::VirtualGpu => Kind::Virtual,
@@ -66,20 +87,24 @@ fn kind(kind: wgpu::DeviceType) -> Kind {
 const DRIVER_BLOCK: u64 = 4 << 20;
 
 /// The adapters of every interface that wgpu finds.
-pub(super) fn devices() -> Vec<DeviceInfo> {
-    adapters(&instance()).into_iter().map(|(info, _)| info).collect()
+pub(super) async fn devices() -> Vec<DeviceInfo> {
+    adapters(&instance()).await.into_iter().map(|(info, _)| info).collect()
 }
 
 /// Opens an adapter that [`devices`] listed, with all of its own limits: WebGPU's default binding
 /// of 128 MiB is less than GPT-2's embedding.
-pub(super) fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, DeviceError> {
+pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
     let instance = instance();
     let (_, adapter) = adapters(&instance)
+        .await
         .into_iter()
         .find(|(found, _)| found.id == info.id)
         .ok_or_else(|| failed("it is gone".into()))?;
+    if let Some(what) = too_small(&adapter.limits()).filter(|_| cfg!(target_arch = "wasm32")) {
+        return Err(DeviceError::TooSmall { name: info.name.clone(), what });
+    }
     let features = adapter
         .features()
         .difference(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
@@ -93,7 +118,7 @@ pub(super) fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, Devic
         },
         ..Default::default()
     });
-    let (device, queue) = pollster::block_on(request).map_err(|error| failed(error.to_string()))?;
+    let (device, queue) = request.await.map_err(|error| failed(error.to_string()))?;
     let backend = adapter.get_info().backend;
     let watched = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
@@ -102,6 +127,30 @@ pub(super) fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, Devic
     // In place of cubecl's handlers, which panic on whatever thread it is.
     watch(&watched, info.name.clone(), failure);
     Ok(opened)
+}
+
+/// What an adapter allows less of than the kernels need; WebGPU promises as much of each.
+fn too_small(limits: &wgpu::Limits) -> Option<String> {
+    let needed = wgpu::Limits::default();
+    let pairs = [
+        (
+            "invocations in a workgroup",
+            limits.max_compute_invocations_per_workgroup,
+            needed.max_compute_invocations_per_workgroup,
+        ),
+        (
+            "buffers in a kernel",
+            limits.max_storage_buffers_per_shader_stage,
+            needed.max_storage_buffers_per_shader_stage,
+        ),
+        (
+            "bytes of memory in a workgroup",
+            limits.max_compute_workgroup_storage_size,
+            needed.max_compute_workgroup_storage_size,
+        ),
+    ];
+    let short = pairs.into_iter().find(|(_, have, need)| have < need);
+    short.map(|(what, have, need)| format!("{have} {what}, {need} are needed"))
 }
 
 /// Has the driver's failures told to `failure`, then a panic as before.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eframe::egui;
 use egui_tiles::Tree;
@@ -12,13 +12,12 @@ use super::charts::{self, ChartState, Overlay};
 use super::control::{self, ControlState};
 use super::fit::{self, FitState};
 use super::form::Form;
+use super::host::{self, Trainer, Work};
 use super::layout::{self, Pane, Panes};
 use super::log::{self, LogState};
-use super::runs::{self, RunsState};
+use super::runs::{self, Kept, RunsState};
 use super::samples::{self, SampleState};
-use super::setup::{self, SetupState};
-use super::trainer::Trainer;
-use super::work::Work;
+use super::setup::{self, Choices, SetupState};
 use super::{Intent, Options, theme};
 use crate::catalogue::RunSummary;
 use crate::gpu::DeviceInfo;
@@ -27,6 +26,8 @@ use crate::protocol::{Command, Event};
 
 mod act;
 mod keys;
+#[cfg(not(target_arch = "wasm32"))]
+mod picture;
 mod run;
 
 /// Under which name the settings are kept.
@@ -70,7 +71,7 @@ impl Default for Settings {
             form: Form::default(),
             device: "auto".into(),
             charts: ChartState::default(),
-            runs: PathBuf::from("out"),
+            runs: PathBuf::from(host::RUNS),
             when_closed: WhenClosed::default(),
             tree: layout::tree(),
         }
@@ -104,9 +105,27 @@ pub struct App {
     closing: Closing,
     help: bool,
     frames: Frames,
-    looked_around: Option<Instant>,
+    /// When runs were looked for last, in seconds of the window's clock.
+    looked_around: Option<f64>,
+    #[cfg(not(target_arch = "wasm32"))]
     pictured: bool,
-    opened: Instant,
+    #[cfg(target_arch = "wasm32")]
+    mirror: host::Mirror,
+}
+
+/// What the window is given beside its own settings: by variables, or by the page's address.
+#[derive(Default)]
+pub(super) struct FromOutside {
+    /// Where the form begins.
+    pub preset: Option<String>,
+    /// The device as `--device` takes it.
+    pub device: Option<String>,
+    /// Settings by their names.
+    pub settings: Vec<(String, String)>,
+    /// Whether nothing else holds: not what was typed in a former window.
+    pub is_whole: bool,
+    /// What could not be read, and why.
+    pub problems: Vec<String>,
 }
 
 /// What was asked of threads last, so that it is asked again when it changes.
@@ -174,14 +193,15 @@ impl App {
             help: false,
             frames: Frames::default(),
             looked_around: None,
+            #[cfg(not(target_arch = "wasm32"))]
             pictured: false,
-            opened: Instant::now(),
+            #[cfg(target_arch = "wasm32")]
+            mirror: host::Mirror::default(),
             options,
         };
         let layout = stored.and_then(|storage| eframe::get_value(storage, STORED_LAYOUT));
         app.settings.tree = layout.unwrap_or_else(layout::tree);
-        let device = std::env::var("WGPT_DEVICE").ok().filter(|device| !device.is_empty());
-        app.setup.device = device.unwrap_or_else(|| app.settings.device.clone());
+        app.setup.device.clone_from(&app.settings.device);
         app.begin();
         app
     }
@@ -195,6 +215,15 @@ impl App {
                 layout::bring_up(&mut self.settings.tree, Pane::Log);
             }
         }
+    }
+
+    /// Tells the page how things stand, and takes in what its address says.
+    #[cfg(target_arch = "wasm32")]
+    fn mirror(&mut self, ctx: &egui::Context) {
+        if let Some(given) = self.mirror.address(&self.settings.form) {
+            self.take_from_outside(given);
+        }
+        self.mirror.say(ctx, &self.progress);
     }
 
     /// Sets where runs are looked for and begun.
@@ -237,6 +266,11 @@ impl App {
                 });
             });
         });
+        for (level, text, hint) in self.work.obstacles() {
+            egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
+                control::obstacle(ui, *level, text, hint);
+            });
+        }
         let live = self.is_live();
         egui::Panel::bottom("control").show(ui, |ui| {
             intents.extend(control::show(ui, &self.progress, &mut self.control, live));
@@ -255,8 +289,12 @@ impl App {
         let mut panes = Panes(|ui: &mut egui::Ui, pane: Pane| {
             intents.extend(match pane {
                 Pane::Setup => {
-                    let devices = &self.devices;
-                    setup::show(ui, form, setup, devices, progress, running, busy)
+                    let choices = Choices {
+                        devices: &self.devices,
+                        only_device: self.work.only_device(),
+                        data: self.work.stored_data(),
+                    };
+                    setup::show(ui, form, setup, &choices, progress, running, busy)
                 }
                 Pane::Fit => fit::show(ui, form, fit, progress),
                 Pane::Loss => {
@@ -276,7 +314,11 @@ impl App {
                     None
                 }
                 Pane::Samples => samples::show(ui, progress, samples),
-                Pane::Runs => runs::show(ui, &self.runs, runs_state, self.shown.as_deref()),
+                Pane::Runs => {
+                    let kept =
+                        Kept { where_to: self.work.storage(), models: self.work.stored_models() };
+                    runs::show(ui, &self.runs, &kept, runs_state, self.shown.as_deref())
+                }
                 Pane::Log => log::show(ui, progress, log),
             });
         });
@@ -304,15 +346,11 @@ impl App {
                 ui.close();
             }
             ui.separator();
-            ui.label("When the window closes, a run");
-            let when = &mut self.settings.when_closed;
-            let before = *when;
-            ui.radio_value(when, WhenClosed::Ask, "asks what to do");
-            ui.radio_value(when, WhenClosed::Stop, "stops with a checkpoint");
-            ui.radio_value(when, WhenClosed::GoOn, "goes on");
-            let now = *when;
-            if now != before {
-                self.set_leash(now == WhenClosed::Stop);
+            #[cfg(not(target_arch = "wasm32"))]
+            self.when_closed(ui);
+            #[cfg(target_arch = "wasm32")]
+            if ui.button("Copy a link with these settings").clicked() {
+                ui.ctx().copy_text(host::address());
             }
             if let Some(median) = self.frames.median_ms() {
                 ui.separator();
@@ -321,6 +359,20 @@ impl App {
         });
         if ui.button("Help").on_hover_text("F1").clicked() {
             self.help = !self.help;
+        }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn when_closed(&mut self, ui: &mut egui::Ui) {
+        ui.label("When the window closes, a run");
+        let when = &mut self.settings.when_closed;
+        let before = *when;
+        ui.radio_value(when, WhenClosed::Ask, "asks what to do");
+        ui.radio_value(when, WhenClosed::Stop, "stops with a checkpoint");
+        ui.radio_value(when, WhenClosed::GoOn, "goes on");
+        let now = *when;
+        if now != before {
+            self.set_leash(now == WhenClosed::Stop);
         }
     }
 
@@ -369,33 +421,6 @@ impl App {
             }
         }
     }
-
-    /// The picture that was asked for, once there is something to see; then the window closes.
-    fn picture(&mut self, ctx: &egui::Context) {
-        let Some(path) = self.options.screenshot.clone().filter(|_| !self.pictured) else { return };
-        let idle = !self.options.demo && self.opened.elapsed() > Duration::from_secs(2);
-        if !idle && !self.progress.has_ended() {
-            ctx.request_repaint_after(FOLLOW);
-            return;
-        }
-        self.pictured = true;
-        self.closing = Closing::Yes;
-        let close = ctx.clone();
-        ctx.request_screenshot(move |image| {
-            let [width, height] = image.size.map(|size| size as u32);
-            let pixels = image.as_raw().to_vec();
-            let saved = image::RgbaImage::from_raw(width, height, pixels)
-                .map(|picture| picture.save(&path));
-            if let Some(Err(error)) = saved {
-                // Nobody but the terminal is there to be told.
-                let _ = std::io::Write::write_fmt(
-                    &mut std::io::stderr(),
-                    format_args!("cannot write {}: {error}\n", path.display()),
-                );
-            }
-            close.send_viewport_cmd(egui::ViewportCommand::Close);
-        });
-    }
 }
 
 impl eframe::App for App {
@@ -405,7 +430,10 @@ impl eframe::App for App {
         }
         self.listen(ctx);
         self.on_close(ctx);
+        #[cfg(not(target_arch = "wasm32"))]
         self.picture(ctx);
+        #[cfg(target_arch = "wasm32")]
+        self.mirror(ctx);
     }
 
     fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {

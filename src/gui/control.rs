@@ -85,6 +85,15 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
     (words.into(), level)
 }
 
+/// Something that is in the way of training, in one or two lines.
+pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
+    let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
+    ui.horizontal_wrapped(|ui| {
+        ui.colored_label(color, RichText::new(text).strong());
+        ui.label(hint);
+    });
+}
+
 /// Where the run computes, and what it does.
 pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
     if let Some(device) = &progress.device {
@@ -130,6 +139,7 @@ fn kind(device: &DeviceLine) -> String {
         "gl" => "OpenGL",
         "metal" => "Metal",
         "cuda" => "CUDA",
+        "webgpu" => "WebGPU",
         "cpu" => return "processor".into(),
         other => other,
     };

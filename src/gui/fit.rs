@@ -3,14 +3,27 @@
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
-use super::{Intent, theme};
+use super::{Intent, host, theme};
 use crate::config::{Budget, Config, bytes};
-use crate::gpu::{Backend, CardMemory, DeviceInfo, Kind};
 use crate::plan::{self, Fix, Forecast, Limits, PlanError};
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Step};
 
 mod bar;
+
+/// What a device allows, in bytes.
+pub(super) struct Card {
+    /// All of its memory, what is free of it, and who says so.
+    pub memory: Option<(u64, u64, String)>,
+    /// What the budget `auto` is there.
+    pub budget: Option<u64>,
+    /// The most that a kernel can be given at once.
+    pub largest_tensor: Option<u64>,
+    /// Whether memory comes from pools.
+    pub pools: bool,
+    /// Whether its kernels are those of `ops::cube`.
+    pub cube: bool,
+}
 
 /// What is known of the chosen device, in bytes, and the last answer.
 #[derive(Default)]
@@ -54,14 +67,11 @@ const MOST_BUDGET: f64 = 24.0;
 
 impl FitState {
     /// Takes what is known of another device.
-    pub fn set_device(&mut self, info: &DeviceInfo, memory: Option<&CardMemory>) {
-        let known = |memory: &CardMemory| (memory.total, memory.free, memory.source.to_string());
-        self.card = memory.map(known);
-        self.budget = memory.map(CardMemory::available);
-        self.others = memory.map(|memory| memory.total.saturating_sub(memory.free));
-        self.largest_tensor = info.max_binding;
-        self.pools = info.kind != Kind::Cpu;
-        self.cube = info.id.backend == Backend::Cuda;
+    pub fn set_card(&mut self, card: Card) {
+        let Card { memory, budget, largest_tensor, pools, cube } = card;
+        self.others = memory.as_ref().map(|(total, free, _)| total.saturating_sub(*free));
+        (self.card, self.budget) = (memory, budget);
+        (self.largest_tensor, self.pools, self.cube) = (largest_tensor, pools, cube);
         self.known = true;
     }
 
@@ -271,7 +281,10 @@ fn budget(
             form.set("vram_budget", typed(gib));
             state.untold = form.config().ok().and_then(|config| state.limits(config).budget);
         }
-        let hover = "What is free on the device, less a reserve for other programs";
+        let hover = match host::IS_PAGE {
+            true => "What a page takes unless it is told otherwise",
+            false => "What is free on the device, less a reserve for other programs",
+        };
         let auto = egui::Button::new("auto");
         let is_set = form.text("vram_budget") != AUTO;
         if ui.add_enabled(is_set, auto).on_hover_text(hover).clicked() {
@@ -303,6 +316,11 @@ fn about_device(ui: &mut egui::Ui, state: &FitState) {
         }
         None if !state.known => "Looking at the device...".into(),
         None if !state.pools => "The processor takes what memory it needs.".into(),
+        None if host::IS_PAGE => {
+            "No browser says how much memory the device has: a run takes 1 GiB at the most, unless \
+             you say more."
+                .into()
+        }
         None => "Nobody says how much memory the device has: set a budget by hand.".into(),
     };
     wrapped(ui, RichText::new(text).small().weak());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
 
-use super::{Intent, theme};
+use super::{Intent, host, theme};
 use crate::progress::{Level, LogLine, Progress, State};
 use crate::protocol::Cause;
 
@@ -79,11 +79,14 @@ fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
     let copy = ui.button("Copy details");
     let copy =
         copy.on_hover_text("The log, the device, the plan and the settings, to ask for help");
-    let open = ui.add_enabled(progress.run.is_some(), egui::Button::new("Open folder"));
-    let open = open.on_hover_text("Show the files of this run");
     if copy.clicked() {
         return Some(Intent::Copy(details(progress)));
     }
+    if host::IS_PAGE {
+        return None;
+    }
+    let open = ui.add_enabled(progress.run.is_some(), egui::Button::new("Open folder"));
+    let open = open.on_hover_text("Show the files of this run");
     if open.on_disabled_hover_text("There is no run yet.").clicked() {
         return progress.run.clone().map(Intent::OpenFolder);
     }

@@ -1,11 +1,11 @@
 //! The runs on the disk: a table, what can be done with the selected one, and how two differ.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
+use web_time::SystemTime;
 
-use super::{Intent, theme};
+use super::{Intent, host, theme};
 use crate::catalogue::{RunState, RunSummary};
 
 /// Runs that are offered to be continued at a time.
@@ -24,16 +24,33 @@ pub(super) struct RunsState {
     pub(super) difference: Option<Vec<(&'static str, String, String)>>,
     /// Runs that are to be offered no more, until they crash again.
     dismissed: Vec<(PathBuf, SystemTime)>,
+    /// What is to be removed, once that is confirmed.
+    removing: Option<PathBuf>,
+}
+
+/// What a page keeps beside runs.
+pub(super) struct Kept<'a> {
+    /// Where that is, in words.
+    pub where_to: &'a str,
+    /// Models that came from elsewhere, by their folders, and what they are.
+    pub models: &'a [(PathBuf, String)],
 }
 
 /// Draws the panel. `shown` is the run that the other panels show.
 pub(super) fn show(
     ui: &mut egui::Ui,
     runs: &[RunSummary],
+    kept: &Kept<'_>,
     state: &mut RunsState,
     shown: Option<&Path>,
 ) -> Option<Intent> {
-    let mut intent = folder(ui, &state.folder);
+    let mut intent =
+        if host::IS_PAGE { storage(ui, kept.where_to) } else { folder(ui, &state.folder) };
+    intent = intent.or(kept_models(ui, kept.models, state));
+    if runs.is_empty() && host::IS_PAGE {
+        ui.weak("No run yet. Start one on the left.");
+        return intent;
+    }
     if runs.is_empty() {
         ui.weak("No run yet. Start one on the left, or choose a folder that has some.");
         return intent;
@@ -41,7 +58,7 @@ pub(super) fn show(
     state.selected.retain(|path| runs.iter().any(|run| run.path == *path));
     intent = intent.or(offers(ui, runs, state));
     let selected = state.selected.last().and_then(|path| runs.iter().find(|r| r.path == *path));
-    intent = intent.or(actions(ui, selected, &mut state.overlaid));
+    intent = intent.or(actions(ui, selected, &mut state.overlaid, &mut state.removing));
     ui.separator();
     let before = state.selected.clone();
     intent = intent.or(table(ui, runs, state, shown));
@@ -63,6 +80,64 @@ fn folder(ui: &mut egui::Ui, folder: &Path) -> Option<Intent> {
         choose.clicked().then_some(Intent::ChooseRuns)
     };
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
+}
+
+/// Where runs are in a browser, and how others come there.
+fn storage(ui: &mut egui::Ui, words: &str) -> Option<Intent> {
+    let left = |ui: &mut egui::Ui| {
+        ui.add(Label::new(RichText::new(words).weak()).truncate());
+    };
+    let right = |ui: &mut egui::Ui| {
+        let help = "A zip with a Hugging Face GPT-2 folder or a checkpoint of wgpt's";
+        ui.button("Import...").on_hover_text(help).clicked().then_some(Intent::ChooseRuns)
+    };
+    egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
+}
+
+/// Models that came from elsewhere, and what can be done with them.
+fn kept_models(
+    ui: &mut egui::Ui,
+    models: &[(PathBuf, String)],
+    state: &mut RunsState,
+) -> Option<Intent> {
+    let mut intent = None;
+    for (path, words) in models {
+        ui.horizontal_wrapped(|ui| {
+            ui.add(Label::new(words).truncate());
+            let mut button = |text: &str, help: &str, asks: fn(PathBuf) -> Intent| {
+                if ui.small_button(text).on_hover_text(help).clicked() {
+                    intent = Some(asks(path.clone()));
+                }
+            };
+            button("Show", "Let it write, under Samples", Intent::Show);
+            button("Start from it", "A new run that begins with its weights", Intent::Fork);
+            button("Export", "Download it as a zip", Intent::Export);
+            intent = intent.take().or(remove(ui, path, &mut state.removing));
+        });
+    }
+    if !models.is_empty() {
+        ui.separator();
+    }
+    intent
+}
+
+/// A button that asks once more.
+fn remove(ui: &mut egui::Ui, path: &Path, removing: &mut Option<PathBuf>) -> Option<Intent> {
+    if removing.as_deref() != Some(path) {
+        if ui.button("Remove").on_hover_text("Remove it from this browser").clicked() {
+            *removing = Some(path.to_path_buf());
+        }
+        return None;
+    }
+    let sure = RichText::new("Remove for good").color(theme::error(ui));
+    if ui.button(sure).clicked() {
+        *removing = None;
+        return Some(Intent::Remove(path.to_path_buf()));
+    }
+    if ui.button("Keep").clicked() {
+        *removing = None;
+    }
+    None
 }
 
 /// Crashed runs that lost nothing but what came after their last checkpoint.
@@ -93,6 +168,7 @@ fn actions(
     ui: &mut egui::Ui,
     run: Option<&RunSummary>,
     overlaid: &mut Vec<PathBuf>,
+    removing: &mut Option<PathBuf>,
 ) -> Option<Intent> {
     let none = run.is_none().then_some("Select a run first.");
     let no_checkpoint = run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
@@ -125,8 +201,18 @@ fn actions(
                 (None, run) => overlaid.extend(run.map(|run| run.path.clone())),
             }
         }
-        if button("Open folder", false, none, "Show its files") {
-            clicked = of(Intent::OpenFolder);
+        if !host::IS_PAGE {
+            if button("Open folder", false, none, "Show its files") {
+                clicked = of(Intent::OpenFolder);
+            }
+            return;
+        }
+        let help = "Download its best checkpoint: a zip with a Hugging Face folder";
+        if button("Export", false, none.or(no_checkpoint), help) {
+            clicked = of(Intent::Export);
+        }
+        if let (None, Some(run)) = (running, run) {
+            clicked = clicked.take().or(remove(ui, &run.path, removing));
         }
     });
     clicked

@@ -2,8 +2,8 @@
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
-use super::Intent;
-use crate::progress::{Progress, Sample, State};
+use super::{Intent, host};
+use crate::progress::{Progress, State};
 use crate::protocol::Command;
 
 /// What is looked at.
@@ -13,6 +13,8 @@ pub(super) struct SampleState {
     chosen: Option<usize>,
     /// What a text is to begin with.
     prompt: String,
+    /// A text that is being written while nothing trains: how it begins, and how it goes on.
+    pub(super) writing: Option<(String, String)>,
 }
 
 /// The texts of the run, one at a time, and a way to ask for another.
@@ -22,6 +24,11 @@ pub(super) fn show(
     state: &mut SampleState,
 ) -> Option<Intent> {
     let asked = ask(ui, progress, state);
+    if let Some((prompt, written)) = &state.writing {
+        ui.separator();
+        ui.add(egui::Label::new(text(ui, prompt, written)).wrap());
+        return asked;
+    }
     let Some(last) = progress.samples.len().checked_sub(1) else {
         ui.add_space(4.0);
         ui.weak(nothing(progress));
@@ -32,16 +39,22 @@ pub(super) fn show(
     let copied = choose(ui, progress, state, last);
     ui.separator();
     let sample = &progress.samples[state.chosen.unwrap_or(last)];
-    ui.add(egui::Label::new(text(ui, sample)).wrap().selectable(true));
+    let written = text(ui, &sample.prompt, &sample.text);
+    ui.add(egui::Label::new(written).wrap().selectable(true));
     asked.or(copied)
 }
 
 /// A box for the beginning of a text, and a button.
 fn ask(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
+    let is_being_set_up = matches!(progress.state, State::Starting | State::Recovering);
+    let can_write = matches!(progress.state, State::Running | State::Paused)
+        || host::IS_PAGE && progress.run.is_some() && !is_being_set_up;
     let reason = match progress.state {
-        State::Running | State::Paused if !state.prompt.is_empty() => None,
-        State::Running | State::Paused => Some("Type how the text is to begin."),
+        _ if can_write && state.writing.is_some() => Some("A text is being written."),
+        _ if can_write && !state.prompt.is_empty() => None,
+        _ if can_write => Some("Type how the text is to begin."),
         State::Starting | State::Recovering => Some("The run is being set up."),
+        _ if host::IS_PAGE => Some("Show a run or a model first: under Runs."),
         _ => Some("No run is going on. `wgpt sample` writes texts with a finished one."),
     };
     let row = ui.horizontal(|ui| {
@@ -106,13 +119,13 @@ fn choose(
 }
 
 /// What was given stands out from what was written.
-fn text(ui: &egui::Ui, sample: &Sample) -> LayoutJob {
+fn text(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
     let font = TextStyle::Body.resolve(ui.style());
     let visuals = ui.visuals();
     // A line break as a prompt, as in the demo, would be an empty line.
-    let (prompt, text) = match sample.prompt.trim() {
-        "" => ("", sample.text.trim_start()),
-        _ => (sample.prompt.as_str(), sample.text.as_str()),
+    let (prompt, text) = match prompt.trim() {
+        "" => ("", text.trim_start()),
+        _ => (prompt, text),
     };
     let mut job = LayoutJob::default();
     job.append(prompt, 0.0, TextFormat::simple(font.clone(), visuals.strong_text_color()));

@@ -3,7 +3,7 @@
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
-use super::{Intent, theme};
+use super::{Intent, host, theme};
 use crate::catalogue;
 use crate::config::{Budget, Config, preset_names};
 use crate::gpu::{DeviceInfo, Kind};
@@ -65,13 +65,23 @@ const HEAD_WIDTH: f32 = 44.0;
 /// How long a clipboard is waited for, in seconds. One without text does not answer.
 const CLIPBOARD_ANSWERS: f64 = 0.5;
 
+/// What there is to choose from.
+pub(super) struct Choices<'a> {
+    /// Devices.
+    pub devices: &'a [DeviceInfo],
+    /// The name of the device, where there is no choice.
+    pub only_device: Option<&'a str>,
+    /// Data that is at hand, as it is typed and as it is called.
+    pub data: &'a [(String, String)],
+}
+
 /// Draws the form. `running` is the configuration of the run that is shown, if it is going on; no other
 /// can begin while this window is `busy` with one of its own.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
     state: &mut SetupState,
-    devices: &[DeviceInfo],
+    choices: &Choices<'_>,
     progress: &Progress,
     running: Option<&Config>,
     busy: bool,
@@ -82,8 +92,8 @@ pub(super) fn show(
     }
     ui.add_space(2.0);
     preset(ui, form);
-    intent = data(ui, form, state).or(intent);
-    device(ui, state, devices);
+    intent = data(ui, form, state, choices.data).or(intent);
+    device(ui, state, choices);
     ui.separator();
     keys::show(ui, form, &mut state.filter);
     intent
@@ -144,7 +154,12 @@ fn preset(ui: &mut egui::Ui, form: &mut Form) {
     });
 }
 
-fn data(ui: &mut egui::Ui, form: &mut Form, state: &mut SetupState) -> Option<Intent> {
+fn data(
+    ui: &mut egui::Ui,
+    form: &mut Form,
+    state: &mut SetupState,
+    stored: &[(String, String)],
+) -> Option<Intent> {
     let mut intent = pasted(ui, state);
     let chosen = form.text("data");
     row(ui, "Data", |ui, _| match chosen.as_str() {
@@ -163,9 +178,21 @@ fn data(ui: &mut egui::Ui, form: &mut Form, state: &mut SetupState) -> Option<In
             if ui.button("Built-in stories").on_hover_text(hover).clicked() {
                 form.set("data", BUILTIN);
             }
-            let hover = "Texts of yours: .txt, .jsonl or .parquet files";
+            let hover = host::TEXTS_HINT;
             if ui.button("Texts...").on_hover_text(hover).clicked() {
                 intent = Some(Intent::ChooseTexts);
+            }
+            if !stored.is_empty() {
+                ui.menu_button("Stored", |ui| {
+                    for (spec, name) in stored {
+                        if ui.button(name).clicked() {
+                            form.set("data", spec.as_str());
+                        }
+                    }
+                });
+            }
+            if host::IS_PAGE {
+                return;
             }
             let hover =
                 "A folder that was prepared before, by wgpt or by nanoGPT, or one with texts";
@@ -182,9 +209,7 @@ fn data(ui: &mut egui::Ui, form: &mut Form, state: &mut SetupState) -> Option<In
     });
     let hint = match state.clipboard_was_empty {
         true => "There is no text on the clipboard.",
-        // winit has no drops on Wayland.
-        false if std::env::var_os("WAYLAND_DISPLAY").is_some() => "",
-        false => "Files and folders can be dropped on this window too.",
+        false => host::drop_hint(),
     };
     wrapped(ui, RichText::new(hint).small().weak());
     intent
@@ -208,7 +233,11 @@ fn about_data(ui: &mut egui::Ui, form: &Form, chosen: &str) {
 
 /// The text of the clipboard, once it comes after it was asked for.
 fn pasted(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
-    let asked = state.asked_clipboard?;
+    let asked = match state.asked_clipboard {
+        // There a key asks, and no button can.
+        None if host::IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
+        asked => asked?,
+    };
     // Taken out: no text field that has the focus is meant.
     let text = ui.input_mut(|input| {
         let is_paste = |event: &egui::Event| matches!(event, egui::Event::Paste(_));
@@ -222,13 +251,18 @@ fn pasted(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
         ui.ctx().request_repaint();
         return None;
     }
-    state.asked_clipboard = None;
     let text = text.filter(|text| !text.trim().is_empty());
-    state.clipboard_was_empty = text.is_none();
+    state.clipboard_was_empty = state.asked_clipboard.take().is_some() && text.is_none();
     text.map(Intent::PrepareText)
 }
 
-fn device(ui: &mut egui::Ui, state: &mut SetupState, devices: &[DeviceInfo]) {
+fn device(ui: &mut egui::Ui, state: &mut SetupState, choices: &Choices<'_>) {
+    if host::IS_PAGE {
+        let name = choices.only_device.unwrap_or("Looking for a device...");
+        row(ui, "Device", |ui, _| ui.add(egui::Label::new(name).truncate()));
+        return;
+    }
+    let devices = choices.devices;
     let name = |info: &DeviceInfo| format!("{} ({})", info.name, info.id);
     let chosen = devices.iter().find(|info| info.id.to_string() == state.device);
     let selected = match chosen {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Architecture, WeightError};
 use crate::config::Gelu;
+use crate::disk;
 
 /// The file that describes the model.
 pub const ARCHITECTURE_FILE: &str = "config.json";
@@ -58,7 +59,7 @@ pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>)
 /// If it is missing, no JSON, or describes something that is not plain GPT-2.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
-    let text = std::fs::read_to_string(&path).map_err(WeightError::io(&path))?;
+    let text = disk::read_to_string(&path).map_err(WeightError::io(&path))?;
     let config: Value = serde_json::from_str(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
     Reader { path: &path, config: &config }.architecture()

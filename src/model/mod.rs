@@ -112,6 +112,23 @@ impl Architecture {
     }
 }
 
+/// Reads a tensor off its device without blocking this thread.
+///
+/// # Panics
+/// If the device does not answer: what follows from that means nothing, and whoever watches the
+/// device ends the program.
+pub async fn values<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    tensor.into_data_async().await.expect("a device that answers")
+}
+
+/// Reads a tensor of one element off its device without blocking this thread.
+///
+/// # Panics
+/// As [`values`].
+pub async fn scalar(tensor: Tensor<1>) -> f32 {
+    tensor.into_scalar_async::<f32>().await.expect("a device that answers")
+}
+
 /// Where a model's initial weights come from.
 pub trait WeightSource {
     /// The values of the weight `name` in row-major order. The token embedding is asked for

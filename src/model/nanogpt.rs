@@ -7,6 +7,7 @@ use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::Gelu;
+use crate::disk;
 
 /// Larger files are refused: the largest GPT-2 with its optimizer in f32 is 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
@@ -33,7 +34,7 @@ impl NanoGptCheckpoint {
     /// If it cannot be read, is too large, or has no `model` and `model_args`.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
-        let bytes = std::fs::metadata(path).map_err(WeightError::io(path))?.len();
+        let bytes = disk::metadata(path).map_err(WeightError::io(path))?.len();
         if bytes > MAX_BYTES {
             let limit = MAX_BYTES >> 30;
             return Err(wrong(format!("{} GiB; at most {limit} GiB are read", bytes >> 30)));

@@ -52,15 +52,15 @@ impl<'a> Sampler<'a> {
     }
 
     /// Draws the next token.
-    pub fn next_token(&mut self) -> u32 {
-        let logits = self.last_logits();
+    pub async fn next_token(&mut self) -> u32 {
+        let logits = self.last_logits().await;
         let token = draw(&logits, &self.options, &mut self.rng);
         self.tokens.push(token);
         token
     }
 
     /// The logits after the last token, `[vocab]`.
-    fn last_logits(&mut self) -> Vec<f32> {
+    async fn last_logits(&mut self) -> Vec<f32> {
         let block_size = self.model.architecture.block_size;
         let full = !self.cache.is_empty() && self.cached + 1 > block_size;
         let new = if self.cache.is_empty() || full {
@@ -75,13 +75,13 @@ impl<'a> Sampler<'a> {
         };
         let from = self.tokens.len() - new;
         let unread = self.tokens[from..].to_vec();
-        let logits = self.advance(&unread);
+        let logits = self.advance(&unread).await;
         self.cached += new;
         logits
     }
 
     /// Feeds tokens at the next positions; gives the logits after the last of them.
-    fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
+    async fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
         let (wte, count) = (model.wte.tables(), tokens.len());
@@ -91,7 +91,7 @@ impl<'a> Sampler<'a> {
         }
         let last = x.narrow(0, tokens.len() - 1, 1);
         let last = model.ln_f.forward(last, OpsMode::AUTO);
-        model.head(last).into_data().iter::<f32>().collect()
+        super::values(model.head(last)).await.iter::<f32>().collect()
     }
 
     fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {

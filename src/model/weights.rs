@@ -1,17 +1,17 @@
 //! Weights in and out of safetensors files, one tensor at a time.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use safetensors::tensor::{Dtype, Metadata, View};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use thiserror::Error;
 
 use super::{Gpt, WeightSource};
+use crate::disk::File;
 
 /// Why weights could not be read or written.
 #[derive(Debug, Error)]
@@ -222,53 +222,97 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Writes tensors as f32 safetensors, reading each off the device only when its turn comes.
+/// Writes tensors as f32 safetensors, reading each off the device only when its turn comes, without
+/// blocking this thread.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write_tensors(
+pub async fn write_tensors(
     path: &Path,
     tensors: &[Parameter],
     metadata: HashMap<String, String>,
 ) -> Result<(), WeightError> {
-    let views = tensors.iter().map(|tensor| (tensor.name.as_str(), Lazy(tensor)));
-    safetensors::serialize_to_file(views, Some(metadata), path).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(source) => {
-            WeightError::Io { path: path.to_path_buf(), source }
+    let mut tensors: Vec<&Parameter> = tensors.iter().collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let header = header(&tensors, metadata).map_err(|error| WeightError::corrupt(path, error))?;
+    let mut file = File::create(path).map_err(WeightError::io(path))?;
+    file.write_all(&header).map_err(WeightError::io(path))?;
+    for tensor in tensors {
+        // Padding, which is at the end, is not saved.
+        let mut left = bytes(tensor);
+        for part in &tensor.parts {
+            let [elements] = part.dims();
+            for first in (0..elements).step_by(READ_ELEMENTS) {
+                let slice = part.clone().narrow(0, first, READ_ELEMENTS.min(elements - first));
+                let values = super::values(slice).await;
+                let saved = &values.as_bytes()[..left.min(values.as_bytes().len())];
+                file.write_all(saved).map_err(WeightError::io(path))?;
+                left -= saved.len();
+            }
         }
-        other => WeightError::corrupt(path, other),
-    })
+    }
+    Ok(())
 }
 
 /// Elements that are read off the device at a time: a copy of a whole embedding, in memory that the
 /// host can see, would make a checkpoint the fullest moment of a run.
 const READ_ELEMENTS: usize = 1 << 20;
 
-struct Lazy<'a>(&'a Parameter);
+fn bytes(tensor: &Parameter) -> usize {
+    4 * tensor.shape.iter().product::<usize>()
+}
 
-impl View for Lazy<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
+/// What stands before the tensors, which follow in this order: the length of a JSON text, and the
+/// text, which is filled up to a multiple of 8 bytes.
+fn header(
+    tensors: &[&Parameter],
+    metadata: HashMap<String, String>,
+) -> Result<Vec<u8>, SafeTensorError> {
+    let mut end = 0;
+    let infos = tensors.iter().map(|tensor| {
+        let start = end;
+        end += bytes(tensor);
+        let shape = tensor.shape.clone();
+        let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) };
+        (tensor.name.clone(), info)
+    });
+    let metadata = Metadata::new(Some(metadata), infos.collect())?;
+    let mut text = serde_json::to_vec(&metadata)?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    Ok(header)
+}
 
-    fn shape(&self) -> &[usize] {
-        &self.0.shape
-    }
+#[cfg(test)]
+mod tests {
+    use safetensors::tensor::TensorView;
 
-    fn data(&self) -> Cow<'_, [u8]> {
-        let mut bytes = Vec::new();
-        for part in &self.0.parts {
-            let [elements] = part.dims();
-            for first in (0..elements).step_by(READ_ELEMENTS) {
-                let slice = part.clone().narrow(0, first, READ_ELEMENTS.min(elements - first));
-                bytes.extend_from_slice(slice.into_data().as_bytes());
-            }
-        }
-        bytes.truncate(self.data_len());
-        Cow::Owned(bytes)
-    }
+    use super::*;
 
-    fn data_len(&self) -> usize {
-        4 * self.0.shape.iter().product::<usize>()
+    #[test]
+    fn files_are_what_the_safetensors_library_writes() {
+        let device = burn::tensor::Device::flex();
+        let values: Vec<f32> = (0..10).map(|value| value as f32).collect();
+        let tensor = |name: &str, count: usize| Parameter {
+            name: name.into(),
+            shape: vec![2, count / 2],
+            parts: vec![
+                Tensor::from_floats(&values[..3], &device),
+                Tensor::from_floats(&values[3..], &device),
+            ],
+        };
+        let tensors = [tensor("wte", 8), tensor("attn", 10)];
+        let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        pollster::block_on(write_tensors(&path, &tensors, metadata.clone())).unwrap();
+        let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let view = |count: usize| {
+            TensorView::new(Dtype::F32, vec![2, count / 2], &raw[..4 * count]).unwrap()
+        };
+        let views = [("wte", view(8)), ("attn", view(10))];
+        let expected = safetensors::serialize(views, Some(metadata)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), expected);
     }
 }

@@ -351,7 +351,8 @@ pub(super) fn tile(memory: usize, size: usize) -> u32 {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub(super) fn pairs_at_a_time(time: usize, size: usize) -> usize {
     /// Multiplications and additions of one dispatch at most, as in gemm.
-    const DISPATCH_OPERATIONS: usize = 1 << 35;
-    // At most four products of time * time / 2 * size in a pass.
-    (DISPATCH_OPERATIONS / (4 * time * time * size).max(1)).clamp(1, 65_535)
+    const DISPATCH_OPERATIONS: u64 = 1 << 35;
+    // At most four products of time * time / 2 * size in a pass. In browsers a usize has 32 bits.
+    let operations = 4 * (time as u64).pow(2) * size as u64;
+    (DISPATCH_OPERATIONS / operations.max(1)).clamp(1, 65_535) as usize
 }

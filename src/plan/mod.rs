@@ -32,7 +32,7 @@ pub struct Plan {
 }
 
 /// What a device allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes that the run may take; `None` for any number.
     pub budget: Option<u64>,

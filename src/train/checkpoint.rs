@@ -5,16 +5,16 @@
 //! checkpoint is untouched until the new one is there.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::run::{sync_folder, write_atomically};
+use super::run::write_atomically;
 use super::{Optimizer, TrainError};
 use crate::config::Config;
 use crate::data::Tokenizer;
+use crate::disk::{self, File, OpenOptions};
 use crate::model::{
     ARCHITECTURE_FILE, Architecture, Gpt, Parameter, WEIGHTS_FILE, WeightFile, WeightSource,
     parameters, write_architecture, write_tensors,
@@ -79,7 +79,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If it cannot be written; former checkpoints are then untouched.
-    pub fn write(
+    pub async fn write(
         folder: &Path,
         mut state: State,
         model: &Gpt,
@@ -100,10 +100,11 @@ impl Checkpoint {
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
         let result = write_files(&temporary, &mut state, model, optimizer)
+            .await
             .and_then(|()| publish(&temporary, &path, folder));
         if let Err(error) = result {
             // The disk may be full: what was begun goes first.
-            let _ = std::fs::remove_dir_all(&temporary);
+            let _ = disk::remove_dir_all(&temporary);
             return Err(error);
         }
         prune(folder, keep, &path);
@@ -128,7 +129,7 @@ impl Checkpoint {
 
     fn open_unverified(path: &Path) -> Result<Self, TrainError> {
         let file = path.join(STATE_FILE);
-        let text = std::fs::read(&file).map_err(TrainError::io("read", &file))?;
+        let text = disk::read(&file).map_err(TrainError::io("read", &file))?;
         let state: State = serde_json::from_slice(&text)
             .map_err(|error| TrainError::checkpoint(&file, format!("damaged: {error}")))?;
         if state.version != VERSION {
@@ -223,7 +224,7 @@ impl Damaged {
     pub fn set_aside(&self) {
         if let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) {
             let aside = folder.join(format!("damaged-{}", name.to_string_lossy()));
-            let _ = std::fs::rename(&self.path, aside);
+            let _ = disk::rename(&self.path, aside);
         }
     }
 }
@@ -235,16 +236,16 @@ pub fn exists(folder: &Path) -> bool {
 
 /// Removes what a killed process left half written. For whoever holds the run's lock.
 pub fn remove_unfinished(folder: &Path) {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = disk::remove_dir_all(entry.path());
         }
     }
 }
 
 fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<(u64, PathBuf)> = entries
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
         .collect();
@@ -264,8 +265,8 @@ fn prune(folder: &Path, keep: u32, written: &Path) {
     for checkpoint in all.iter().skip(keep as usize) {
         if Some(&checkpoint.path) != best.as_ref() && checkpoint.path != written {
             // The state goes first: a folder that is half removed is no checkpoint.
-            let _ = std::fs::remove_file(checkpoint.path.join(STATE_FILE));
-            let _ = std::fs::remove_dir_all(&checkpoint.path);
+            let _ = disk::remove_file(checkpoint.path.join(STATE_FILE));
+            let _ = disk::remove_dir_all(&checkpoint.path);
         }
     }
 }
@@ -275,15 +276,15 @@ fn loss(checkpoint: &Checkpoint) -> f64 {
 }
 
 /// Writes everything but the final name.
-fn write_files(
+async fn write_files(
     folder: &Path,
     state: &mut State,
     model: &Gpt,
     optimizer: &Optimizer,
 ) -> Result<(), TrainError> {
-    let _ = std::fs::remove_dir_all(folder);
-    std::fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
-    write_model(folder, model, state.tokenizer.as_ref())?;
+    let _ = disk::remove_dir_all(folder);
+    disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    write_model(folder, model, state.tokenizer.as_ref()).await?;
     let architecture = model.architecture();
     let mut rest = optimizer.moments();
     let mut moments = Vec::new();
@@ -299,8 +300,8 @@ fn write_files(
         moments.push(of("m", own.iter().map(|moments| moments.m.clone()).collect()));
         moments.push(of("v", own.iter().map(|moments| moments.v.clone()).collect()));
     }
-    write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new())?;
-    let entries = std::fs::read_dir(folder).map_err(TrainError::io("read", folder))?;
+    write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new()).await?;
+    let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
         // Windows syncs only what is open for writing.
@@ -317,7 +318,7 @@ fn write_files(
 ///
 /// # Errors
 /// If the folder cannot be written.
-pub fn write_model(
+pub async fn write_model(
     folder: &Path,
     model: &Gpt,
     tokenizer: Option<&Tokenizer>,
@@ -326,10 +327,10 @@ pub fn write_model(
     let end_of_text = tokenizer.and_then(Tokenizer::end_of_text);
     let config = write_architecture(architecture, end_of_text);
     let file = folder.join(ARCHITECTURE_FILE);
-    std::fs::write(&file, config).map_err(TrainError::io("write", &file))?;
+    disk::write(&file, config).map_err(TrainError::io("write", &file))?;
     for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {
         let file = folder.join(name);
-        std::fs::write(&file, content).map_err(TrainError::io("write", &file))?;
+        disk::write(&file, content).map_err(TrainError::io("write", &file))?;
     }
     let mut tensors = Vec::new();
     for parameter in parameters(model) {
@@ -347,7 +348,7 @@ pub fn write_model(
         tensors.push(Parameter { name, shape, parts: parameter.parts });
     }
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata)?)
+    Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata).await?)
 }
 
 /// The shape in files: the token embedding goes without its padding, which is always zero.
@@ -360,12 +361,12 @@ fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<
 
 /// Gives a complete folder its final name, so that it survives a power cut.
 fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainError> {
-    if path.exists() {
+    if disk::exists(path) {
         // Something of that name that is no valid checkpoint.
-        std::fs::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
+        disk::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
     }
-    std::fs::rename(temporary, path).map_err(TrainError::io("rename", temporary))?;
-    sync_folder(folder).map_err(TrainError::io("sync", folder))
+    disk::rename(temporary, path).map_err(TrainError::io("rename", temporary))?;
+    disk::sync_folder(folder).map_err(TrainError::io("sync", folder))
 }
 
 fn json(state: &State) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use super::TrainError;
 use super::batches::Batches;
 use crate::data::{Dataset, Split, windows};
-use crate::model::{Gpt, Pass};
+use crate::model::{Gpt, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
 /// How an evaluation is cut. Only the windows' length is part of its result.
@@ -25,7 +25,7 @@ pub struct Evaluation {
 ///
 /// # Errors
 /// If the data cannot be read.
-pub fn mean_loss(
+pub async fn mean_loss(
     model: &Gpt,
     dataset: &Dataset,
     split: &Split,
@@ -46,7 +46,7 @@ pub fn mean_loss(
             chunk: evaluation.chunk,
             scale: 1.0 / tokens as f32,
         };
-        let mean = model.loss(&batch, loss, pass).into_scalar::<f32>();
+        let mean = scalar(model.loss(&batch, loss, pass)).await;
         sum += f64::from(mean) * tokens as f64;
     }
     Ok(sum / (starts.len() * block_size) as f64)

@@ -1,7 +1,9 @@
 //! Training: commands in, events out. Knows no front end.
 
+pub mod archive;
 mod batches;
 pub mod checkpoint;
+mod commands;
 mod error;
 mod evaluate;
 mod limits;
@@ -11,6 +13,7 @@ mod session;
 mod setup;
 mod source;
 
+pub use commands::{Commands, Next};
 pub use error::TrainError;
 pub use evaluate::{Evaluation, mean_loss};
 pub use limits::limits;

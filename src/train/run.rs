@@ -1,11 +1,11 @@
 //! The run folder: who may write in it, and what is kept there besides checkpoints.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::{TrainError, checkpoint};
 use crate::config::Config;
+use crate::disk::{self, File, OpenOptions, TryLockError};
 use crate::protocol::Event;
 
 /// The resolved configuration.
@@ -35,7 +35,7 @@ impl RunFolder {
     /// # Errors
     /// `RunExists` where a new run would write over another, `Locked` where a process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        std::fs::create_dir_all(path.join(CHECKPOINTS_FOLDER))
+        disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
             .map_err(TrainError::io("create", path))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = OpenOptions::new()
@@ -44,7 +44,7 @@ impl RunFolder {
             .truncate(false)
             .open(&lock_path)
             .map_err(TrainError::io("open", &lock_path))?;
-        take(&lock).map_err(|error| match error {
+        disk::lock(&lock).map_err(|error| match error {
             TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
@@ -81,17 +81,6 @@ impl RunFolder {
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         self.records.write(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
-}
-
-/// Locks a file. Whoever looks whether a run is going on holds its lock for a moment.
-fn take(lock: &File) -> Result<(), TryLockError> {
-    for _ in 0..10 {
-        if lock.try_lock().is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    lock.try_lock()
 }
 
 /// What a run folder keeps of events.
@@ -131,18 +120,5 @@ pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
 /// # Errors
 /// If the new content cannot be written.
 pub(super) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), TrainError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(content)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        sync_folder(folder)
-    };
-    write().map_err(TrainError::io("write", path))
-}
-
-/// Makes the names in a folder survive a power cut. Windows has no such call, and needs none.
-pub(super) fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+    disk::replace(path, content).map_err(TrainError::io("write", path))
 }

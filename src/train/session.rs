@@ -1,23 +1,23 @@
 //! A run from start to end: commands in, events out.
 
-use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use web_time::Instant;
 
 use super::batches::Batches;
 use super::checkpoint::{self, Checkpoint, Damaged, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
-use super::{Optimizer, Setup, TrainError};
+use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Config};
 use crate::data::{Dataset, Split};
 use crate::gpu::{self, OpenDevice};
-use crate::model::{Gpt, Pass, StepDropout, WeightGradients};
+use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::{Forecast, Limits, Plan};
-use crate::protocol::{Command, Event, Step, StopReason};
+use crate::protocol::{Event, Step, StopReason};
 
 mod budget;
 mod control;
@@ -133,10 +133,12 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// What the run could not survive. Checkpoints that were written stay.
-    pub fn run(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
+    pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         self.announce();
-        let result =
-            if self.config.eval_only { self.evaluate_only() } else { self.train(commands) };
+        let result = match self.config.eval_only {
+            true => self.evaluate_only().await,
+            false => self.train(commands).await,
+        };
         match &result {
             Ok(reason) => self.emit(Event::Done {
                 iter: self.iteration,
@@ -153,8 +155,8 @@ impl<'a> Session<'a> {
         result
     }
 
-    fn evaluate_only(&mut self) -> Result<StopReason, TrainError> {
-        self.evaluate()?;
+    async fn evaluate_only(&mut self) -> Result<StopReason, TrainError> {
+        self.evaluate().await?;
         Ok(StopReason::EvalOnly)
     }
 
@@ -171,47 +173,48 @@ impl<'a> Session<'a> {
         self.emit(Event::Plan(Box::new(self.forecast.clone())));
     }
 
-    fn train(&mut self, commands: &Receiver<Command>) -> Result<StopReason, TrainError> {
+    async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         let mut clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         let max_iters = self.config.max_iters.get();
         self.device.failure.beat();
         while self.iteration < max_iters {
             let aside = Instant::now();
-            if let Some(reason) = self.interrupted(commands)? {
-                self.save(None)?;
+            commands.breathe().await;
+            if let Some(reason) = self.interrupted(commands).await? {
+                self.save(None).await?;
                 return Ok(reason);
             }
             if self.is_due(self.config.eval_interval.get())
                 && self.last_eval != Some(self.iteration)
             {
-                self.rescue(BEFORE_RISK)?;
-                self.evaluate_and_save()?;
+                self.rescue(BEFORE_RISK).await?;
+                self.evaluate_and_save().await?;
             }
             let interval = self.config.sample_interval;
             if self.iteration > 0 && interval > 0 && self.is_due(interval) {
-                self.sample(&self.config.sample_prompt.clone());
+                self.sample(&self.config.sample_prompt.clone()).await;
             }
             clock.paused += aside.elapsed();
 
             self.update()?;
             clock.iterations += 1;
             if self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS) {
-                gpu::wait(&self.device.device)?;
+                gpu::finish(&self.device.device).await?;
                 self.device.failure.beat();
-                self.keep_within_budget()?;
+                self.keep_within_budget().await?;
             }
             let aside = Instant::now();
-            self.rescue(RESCUE)?;
+            self.rescue(RESCUE).await?;
             clock.paused += aside.elapsed();
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
-                self.log(&mut clock)?;
+                self.log(&mut clock).await?;
             }
         }
         if self.last_eval != Some(self.iteration) {
-            self.evaluate_and_save()?;
+            self.evaluate_and_save().await?;
         }
-        self.save(None)?;
-        self.sample(&self.config.sample_prompt.clone());
+        self.save(None).await?;
+        self.sample(&self.config.sample_prompt.clone()).await;
         Ok(StopReason::Finished)
     }
 
@@ -266,10 +269,10 @@ impl<'a> Session<'a> {
 
     /// Loss, gradient norm and learning rate of the last update. Both of the former must be numbers:
     /// nothing else may reach a checkpoint.
-    fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
+    async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
         let Some(update) = &self.last_update else { return Ok(None) };
-        let read = |tensor: &Tensor<1>| f64::from(tensor.clone().into_scalar::<f32>());
-        let (loss, norm) = (read(&update.loss), read(&update.norm));
+        let loss = f64::from(scalar(update.loss.clone()).await);
+        let norm = f64::from(scalar(update.norm.clone()).await);
         match [loss, norm].into_iter().find(|value| !value.is_finite()) {
             Some(value) => Err(TrainError::NotFinite { iter: self.iteration - 1, value }),
             None => Ok(Some((loss, norm, update.learning_rate))),
@@ -277,8 +280,8 @@ impl<'a> Session<'a> {
     }
 
     /// Reads the numbers of an update off the device: the only wait of a step.
-    fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
-        let Some((loss, grad_norm, lr)) = self.finite_update()? else { return Ok(()) };
+    async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
+        let Some((loss, grad_norm, lr)) = self.finite_update().await? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
@@ -300,22 +303,22 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn evaluate_and_save(&mut self) -> Result<(), TrainError> {
-        let val_loss = self.evaluate()?;
+    async fn evaluate_and_save(&mut self) -> Result<(), TrainError> {
+        let val_loss = self.evaluate().await?;
         let best = self.best_val_loss.is_none_or(|best| val_loss < best);
         if best {
             self.best_val_loss = Some(val_loss);
         }
         if self.iteration > 0 && (best || self.config.always_save_checkpoint) {
-            self.save(Some(val_loss))?;
+            self.save(Some(val_loss)).await?;
         }
         Ok(())
     }
 
     /// Gives the validation loss.
-    fn evaluate(&mut self) -> Result<f64, TrainError> {
-        let train_loss = self.split_loss(&self.dataset.train)?;
-        let val_loss = self.split_loss(&self.dataset.val)?;
+    async fn evaluate(&mut self) -> Result<f64, TrainError> {
+        let train_loss = self.split_loss(&self.dataset.train).await?;
+        let val_loss = self.split_loss(&self.dataset.val).await?;
         let iter = self.iteration;
         self.last_eval = Some(iter);
         self.emit(Event::Eval { iter, train_loss, val_loss });
@@ -325,7 +328,7 @@ impl<'a> Session<'a> {
         Ok(val_loss)
     }
 
-    fn split_loss(&self, split: &Split) -> Result<f64, TrainError> {
+    async fn split_loss(&self, split: &Split) -> Result<f64, TrainError> {
         let windows =
             u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
         let evaluation = Evaluation {
@@ -334,18 +337,21 @@ impl<'a> Session<'a> {
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
-        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation)
+        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation).await
     }
 
     /// Writes a checkpoint if the last one is older than this.
-    fn rescue(&mut self, age: Duration) -> Result<(), TrainError> {
-        if self.iteration > 0 && self.saved.elapsed() >= age { self.save(None) } else { Ok(()) }
+    async fn rescue(&mut self, age: Duration) -> Result<(), TrainError> {
+        match self.iteration > 0 && self.saved.elapsed() >= age {
+            true => self.save(None).await,
+            false => Ok(()),
+        }
     }
 
     /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
-    fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+    async fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
         self.saved = Instant::now();
-        self.finite_update()?;
+        self.finite_update().await?;
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,
@@ -361,7 +367,8 @@ impl<'a> Session<'a> {
         };
         let folder = self.folder.checkpoints();
         let keep = self.config.keep_checkpoints.get();
-        match Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep) {
+        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep);
+        match written.await {
             Ok(Some(checkpoint)) => {
                 let best = checkpoint.state.is_best();
                 self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });

@@ -1,9 +1,9 @@
 //! Everything about a run that is known before a device is opened.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use burn::tensor::Device;
+use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::run::RunFolder;
@@ -84,6 +84,11 @@ impl Setup {
             architecture,
             source,
         })
+    }
+
+    /// Weights of the model, padding included.
+    pub fn parameters(&self) -> u64 {
+        self.architecture.parameters() as u64
     }
 
     /// The model and the optimizer on `device`.

@@ -8,6 +8,7 @@ use super::TrainError;
 use super::checkpoint::{Checkpoint, STATE_FILE, State};
 use super::run::CHECKPOINTS_FOLDER;
 use crate::data::Tokenizer;
+use crate::disk;
 use crate::model::{
     Architecture, Gpt, NanoGptCheckpoint, WEIGHTS_FILE, WeightFile, WeightSource, read_architecture,
 };
@@ -23,6 +24,9 @@ pub struct ModelSource {
     pub tokenizer: Option<Tokenizer>,
     /// The state of a checkpoint of wgpt's own.
     pub state: Option<State>,
+    /// Where a zip was unpacked; removed with this value.
+    #[cfg(not(target_arch = "wasm32"))]
+    unpacked: Option<tempfile::TempDir>,
 }
 
 impl ModelSource {
@@ -32,17 +36,21 @@ impl ModelSource {
     /// If there is none, or it is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
-        if checkpoints.is_dir() {
+        if disk::is_dir(&checkpoints) {
             return Self::checkpoint(Checkpoint::best(&checkpoints)?);
         }
-        if path.join(STATE_FILE).exists() {
+        if disk::exists(&path.join(STATE_FILE)) {
             return Self::checkpoint(Checkpoint::open(path)?);
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        if path.extension().is_some_and(|extension| extension == "zip") {
+            return Self::zip(path);
         }
         if path.extension().is_some_and(|extension| extension == "pt") {
             let file = NanoGptCheckpoint::open(path)?;
             return Ok(Self::plain(path, file.architecture));
         }
-        if path.join(WEIGHTS_FILE).exists() {
+        if disk::exists(&path.join(WEIGHTS_FILE)) {
             let mut architecture = read_architecture(path)?;
             // transformers trains the biases of a model that came without.
             if !architecture.bias {
@@ -53,18 +61,41 @@ impl ModelSource {
         Err(TrainError::NoCheckpoint { path: path.to_path_buf() })
     }
 
+    /// A folder in a zip, as a browser downloads it.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn zip(path: &Path) -> Result<Self, TrainError> {
+        let file = disk::File::open(path).map_err(TrainError::io("read", path))?;
+        let folder = tempfile::tempdir().map_err(TrainError::io("unpack", path))?;
+        super::archive::unpack(file, folder.path())?;
+        let source = Self::open(folder.path())?;
+        Ok(Self { unpacked: Some(folder), ..source })
+    }
+
     fn checkpoint(checkpoint: Checkpoint) -> Result<Self, TrainError> {
         let architecture = read_architecture(&checkpoint.path)?;
         let tokenizer = checkpoint.state.tokenizer.clone();
-        let state = Some(checkpoint.state);
-        Ok(Self { path: checkpoint.path, architecture, tokenizer, state })
+        Ok(Self {
+            path: checkpoint.path,
+            architecture,
+            tokenizer,
+            state: Some(checkpoint.state),
+            #[cfg(not(target_arch = "wasm32"))]
+            unpacked: None,
+        })
     }
 
     /// A model without a word about its tokens: GPT-2's number of them means GPT-2's tokens.
     fn plain(path: &Path, architecture: Architecture) -> Self {
         let gpt2 = Tokenizer::Gpt2;
         let tokenizer = (architecture.vocab_size == gpt2.vocab_size() as usize).then_some(gpt2);
-        Self { path: path.to_path_buf(), architecture, tokenizer, state: None }
+        Self {
+            path: path.to_path_buf(),
+            architecture,
+            tokenizer,
+            state: None,
+            #[cfg(not(target_arch = "wasm32"))]
+            unpacked: None,
+        }
     }
 
     /// Loads the model onto `device`.
@@ -72,7 +103,7 @@ impl ModelSource {
     /// # Errors
     /// If a file is not what the architecture needs.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
-        let mut weights: Box<dyn WeightSource> = if self.path.is_dir() {
+        let mut weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFile::open(&self.path.join(WEIGHTS_FILE))?)
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)

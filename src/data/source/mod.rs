@@ -4,12 +4,12 @@
 //! first two. A folder stands for everything readable below it, sorted by name.
 
 mod jsonl;
+#[cfg(not(target_arch = "wasm32"))]
 mod parquet;
 mod text;
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::DataError;
+use crate::disk::{self, File};
 
 /// The endings that are read, for messages.
 const ACCEPTED: &str = ".txt, .jsonl (also .gz or .zst of either) and .parquet";
@@ -74,7 +75,7 @@ impl Sources {
     pub(super) fn find(inputs: &[PathBuf], field: &str) -> Result<Self, DataError> {
         let mut sources = Self { files: Vec::new(), field: field.to_owned(), skipped: 0 };
         for input in inputs {
-            let metadata = fs::metadata(input).map_err(DataError::io("read", input))?;
+            let metadata = disk::metadata(input).map_err(DataError::io("read", input))?;
             if metadata.is_dir() {
                 sources.add_folder(input)?;
             } else if !sources.add_file(input, metadata.len()) {
@@ -96,9 +97,10 @@ impl Sources {
     /// to folders are not followed, because they may lead in a circle.
     fn add_folder(&mut self, folder: &Path) -> Result<(), DataError> {
         let io = || DataError::io("read", folder);
-        let mut entries =
-            fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(io())?;
-        entries.sort_by_key(fs::DirEntry::file_name);
+        let mut entries = disk::read_dir(folder)
+            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+            .map_err(io())?;
+        entries.sort_by_key(disk::DirEntry::file_name);
         for entry in entries {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
@@ -108,7 +110,7 @@ impl Sources {
                 self.add_folder(&path)?;
                 continue;
             }
-            let metadata = fs::metadata(&path).map_err(DataError::io("read", &path))?;
+            let metadata = disk::metadata(&path).map_err(DataError::io("read", &path))?;
             if metadata.is_dir() || !self.add_file(&path, metadata.len()) {
                 self.skipped += 1;
             }
@@ -164,8 +166,17 @@ impl SourceFile {
         match self.format {
             Format::Text => text::read(&mut self.open()?, sink),
             Format::JsonLines => jsonl::read(&mut self.open()?, field, sink),
+            #[cfg(not(target_arch = "wasm32"))]
             Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
+            #[cfg(target_arch = "wasm32")]
+            Format::Parquet => Err(self.unread()),
         }
+    }
+
+    /// What needs libraries that are not there in a browser.
+    #[cfg(target_arch = "wasm32")]
+    fn unread(&self) -> DataError {
+        DataError::UnknownExtension { path: self.path.clone(), accepted: ".txt and .jsonl" }
     }
 
     fn open(&self) -> Result<Input<'_>, DataError> {
@@ -180,10 +191,13 @@ impl SourceFile {
                 BLOCK,
                 flate2::read::MultiGzDecoder::new(BufReader::with_capacity(BLOCK, file)),
             )),
+            #[cfg(not(target_arch = "wasm32"))]
             Packing::Zstd => Box::new(BufReader::with_capacity(
                 BLOCK,
                 zstd::stream::read::Decoder::new(file).map_err(io())?,
             )),
+            #[cfg(target_arch = "wasm32")]
+            Packing::Zstd => return Err(self.unread()),
         };
         Ok(Input { reader, count, path: &self.path, packed: self.packing != Packing::Plain })
     }
@@ -274,6 +288,8 @@ pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use std::io::Write;
 

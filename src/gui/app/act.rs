@@ -1,18 +1,18 @@
 //! Carrying out what panels ask for, and taking in what threads and trainers tell.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eframe::egui;
 
-use super::{App, FOLLOW, LOOK_AROUND};
-use crate::catalogue;
-use crate::config::VARIABLE_PREFIX;
-use crate::gui::Intent;
+use super::{App, FOLLOW, FromOutside, LOOK_AROUND};
 use crate::gui::charts::Overlay;
 use crate::gui::form::Form;
 use crate::gui::layout::{self, Pane};
-use crate::gui::work::{Chosen, Found};
+use crate::gui::work::{Found, Given};
+use crate::gui::{Intent, host};
+#[cfg(target_arch = "wasm32")]
+use crate::progress::Sample;
 use crate::protocol::{Cause, Command, Event};
 
 impl App {
@@ -26,25 +26,33 @@ impl App {
             self.settings.form = Form::default();
             self.settings.form.set_preset("demo");
         }
-        if let Ok(preset) = std::env::var("WGPT_PRESET") {
-            self.settings.form.set_preset(&preset);
-        }
-        for (name, text) in std::env::vars_os() {
-            // What is set outside is seen in the form, and changed there.
-            if let (Some(name), Some(text)) = (name.to_str(), text.to_str())
-                && let Some(key) = name.strip_prefix(VARIABLE_PREFIX)
-                && !text.is_empty()
-            {
-                self.settings.form.set(&key.to_ascii_lowercase(), text);
-            }
-        }
+        self.take_from_outside(host::given());
         self.given = (self.settings.form.flags() != kept.flags())
             .then(|| (self.settings.form.flags(), kept));
         if self.options.demo {
             self.start_run();
         }
         let inputs = std::mem::take(&mut self.options.inputs);
-        self.take_in(inputs);
+        self.take_in(host::named(inputs));
+    }
+
+    /// What is set outside is seen in the form, and changed there.
+    pub(super) fn take_from_outside(&mut self, given: FromOutside) {
+        let FromOutside { preset, device, settings, is_whole, problems } = given;
+        if is_whole {
+            self.settings.form = Form::default();
+            self.asked.data = None;
+        }
+        if let Some(device) = device {
+            self.setup.device = device;
+        }
+        if let Some(preset) = preset {
+            self.settings.form.set_preset(&preset);
+        }
+        for (key, text) in settings {
+            self.settings.form.set(&key, text);
+        }
+        problems.into_iter().for_each(|problem| self.warn(problem));
     }
 
     /// Takes in what happened outside since the last frame.
@@ -66,21 +74,17 @@ impl App {
                 self.ended(ended);
             }
         }
-        let dropped: Vec<PathBuf> = ctx.input_mut(|input| {
-            let files = std::mem::take(&mut input.raw.dropped_files);
-            files.iter().map(|file| file.path().to_path_buf()).collect()
-        });
-        self.take_in(dropped);
+        self.take_in(host::dropped(ctx));
         if !self.options.still {
-            self.ask();
+            self.ask(ctx.input(|input| input.time));
             ctx.request_repaint_after(LOOK_AROUND);
         }
     }
 
     /// Asks threads for what the settings need to be judged.
-    fn ask(&mut self) {
-        if self.looked_around.is_none_or(|at| at.elapsed() >= LOOK_AROUND) {
-            self.looked_around = Some(Instant::now());
+    fn ask(&mut self, now: f64) {
+        if self.looked_around.is_none_or(|at| now - at >= LOOK_AROUND.as_secs_f64()) {
+            self.looked_around = Some(now);
             self.runs_state.folder.clone_from(&self.settings.runs);
             self.work.runs(absolute(&self.settings.runs));
         }
@@ -94,9 +98,7 @@ impl App {
         }
         if self.asked.device.as_ref() != Some(&self.setup.device) {
             self.asked.device = Some(self.setup.device.clone());
-            if let Ok(choice) = self.setup.device.parse() {
-                self.work.card(choice);
-            }
+            self.work.card(&self.setup.device);
         }
         if let [a, b] = &self.runs_state.selected[..]
             && self.asked.difference != self.runs_state.selected
@@ -110,7 +112,7 @@ impl App {
     fn take(&mut self, found: Found) {
         match found {
             Found::Devices(devices) => self.devices = devices,
-            Found::Card { info, memory } => self.fit.set_device(&info, memory.as_ref()),
+            Found::Card(card) => self.fit.set_card(card),
             Found::Data { spec, info } => {
                 if self.asked.data.as_ref() == Some(&spec) {
                     self.settings.form.data = Some(info);
@@ -120,7 +122,7 @@ impl App {
             Found::Prepared(result) => {
                 self.setup.preparing = None;
                 match result {
-                    Ok(folder) => self.settings.form.set("data", folder.display().to_string()),
+                    Ok(data) => self.settings.form.set("data", data),
                     Err(error) => self.warn(format!("the text could not be prepared: {error}")),
                 }
             }
@@ -142,42 +144,44 @@ impl App {
                 form.take_over(&config);
                 form.set("init_from", checkpoint.display().to_string());
             }
-            Found::Chosen(Chosen::Data(paths)) => self.take_in(paths),
-            Found::Chosen(Chosen::Runs(folder)) => {
+            Found::Chosen(inputs) => self.take_in(inputs),
+            Found::Folder(folder) => {
                 self.settings.runs = folder;
                 self.looked_around = None;
             }
-            Found::Exported(Ok(folder)) => self.note(format!("exported to {}", folder.display())),
-            Found::Exported(Err(error)) => self.warn(format!("nothing was exported: {error}")),
+            Found::Said(Ok(text)) => self.note(text),
+            Found::Said(Err(text)) => self.warn(text),
+            #[cfg(target_arch = "wasm32")]
+            Found::Sampled { prompt, text, done } => {
+                self.samples.writing = (!done).then(|| (prompt.clone(), text.clone()));
+                if done {
+                    let iter = self.progress.iteration;
+                    self.progress.samples.push(Sample { iter, prompt, text });
+                }
+            }
         }
     }
 
     /// Texts are prepared, data and runs are taken as they are.
-    fn take_in(&mut self, paths: Vec<PathBuf>) {
-        let Some(first) = paths.first() else { return };
-        if catalogue::is_run(first) {
-            self.ask_for_run(absolute(first));
-        } else if first.is_dir() && holds_tokens(first) {
-            self.settings.form.set("data", first.display().to_string());
-        } else {
-            self.act_on_texts(paths);
+    fn take_in(&mut self, inputs: Vec<host::Input>) {
+        match host::recognize(inputs) {
+            None => {}
+            Some(Given::Run(run)) => self.ask_for_run(absolute(&run)),
+            Some(Given::Data(data)) => self.settings.form.set("data", data.display().to_string()),
+            Some(Given::Texts(texts)) => {
+                let name = self.work.prepare(texts, &self.settings.runs);
+                self.setup.preparing = name.map(|name| (name, 0.0));
+            }
         }
-    }
-
-    fn act_on_texts(&mut self, paths: Vec<PathBuf>) {
-        let name = paths.first().and_then(|path| path.file_name()).unwrap_or_default();
-        self.setup.preparing = Some((name.to_string_lossy().into_owned(), 0.0));
-        self.work.prepare(paths, self.data_folder());
-    }
-
-    /// Beside the runs, as nanoGPT's `data` is beside its `out`.
-    fn data_folder(&self) -> PathBuf {
-        self.settings.runs.parent().unwrap_or(Path::new("")).join("data")
     }
 
     /// Carries out what a panel asks for.
     pub(super) fn act(&mut self, intent: Intent, ctx: &egui::Context) {
         match intent {
+            #[cfg(target_arch = "wasm32")]
+            Intent::Tell(Command::Sample { prompt }) if !self.is_live() => {
+                self.work.sample(self.shown.as_deref(), prompt, self.progress.config.as_deref());
+            }
             Intent::Tell(_) if !self.is_live() => {
                 self.warn("the run that is shown is not going on".into());
             }
@@ -208,11 +212,14 @@ impl App {
             Intent::ChooseTexts => self.work.choose_data(false),
             Intent::ChooseData => self.work.choose_data(true),
             Intent::ChooseRuns => self.work.choose_runs(),
-            Intent::Prepare(paths) => self.take_in(paths),
-            Intent::PrepareText(text) => self.work.prepare_text(text, self.data_folder()),
+            Intent::PrepareText(text) => self.work.prepare_text(text, &self.settings.runs),
             Intent::Copy(text) => ctx.copy_text(text),
+            #[cfg(target_arch = "wasm32")]
+            Intent::Remove(path) => self.work.remove(path),
+            #[cfg(not(target_arch = "wasm32"))]
+            Intent::Remove(_) => {}
             Intent::OpenFolder(folder) => {
-                let opened = open_folder(&absolute(&folder));
+                let opened = host::open_folder(&absolute(&folder));
                 if let Err(error) = opened {
                     self.warn(format!("{} could not be opened: {error}", folder.display()));
                 }
@@ -246,24 +253,4 @@ impl App {
 /// Runs are told apart by their paths, which must not depend on how they were given.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
-}
-
-/// In the system's file manager.
-fn open_folder(folder: &Path) -> std::io::Result<()> {
-    let program = match std::env::consts::OS {
-        "windows" => "explorer",
-        "macos" => "open",
-        _ => "xdg-open",
-    };
-    let mut opened = std::process::Command::new(program).arg(folder).spawn()?;
-    // Until somebody has waited for it, an ended process stays in the system's table.
-    std::thread::spawn(move || opened.wait());
-    Ok(())
-}
-
-/// Whether tokens lie in this folder already, ours, nanoGPT's or llm.c's.
-fn holds_tokens(folder: &Path) -> bool {
-    folder.read_dir().is_ok_and(|mut entries| {
-        entries.any(|entry| entry.is_ok_and(|e| e.path().extension().is_some_and(|x| x == "bin")))
-    })
 }

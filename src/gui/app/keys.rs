@@ -3,8 +3,7 @@
 use eframe::egui::{self, Key, KeyboardShortcut, Modifiers};
 
 use super::App;
-use crate::gui::Intent;
-use crate::gui::control;
+use crate::gui::{Intent, control, host};
 use crate::progress::State;
 use crate::protocol::Command;
 
@@ -69,10 +68,17 @@ impl App {
                 }
             });
             ui.add_space(4.0);
-            ui.label(
-                "Everything here can be done without a window: wgpt --help lists the commands. A \
-                 run is a folder; it is continued, sampled and exported by its path.",
-            );
+            ui.label(match host::IS_PAGE {
+                true => {
+                    "Everything stays on this machine: the texts, the runs, the models. An export is \
+                     a Hugging Face folder in a zip, which wgpt on a desktop reads, and the other \
+                     way round."
+                }
+                false => {
+                    "Everything here can be done without a window: wgpt --help lists the commands. A \
+                     run is a folder; it is continued, sampled and exported by its path."
+                }
+            });
         });
     }
 }

@@ -1,15 +1,14 @@
 //! The run that is shown, and the process that trains.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::act::absolute;
 use super::{App, WhenClosed};
-use crate::catalogue::{self, Tail};
-use crate::gui::trainer::{Ended, Trainer};
+use crate::gui::form::Form;
+use crate::gui::host::{self, Tail, Trainer};
+use crate::gui::trainer::{Begin, Ended};
 use crate::progress::{Progress, State};
 use crate::protocol::{Cause, Command};
-use crate::train::{CHECKPOINTS_FOLDER, has_checkpoint};
 
 impl App {
     /// Has a run looked up, to show it.
@@ -20,22 +19,16 @@ impl App {
 
     /// Shows a run as its record tells it, and follows it if a process trains there.
     pub(super) fn show(&mut self, run: PathBuf, mut progress: Progress, tail: Tail) {
-        // A run that was begun elsewhere recorded paths as they were from there.
         progress.run = Some(run.clone());
-        for checkpoint in &mut progress.checkpoints {
-            if let Some(name) = checkpoint.path.file_name() {
-                checkpoint.path = run.join(CHECKPOINTS_FOLDER).join(name);
-            }
-        }
         self.progress = progress;
         if !self.trains_itself() {
-            let training = catalogue::is_training(&run);
-            self.trainer = training.then(|| Trainer::attach(&run, tail));
+            let training = host::is_training(&run);
+            self.trainer = training.then(|| Trainer::attach(&run, tail, &self.work));
         }
         match self.trainer.as_ref().filter(|trainer| trainer.run == run) {
             Some(trainer) if !trainer.started => self.progress.starting(),
             Some(trainer) => self.progress.paused(trainer.paused),
-            None if catalogue::is_training(&run) => {}
+            None if host::is_training(&run) => {}
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => {
                 let text = "this run ended without saying why";
@@ -73,16 +66,16 @@ impl App {
         let folder = |number: u32| self.settings.runs.join(format!("{name}-{number}"));
         let typed = self.settings.form.text("out_dir");
         let run = match typed.trim() {
-            "" => (1..).map(folder).find(|run| !run.exists()),
+            "" => (1..).map(folder).find(|run| !self.work.is_taken(run)),
+            // There all runs lie in one folder.
+            typed if host::IS_PAGE => Some(self.settings.runs.join(typed.replace('/', "-"))),
             typed => Some(PathBuf::from(typed)),
         };
         let Some(run) = run else { return };
-        let mut args: Vec<OsString> =
-            self.settings.form.flags().into_iter().map(OsString::from).collect();
-        args.push(format!("--device={}", self.setup.device).into());
+        let form = self.settings.form.clone();
         self.progress = Progress::default();
         (self.asked.run, self.revived) = (None, None);
-        self.launch(absolute(&run), args);
+        self.launch(absolute(&run), Some(form));
     }
 
     /// Continues a run from its newest checkpoint.
@@ -90,24 +83,21 @@ impl App {
         if !self.may_begin() {
             return;
         }
-        let args = vec!["--resume".into(), format!("--device={}", self.setup.device).into()];
         let known = self.shown.as_ref() == Some(&run);
         if !known {
             self.progress = Progress::default();
         }
-        self.launch(run.clone(), args);
+        self.launch(run.clone(), None);
         if !known {
             self.ask_for_run(run);
         }
     }
 
-    fn launch(&mut self, run: PathBuf, mut args: Vec<OsString>) {
-        if self.settings.when_closed == WhenClosed::Stop {
-            // Whatever ends the window ends its pipes.
-            args.push("--stop-on-eof".into());
-        }
+    fn launch(&mut self, run: PathBuf, form: Option<Form>) {
+        let device = self.setup.device.clone();
+        let ends_with_window = self.settings.when_closed == WhenClosed::Stop;
         self.progress.starting();
-        match Trainer::start(&run, &args, self.work.ctx()) {
+        match Trainer::start(&run, &Begin { form, device, ends_with_window }, &self.work) {
             Ok(trainer) => self.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}"), None),
         }
@@ -139,7 +129,7 @@ impl App {
             let iteration = if shown { self.progress.iteration } else { 0 };
             let further = self.revived.is_none_or(|furthest| iteration > furthest);
             let text = format!("the training process of {name} was ended from outside");
-            if has_checkpoint(&trainer.run) && further {
+            if ended.resumable && further {
                 self.revived = Some(iteration);
                 self.warn(format!("{text}; continuing from the last checkpoint"));
                 self.continue_run(trainer.run);

@@ -81,7 +81,7 @@ struct Blocks {
 
 /// Multiplications and additions of one dispatch at most: Windows resets a device that takes longer
 /// than two seconds, and a slow one does some hundred billion a second.
-const DISPATCH_OPERATIONS: usize = 1 << 35;
+const DISPATCH_OPERATIONS: u64 = 1 << 35;
 
 /// Fewer tiles than this leave parts of a graphics card idle: then smaller ones are better.
 const MANY_TILES: usize = 96;
@@ -182,7 +182,9 @@ impl Kernels {
             Tier::Wide => [64 * blocks.rows, 64 * blocks.columns],
         };
         let (rows, columns) = (rows as usize, columns as usize);
-        let band = (DISPATCH_OPERATIONS / (2 * n * k).max(1)).max(1).next_multiple_of(rows);
+        let most = DISPATCH_OPERATIONS / (2 * n as u64 * k as u64).max(1);
+        // Of more rows than there are, all are one band. In browsers a usize has 32 bits.
+        let band = (most.clamp(1, 1 << 31) as usize).next_multiple_of(rows);
         for first in (0..m).step_by(band) {
             let last = (first + band).min(m);
             let grid = Workgroups::Plane(n.div_ceil(columns), (last - first).div_ceil(rows));

@@ -69,6 +69,7 @@ pub fn variants() -> Vec<Spec> {
     specs.extend(embed::variants());
     specs.extend(dropout::variants());
     specs.extend(optimize::variants());
+    #[cfg(not(target_arch = "wasm32"))]
     specs.extend(crate::gpu::probe_variants());
     specs
 }

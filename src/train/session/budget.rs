@@ -1,7 +1,9 @@
 //! Memory while a run is under way: what is taken, and what happens where that is too much.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use super::{BEFORE_RISK, Session};
 use crate::config::{Budget, bytes};
@@ -77,7 +79,7 @@ impl Session<'_> {
 
     /// At the boundary of a step: where the pools hold more than the budget, what was freed goes
     /// back to the driver; where that does not last, steps are cut smaller.
-    pub(super) fn keep_within_budget(&mut self) -> Result<(), TrainError> {
+    pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
         let held = self.meter.read(&self.device).held;
         let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };
         if held <= budget {
@@ -96,11 +98,11 @@ impl Session<'_> {
             return Ok(());
         };
         let forecast = Forecast::of(plan, &self.config, self.vocabulary(), &self.limits);
-        self.replan(text, forecast)
+        self.replan(text, forecast).await
     }
 
     /// Changes the budget; steps are cut anew if they no longer fit.
-    pub(super) fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
+    pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
         let limits = plan::Limits { budget: Some(budget), ..self.limits };
         let (config, vocab) = (&self.config, self.vocabulary());
         let plan = &self.forecast.plan;
@@ -111,7 +113,7 @@ impl Session<'_> {
                 self.limits = limits;
                 self.config.vram_budget = Budget::Bytes(budget);
                 self.folder.write_config(&self.config)?;
-                self.replan(format!("the budget is {} now", bytes(budget)), forecast)
+                self.replan(format!("the budget is {} now", bytes(budget)), forecast).await
             }
             Err(PlanError::TooBig { least, .. }) => {
                 let least = bytes(least.predicted_bytes);
@@ -129,10 +131,10 @@ impl Session<'_> {
         }
     }
 
-    fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
+    async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
         let from = self.forecast.plan.clone();
         if from != forecast.plan {
-            self.rescue(BEFORE_RISK)?;
+            self.rescue(BEFORE_RISK).await?;
             let to = Some(forecast.plan.clone());
             let reason = ReplanReason::Budget;
             self.emit(Event::Replan { reason, text, from: Some(from), to });

@@ -1,18 +1,15 @@
 //! What a front end may ask of a run that is under way.
 
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
-
 use burn::module::Module;
 
 use super::Session;
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, StopReason};
-use crate::train::TrainError;
+use crate::train::{Commands, Next, TrainError};
 
 impl Session<'_> {
     /// Lets the model write, if it is known which tokens it uses.
-    pub(super) fn sample(&mut self, prompt: &str) {
+    pub(super) async fn sample(&mut self, prompt: &str) {
         let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
         let ids = match tokenizer.encode_prompt(prompt) {
             Ok(ids) if !ids.is_empty() => ids,
@@ -23,44 +20,46 @@ impl Session<'_> {
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
         let model = self.model().valid();
         let mut sampler = Sampler::new(&model, &ids, options);
-        let tokens: Vec<u32> =
-            (0..self.config.sample_tokens).map(|_| sampler.next_token()).collect();
+        let mut tokens = Vec::new();
+        for _ in 0..self.config.sample_tokens {
+            tokens.push(sampler.next_token().await);
+        }
         let text = tokenizer.decode(&tokens);
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
     }
 
     /// Carries out what was asked for meanwhile; gives a reason to end, if there is one.
-    pub(super) fn interrupted(
+    pub(super) async fn interrupted(
         &mut self,
-        commands: &Receiver<Command>,
+        commands: &mut impl Commands,
     ) -> Result<Option<StopReason>, TrainError> {
         let mut paused = false;
         loop {
             if self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit) {
                 return Ok(Some(StopReason::MaxTime));
             }
-            let command = match commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Empty) if paused => {
-                    std::thread::sleep(Duration::from_millis(50));
+            let command = match commands.next() {
+                Next::Command(command) => command,
+                Next::None if paused => {
+                    commands.idle().await;
                     self.device.failure.beat();
                     continue;
                 }
                 // Whoever could resume is gone: what is paused goes on.
-                Err(_) => return Ok(None),
+                Next::None | Next::Never => return Ok(None),
             };
             match command {
                 Command::Pause => paused = true,
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
-                Command::Checkpoint => self.save(None)?,
-                Command::Sample { prompt } => self.sample(&prompt),
-                Command::Set { key, value } => self.set(&key, value)?,
+                Command::Checkpoint => self.save(None).await?,
+                Command::Sample { prompt } => self.sample(&prompt).await,
+                Command::Set { key, value } => self.set(&key, value).await?,
             }
         }
     }
 
-    fn set(&mut self, key: &str, value: f64) -> Result<(), TrainError> {
+    async fn set(&mut self, key: &str, value: f64) -> Result<(), TrainError> {
         let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
         match (key, count) {
             ("learning_rate", _) if value > 0.0 && value.is_finite() => {
@@ -68,7 +67,7 @@ impl Session<'_> {
             }
             ("eval_interval", Some(count)) => self.config.eval_interval = count,
             ("log_interval", Some(count)) => self.config.log_interval = count,
-            ("vram_budget", Some(bytes)) => self.set_budget(bytes.get())?,
+            ("vram_budget", Some(bytes)) => self.set_budget(bytes.get()).await?,
             ("learning_rate" | "eval_interval" | "log_interval" | "vram_budget", _) => {
                 self.warn(format!("`{key}` cannot be {value}"));
             }

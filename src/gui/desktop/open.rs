@@ -1,26 +1,10 @@
 //! Opening the window.
 
-use std::path::PathBuf;
-
 use eframe::{UserEvent, egui};
 use thiserror::Error;
 use winit::event_loop::{ControlFlow, EventLoop};
 
-use super::App;
-
-/// How the window begins.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Whether to train the demo at once.
-    pub demo: bool,
-    /// A file for a picture of the window, after which it closes.
-    pub screenshot: Option<PathBuf>,
-    /// Texts to prepare, a data folder, or a run to show.
-    pub inputs: Vec<PathBuf>,
-    /// Whether to look at nothing outside: neither devices, nor data, nor former runs. What is drawn
-    /// then depends on nothing but what the window is told.
-    pub still: bool,
-}
+use crate::gui::{App, Options};
 
 /// Why there is no window.
 #[derive(Debug, Error)]

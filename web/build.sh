@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Builds the page that trains in a browser, as a folder that any static server can host.
+#
+#   web/build.sh [FOLDER]     default: web/dist, which is replaced
+#
+# Every file but index.html has the build's version in its name, so that caches may keep it for good.
+# The Rust target comes from rustup where there is one; else from Debian's packages, unpacked beside
+# the build's outputs, with the standard library built from its source.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:-web/dist}
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+target=$(cd "$target" && pwd)
+triple=wasm32-unknown-unknown
+# What a visitor has to fetch before the first step, compressed.
+most_bytes=$((12 * 1000 * 1000))
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# Debian's Rust for browsers, without installing it: fetched once into $1.
+unpack_debian() {
+    local folder=$1 package
+    command -v apt-get >/dev/null || fail "there is neither rustup nor apt-get: install Rust with rustup"
+    if [[ ! -e $folder/complete ]]; then
+        rm -rf "$folder"
+        mkdir -p "$folder/packages"
+        (
+            cd "$folder/packages"
+            apt-get download rustc-web libstd-rust-web-1.96 libstd-rust-web-dev rust-web-src \
+                libllvm22 lld-22
+            for package in *.deb; do
+                dpkg -x "$package" ..
+            done
+        )
+        rm -rf "$folder/packages"
+        touch "$folder/complete"
+    fi
+}
+
+cargo_flags=()
+if command -v rustup >/dev/null; then
+    rustup target list --installed | grep -qx "$triple" || rustup target add "$triple"
+else
+    debian=$target/debian-rust-web
+    unpack_debian "$debian"
+    export RUSTC=$debian/usr/bin/rustc RUSTC_BOOTSTRAP=1
+    export LD_LIBRARY_PATH=$debian/usr/lib/x86_64-linux-gnu:$debian/usr/lib/llvm-22/lib
+    export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=$debian/usr/bin/rust-lld
+    cargo_flags+=(-Zbuild-std=std,panic_abort)
+fi
+
+# The glue must be of the same version as the library that it binds to.
+bindgen_version=$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^version = "\(.*\)"/\1/p')
+bindgen=$target/tools/bin/wasm-bindgen
+if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]]; then
+    # In a folder of its own, and for this machine, whatever the page is built with.
+    install=(env -u CARGO_TARGET_DIR -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH
+        cargo install wasm-bindgen-cli --version "$bindgen_version" --root "$target/tools")
+    # A mirror of the registry may not have what the tool's own lock file names.
+    "${install[@]}" --locked || "${install[@]}"
+fi
+
+CARGO_TARGET_DIR=$target cargo build --locked --release "${cargo_flags[@]}" --target "$triple" \
+    --no-default-features --features web --lib
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$bindgen" --target web --no-typescript --remove-name-section --remove-producers-section \
+    --out-dir "$work/bound" --out-name wgpt "$target/$triple/release/wgpt.wasm"
+mkdir "$work/files"
+mv "$work/bound/wgpt.js" "$work/files/"
+if command -v wasm-opt >/dev/null; then
+    wasm-opt --all-features -O2 "$work/bound/wgpt_bg.wasm" -o "$work/files/wgpt.wasm"
+else
+    mv "$work/bound/wgpt_bg.wasm" "$work/files/wgpt.wasm"
+fi
+cp web/*.js web/*.css web/*.svg web/*.html "$work/files/" 2>/dev/null || true
+[[ -e $work/files/index.html ]] || fail 'web/index.html is not there'
+
+# One version for all: each names others.
+version=$(cd "$work/files" && cat -- * | sha256sum | cut -c1-12)
+renames=()
+for file in "$work"/files/*; do
+    name=${file##*/}
+    [[ $name == index.html ]] && continue
+    renames+=(-e "s|\./${name//./\\.}|./${name%.*}-$version.${name##*.}|g")
+done
+rm -rf "$out"
+mkdir -p "$out"
+for file in "$work"/files/*; do
+    name=${file##*/}
+    case $name in
+    index.html) sed "${renames[@]}" "$file" >"$out/$name" ;;
+    *.js | *.css) sed "${renames[@]}" "$file" >"$out/${name%.*}-$version.${name##*.}" ;;
+    *) cp "$file" "$out/${name%.*}-$version.${name##*.}" ;;
+    esac
+done
+
+echo "$out, version $version"
+printf '%12s %12s %12s\n' bytes gzip brotli
+all_gzip=0
+for file in "$out"/*; do
+    gzip=$(gzip -9 -c "$file" | wc -c)
+    brotli=-
+    if command -v brotli >/dev/null; then
+        brotli=$(brotli -q 9 -c "$file" | wc -c)
+    fi
+    all_gzip=$((all_gzip + gzip))
+    printf '%12d %12d %12s  %s\n' "$(wc -c <"$file")" "$gzip" "$brotli" "${file##*/}"
+done
+((all_gzip <= most_bytes)) || fail "the page takes $all_gzip bytes compressed, more than $most_bytes"
