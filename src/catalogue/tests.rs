@@ -5,6 +5,7 @@ use crate::config::InitFrom;
 use crate::protocol::Step;
 use crate::train::RunFolder;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Write;
 
 fn start() -> Event {
