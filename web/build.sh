@@ -65,8 +65,9 @@ if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]];
     "${install[@]}" --locked || "${install[@]}"
 fi
 
-CARGO_TARGET_DIR=$target cargo build --locked --release "${cargo_flags[@]}" --target "$triple" \
-    --no-default-features --features web --lib
+# A module in place of a library: for this target alone, others have no use for it.
+CARGO_TARGET_DIR=$target cargo rustc --locked --release "${cargo_flags[@]}" --target "$triple" \
+    --no-default-features --features web --lib --crate-type cdylib
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,7 @@
-//! Files: the operating system's, or in a browser a [`pool`] of files that the page's origin owns.
+//! Files: the operating system's, or in a browser a pool of files that the page's origin owns.
 //!
 //! What is used of `std::fs` goes through here, under the same names, so that whoever reads and
 //! writes runs, checkpoints and data does not know where it is.
-
-use std::io;
-use std::path::Path;
 
 #[cfg(any(target_arch = "wasm32", test))]
 pub mod pool;
@@ -19,14 +16,17 @@ mod native {
         read_to_string, remove_dir_all, remove_file, rename, write,
     };
 
+    /// Whether there is a file or a folder.
     pub fn exists(path: &Path) -> bool {
         path.exists()
     }
 
+    /// Whether there is a folder.
     pub fn is_dir(path: &Path) -> bool {
         path.is_dir()
     }
 
+    /// Whether there is a file.
     pub fn is_file(path: &Path) -> bool {
         path.is_file()
     }
@@ -79,21 +79,3 @@ pub use pool::mounted::{
     metadata, mount, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
     sync_folder, write,
 };
-
-/// Whether an error says that there is no such file.
-pub fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-}
-
-/// The bytes of all files in a folder and below.
-///
-/// # Errors
-/// If it cannot be read.
-pub fn size(folder: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    for entry in read_dir(folder)? {
-        let path = entry?.path();
-        bytes += if is_dir(&path) { size(&path)? } else { metadata(&path)?.len() };
-    }
-    Ok(bytes)
-}

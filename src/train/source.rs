@@ -26,7 +26,7 @@ pub struct ModelSource {
     pub state: Option<State>,
     /// Where a zip was unpacked; removed with this value.
     #[cfg(not(target_arch = "wasm32"))]
-    unpacked: Option<tempfile::TempDir>,
+    _unpacked: Option<tempfile::TempDir>,
 }
 
 impl ModelSource {
@@ -68,7 +68,7 @@ impl ModelSource {
         let folder = tempfile::tempdir().map_err(TrainError::io("unpack", path))?;
         super::archive::unpack(file, folder.path())?;
         let source = Self::open(folder.path())?;
-        Ok(Self { unpacked: Some(folder), ..source })
+        Ok(Self { _unpacked: Some(folder), ..source })
     }
 
     fn checkpoint(checkpoint: Checkpoint) -> Result<Self, TrainError> {
@@ -80,7 +80,7 @@ impl ModelSource {
             tokenizer,
             state: Some(checkpoint.state),
             #[cfg(not(target_arch = "wasm32"))]
-            unpacked: None,
+            _unpacked: None,
         })
     }
 
@@ -94,7 +94,7 @@ impl ModelSource {
             tokenizer,
             state: None,
             #[cfg(not(target_arch = "wasm32"))]
-            unpacked: None,
+            _unpacked: None,
         }
     }
 

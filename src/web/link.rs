@@ -26,6 +26,10 @@ struct End {
     waiting: Vec<(Ask, Option<Vec<u8>>)>,
     heard: VecDeque<Letter>,
     run: Option<Run>,
+    /// Seconds without a word from the worker, as far as this page was awake to count them.
+    silent: u32,
+    /// When they were counted last, in milliseconds.
+    counted: f64,
     wake: Rc<dyn Fn()>,
 }
 
@@ -50,6 +54,9 @@ struct Run {
     stopping: bool,
 }
 
+/// Seconds of silence after which a worker that trains counts as hung: it has a pulse of one second.
+const SILENCE: u32 = 60;
+
 impl Link {
     /// Starts a worker. `wake` is called when there is something to [`take`](Self::take).
     pub fn new(wake: impl Fn() + 'static) -> Self {
@@ -58,6 +65,8 @@ impl Link {
             waiting: Vec::new(),
             heard: VecDeque::new(),
             run: None,
+            silent: 0,
+            counted: 0.0,
             wake: Rc::new(wake),
         };
         let link = Self(Rc::new(RefCell::new(end)));
@@ -96,7 +105,12 @@ impl Link {
     }
 
     /// What the worker said since the last call, with the bytes of what has some.
+    /// A worker that trains and has been silent for too long is replaced.
     pub fn take(&mut self) -> Vec<(Reply, Option<Vec<u8>>)> {
+        let hangs = self.0.borrow_mut().hangs();
+        if hangs {
+            replace(&self.0);
+        }
         self.0.borrow_mut().heard.drain(..).collect()
     }
 }
@@ -121,6 +135,22 @@ impl End {
         }
     }
 
+    /// Counts a second of silence; gives whether it is one too many.
+    fn hangs(&mut self) -> bool {
+        let now = js_sys::Date::now();
+        let Some(run) = self.run.as_mut().filter(|_| now - self.counted >= 1000.0) else {
+            return false;
+        };
+        (self.counted, self.silent) = (now, self.silent + 1);
+        if self.silent < SILENCE {
+            return false;
+        }
+        self.silent = 0;
+        run.told.text = format!("the trainer has said nothing for {SILENCE} seconds");
+        run.told.hint = "close other pages that use the graphics card".into();
+        true
+    }
+
     fn hear(&mut self, letter: Letter) {
         self.heard.push_back(letter);
         (self.wake)();
@@ -133,6 +163,7 @@ impl End {
 
     /// Takes in what the worker says; gives whether another is to take its place.
     fn take(&mut self, letter: Letter) -> bool {
+        self.silent = 0;
         if let Some(running) = self.worker.as_mut().filter(|running| !running.listens) {
             running.listens = true;
             for (ask, bytes) in std::mem::take(&mut self.waiting) {

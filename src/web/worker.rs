@@ -57,16 +57,7 @@ pub fn worker() {
         }
     });
     worker.scope.set_onmessage(Some(listen.as_ref().unchecked_ref()));
-    let pulse = worker.clone();
-    let beat = Closure::<dyn FnMut()>::new(move || pulse.beat());
-    let interval = worker.scope.set_interval_with_callback_and_timeout_and_arguments_0(
-        beat.as_ref().unchecked_ref(),
-        PULSE,
-    );
-    if interval.is_ok() {
-        beat.forget();
-    }
-    // Both last as long as the worker.
+    // It lasts as long as the worker.
     listen.forget();
     wasm_bindgen_futures::spawn_local(async move { worker.serve().await });
 }
@@ -155,6 +146,19 @@ impl Worker {
         }));
     }
 
+    /// Not before the storage is open: the page asks as soon as it hears anything.
+    fn start_pulse(self: &Rc<Self>) {
+        let worker = self.clone();
+        let beat = Closure::<dyn FnMut()>::new(move || worker.beat());
+        let started = self.scope.set_interval_with_callback_and_timeout_and_arguments_0(
+            beat.as_ref().unchecked_ref(),
+            PULSE,
+        );
+        if started.is_ok() {
+            beat.forget();
+        }
+    }
+
     fn beat(&self) {
         self.say(&Reply::Pulse);
         let device = self.device.borrow();
@@ -223,6 +227,7 @@ impl Worker {
             );
         }
         self.room.set(self.storage.room().await);
+        self.start_pulse();
         match open().await {
             Ok(device) => self.ready(device),
             Err((kind, text, hint)) => self.obstacle(kind, &text, hint),
@@ -253,7 +258,12 @@ impl Worker {
 
     fn ready(&self, device: OpenDevice) {
         let software = device.info.kind == Kind::Software;
-        let limits = Limits { budget: None, largest_tensor: device.info.max_binding, pools: true, cube: false };
+        let limits = Limits {
+            budget: None,
+            largest_tensor: device.info.max_binding,
+            pools: true,
+            cube: false,
+        };
         let line = device.info.line();
         self.training.watch(device.failure.clone());
         self.device.replace(Some(device));

@@ -4,7 +4,7 @@
 // WGPT_DIST and WGPT_PROGRAM; SwiftShader as Debian's chromium brings it for the program's side.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -36,7 +36,7 @@ let server;
 let expected;
 
 /** Runs the program on the same software device as the browser; gives what it prints. */
-function run(...args) {
+function wgpt(...args) {
   const env = { ...process.env, VK_ICD_FILENAMES: driver, VK_DRIVER_FILES: driver };
   const options = { env, encoding: 'utf8', maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] };
   return execFileSync(program, args, options);
@@ -46,7 +46,7 @@ before(async () => {
   assert.ok(existsSync(join(dist, 'index.html')), `${dist}: there is no page; run web/build.sh`);
   server = await serve(dist);
   const flags = Object.entries(SETTINGS).map(([key, value]) => `--${key}=${value}`);
-  const lines = run('train', ...flags, '--device=vulkan', '--json', `--run=${join(scratch, 'native')}`);
+  const lines = wgpt('train', ...flags, '--device=vulkan', '--json', `--run=${join(scratch, 'native')}`);
   expected = losses(lines.trim().split('\n').map((line) => JSON.parse(line)));
   assert.equal(expected.length, STEPS);
 }, { timeout: 20 * MINUTES });
@@ -69,23 +69,123 @@ async function listen(page) {
       constructor(...args) {
         super(...args);
         window.trainer = this;
-        this.addEventListener('message', (message) => {
-          window.heard.push({ at: performance.now(), ...JSON.parse(message.data[0]) });
+        this.addEventListener('message', ({ data }) => {
+          window.heard.push({ at: performance.now(), ...JSON.parse(data[0]) });
         });
       }
     };
   });
 }
 
-/** Waits for a reply of which `wanted`, a function in the page, says so. */
-async function heard(page, wanted, minutes = 10) {
-  const text = `(${wanted})`;
-  const found = await page.waitForFunction(
-    (text) => window.heard.find(eval?.(text)) ?? null, text, { timeout: minutes * MINUTES, polling: 200 });
-  return found.jsonValue();
+/** Waits for the first reply of which `wanted` is true. */
+async function heard(page, wanted) {
+  const end = Date.now() + 15 * MINUTES;
+  for (;;) {
+    const all = await page.evaluate(() => window.heard);
+    const found = all.find(wanted);
+    if (found) {
+      return found;
+    }
+    assert.ok(Date.now() < end, `nothing of the kind was said: ${wanted}; last ${JSON.stringify(all.at(-1))}`);
+    await page.waitForTimeout(250);
+  }
 }
 
-const address = (page = '') => {
-  const fragment = new URLSearchParams(SETTINGS).toString();
-  return `${server.address}${page}#${fragment}`;
-};
+const isStep = (least) => ({ event }) => event?.event === 'step' && event.iter >= least;
+const isEvent = (name) => ({ event }) => event?.event === name;
+const isReply = (name) => ({ reply }) => reply === name;
+
+async function events(page) {
+  const heard = await page.evaluate(() => window.heard);
+  return heard.filter((reply) => reply.reply === 'event').map((reply) => reply.event);
+}
+
+/** The losses that two runs have told of must be the same to 1e-3. */
+function assertSame(found) {
+  for (const [iter, loss] of found) {
+    const [, native] = expected[iter];
+    assert.ok(Math.abs(loss - native) <= 1e-3, `iteration ${iter}: ${loss} here, ${native} there`);
+  }
+}
+
+const fragment = Object.entries(SETTINGS).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join('&');
+
+test('the page trains, pauses, goes on after it was loaded again, and hands the model on', async () => {
+  const { context, close } = await open();
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    const said = complaints(page);
+    await listen(page);
+    await page.goto(`${server.address}?demo#${fragment}`);
+    const first = await heard(page, isStep(0));
+    console.log(`first step after ${(first.at / 1000).toFixed(1)} s, worker and kernels included`);
+    const { run } = await heard(page, isEvent('start'));
+
+    await heard(page, isStep(12));
+    await page.mouse.click(640, 10);
+    await page.keyboard.press('Space');
+    await page.waitForSelector('#status[data-state="paused"]', { state: 'attached' });
+    await page.waitForTimeout(3000);
+    const held = losses(await events(page));
+    await page.waitForTimeout(3000);
+    assert.equal(losses(await events(page)).length, held.length, 'a paused run goes on');
+    await page.keyboard.press('Control+s');
+    const { event: saved } = await heard(page, ({ event }) => event?.event === 'checkpoint' && event.iter > 10);
+    assert.equal(saved.iter, held.length);
+
+    const downloaded = page.waitForEvent('download');
+    await page.keyboard.press('Control+e');
+    const zip = join(scratch, 'model.zip');
+    await (await downloaded).saveAs(zip);
+    const text = wgpt('sample', zip, '--device=cpu', '--start=Once', '--max-new-tokens=20');
+    assert.ok(text.startsWith('Once') && text.length > 20, text);
+    const folder = join(scratch, 'imported');
+    wgpt('import', zip, '-o', folder);
+    assert.ok(existsSync(join(folder, 'model.safetensors')));
+    if (process.env.WGPT_PICTURES) {
+      mkdirSync(process.env.WGPT_PICTURES, { recursive: true });
+      await page.screenshot({ path: join(process.env.WGPT_PICTURES, 'browser.png') });
+    }
+
+    await page.goto('about:blank');
+    await page.goto(server.address);
+    const { runs } = await heard(page, ({ reply, runs }) => reply === 'stored' && runs.length > 0);
+    const [kept] = runs;
+    assert.equal(kept.path, run);
+    assert.equal(kept.has_checkpoint, true);
+    await page.evaluate((run) => {
+      const ask = { ask: 'start', run, config: null, resume: true };
+      window.trainer.postMessage([JSON.stringify(ask)]);
+    }, run);
+    const { event: again } = await heard(page, isEvent('start'));
+    assert.equal(again.resumed_from, held.length);
+    await heard(page, isReply('ended'));
+    const all = await events(page);
+    assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
+    const rest = losses(all);
+    assert.deepEqual([...held, ...rest].map(([iter]) => iter), [...Array(STEPS).keys()]);
+
+    assertSame(held);
+    assertSame(rest);
+    assert.ok(rest.at(-1)[1] < held[0][1] - 0.3, 'the loss does not fall');
+    assert.deepEqual(said, []);
+  } finally {
+    await close();
+  }
+}, { timeout: 30 * MINUTES });
+
+test('without WebGPU the page says what to do', async () => {
+  const { context, close } = await open({ webgpu: false });
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    const said = complaints(page);
+    await page.goto(server.address);
+    await page.waitForSelector('#status[data-state="obstacle"]', { state: 'attached' });
+    const section = page.locator('section.obstacle:visible');
+    assert.equal(await section.count(), 1);
+    assert.match(await section.innerText(), /What to do/);
+    assert.deepEqual(said, []);
+  } finally {
+    await close();
+  }
+}, { timeout: 2 * MINUTES });

@@ -167,3 +167,12 @@ fn the_built_in_corpus_opens() {
     let start = tokenizer.decode(&dataset.val.window(0, 500).unwrap());
     assert!(stories::generate(stories::VAL_SEED, 500).starts_with(&start));
 }
+
+#[test]
+fn the_built_in_corpus_is_as_large_as_it_is_said_to_be() {
+    let dataset = Dataset::open("builtin:stories", 1).unwrap();
+    assert_eq!(
+        (dataset.train.len(), dataset.val.len(), dataset.vocab_size),
+        (stories::TRAIN_TOKENS, stories::VAL_TOKENS, stories::VOCABULARY)
+    );
+}

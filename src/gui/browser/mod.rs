@@ -1,6 +1,8 @@
 //! The window of a page: a worker that trains and keeps, the browser's dialogs, the page's address.
 
 mod dialog;
+mod files;
+mod line;
 mod mirror;
 mod outside;
 mod page;

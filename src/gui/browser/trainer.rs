@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Work;
-use super::work::Line;
+use super::line::Line;
 use crate::gui::trainer::{Begin, Ended};
 use crate::protocol::{Command, Event};
 use crate::web::messages::{Ask, Reply};

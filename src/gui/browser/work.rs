@@ -1,77 +1,28 @@
 //! What takes time: asked of the worker, which answers when it comes to it.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use eframe::egui;
-use wasm_bindgen_futures::JsFuture;
 use web_sys::File;
 
 use super::Tail;
 use super::dialog::{self, Chooser};
+use super::files::{import, prepare, read};
+use super::line::Line;
 use crate::catalogue::{self, RunSummary};
 use crate::config::{Config, Layer, bytes, resolve};
 use crate::gui::fit::Card;
 use crate::gui::form;
-use crate::gui::work::{Found, tokenizer_for};
+use crate::gui::work::Found;
 use crate::model::Architecture;
 use crate::progress::{Level, Progress};
 use crate::protocol::Event;
-use crate::web::link::Link;
 use crate::web::messages::{
     Ask, DATA, DEFAULT_BUDGET, DataInfo, MODELS, ModelInfo, ObstacleKind, Reply, Storage,
 };
-
-/// The line to the worker, shared by all who talk to it.
-#[derive(Clone)]
-pub(super) struct Line(Rc<RefCell<Ends>>);
-
-struct Ends {
-    link: Link,
-    /// What was said of the run that is going on, and everything else.
-    of_the_run: VecDeque<Reply>,
-    answers: VecDeque<(Reply, Option<Vec<u8>>)>,
-}
-
-impl Line {
-    fn new(ctx: &egui::Context) -> Self {
-        let ctx = ctx.clone();
-        let link = Link::new(move || ctx.request_repaint());
-        Self(Rc::new(RefCell::new(Ends {
-            link,
-            of_the_run: VecDeque::new(),
-            answers: VecDeque::new(),
-        })))
-    }
-
-    /// Asks the worker.
-    pub fn ask(&self, ask: &Ask) {
-        self.0.borrow_mut().link.ask(ask);
-    }
-
-    /// What was said of the run that is going on, since the last call.
-    pub fn of_the_run(&self) -> VecDeque<Reply> {
-        self.hear();
-        std::mem::take(&mut self.0.borrow_mut().of_the_run)
-    }
-
-    fn answers(&self) -> VecDeque<(Reply, Option<Vec<u8>>)> {
-        self.hear();
-        std::mem::take(&mut self.0.borrow_mut().answers)
-    }
-
-    fn hear(&self) {
-        let mut ends = self.0.borrow_mut();
-        for (reply, bytes) in ends.link.take() {
-            match reply {
-                Reply::Event { .. } | Reply::Ended { .. } => ends.of_the_run.push_back(reply),
-                _ => ends.answers.push_back((reply, bytes)),
-            }
-        }
-    }
-}
 
 /// What all that a run has said is asked for.
 #[derive(Clone, Copy, PartialEq)]
@@ -113,12 +64,6 @@ pub(in crate::gui) struct Work {
     stored_models: Vec<(PathBuf, String)>,
     storage: String,
 }
-
-/// The most bytes of text that a page takes: it holds them a few times over while it prepares them.
-const MOST_TEXT: f64 = (256u32 << 20) as f64;
-
-/// Between documents that are prepared together.
-const BETWEEN: &str = "<|endoftext|>";
 
 /// What can be chosen.
 const TEXTS: &str = ".txt,.md,.text,text/plain,.zip";
@@ -545,42 +490,4 @@ fn shaped(model: &Architecture) -> Option<Config> {
     ];
     let layer = Layer::flags(pairs.map(|(key, text)| (key.to_string(), text))).ok()?;
     Some(resolve(vec![layer]).ok()?.config)
-}
-
-fn prepare(name: String, text: String) -> Ask {
-    let tokenizer = tokenizer_for(text.len() as u64);
-    Ask::Prepare { name, text, tokenizer }
-}
-
-/// The texts of files, one after the other.
-async fn read(files: &[File]) -> Result<String, String> {
-    let all: f64 = files.iter().map(|file| file.size()).sum();
-    if all > MOST_TEXT {
-        let (have, most) = (bytes(all as u64), bytes(MOST_TEXT as u64));
-        return Err(format!(
-            "these texts have {have}, a page takes {most}: use wgpt on the desktop"
-        ));
-    }
-    let mut texts = Vec::with_capacity(files.len());
-    for file in files {
-        let name = file.name();
-        let read = contents(file).await.map_err(|error| format!("{name}: {error}"))?;
-        texts.push(String::from_utf8(read).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            format!("{name} is no UTF-8 text: byte {at} is not; save it as UTF-8")
-        })?);
-    }
-    Ok(texts.join(BETWEEN))
-}
-
-async fn import(line: &Line, file: &File, name: String) -> Result<(), String> {
-    let zip = contents(file).await?;
-    line.0.borrow_mut().link.ask_with(&Ask::Import { name }, Some(&zip));
-    Ok(())
-}
-
-async fn contents(file: &File) -> Result<Vec<u8>, String> {
-    let read = JsFuture::from(file.array_buffer()).await;
-    let read = read.map_err(|error| format!("it cannot be read: {}", dialog::words(&error)))?;
-    Ok(js_sys::Uint8Array::new(&read).to_vec())
 }
