@@ -104,7 +104,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Eval(args) => commands::eval(args, &global)?,
         Subcommands::Export(args) => commands::export(args)?,
         Subcommands::Import(args) => commands::import(args)?,
-        Subcommands::Devices(args) => commands::devices(args),
+        Subcommands::Devices(args) => commands::devices(args, &global),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,

@@ -56,6 +56,16 @@ pub enum DeviceError {
         /// The devices there are.
         found: String,
     },
+    /// There is no CUDA device at all.
+    #[error("no device `{id}`: {why}; found: {found}")]
+    NoCuda {
+        /// What was asked for.
+        id: DeviceId,
+        /// What is not there.
+        why: String,
+        /// The devices there are.
+        found: String,
+    },
     /// The driver has no more memory.
     #[error("{name} ran out of memory")]
     OutOfMemory {
@@ -92,6 +102,11 @@ impl DeviceError {
             DeviceError::Missing { .. } => {
                 "`wgpt devices` lists what is there; a missing card usually means a missing driver \
                  (on Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
+            }
+            DeviceError::NoCuda { .. } => {
+                "install NVIDIA's driver (on Debian with libcuda1) and see that `nvidia-smi` lists \
+                 the card; the same card also computes by --device=vulkan, and --device=auto takes \
+                 what there is"
             }
             DeviceError::OutOfMemory { .. } => {
                 "other programs may have taken it: continue with --resume and a smaller \
@@ -379,16 +394,27 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
 }
 
 fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
-    let built = match id.backend {
-        Backend::Cpu => true,
-        Backend::Cuda => cfg!(feature = "cuda"),
-        _ => cfg!(feature = "wgpu"),
-    };
-    if !built {
+    let cuda = id.backend == Backend::Cuda;
+    let wgpu = !cuda && id.backend != Backend::Cpu;
+    if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
         return DeviceError::NotBuilt { backend: id.backend };
     }
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
-    DeviceError::Missing { id, found: names.join(", ") }
+    let names = names.join(", ");
+    match without_cuda(found) {
+        Some(why) if cuda => DeviceError::NoCuda { id, why, found: names },
+        _ => DeviceError::Missing { id, found: names },
+    }
+}
+
+/// Why none of `found` is a CUDA device; `None` where one is, or where the build has no CUDA.
+pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    if !found.iter().any(|info| info.id.backend == Backend::Cuda) {
+        return Some(cuda::absence());
+    }
+    let _ = found;
+    None
 }
 
 /// The best of what is there, and why.
