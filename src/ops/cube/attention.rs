@@ -6,6 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::dropout::{Mask, keep, mask, sequence_key};
+use super::math::{exp, ln};
 use super::{Kernels, argument, contiguous};
 use crate::gpu::queue::Workgroups;
 use crate::ops::AttentionShape;
@@ -124,14 +125,14 @@ fn forward<N: Size>(
             }
             let score = products.vector_sum();
             if score > largest {
-                let factor = (largest - score).exp();
+                let factor = exp(largest - score);
                 sum *= factor;
                 for d in 0..size {
                     acc[d] *= Vector::new(factor);
                 }
                 largest = score;
             }
-            let mut prob = (score - largest).exp();
+            let mut prob = exp(score - largest);
             sum += prob;
             if comptime!(form.dropout) {
                 prob *= keep(&mask, mask_key, mask_at(&p, pair, own, key));
@@ -149,7 +150,7 @@ fn forward<N: Size>(
         for d in 0..size {
             out[at + d] = acc[d] * Vector::new(1.0f32 / sum);
         }
-        log_sum_exp[pair * p.time + own] = largest + sum.ln();
+        log_sum_exp[pair * p.time + own] = largest + ln(sum);
     }
 }
 

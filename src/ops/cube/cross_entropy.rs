@@ -11,6 +11,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::math::{exp, ln};
 use super::reduce::{group_max, group_sum};
 use super::{ELEMENTWISE, Kernels, argument, buffer, contiguous, each, elements, owned};
 use crate::ops::linear_cross_entropy::{cut, joined};
@@ -51,17 +52,17 @@ fn softmax_loss(
     while column < vocab {
         let logit = logits[base + column];
         if logit > largest {
-            sum *= (largest - logit).exp();
+            sum *= exp(largest - logit);
             largest = logit;
         }
-        sum += (logit - largest).exp();
+        sum += exp(logit - largest);
         column += UNITS as usize;
     }
     let row_max = group_max(largest, UNITS);
-    let row_sum = group_sum(sum * (largest - row_max).exp(), UNITS);
+    let row_sum = group_sum(sum * exp(largest - row_max), UNITS);
     let goal = targets[first + row] as usize;
     if UNIT_POS == 0 {
-        losses[first + row] = row_sum.ln() - (logits[base + goal] - row_max);
+        losses[first + row] = ln(row_sum) - (logits[base + goal] - row_max);
     }
     if comptime!(gradient) {
         // The target's logit is read above before its place is written below.
@@ -72,7 +73,7 @@ fn softmax_loss(
         while column < width {
             let mut d = 0.0f32;
             if column < vocab {
-                d = (logits[base + column] - row_max).exp() * factor
+                d = exp(logits[base + column] - row_max) * factor
                     - select(column == goal, scale, 0.0f32);
             }
             logits[base + column] = d;

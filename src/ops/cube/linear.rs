@@ -7,6 +7,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::math::{erf, exp};
 use super::{ELEMENTWISE, Kernels, argument, contiguous, cover, elements, owned};
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
@@ -22,13 +23,13 @@ const GROUPS: usize = 64;
 #[cube]
 fn exp_minus_2u(x: f32) -> f32 {
     let u = x * (TANH_SCALE + comptime!(TANH_SCALE * TANH_CUBIC) * x * x);
-    clamp(-2.0f32 * u, -80.0f32, 80.0f32).exp()
+    exp(clamp(-2.0f32 * u, -80.0f32, 80.0f32))
 }
 
 /// The normal distribution's share below `x`.
 #[cube]
 fn normal_share(x: f32) -> f32 {
-    0.5f32 * (1.0f32 + Erf::erf(x * comptime!(std::f32::consts::FRAC_1_SQRT_2)))
+    0.5f32 * (1.0f32 + erf(x * comptime!(std::f32::consts::FRAC_1_SQRT_2)))
 }
 
 #[cube]
@@ -44,7 +45,7 @@ fn gelu(x: f32, #[comptime] exact: bool) -> f32 {
 #[cube]
 fn gelu_derivative(x: f32, #[comptime] exact: bool) -> f32 {
     if comptime!(exact) {
-        normal_share(x) + x * NORMAL_PEAK * (-0.5f32 * x * x).exp()
+        normal_share(x) + x * NORMAL_PEAK * exp(-0.5f32 * x * x)
     } else {
         // With s the logistic function of 2 u: s + 2 x s (1 - s) u'.
         let slope = TANH_SCALE + comptime!(3.0 * TANH_SCALE * TANH_CUBIC) * x * x;

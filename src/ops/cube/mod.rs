@@ -16,6 +16,7 @@ mod dropout;
 mod embed;
 mod layer_norm;
 mod linear;
+mod math;
 mod optimize;
 mod reduce;
 

@@ -6,6 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::dropout::{Mask, keep, sequence_key};
+use super::super::math::exp;
 use super::super::{Kernels, argument, contiguous};
 use super::{Form, Launches, Packed, UNITS, mask_at, packed_at, row_at};
 use crate::ops::AttentionShape;
@@ -72,7 +73,7 @@ fn backward_queries<N: Size>(
                 scores += q[d] * keys[place + d];
                 d_probs += d_o[d] * values[place + d];
             }
-            let prob = (scores.vector_sum() - offset).exp();
+            let prob = exp(scores.vector_sum() - offset);
             let mut d_prob = d_probs.vector_sum();
             if comptime!(form.dropout) {
                 d_prob *= keep(&mask, mask_key, mask_at(&p, pair, own, key));
@@ -153,7 +154,7 @@ fn backward_keys<N: Size>(
                 scores += queries[place + d] * k[d];
                 d_probs += d_outs[place + d] * v[d];
             }
-            let prob = (scores.vector_sum() - log_sum_exp[pair * p.time + query]).exp();
+            let prob = exp(scores.vector_sum() - log_sum_exp[pair * p.time + query]);
             let mut factor = 1.0f32;
             if comptime!(form.dropout) {
                 factor = keep(&mask, mask_key, mask_at(&p, pair, query, own));
