@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
 # Checks and measures wgpt on a machine that has a graphics card and a Vulkan driver, and needs
-# nothing else: no compiler, no Rust, no network.
+# nothing else: no compiler, no Rust, no network. An NVIDIA card is measured by CUDA too, if wgpt
+# was built with it.
 #
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]
 #       Checks the binaries in FOLDER: what was unpacked, else ${CARGO_TARGET_DIR:-target}/release.
 #
 #       --parts LIST    of tests,train,bench,torch (all); bench is kernels,steps. Where no call may
 #                       take long, one after the other
-#       --device NAME   what `wgpt --device` takes (vulkan:0); the tests take every Vulkan adapter
+#       --device LIST   what `wgpt --device` takes (vulkan:0, and cuda:0 where it is); the first
+#                       is what the others are compared with. The tests take every Vulkan adapter
+#                       and every CUDA card
+#       --dtypes LIST   what is computed in on CUDA (float32,tf32,bfloat16); others take float32
 #       --out DIR       where gpu-check.json, gpu-check.md and log.txt go (out/gpu-check); results
 #                       that lie there already are kept
-#       --batches LIST  micro-batches of the whole steps (1,2,4,8,16,32)
+#       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); those that the
+#                       plan cuts for want of memory are left out
 #       --within S      begin nothing after S seconds, and let nothing run longer
 #       --date TEXT     what to call the time of this run (the clock's)
 #       --quick         tiny models, to see that the script works where there is no card
 #
-#       Exit code 1 if a test failed or did not run, or if the loss did not fall.
+#       Exit code 1 if a test failed or did not run, if a loss did not fall, or if the devices'
+#       losses differ by more than rounding.
 #
 #   scripts/gpu-check.sh --pack OUT.tar[.gz|.xz] [FOLDER]
-#       On the machine that builds: builds (with FOLDER, takes what is there), strips and packs.
-#       Then, on the other one: tar -xf OUT.tar && wgpt-gpu-check/scripts/gpu-check.sh
+#       On the machine that builds: builds with CUDA (with FOLDER, takes what is there), strips and
+#       packs. Then, on the other one: tar -xf OUT.tar && wgpt-gpu-check/scripts/gpu-check.sh
 #
 #   scripts/gpu-check.sh --tables DIR [FROM...]
 #       Makes DIR/gpu-check.md anew, after adding what other calls left in the folders FROM. Needs
@@ -31,6 +37,8 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 packed='wgpt-gpu-check'
 tests=(ops model memory)
+# Names of tests that need an NVIDIA card begin so.
+cuda_tests=every_cuda_card
 
 fail() {
     echo "error: $*" >&2
@@ -65,7 +73,7 @@ pack() {
     else
         # cargo itself says which files belong to this build.
         messages=$scratch/messages
-        (cd "$root" && cargo test --release --no-run --message-format=json \
+        (cd "$root" && cargo test --release --no-run --features cuda --message-format=json \
             "${tests[@]/#/--test=}") >"$messages" || fail 'the build failed'
     fi
     for name in wgpt "${tests[@]}"; do
@@ -82,6 +90,10 @@ pack() {
         [[ -n $binary ]] || fail "no test binary of tests/$name.rs"
         strip -s -o "$stage/bin/$name" "$binary" 2>/dev/null || cp "$binary" "$stage/bin/$name"
     done
+    # What LLVM was linked with, in case the other machine lacks it.
+    mkdir "$stage/lib"
+    ldd "$stage/bin/wgpt" | sed -nE 's#.* => (/.*/lib(stdc\+\+|gcc_s|z|zstd)\.so[^ ]*) .*#\1#p' |
+        xargs -r cp -L -t "$stage/lib"
     cp -R "$root/tests/reference" "$stage/tests/"
     cp -R "$root/scripts" "$stage/"
     # The tests look for their reference data where the repository was when they were compiled.
@@ -213,7 +225,7 @@ unlink_data() {
 }
 
 check_tests() {
-    local name what binary result counts=() names=("${tests[@]}")
+    local name binary names=("${tests[@]}")
     # These need no card, only shaders/ beside them: not packed, but run in a checkout.
     [[ -d $root/shaders ]] && names+=(shaders)
     link_data
@@ -229,43 +241,111 @@ check_tests() {
         fi
         limited 500 env -C "$root" "$binary" --show-output
         ((code == 0)) || failed=1
-        result=$(grep '^test result: ' "$scratch/stdout" | tail -n 1)
-        for what in passed failed ignored; do
-            counts+=("$(sed -n "s/.*[^0-9]\([0-9]\{1,\}\) $what.*/\1/p" <<<"$result")")
-        done
-        # What ended before its summary has still said which tests it finished.
-        [[ -n ${counts[0]} ]] || counts=("$(grep -c '^test .* ok$' "$scratch/stdout")" \
-            "$(grep -c '^test .* FAILED$' "$scratch/stdout")" 0)
-        # A green run that left out the card would say nothing: these lines name what it opened.
-        record "\"part\":\"tests\",\"name\":\"$name\",$(outcome),\"passed\":${counts[0]},$(
-        )\"failed\":${counts[1]},\"ignored\":${counts[2]},\"failures\":$(
-            sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$scratch/stdout" | json_strings
-        ),\"adapters\":$(
-            cat "$scratch/stdout" "$scratch/stderr" | grep -E '^vulkan:[0-9]+: ' | sort -u |
-                json_strings
-        )"
-        say "tests $name: ${counts[0]} passed, ${counts[1]} failed, $seconds s${why:+, $why}"
-        counts=()
+        record_tests "$name"
     done
+    check_cuda_tests
     unlink_data
 }
 
+# record_tests NAME: what the test binary that was run last has said.
+record_tests() {
+    local name=$1 what result counts=()
+    result=$(grep '^test result: ' "$scratch/stdout" | tail -n 1)
+    for what in passed failed ignored; do
+        counts+=("$(sed -n "s/.*[^0-9]\([0-9]\{1,\}\) $what.*/\1/p" <<<"$result")")
+    done
+    # What ended before its summary has still said which tests it finished.
+    [[ -n ${counts[0]} ]] || counts=("$(grep -c '^test .* ok$' "$scratch/stdout")" \
+        "$(grep -c '^test .* FAILED$' "$scratch/stdout")" 0)
+    # A green run that left out the card would say nothing: these lines name what it opened.
+    record "\"part\":\"tests\",\"name\":\"$name\",$(outcome),\"passed\":${counts[0]},$(
+    )\"failed\":${counts[1]},\"ignored\":${counts[2]},\"failures\":$(
+        sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$scratch/stdout" | json_strings
+    ),\"adapters\":$(
+        cat "$scratch/stdout" "$scratch/stderr" | grep -E '^(vulkan|cuda):[0-9]+: ' | sort -u |
+            json_strings
+    )"
+    say "tests $name: ${counts[0]} passed, ${counts[1]} failed, $seconds s${why:+, $why}"
+}
+
+# The tests that need an NVIDIA card are ignored elsewhere.
+check_cuda_tests() {
+    local name binary
+    if ! has cuda; then
+        say "tests on CUDA: none, $no_cuda"
+        record "\"part\":\"tests\",\"name\":\"CUDA\",\"error\":$(json_string "$no_cuda")"
+        return
+    fi
+    for name in "${tests[@]}"; do
+        binary=$(test_binary "$name")
+        if [[ -n $binary ]] && "$binary" --list --ignored 2>/dev/null | grep -q "$cuda_tests"; then
+            limited 500 env -C "$root" "$binary" --show-output --ignored "$cuda_tests"
+            ((code == 0)) || failed=1
+            record_tests "$name, CUDA"
+        fi
+    done
+}
+
+# variants DEVICE: the dtypes to measure it in.
+variants() {
+    if [[ $1 == cuda* ]]; then
+        echo "${dtypes//,/ }"
+    else
+        echo float32
+    fi
+}
+
+# dtype_refused DEVICE DTYPE: why this build does not compute in it there; fails if it does.
+dtype_refused() {
+    if [[ $2 != float32 ]] && ! timeout 60 "$wgpt" config check "--dtype=$2" --device="$1" \
+        </dev/null >"$scratch/stdout" 2>"$scratch/stderr"; then
+        sed -n 's/^error: //p' "$scratch/stderr" | head -n 1
+    elif [[ $2 != float32 ]] && grep -q 'has no effect' "$scratch/stderr"; then
+        sed -n 's/^warning: //p' "$scratch/stderr" | head -n 1
+    else
+        return 1
+    fi
+}
+
 check_train() {
-    local iters=200 model=(--eval_iters=20) first last fell=false
+    local device dtype refused
+    for device in "${devices[@]}"; do
+        for dtype in $(variants "$device"); do
+            if refused=$(dtype_refused "$device" "$dtype"); then
+                say "train on $device in $dtype: $refused"
+                record "\"part\":\"train\",\"device\":\"$device\",\"dtype\":\"$dtype\",$(
+                )\"error\":$(json_string "$refused")"
+            else
+                train "$device" "$dtype"
+            fi
+        done
+    done
+    compare_losses
+}
+
+# train DEVICE DTYPE: the losses of $iters iterations go to $scratch/losses, a line each: what, when,
+# how much.
+train() {
+    local device=$1 dtype=$2 iters=200 model=(--eval_iters=20) first last fell=false
+    local losses=$scratch/losses.$device.$dtype
     if ((quick)); then
         iters=20
         model=("${tiny[@]}" --batch_size=8 --eval_iters=2 --warmup_iters=0 --sample_tokens=8)
     fi
-    limited 300 "$wgpt" --device="$device" train --json --preset=shakespeare-char \
+    [[ $dtype == float32 ]] || model+=("--dtype=$dtype")
+    limited 300 "$wgpt" train --device="$device" --json --preset=shakespeare-char \
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
     rm -rf "$scratch/run"
     # What was cut off in the middle of a line is no event.
-    grep -E '^\{.*"event":"(start|plan|step|eval|warning|error|done)".*\}$' "$scratch/stdout" \
-        >"$scratch/events"
+    grep -E '^\{.*"event":"(start|plan|step|eval|replan|warning|error|done)".*\}$' \
+        "$scratch/stdout" >"$scratch/events"
+    sed -nE -e 's/.*"event":"eval","iter":([0-9]+),.*"val_loss":([-0-9.eE+]+).*/val \1 \2/p' \
+        -e 's/.*"event":"step","iter":([0-9]+),.*"loss":([-0-9.eE+]+).*/train \1 \2/p' \
+        "$scratch/events" >"$losses"
     # Evaluations always take the same windows, so these two compare.
-    first=$(grep '"event":"eval","iter":0,' "$scratch/events" | number val_loss)
-    last=$(grep "\"event\":\"eval\",\"iter\":$iters," "$scratch/events" | number val_loss)
+    first=$(awk '$1 == "val" && $2 == 0 { print $3 }' "$losses")
+    last=$(awk -v iters="$iters" '$1 == "val" && $2 == iters { print $3 }' "$losses")
     if awk -v first="${first:-0}" -v last="${last:-0}" \
         'BEGIN { exit !(last > 0 && last < first) }'; then
         fell=true
@@ -273,42 +353,143 @@ check_train() {
     if ((code != 0)) || ! $fell; then
         failed=1
     fi
-    record "\"part\":\"train\",$(outcome),\"iters\":$iters,\"first_loss\":${first:-null},$(
-    )\"last_loss\":${last:-null},\"fell\":$fell,\"events\":[$(paste -sd, "$scratch/events")]"
-    say "train: loss ${first:-?} -> ${last:-?} in $iters iterations, $seconds s${why:+, $why}"
+    record "\"part\":\"train\",\"device\":\"$device\",\"dtype\":\"$dtype\",$(outcome),$(
+    )\"iters\":$iters,\"first_loss\":${first:-null},\"last_loss\":${last:-null},$(
+    )\"fell\":$fell,\"events\":[$(paste -sd, "$scratch/events")]"
+    say "train on $device in $dtype: loss ${first:-?} -> ${last:-?} in $iters iterations, $(
+    )$seconds s${why:+, $why}"
 }
 
-# bench PART SECONDS FIELDS ARGUMENTS...: a record of what `wgpt bench` measures.
+# tolerance DTYPE: how far losses may be from those of the first device in float32, as a share of
+# them: before the first update, and at any time after. Sums are rounded in another order there, and
+# every update makes more of the difference: on Vulkan in software and on the processor, a model of
+# 3 layers was 3e-8 apart before and 1e-7 within 200 updates. A kernel that is wrong anywhere is not
+# as close as this.
+tolerance() {
+    case $1 in
+    float32) echo 0.00001 0.001 ;;
+    # Of a product's factors 10 bits are kept in place of 23.
+    tf32) echo 0.001 0.01 ;;
+    # 7 bits, and of activations no more.
+    *) echo 0.005 0.03 ;;
+    esac
+}
+
+compare_losses() {
+    local device dtype wanted=${devices[0]} before after found close
+    local reference=$scratch/losses.$wanted.float32
+    for device in "${devices[@]}"; do
+        for dtype in $(variants "$device"); do
+            local losses=$scratch/losses.$device.$dtype
+            if [[ $losses == "$reference" || ! -s $losses || ! -s $reference ]]; then
+                continue
+            fi
+            read -r before after < <(tolerance "$dtype")
+            # The largest difference of each, how many losses there were, and those only one has.
+            found=$(awk 'function off(a, b) { a = (a - b) / b; return a < 0 ? -a : a }
+                NR == FNR { other[$1 " " $2] = $3; left++; next }
+                !($1 " " $2 in other) { left++; next }
+                {
+                    count++; left--
+                    far = off($3, other[$1 " " $2])
+                    if ($2 == 0 && far > before) before = far
+                    if ($2 > 0 && far > after) after = far
+                }
+                END { printf "%.3g %.3g %d %d", before, after, count, left }' \
+                "$reference" "$losses")
+            close=false
+            if awk -v before="$before" -v after="$after" \
+                '{ exit !($1 <= before && $2 <= after && $3 > 1 && $4 == 0) }' <<<"$found"; then
+                close=true
+            else
+                failed=1
+            fi
+            read -r -a found <<<"$found"
+            record "\"part\":\"losses\",\"device\":\"$device\",\"dtype\":\"$dtype\",$(
+            )\"with\":\"$wanted\",\"compared\":${found[2]},\"unmatched\":${found[3]},$(
+            )\"before\":${found[0]},\"after\":${found[1]},$(
+            )\"before_allowed\":$before,\"after_allowed\":$after,\"close\":$close"
+            say "losses of $device in $dtype beside $wanted's: apart by ${found[0]} of them before $(
+            )the first update, $before allowed, and ${found[1]} after, $after allowed"
+        done
+    done
+}
+
+# bench PART SECONDS FIELDS ARGUMENTS...: a record of what `wgpt bench` measures on $device.
 bench() {
     local part=$1 limit=$2 fields=$3 report
     shift 3
-    limited "$limit" "$wgpt" --device="$device" bench --json --only "$part" "$@"
+    limited "$limit" "$wgpt" bench -v --device="$device" --json --only "$part" "$@"
     report=$(grep -E '^\{.*\}$' "$scratch/stdout" | tail -n 1)
-    record "\"part\":\"$part\",$fields$(outcome),\"report\":${report:-null}"
-    say "bench $part${fields:+, $what}: ${why:-$seconds s}"
+    # A kernel that does not compile is a warning, and takes no time: what was measured is nothing.
+    if grep -q 'launch error happened' "$scratch/stderr"; then
+        code=1 why='a kernel could not be launched' report=
+        failed=1
+    fi
+    record "\"part\":\"$part\",\"device\":\"$device\",$fields$(outcome),\"report\":${report:-null}"
+    say "bench $part on $device${fields:+, $what}: ${why:-$seconds s}"
 }
 
 check_kernels() {
-    bench kernels 400 ''
+    local device
+    for device in "${devices[@]}"; do
+        # On CUDA burn's stock ops need a file of the toolkit, which need not be here.
+        if [[ $device == cuda* ]]; then
+            bench kernels 400 '' --no-compare
+        else
+            bench kernels 400 ''
+        fi
+    done
 }
 
 check_steps() {
-    local batch what predicted step=(--preset=gpt2)
+    local device dtype refused what step=(--preset=gpt2)
     ((quick)) && step=(--preset=shakespeare-char --vocab_size=65 "${tiny[@]}")
+    for device in "${devices[@]}"; do
+        for dtype in $(variants "$device"); do
+            if refused=$(dtype_refused "$device" "$dtype"); then
+                say "bench steps on $device in $dtype: $refused"
+                record "\"part\":\"steps\",\"device\":\"$device\",\"dtype\":\"$dtype\",$(
+                )\"batch\":null,\"compare\":false,\"error\":$(json_string "$refused"),$(
+                )\"report\":null"
+            else
+                bench_steps
+            fi
+        done
+        [[ $device != cuda* ]] || continue
+        what='micro-batch 1 beside stock ops'
+        bench steps 200 '"dtype":"float32","batch":1,"compare":true,' "${step[@]}" --batch_size=1
+    done
+}
+
+# The steps of $device in $dtype, one micro-batch after the other.
+bench_steps() {
+    local batch predicted taken why
     # Each in a process of its own: one that runs out of memory ends alone.
     for batch in ${batches//,/ }; do
-        # Builds that can predict the memory say so here.
-        predicted=
-        if timeout 20 "$wgpt" --device="$device" plan --json "${step[@]}" "--batch_size=$batch" \
-            </dev/null >"$scratch/plan" 2>/dev/null; then
-            predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
+        local fields="\"dtype\":\"$dtype\",\"batch\":$batch,\"compare\":false"
+        local model=("${step[@]}" "--batch_size=$batch")
+        [[ $dtype == float32 ]] || model+=("--dtype=$dtype")
+        timeout 20 "$wgpt" plan --device="$device" --json "${model[@]}" </dev/null \
+            >"$scratch/plan" 2>"$scratch/plan.said"
+        predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
+        taken=$(number micro_batch <<<"$predicted")
+        why=
+        # `bench` does as it is told; a run would be cut.
+        if [[ $predicted == *'"fits":false'* || -z $predicted ]]; then
+            why="the plan refuses it$(sed -n 's/^error: /: /p' "$scratch/plan.said" | head -n 1)"
+        elif ((taken < batch)); then
+            why="the plan takes $taken at a time"
         fi
-        what="micro-batch $batch"
-        bench steps 150 "\"batch\":$batch,\"compare\":false,\"plan\":${predicted:-null}," \
-            --no-compare "${step[@]}" "--batch_size=$batch"
+        if [[ -n $why ]]; then
+            say "bench steps on $device, $dtype, micro-batch $batch: left out, $why"
+            record "\"part\":\"steps\",\"device\":\"$device\",$fields,\"plan\":${predicted:-null},$(
+            )\"error\":$(json_string "$why"),\"report\":null"
+            continue
+        fi
+        what="$dtype, micro-batch $batch"
+        bench steps 150 "$fields,\"plan\":$predicted," --no-compare "${model[@]}"
     done
-    what='micro-batch 1 beside stock ops'
-    bench steps 200 '"batch":1,"compare":true,' "${step[@]}" --batch_size=1
 }
 
 check_torch() {
@@ -352,23 +533,27 @@ tables() {
     fi
 }
 
+# has BACKEND: whether wgpt found a device of that name here, or of that interface.
+has() {
+    [[ $found == *"\"id\":\"$1"[:\"]* ]]
+}
+
 # What the numbers were measured with.
 record_call() {
-    local devices card=
-    devices=$(timeout 60 "$wgpt" devices --json 2>/dev/null | grep -E '^\[.*\]$')
+    local card=
     if command -v nvidia-smi >/dev/null; then
         card=$(nvidia-smi --format=csv,noheader \
             --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit 2>/dev/null)
     fi
     record "\"part\":\"call\",\"date\":$(json_string "$date"),\"wgpt\":$(
         json_string "$("$wgpt" --version 2>/dev/null)"
-    ),\"device\":$(json_string "$device"),\"parts\":$(json_string "$parts"),\"quick\":$(
+    ),\"device\":$(json_string "${devices[*]}"),\"parts\":$(json_string "$parts"),\"quick\":$(
         ((quick)) && echo true || echo false
     ),\"system\":$(
         json_string "$(uname -srm), $(getconf _NPROCESSORS_ONLN) processors"
     ),\"nvidia_smi\":$(json_string "$card"),\"torch\":$(
         json_string "$(python3 -c 'import torch; print(torch.__version__)' 2>/dev/null)"
-    ),\"devices\":${devices:-null}"
+    ),\"devices\":${found:-null}"
 }
 
 # --- the command line -----------------------------------------------------------------------------
@@ -384,17 +569,17 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-mode=check folder='' out=out/gpu-check device=vulkan:0 parts=tests,train,bench,torch
-batches='' within=0 date='' quick=0 failed=0 rest=()
+mode=check folder='' out=out/gpu-check device='' parts=tests,train,bench,torch
+dtypes=float32,tf32,bfloat16 batches='' within=0 date='' quick=0 failed=0 rest=()
 while (($#)); do
     case $1 in
     --pack | --tables) mode=${1#--} ;;
     --quick) quick=1 ;;
-    --parts=* | --device=* | --out=* | --batches=* | --within=* | --date=*)
+    --parts=* | --device=* | --dtypes=* | --out=* | --batches=* | --within=* | --date=*)
         option=${1%%=*}
         printf -v "${option#--}" '%s' "${1#*=}"
         ;;
-    --parts | --device | --out | --batches | --within | --date)
+    --parts | --device | --dtypes | --out | --batches | --within | --date)
         (($# > 1)) || fail "$1 needs a value"
         printf -v "${1#--}" '%s' "$2"
         shift
@@ -432,11 +617,17 @@ for part in ${parts//,/ }; do
 done
 [[ $within =~ ^[0-9]+$ ]] || fail '--within takes seconds'
 if [[ -z $batches ]]; then
-    batches=1,2,4,8,16,32
+    batches=4,8,16,32,64
     ((quick)) && batches=1,2
 fi
 [[ $batches =~ ^[1-9][0-9]*(,[1-9][0-9]*)*$ ]] || fail '--batches takes numbers and commas'
 : "${date:=$(date -u +%Y-%m-%dT%H:%M:%SZ)}"
+for dtype in ${dtypes//,/ }; do
+    case $dtype in
+    float32 | tf32 | bfloat16) ;;
+    *) fail "no dtype is called $dtype" ;;
+    esac
+done
 tiny=(--n_layer=2 --n_head=2 --n_embd=64 --block_size=64 --dropout=0)
 command -v timeout >/dev/null || fail 'this needs timeout, of coreutils'
 
@@ -451,6 +642,13 @@ else
 fi
 wgpt=$folder/wgpt
 [[ -x $wgpt ]] || fail "no wgpt in $folder"
+# Only what is missing: a graphics driver may need this machine's own.
+mkdir "$scratch/lib"
+for library in $(ldd "$wgpt" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p'); do
+    [[ -f $root/lib/$library ]] || fail "wgpt needs $library, which is neither here nor packed"
+    cp "$root/lib/$library" "$scratch/lib/"
+    export LD_LIBRARY_PATH=$scratch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+done
 out=$(absolute "$out")
 mkdir -p "$out" || fail "cannot write to $out"
 
@@ -464,6 +662,21 @@ if [[ -z ${XDG_RUNTIME_DIR:-} ]]; then
     mkdir -m 700 "$XDG_RUNTIME_DIR"
 fi
 
+found=$(timeout 60 "$wgpt" devices --json 2>"$scratch/stderr" | grep -E '^\[.*\]$')
+no_cuda=
+if ! has cuda; then
+    no_cuda=$(sed -n 's/^note: no cuda device: //p' "$scratch/stderr")
+    : "${no_cuda:=this build has no CUDA in it}"
+fi
+if [[ -z $device ]]; then
+    device=vulkan:0
+    has cuda:0 && device+=,cuda:0
+fi
+IFS=, read -r -a devices <<<"$device"
+for device in "${devices[@]}"; do
+    has "$device" || fail "there is no $device here${no_cuda:+; CUDA: $no_cuda}"
+done
+
 # What an earlier call left: a record a line.
 : >"$scratch/records"
 if [[ -f $out/gpu-check.json ]]; then
@@ -471,6 +684,7 @@ if [[ -f $out/gpu-check.json ]]; then
 fi
 
 record_call
+[[ -z $no_cuda ]] || say "CUDA is left out: $no_cuda"
 # In this order whatever was typed: first what tells right from wrong.
 for part in tests train kernels steps torch; do
     if [[ ,$parts, == *,$part,* ]]; then

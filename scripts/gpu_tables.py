@@ -12,6 +12,9 @@ from pathlib import Path
 
 NAME = "gpu-check.json"
 
+# What the losses of the others are compared with, and their steps in a table beside PyTorch's.
+FLOAT32 = "float32"
+
 # Where `wgpt plan --json` may say how many bytes a step will take.
 PREDICTED = ("predicted_bytes", "peak_bytes", "total_bytes")
 
@@ -45,6 +48,11 @@ def last_of(records, part, key):
         if record["part"] == part and not (is_unbegun(record) and key(record) in found):
             found[key(record)] = record
     return list(found.values())
+
+
+def place(record):
+    """Where and in what it was computed; results of older versions do not say, and were these."""
+    return record.get("device", "vulkan:0"), record.get("dtype", FLOAT32)
 
 
 def show(value, digits=0):
@@ -82,8 +90,8 @@ def calls(records):
     rows = []
     for call in (record for record in records if record["part"] == "call"):
         devices = call.get("devices") or []
-        device = next((d for d in devices if d["id"] == call["device"]), {})
-        name = ", ".join(device[key] for key in ("name", "driver") if device.get(key))
+        used = [d for d in devices if d["id"] in call["device"].split()]
+        name = "; ".join(", ".join(d[k] for k in ("name", "driver") if d.get(k)) for d in used)
         rows.append([
             call["date"], call["wgpt"], call["device"], name or "not found",
             call.get("nvidia_smi") or "-", call.get("torch") or "-", call["system"],
@@ -110,20 +118,39 @@ def tests(records):
 
 def training(records):
     rows = []
-    for run in last_of(records, "train", lambda run: "train"):
+    for run in last_of(records, "train", place):
+        if "events" not in run:
+            rows.append([*place(run), *["-"] * 9, run["error"]])
+            continue
         steps = [event for event in run["events"] if event["event"] == "step"]
         # The first one compiled.
         fastest = min(steps[1:], key=lambda step: step["ms"], default={})
         start = next((event for event in run["events"] if event["event"] == "start"), {})
         rows.append([
-            run["iters"], show(start.get("params")), show(run["first_loss"], 4),
+            *place(run), run["iters"], show(start.get("params")), show(run["first_loss"], 4),
             show(run["last_loss"], 4), show(start.get("entropy_floor"), 4),
             "yes" if run["fell"] else "**no**", show(fastest.get("ms"), 1),
             show(fastest.get("tokens_per_s")), show(run["seconds"]), run.get("error", "-"),
         ])
-    head = ["iterations", "parameters", "val loss before", "after", "least possible", "fell",
+    head = ["device", "dtype", "iterations", "parameters", "val loss before", "after", "least possible", "fell",
             "ms an iteration", "tokens/s", "s in all", "error"]
     return section("Training", head, rows)
+
+
+def losses(records):
+    rows = []
+    for pair in last_of(records, "losses", place):
+        rows.append([
+            *place(pair), pair["with"], pair["compared"],
+            f"{pair['before']:.2g}", f"{pair['before_allowed']:.2g}",
+            f"{pair['after']:.2g}", f"{pair['after_allowed']:.2g}",
+            "yes" if pair["close"] else "**no**",
+        ])
+    head = ["device", "dtype", f"beside, in {FLOAT32}", "losses", "apart before the first update",
+            "allowed", "apart after", "allowed", "close enough"]
+    lines = ["The same seed, data and dropout. Apart: the largest difference of two losses, as a "
+             "share. Only rounding differs, of which every update makes more.", ""]
+    return section("Losses", head, rows) + (lines if rows else [])
 
 
 def peaks(records):
@@ -132,23 +159,25 @@ def peaks(records):
         report = record.get("report")
         if report and report["peaks"]:
             what = record["part"] + (f", batch {record['batch']}" if "batch" in record else "")
-            rows.append([what, show(report["peaks"]["copy_gb_per_s"], 1),
+            rows.append([place(record)[0], what, show(report["peaks"]["copy_gb_per_s"], 1),
                          show(report["peaks"]["multiply_add_gflop_per_s"])])
-    return section("Peaks", ["measured before", "copy GB/s", "multiply-add GFLOP/s"], rows)
+    return section("Peaks", ["device", "measured before", "copy GB/s", "multiply-add GFLOP/s"], rows)
 
 
 def kernels(records):
     rows, lines = [], []
-    for record in last_of(records, "kernels", lambda record: "kernels"):
+    for record in last_of(records, "kernels", lambda record: place(record)[0]):
+        device = place(record)[0]
         if record.get("error"):
-            lines = [f"kernels: {text(record['error'])}: {text(record['stderr'])}", ""]
+            said = record.get("stderr", "")
+            lines += [f"kernels on {device}: {text(record['error'])}: {text(said)}", ""]
         for k in (record["report"] or {"kernels": []})["kernels"]:
             rows.append([
-                k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
+                device, k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
                 show(k["gflop_per_s"], 1), percent(k["fraction"]), show(k["stock_ms"], 3),
                 ratio(k["stock_ms"], k["ms"], 1),
             ])
-    head = ["kernel", "size", "ms", "GB/s", "GFLOP/s", "of peak", "stock ms", "stock / this"]
+    head = ["device", "kernel", "size", "ms", "GB/s", "GFLOP/s", "of peak", "stock ms", "stock / this"]
     return section("Kernels", head, rows) + lines
 
 
@@ -160,19 +189,32 @@ def why(record):
     """A reason in a word or two, else what the program said last but for the hint."""
     if not record["error"].startswith("exit code"):
         return record["error"]
-    said = [line for line in record["stderr"].splitlines() if not line.startswith("  hint:")]
+    said = [line for line in record.get("stderr", "").splitlines() if not line.startswith("  hint:")]
     return ": ".join([record["error"], *said[-1:]])
 
 
+def measured_steps(records):
+    key = lambda record: (*place(record), record["batch"], record["compare"])
+    return last_of(records, "steps", key)
+
+
+def dtype_of(record, step):
+    """What it was computed in. Whoever asks for another than float32 must be told that it was."""
+    asked = place(record)[1]
+    return step.get("dtype", FLOAT32 if asked == FLOAT32 else f"{asked}?")
+
+
 def steps(records):
-    measured = last_of(records, "steps", lambda record: (record["batch"], record["compare"]))
-    plans = {r["batch"]: predicted(r["plan"]) for r in measured if predicted(r.get("plan"))}
+    measured = measured_steps(records)
+    plans = any(predicted(record.get("plan")) for record in measured)
     rows = []
     for record in measured:
-        forecast = [mebibytes(plans.get(record["batch"]))] if plans else []
+        device, dtype = place(record)
+        forecast = [mebibytes(predicted(record.get("plan")))] if plans else []
         for step in (record["report"] or {"steps": []})["steps"]:
             rows.append([
-                step["ops"], f"{step['micro_batch']} x {step['block_size']}",
+                device, dtype_of(record, step), step["ops"],
+                f"{step['micro_batch']} x {step['block_size']}",
                 show(step["parameters"]), show(step["tokens_per_s"]), show(step["ms"], 1),
                 show(step["gflop_per_s"]), percent(step["fraction"]),
                 mebibytes(step["peak_bytes"]), *forecast, step["launches"],
@@ -180,32 +222,42 @@ def steps(records):
             ])
         if record.get("error"):
             blank = ["-"] * 6 + forecast + ["-"] * 2
-            rows.append(["-", record["batch"], *blank, why(record)])
-    head = ["ops", "micro-batch", "parameters", "tokens/s", "ms", "GFLOP/s", "of peak",
-            "peak MiB", *(["predicted MiB"] if plans else []), "launches", "first step ms", "run"]
+            batch = record["batch"] or "-"
+            rows.append([device, dtype, "-", batch, *blank, why(record)])
+    head = ["device", "dtype", "ops", "micro-batch", "parameters", "tokens/s", "ms", "GFLOP/s",
+            "of peak", "peak MiB", *(["predicted MiB"] if plans else []), "launches",
+            "first step ms", "run"]
     return section("Steps", head, rows)
 
 
 def torch(records):
-    ours = {}
-    for record in last_of(records, "steps", lambda record: (record["batch"], record["compare"])):
+    ours, devices = {}, []
+    for record in measured_steps(records):
         for step in (record["report"] or {"steps": []})["steps"]:
             # A stock step is no step of wgpt; beside one, memory is shared: the others go first.
-            if step["ops"] != "reference" and not (record["compare"] and record["batch"] in ours):
-                ours[record["batch"]] = step["tokens_per_s"]
+            key = (place(record)[0], dtype_of(record, step), record["batch"])
+            if step["ops"] != "reference" and not (record["compare"] and key in ours):
+                ours[key] = step["tokens_per_s"]
+                if key[0] not in devices:
+                    devices.append(key[0])
     found = [record for record in records if record["part"] == "torch"]
     key = lambda record: tuple(record["row"][key] for key in ("dtype", "compile", "micro_batch"))
     rows = []
     for record in last_of([record for record in found if "row" in record], "torch", key):
         r = record["row"]
+        # Beside the same dtype where there is one; where there is not, this is what one has.
+        ratios = []
+        for device in devices:
+            same, other = ((device, d, r["micro_batch"]) for d in (r["dtype"], FLOAT32))
+            shown = ratio(ours.get(same, ours.get(other)), r.get("tokens_per_s"))
+            ratios.append(shown if same in ours or shown == "-" else f"{shown} ({FLOAT32})")
         rows.append([
             r["dtype"], "compiled" if r["compile"] else "eager", r["micro_batch"],
             show(r.get("ms"), 1), show(r.get("tokens_per_s")), mebibytes(r.get("peak_bytes")),
-            show(r.get("first_ms")), ratio(ours.get(r["micro_batch"]), r.get("tokens_per_s")),
-            r.get("error", "-"),
+            show(r.get("first_ms")), *ratios, r.get("error", "-"),
         ])
     head = ["dtype", "mode", "micro-batch", "ms", "tokens/s", "peak MiB", "first step ms",
-            "wgpt / torch", "error"]
+            *(f"{device} / torch" for device in devices), "error"]
     errors = [f"PyTorch: {text(record['error'])}" for record in found if "error" in record]
     return section("PyTorch", head, rows) + (errors[-1:] + [""] if errors else [])
 
@@ -218,7 +270,7 @@ def main():
         records = merge(target, others)
     else:
         records = load(target)
-    parts = [calls, tests, training, peaks, kernels, steps, torch]
+    parts = [calls, tests, training, losses, peaks, kernels, steps, torch]
     lines = ["# GPU check", ""] + [line for part in parts for line in part(records)]
     (target / "gpu-check.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(target / "gpu-check.md")

@@ -19,7 +19,6 @@ use crate::ops::OpsMode;
     version,
     subcommand_required = !cfg!(feature = "gui"),
     arg_required_else_help = !cfg!(feature = "gui"),
-    args_conflicts_with_subcommands = true,
     max_term_width = 100
 )]
 pub(super) struct Arguments {

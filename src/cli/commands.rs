@@ -233,8 +233,11 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
 }
 
 /// `wgpt devices`.
-pub(super) fn devices(args: DevicesArgs) {
+pub(super) fn devices(args: DevicesArgs, global: &Global) {
     let devices = gpu::devices();
+    if let Some(why) = gpu::without_cuda(&devices).filter(|_| !global.quiet) {
+        tell!("note: no cuda device: {why}");
+    }
     if args.json {
         let rows: Vec<_> = devices
             .iter()

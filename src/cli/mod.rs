@@ -87,6 +87,14 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     let Arguments { global, command, .. } = arguments;
     #[cfg(feature = "gui")]
     let Some(command) = command else { return window(arguments.window) };
+    #[cfg(feature = "gui")]
+    if arguments.window.demo || arguments.window.screenshot_to.is_some() {
+        return Err(CliError::Usage {
+            what: "--demo and --screenshot-to are the window's, which opens without a command"
+                .into(),
+            hint: "leave them out, or the command",
+        });
+    }
     #[cfg(not(feature = "gui"))]
     let command = command.expect("clap asks for a subcommand where there is no window");
     match command {
@@ -96,7 +104,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Eval(args) => commands::eval(args, &global)?,
         Subcommands::Export(args) => commands::export(args)?,
         Subcommands::Import(args) => commands::import(args)?,
-        Subcommands::Devices(args) => commands::devices(args),
+        Subcommands::Devices(args) => commands::devices(args, &global),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,
@@ -128,5 +136,13 @@ mod tests {
         assert_eq!(read("wgpt --headless --preset=demo"), words("wgpt train --preset=demo"));
         assert_eq!(read("wgpt train --headless"), words("wgpt train"));
         assert_eq!(read("wgpt sample out"), words("wgpt sample out"));
+    }
+
+    #[test]
+    fn what_every_command_takes_goes_before_it_too() {
+        for line in ["wgpt --device=cpu devices", "wgpt devices --device=cpu", "wgpt -v devices"] {
+            let Arguments { command, .. } = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert!(matches!(command, Some(Subcommands::Devices(_))), "{line}");
+        }
     }
 }

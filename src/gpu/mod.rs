@@ -2,12 +2,7 @@
 //!
 //! With `ops`, the only place that names wgpu or cubecl.
 
-use std::fmt;
-use std::str::FromStr;
-
 use burn::tensor::Device;
-use serde::Serialize;
-use thiserror::Error;
 
 use crate::config::Dtype;
 use crate::protocol::DeviceLine;
@@ -15,7 +10,9 @@ use crate::protocol::DeviceLine;
 mod card;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod error;
 mod failure;
+mod id;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
 mod meter;
@@ -27,7 +24,9 @@ pub mod queue;
 mod webgpu;
 
 pub use card::{CardMemory, card_memory};
+pub use error::DeviceError;
 pub use failure::Failure;
+pub use id::{Backend, DeviceChoice, DeviceId, Kind};
 pub use meter::{
     Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
 };
@@ -35,249 +34,6 @@ pub use meter::{
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-
-/// Why no device could be used.
-#[derive(Clone, Debug, Error)]
-pub enum DeviceError {
-    /// The name does not have the form that `--device` takes.
-    #[error("`{name}` is not a device")]
-    Unknown {
-        /// What was typed.
-        name: String,
-    },
-    /// The build has no support for the interface.
-    #[error("this build of wgpt has no support for `{backend}`")]
-    NotBuilt {
-        /// The interface that was asked for.
-        backend: Backend,
-    },
-    /// The interface is there, but not that device.
-    #[error("no device `{id}`; found: {found}")]
-    Missing {
-        /// What was asked for.
-        id: DeviceId,
-        /// The devices there are.
-        found: String,
-    },
-    /// The driver has no more memory.
-    #[error("{name} ran out of memory")]
-    OutOfMemory {
-        /// The adapter's name.
-        name: String,
-    },
-    /// The device did not finish what it was given.
-    #[error("the device stopped: {reason}")]
-    Stopped {
-        /// The driver's words.
-        reason: String,
-    },
-    /// The device does not compute in these numbers.
-    #[error("{id} ({name}) does not compute in {dtype}; it does in {}", list(known))]
-    Dtype {
-        /// The device.
-        id: DeviceId,
-        /// Its name.
-        name: String,
-        /// What was asked for.
-        dtype: Dtype,
-        /// What it can do.
-        known: Vec<Dtype>,
-    },
-    /// The device allows less than the kernels need.
-    #[error("{name} is too small: {what}")]
-    TooSmall {
-        /// The adapter's name.
-        name: String,
-        /// What it allows, and what is needed.
-        what: String,
-    },
-    /// The driver refused.
-    #[error("could not open {name} ({id}): {reason}")]
-    Open {
-        /// What was asked for.
-        id: DeviceId,
-        /// The adapter's name.
-        name: String,
-        /// The driver's words.
-        reason: String,
-    },
-}
-
-impl DeviceError {
-    /// The failure of the device `name` that a driver's words tell of, if they do. Backends that
-    /// have no other way to say it put them into errors and panics.
-    pub fn told(name: &str, words: &str) -> Option<Self> {
-        const MEMORY: [&str; 4] =
-            ["out of device memory", "out-of-memory", "out of memory", "out_of_memory"];
-        const END: [&str; 4] = ["lost", "poisoned", "illegal address", "launch failure"];
-        let lower = words.to_lowercase();
-        let tells_of = |signs: &[&str]| signs.iter().any(|sign| lower.contains(sign));
-        if tells_of(&MEMORY) {
-            return Some(DeviceError::OutOfMemory { name: name.to_string() });
-        }
-        // What comes after the first line is where it was noticed.
-        let reason = words.lines().next().unwrap_or_default().to_string();
-        tells_of(&END).then_some(DeviceError::Stopped { reason })
-    }
-
-    /// What to do next.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            DeviceError::Unknown { .. } => {
-                "write auto, cpu, or an interface with an optional number: vulkan, vulkan:1, \
-                 dx12, gl, cuda:0. `wgpt devices` lists what is there"
-            }
-            DeviceError::NotBuilt { .. } => "build with `--features wgpu` or `--features cuda`",
-            DeviceError::Missing { .. } => {
-                "`wgpt devices` lists what is there; a missing card usually means a missing driver \
-                 (on Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
-            }
-            DeviceError::OutOfMemory { .. } => {
-                "other programs may have taken it: continue with --resume and a smaller \
-                 --vram_budget or --micro_batch"
-            }
-            DeviceError::Stopped { .. } => {
-                "the driver reset it, or it went away: continue with --resume, and see the system's \
-                 log if it happens again"
-            }
-            DeviceError::Dtype { .. } => {
-                "set --dtype to one of those; tf32 and bfloat16 need an NVIDIA card of the year 2020 \
-                 or later and a build with `--features cuda`"
-            }
-            DeviceError::TooSmall { .. } => "use another device (`wgpt devices`), or --device=cpu",
-            DeviceError::Open { .. } => {
-                "try another interface of the same card (`wgpt devices`), update its driver, or \
-                 use --device=cpu"
-            }
-        }
-    }
-}
-
-fn list(dtypes: &[Dtype]) -> String {
-    dtypes.iter().map(Dtype::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// An interface to a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// burn's flex backend on the processor.
-    Cpu,
-    /// Vulkan through wgpu.
-    Vulkan,
-    /// DirectX 12 through wgpu.
-    Dx12,
-    /// Metal through wgpu.
-    Metal,
-    /// OpenGL through wgpu.
-    Gl,
-    /// A browser's WebGPU.
-    WebGpu,
-    /// burn's CUDA backend.
-    Cuda,
-}
-
-impl Backend {
-    const NAMES: [(&'static str, Backend); 7] = [
-        ("cpu", Backend::Cpu),
-        ("vulkan", Backend::Vulkan),
-        ("dx12", Backend::Dx12),
-        ("metal", Backend::Metal),
-        ("gl", Backend::Gl),
-        ("webgpu", Backend::WebGpu),
-        ("cuda", Backend::Cuda),
-    ];
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, backend)| backend == self);
-        f.write_str(name.map_or("unknown", |(name, _)| name))
-    }
-}
-
-/// What kind of hardware a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A graphics card with its own memory.
-    Discrete,
-    /// A graphics unit that shares the processor's memory.
-    Integrated,
-    /// A graphics card seen through a virtual machine.
-    Virtual,
-    /// A graphics interface computed on the processor.
-    Software,
-    /// The processor itself.
-    Cpu,
-    /// The driver does not say.
-    Unknown,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Discrete => "discrete",
-            Kind::Integrated => "integrated",
-            Kind::Virtual => "virtual",
-            Kind::Software => "software",
-            Kind::Cpu => "cpu",
-            Kind::Unknown => "unknown",
-        })
-    }
-}
-
-/// A device's name on the command line: the interface and the number among its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceId {
-    /// The interface.
-    pub backend: Backend,
-    /// Counted from 0 within the interface.
-    pub index: usize,
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.backend {
-            Backend::Cpu => f.write_str("cpu"),
-            backend => write!(f, "{backend}:{}", self.index),
-        }
-    }
-}
-
-/// What `--device` asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The best hardware there is, else the processor.
-    #[default]
-    Auto,
-    /// This one.
-    Named(DeviceId),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = DeviceError;
-
-    fn from_str(name: &str) -> Result<Self, DeviceError> {
-        let unknown = || DeviceError::Unknown { name: name.to_string() };
-        if name.eq_ignore_ascii_case("auto") {
-            return Ok(DeviceChoice::Auto);
-        }
-        let (backend, index) = match name.split_once(':') {
-            Some((backend, index)) => (backend, index.parse().map_err(|_| unknown())?),
-            None => (name, 0),
-        };
-        let backend = Backend::NAMES
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(backend))
-            .map(|&(_, backend)| backend)
-            .ok_or_else(unknown)?;
-        if backend == Backend::Cpu && index != 0 {
-            return Err(unknown());
-        }
-        Ok(DeviceChoice::Named(DeviceId { backend, index }))
-    }
-}
 
 /// A device that could be opened.
 #[derive(Clone, Debug)]
@@ -481,16 +237,27 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
 
 #[cfg(not(target_arch = "wasm32"))]
 fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
-    let built = match id.backend {
-        Backend::Cpu => true,
-        Backend::Cuda => cfg!(feature = "cuda"),
-        _ => cfg!(feature = "wgpu"),
-    };
-    if !built {
+    let cuda = id.backend == Backend::Cuda;
+    let wgpu = !cuda && id.backend != Backend::Cpu;
+    if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
         return DeviceError::NotBuilt { backend: id.backend };
     }
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
-    DeviceError::Missing { id, found: names.join(", ") }
+    let names = names.join(", ");
+    match without_cuda(found) {
+        Some(why) if cuda => DeviceError::NoCuda { id, why, found: names },
+        _ => DeviceError::Missing { id, found: names },
+    }
+}
+
+/// Why none of `found` is a CUDA device; `None` where one is, or where the build has no CUDA.
+pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    if !found.iter().any(|info| info.id.backend == Backend::Cuda) {
+        return Some(cuda::absence());
+    }
+    let _ = found;
+    None
 }
 
 /// The best of what is there, and why.
@@ -553,35 +320,6 @@ mod tests {
 
     fn info(backend: Backend, kind: Kind) -> DeviceInfo {
         DeviceInfo { id: DeviceId { backend, index: 0 }, kind, ..DeviceInfo::cpu() }
-    }
-
-    #[test]
-    fn names_read_and_print_alike() {
-        for name in ["cpu", "vulkan:0", "dx12:3", "gl:1", "cuda:0"] {
-            let DeviceChoice::Named(id) = name.parse().unwrap() else { panic!("{name}") };
-            assert_eq!(id.to_string(), name);
-        }
-        assert_eq!("auto".parse::<DeviceChoice>().unwrap(), DeviceChoice::Auto);
-        for bad in ["", "cpu:1", "vulkan:", "vulkan:x", "tpu", "vulkan:-1"] {
-            assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn words_tell_of_failures() {
-        let told = |words: &str| DeviceError::told("card", words);
-        for words in [
-            "out of device memory allocating 1024 bytes\n   0: a backtrace",
-            "An out-of-memory error happened during launch",
-            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
-        ] {
-            let error = told(words);
-            assert!(matches!(error, Some(DeviceError::OutOfMemory { .. })), "{words}: {error:?}");
-        }
-        for words in ["The device was poisoned during launch", "Device is lost"] {
-            assert!(matches!(told(words), Some(DeviceError::Stopped { .. })), "{words}");
-        }
-        assert!(told("index out of bounds: the len is 3 but the index is 3").is_none());
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! The names of devices, and of what they are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::DeviceError;
+
+/// An interface to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// burn's flex backend on the processor.
+    Cpu,
+    /// Vulkan through wgpu.
+    Vulkan,
+    /// DirectX 12 through wgpu.
+    Dx12,
+    /// Metal through wgpu.
+    Metal,
+    /// OpenGL through wgpu.
+    Gl,
+    /// A browser's WebGPU.
+    WebGpu,
+    /// burn's CUDA backend.
+    Cuda,
+}
+
+impl Backend {
+    const NAMES: [(&'static str, Backend); 7] = [
+        ("cpu", Backend::Cpu),
+        ("vulkan", Backend::Vulkan),
+        ("dx12", Backend::Dx12),
+        ("metal", Backend::Metal),
+        ("gl", Backend::Gl),
+        ("webgpu", Backend::WebGpu),
+        ("cuda", Backend::Cuda),
+    ];
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, backend)| backend == self);
+        f.write_str(name.map_or("unknown", |(name, _)| name))
+    }
+}
+
+/// What kind of hardware a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A graphics card with its own memory.
+    Discrete,
+    /// A graphics unit that shares the processor's memory.
+    Integrated,
+    /// A graphics card seen through a virtual machine.
+    Virtual,
+    /// A graphics interface computed on the processor.
+    Software,
+    /// The processor itself.
+    Cpu,
+    /// The driver does not say.
+    Unknown,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Discrete => "discrete",
+            Kind::Integrated => "integrated",
+            Kind::Virtual => "virtual",
+            Kind::Software => "software",
+            Kind::Cpu => "cpu",
+            Kind::Unknown => "unknown",
+        })
+    }
+}
+
+/// A device's name on the command line: the interface and the number among its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId {
+    /// The interface.
+    pub backend: Backend,
+    /// Counted from 0 within the interface.
+    pub index: usize,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.backend {
+            Backend::Cpu => f.write_str("cpu"),
+            backend => write!(f, "{backend}:{}", self.index),
+        }
+    }
+}
+
+/// What `--device` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best hardware there is, else the processor.
+    #[default]
+    Auto,
+    /// This one.
+    Named(DeviceId),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(name: &str) -> Result<Self, DeviceError> {
+        let unknown = || DeviceError::Unknown { name: name.to_string() };
+        if name.eq_ignore_ascii_case("auto") {
+            return Ok(DeviceChoice::Auto);
+        }
+        let (backend, index) = match name.split_once(':') {
+            Some((backend, index)) => (backend, index.parse().map_err(|_| unknown())?),
+            None => (name, 0),
+        };
+        let backend = Backend::NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(backend))
+            .map(|&(_, backend)| backend)
+            .ok_or_else(unknown)?;
+        if backend == Backend::Cpu && index != 0 {
+            return Err(unknown());
+        }
+        Ok(DeviceChoice::Named(DeviceId { backend, index }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_and_print_alike() {
+        for name in ["cpu", "vulkan:0", "dx12:3", "gl:1", "cuda:0"] {
+            let DeviceChoice::Named(id) = name.parse().unwrap() else { panic!("{name}") };
+            assert_eq!(id.to_string(), name);
+        }
+        assert_eq!("auto".parse::<DeviceChoice>().unwrap(), DeviceChoice::Auto);
+        for bad in ["", "cpu:1", "vulkan:", "vulkan:x", "tpu", "vulkan:-1"] {
+            assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
+        }
+    }
+}
