@@ -52,7 +52,7 @@ says() {
 
 tiny=(--n_layer=1 --n_head=1 --n_embd=16 --block_size=16 --batch_size=2
     --gradient_accumulation_steps=1)
-run=(--preset=demo "${tiny[@]}" --eval_iters=1 --warmup_iters=0 --sample_tokens=0)
+run=(--preset=demo "${tiny[@]}" --eval_iters=1 --warmup_iters=0 --sample_tokens=3)
 
 without_a_driver() {
     expect 0 devices
@@ -79,6 +79,30 @@ without_a_driver() {
 compiles() {
     expect 0 "$@" -v --device=cuda:0
     ! grep -Eqi 'an? (launch )?error happened|compilation' stderr || fail "wgpt $*: kernels are missing"
+}
+
+# Products of a model wide enough for tensor cores: in float32 none may read a tf32, the others
+# must, and a card without bfloat16 says so.
+numbers() {
+    local card dtype
+    local wide=(bench --only=steps --no-compare --preset=gpt2 --n_layer=1 --n_head=2 --n_embd=128
+        --block_size=128 --batch_size=2 --vocab_size=256)
+    for card in 86:12000 120:12080; do
+        export CUDA_DRIVER_CAPABILITY=${card%:*} CUDA_DRIVER_VERSION=${card#*:}
+        for dtype in float32 tf32 bfloat16; do
+            rm -f ptx/*
+            compiles "${wide[@]}" --dtype=$dtype
+            case $dtype in
+                float32) ! grep -lq 'tf32\|bf16' ptx/*.ptx || fail 'float32 is not float32' ;;
+                tf32) grep -lq 'tf32' ptx/*.ptx || fail 'no product reads a tf32' ;;
+                bfloat16) grep -lq 'mma.*bf16' ptx/*.ptx || fail 'no product is in bfloat16' ;;
+            esac
+            echo "compute capability $CUDA_DRIVER_CAPABILITY: products in $dtype"
+        done
+    done
+    export CUDA_DRIVER_CAPABILITY=75 CUDA_DRIVER_VERSION=12000
+    expect 2 "${wide[@]}" --device=cuda:0 --dtype=bfloat16
+    says 'does not compute in bfloat16; it does in float32' stderr
 }
 
 with_a_driver() {
@@ -111,6 +135,7 @@ with_a_driver() {
         echo "compute capability $CUDA_DRIVER_CAPABILITY, CUDA $CUDA_DRIVER_VERSION: $at kernels$(
             command -v ptxas >/dev/null && echo ', which ptxas accepts')"
     done
+    numbers
     unset CUDA_DRIVER_CAPABILITY CUDA_DRIVER_VERSION
 
     # The card's zeros are no losses, but the run folder is whole.

@@ -89,13 +89,13 @@ impl Bench<'_> {
     }
 
     fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
-        Tensor::random(shape, Distribution::Normal(0.0, 0.5), self.device)
+        Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), self.device)
     }
 
     /// A leaf of the graph.
     fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         let device = self.device.clone().autodiff();
-        Tensor::random(shape, Distribution::Normal(0.0, 0.5), &device).require_grad()
+        Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), &device).require_grad()
     }
 
     fn row(

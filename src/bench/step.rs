@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use super::{StepRow, best, fraction};
 use crate::config::Config;
@@ -30,6 +30,8 @@ pub struct TrainingStep {
     accumulation: usize,
     mode: OpsMode,
     step: u64,
+    /// Of the last update's gradient.
+    norm: Option<Tensor<1>>,
 }
 
 impl TrainingStep {
@@ -73,6 +75,7 @@ impl TrainingStep {
             accumulation: plan.accumulation.min(2),
             mode,
             step: 0,
+            norm: None,
         }
     }
 
@@ -97,8 +100,20 @@ impl TrainingStep {
         let grads = self.gradients().into_vec();
         let Some(model) = self.model.take() else { return };
         self.step += 1;
-        let (model, _norm) = self.optimizer.update(model, grads, self.step, 1e-4);
+        let (model, norm) = self.optimizer.update(model, grads, self.step, 1e-4);
         self.model = Some(model);
+        self.norm = Some(norm);
+    }
+
+    /// Reads the last update's gradient norm, which all kernels had a part in: what the device could
+    /// not do is told by a read, where a wait may say that all is well.
+    ///
+    /// # Errors
+    /// When there is nothing to read.
+    fn check(&self) -> Result<(), DeviceError> {
+        let Some(norm) = self.norm.clone() else { return Ok(()) };
+        let read = norm.try_into_data();
+        read.map(drop).map_err(|error| DeviceError::Stopped { reason: error.to_string() })
     }
 }
 
@@ -116,6 +131,7 @@ pub(super) fn measure(
     let first_ms = start.elapsed().as_secs_f64() * 1e3;
     let ((), launches) = gpu::count_launches(|| bench.step());
     let seconds = best(device, || (), |()| bench.step())?;
+    bench.check()?;
     let architecture = bench.model.as_ref().expect("a model between steps").architecture().clone();
     let Architecture { n_layer, n_embd, block_size, .. } = architecture;
     let micro_batch = bench.batch.sequences;
