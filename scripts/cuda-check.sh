@@ -144,6 +144,17 @@ with_a_driver() {
     compiles train --resume --run=moving --max_iters=6
     says '^done after 6 iterations' stdout
     echo 'a run went from CUDA to the processor and back'
+
+    # More than the card has: half the micro-batch at a time until it is not.
+    export CUDA_DRIVER_MEMORY=160
+    expect 0 train --preset=demo --n_layer=2 --n_head=2 --n_embd=128 --block_size=128 \
+        --batch_size=64 --gradient_accumulation_steps=1 --max_iters=2 --eval_iters=1 \
+        --eval_batch_size=1 --warmup_iters=0 --sample_tokens=0 --vram_budget=none \
+        --grad_checkpoint=false --device=cuda:0 --run=large --json
+    says '"event":"replan","reason":"out_of_memory"' stdout
+    says '"event":"done","iter":2' stdout
+    unset CUDA_DRIVER_MEMORY
+    echo "out of memory: $(grep -c '"event":"replan"' stdout) smaller plans, then it was done"
 }
 
 expect 0 devices --json

@@ -7,9 +7,10 @@
  * machine without a card can tell whether all kernels compile with a driver alone.
  *
  * CUDA_DRIVER_CAPABILITY is the card's compute capability, 86 if unset; CUDA_DRIVER_VERSION what the
- * driver says of itself, 12080 for CUDA 12.8 if unset. Kernels go to the folder CUDA_DRIVER_PTX, if
- * set, a file each.
+ * driver says of itself, 12080 for CUDA 12.8 if unset; CUDA_DRIVER_MEMORY its memory in MiB, 12 GiB
+ * if unset, and more is refused. Kernels go to the folder CUDA_DRIVER_PTX, if set, a file each.
  */
+#include <malloc.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +23,9 @@ typedef unsigned long long Pointer;
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2 };
 
-#define MEMORY (12ull << 30)
+/* The card's memory in bytes, and what of it is taken. */
+static size_t room(void);
+static _Atomic size_t taken;
 
 /* Whatever a handle is of, nobody but this driver looks into it. */
 static int object;
@@ -31,6 +34,11 @@ static int setting(const char *name, int otherwise)
 {
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
+}
+
+static size_t room(void)
+{
+    return (size_t)setting("CUDA_DRIVER_MEMORY", 12 << 10) << 20;
 }
 
 static Result handle(void **out)
@@ -98,13 +106,14 @@ Result cuDeviceGetPCIBusId(char *id, int size, Device device)
 Result cuDeviceTotalMem_v2(size_t *bytes, Device device)
 {
     (void)device;
-    *bytes = MEMORY;
+    *bytes = room();
     return SUCCESS;
 }
 
 Result cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
-    *free_bytes = *total = MEMORY;
+    *total = room();
+    *free_bytes = *total - taken;
     return SUCCESS;
 }
 
@@ -246,9 +255,15 @@ Result cuMemFreeHost(void *host)
 
 Result cuMemAlloc_v2(Pointer *out, size_t bytes)
 {
-    void *taken = calloc(bytes ? bytes : 1, 1);
-    *out = (Pointer)(uintptr_t)taken;
-    return taken ? SUCCESS : OUT_OF_MEMORY;
+    *out = 0;
+    if (taken + bytes > room())
+        return OUT_OF_MEMORY;
+    void *got = calloc(bytes ? bytes : 1, 1);
+    if (!got)
+        return OUT_OF_MEMORY;
+    taken += malloc_usable_size(got);
+    *out = (Pointer)(uintptr_t)got;
+    return SUCCESS;
 }
 
 Result cuMemAllocAsync(Pointer *out, size_t bytes, void *stream)
@@ -259,6 +274,8 @@ Result cuMemAllocAsync(Pointer *out, size_t bytes, void *stream)
 
 Result cuMemFree_v2(Pointer pointer)
 {
+    if (pointer)
+        taken -= malloc_usable_size(memory(pointer));
     free(memory(pointer));
     return SUCCESS;
 }
