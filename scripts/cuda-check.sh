@@ -82,7 +82,7 @@ compiles() {
 }
 
 # Products of a model wide enough for tensor cores: in float32 none may read a tf32, the others
-# must, and a card without bfloat16 says so.
+# must, and a card without tensor cores for tf32 says so.
 numbers() {
     local card dtype
     local wide=(bench --only=steps --no-compare --preset=gpt2 --n_layer=1 --n_head=2 --n_embd=128
@@ -101,8 +101,8 @@ numbers() {
         done
     done
     export CUDA_DRIVER_CAPABILITY=75 CUDA_DRIVER_VERSION=12000
-    expect 2 "${wide[@]}" --device=cuda:0 --dtype=bfloat16
-    says 'does not compute in bfloat16; it does in float32' stderr
+    expect 2 "${wide[@]}" --device=cuda:0 --dtype=tf32
+    says 'does not compute in tf32; it does in float32' stderr
 }
 
 with_a_driver() {
@@ -146,7 +146,7 @@ with_a_driver() {
     echo 'a run went from CUDA to the processor and back'
 
     # More than the card has: half the micro-batch at a time until it is not.
-    export CUDA_DRIVER_MEMORY=160
+    export CUDA_DRIVER_MEMORY=100
     expect 0 train --preset=demo --n_layer=2 --n_head=2 --n_embd=128 --block_size=128 \
         --batch_size=64 --gradient_accumulation_steps=1 --max_iters=2 --eval_iters=1 \
         --eval_batch_size=1 --warmup_iters=0 --sample_tokens=0 --vram_budget=none \

@@ -125,8 +125,8 @@ impl DeviceError {
                  log if it happens again"
             }
             DeviceError::Dtype { .. } => {
-                "set --dtype to one of those; tf32 and bfloat16 need an NVIDIA card of the year 2020 \
-                 or later and a build with `--features cuda`"
+                "set --dtype to one of those; others than float32 need an NVIDIA card and a build \
+                 with `--features cuda`, tf32 a card of the year 2020 or later"
             }
             DeviceError::TooSmall { .. } => "use another device (`wgpt devices`), or --device=cpu",
             DeviceError::Open { .. } => {
