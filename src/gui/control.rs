@@ -88,9 +88,14 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
 /// Something that is in the way of training, in one or two lines.
 pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
     let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
+    let sentence = |text: &str| {
+        let mut letters = text.chars();
+        let first = letters.next().into_iter().flat_map(char::to_uppercase);
+        first.chain(letters).collect::<String>() + "."
+    };
     ui.horizontal_wrapped(|ui| {
-        ui.colored_label(color, RichText::new(text).strong());
-        ui.label(hint);
+        ui.colored_label(color, RichText::new(sentence(text)).strong());
+        ui.label(sentence(hint));
     });
 }
 
