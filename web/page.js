@@ -83,9 +83,10 @@ async function main() {
   }
   // Straight from the network: browsers keep what they compile of that.
   await init({ module_or_path: MODULE });
-  // A panic leaves the window as it was, and nothing else works any more.
-  addEventListener('error', (event) => fail(event.error ?? event.message));
-  addEventListener('unhandledrejection', (event) => fail(event.reason));
+  // A panic leaves the window as it was, and nothing works any more.
+  const look = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
+  addEventListener('error', (event) => look(event.error));
+  addEventListener('unhandledrejection', (event) => look(event.reason));
   hide('loading');
   const isMeant = location.hash.length > 1 || isKnown();
   const wantsDemo = new URLSearchParams(location.search).has('demo');

@@ -88,9 +88,14 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
 /// Something that is in the way of training, in one or two lines.
 pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
     let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
+    let sentence = |text: &str| {
+        let mut letters = text.chars();
+        let first = letters.next().into_iter().flat_map(char::to_uppercase);
+        first.chain(letters).collect::<String>() + "."
+    };
     ui.horizontal_wrapped(|ui| {
-        ui.colored_label(color, RichText::new(text).strong());
-        ui.label(hint);
+        ui.colored_label(color, RichText::new(sentence(text)).strong());
+        ui.label(sentence(hint));
     });
 }
 
@@ -98,7 +103,8 @@ pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) 
 pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
-        ui.weak(kind(device));
+        // A browser may say nothing but that.
+        Some(kind(device)).filter(|kind| *kind != device.name).map(|kind| ui.weak(kind));
         if matches!(device.kind.as_str(), "software" | "cpu") {
             ui.colored_label(theme::warning(ui), "software: slow, for trying out").on_hover_text(
                 "This run uses no graphics card. Choose one under Setup, if this computer has one.",

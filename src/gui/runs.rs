@@ -85,7 +85,8 @@ fn folder(ui: &mut egui::Ui, folder: &Path) -> Option<Intent> {
 /// Where runs are in a browser, and how others come there.
 fn storage(ui: &mut egui::Ui, words: &str) -> Option<Intent> {
     let left = |ui: &mut egui::Ui| {
-        ui.add(Label::new(RichText::new(words).weak()).truncate());
+        let label = ui.add(Label::new(RichText::new(words).weak()).truncate());
+        label.on_hover_text("By the page's address, on this machine. Nothing is sent anywhere.");
     };
     let right = |ui: &mut egui::Ui| {
         let help = "A zip with a Hugging Face GPT-2 folder or a checkpoint of wgpt's";

@@ -235,6 +235,9 @@ impl End {
 fn begin(end: &Rc<RefCell<End>>) {
     let former = end.borrow_mut().worker.take();
     if let Some(former) = &former {
+        // What it has said and nobody has heard yet is for closures that are about to go.
+        former.worker.set_onmessage(None);
+        former.worker.set_onerror(None);
         former.worker.terminate();
     }
     if let Err(error) = try_begin(end) {
