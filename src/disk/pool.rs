@@ -38,7 +38,7 @@ pub trait Slot {
     ///
     /// # Errors
     /// If the browser refuses.
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     /// Makes what was written survive.
     ///
     /// # Errors
@@ -322,7 +322,7 @@ impl Slot for InMemory {
         Ok(())
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.0.borrow().len() as u64)
     }
 

@@ -3,7 +3,7 @@
 //! Each panel is a function of what is known (`Progress`, the form, the runs) that draws and gives an
 //! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What
 //! takes time (devices, data, runs on the disk) is looked up elsewhere: what differs between a program
-//! with processes, threads and a disk and a page with a worker lies behind [`host`].
+//! with processes, threads and a disk and a page with a worker lies behind `host`.
 
 mod app;
 mod charts;

@@ -77,7 +77,7 @@ impl Slot for Handle {
         self.0.truncate_with_f64(len as f64).map_err(refused)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.0.get_size().map_err(refused)? as u64)
     }
 

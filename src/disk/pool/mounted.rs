@@ -77,7 +77,7 @@ impl File {
     /// If it cannot be looked at.
     pub fn metadata(&self) -> io::Result<Metadata> {
         let modified = with(|disk| disk.files.get(&self.path).map(|entry| entry.head.modified));
-        let len = self.slot.len()?.saturating_sub(HEAD);
+        let len = self.slot.size()?.saturating_sub(HEAD);
         Ok(Metadata { len, folder: false, modified: modified.unwrap_or(0) })
     }
 
@@ -144,7 +144,7 @@ impl Read for File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.append {
-            self.at = self.slot.len()?.saturating_sub(HEAD);
+            self.at = self.slot.size()?.saturating_sub(HEAD);
         }
         self.slot.write_at(HEAD + self.at, bytes)?;
         self.at += bytes.len() as u64;
@@ -160,7 +160,7 @@ impl Seek for File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let (from, by) = match to {
             SeekFrom::Start(at) => (at, 0),
-            SeekFrom::End(by) => (self.slot.len()?.saturating_sub(HEAD), by),
+            SeekFrom::End(by) => (self.slot.size()?.saturating_sub(HEAD), by),
             SeekFrom::Current(by) => (self.at, by),
         };
         let before = || io::Error::new(io::ErrorKind::InvalidInput, "before the start of the file");

@@ -12,7 +12,7 @@ fn write(pool: &mut Pool, path: &str, content: &[u8]) {
 
 fn read(pool: &mut Pool, path: &str) -> Vec<u8> {
     let slot = pool.open(path, false, false).unwrap();
-    let mut bytes = vec![0; (slot.len().unwrap() - HEAD) as usize];
+    let mut bytes = vec![0; (slot.size().unwrap() - HEAD) as usize];
     slot.read_at(HEAD, &mut bytes).unwrap();
     bytes
 }

@@ -18,7 +18,7 @@ impl Kernels {
     /// `a b` in numbers of kind `out`. Both factors are of one kind; sums are f32. In f32 proper no
     /// tensor cores are used, which would read 19 bits of each factor.
     pub fn product(&self, a: CubeTensor, b: CubeTensor, out: DType) -> CubeTensor {
-        let ([m, _], [_, n]) = (a.shape().dims::<2>().into(), b.shape().dims::<2>().into());
+        let ([m, _], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
         let y = self.queue.empty_of([m, n], out);
         let elems = MatmulGlobalElems { lhs: elem(&a), rhs: elem(&b), out: elem(&y) };
         let [a, b] = [a, b].map(|x| InputBinding::new(x.clone().binding(), elem(&x)));
