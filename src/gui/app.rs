@@ -223,7 +223,7 @@ impl App {
         if let Some(given) = self.mirror.address(&self.settings.form) {
             self.take_from_outside(given);
         }
-        self.mirror.say(ctx, &self.progress);
+        self.mirror.say(ctx, &self.progress, self.work.pace());
     }
 
     /// Sets where runs are looked for and begun.

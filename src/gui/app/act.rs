@@ -126,7 +126,14 @@ impl App {
                     Err(error) => self.warn(format!("the text could not be prepared: {error}")),
                 }
             }
-            Found::Runs(runs) => self.runs = runs,
+            Found::Runs(runs) => {
+                // A page that is loaded again goes on with what it showed.
+                let newest = runs.first().filter(|_| host::IS_PAGE && self.asked.run.is_none());
+                if let (Some(run), None) = (newest, &self.shown) {
+                    self.ask_for_run(run.path.clone());
+                }
+                self.runs = runs;
+            }
             Found::Run { path, progress, tail } => {
                 if self.asked.run.as_ref() == Some(&path) {
                     self.show(path, *progress, tail);

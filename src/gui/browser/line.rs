@@ -1,8 +1,9 @@
 //! The line to the worker, from all who talk to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use eframe::egui;
 
@@ -22,9 +23,9 @@ struct Ends {
 
 impl Line {
     /// Starts a worker; the window is woken for what it says.
-    pub fn new(ctx: &egui::Context) -> Self {
+    pub fn new(ctx: &egui::Context, pace: Rc<Cell<Duration>>) -> Self {
         let ctx = ctx.clone();
-        let link = Link::new(move || ctx.request_repaint());
+        let link = Link::new(move || ctx.request_repaint_after(pace.get()));
         Self(Rc::new(RefCell::new(Ends {
             link,
             of_the_run: VecDeque::new(),

@@ -1,6 +1,8 @@
 //! What the page says of itself outside the canvas: its address has the configuration, a hidden
 //! element the state, for screen readers and for tests.
 
+use std::time::Duration;
+
 use eframe::egui;
 use wasm_bindgen::prelude::JsValue;
 use web_sys::{Element, Location};
@@ -53,9 +55,10 @@ impl Mirror {
     }
 
     /// Tells the page how the run stands.
-    pub fn say(&mut self, ctx: &egui::Context, progress: &Progress) {
+    pub fn say(&mut self, ctx: &egui::Context, progress: &Progress, pace: Duration) {
         let now = ctx.input(|input| input.time);
-        let next = self.said.map_or(0.0, |said| said + ATTRIBUTES - now);
+        let pause = pace.as_secs_f64().max(ATTRIBUTES);
+        let next = self.said.map_or(0.0, |said| said + pause - now);
         if next > 0.0 {
             ctx.request_repaint_after_secs(next as f32);
             return;

@@ -4,6 +4,7 @@ mod dialog;
 mod files;
 mod line;
 mod mirror;
+mod models;
 mod outside;
 mod page;
 mod trainer;

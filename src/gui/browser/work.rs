@@ -1,9 +1,10 @@
 //! What takes time: asked of the worker, which answers when it comes to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use eframe::egui;
 use web_sys::File;
@@ -12,12 +13,12 @@ use super::Tail;
 use super::dialog::{self, Chooser};
 use super::files::{import, prepare, read};
 use super::line::Line;
+use super::models::{named, shaped};
 use crate::catalogue::{self, RunSummary};
-use crate::config::{Config, Layer, bytes, resolve};
+use crate::config::{Config, bytes};
 use crate::gui::fit::Card;
 use crate::gui::form;
 use crate::gui::work::Found;
-use crate::model::Architecture;
 use crate::progress::{Level, Progress};
 use crate::protocol::Event;
 use crate::web::messages::{
@@ -45,6 +46,8 @@ enum Doing {
 pub(in crate::gui) struct Work {
     ctx: egui::Context,
     line: Line,
+    /// How long news may wait to be drawn.
+    pace: Rc<Cell<Duration>>,
     /// What files that are being read come to.
     found: Rc<RefCell<Vec<Found>>>,
     chooser: Option<Chooser>,
@@ -65,17 +68,24 @@ pub(in crate::gui) struct Work {
     storage: String,
 }
 
+/// How often news are drawn. Where pictures are computed in software, by what trains as well, one takes
+/// a fifth of a second: drawing at the usual pace, training took five times as long.
+const PACE: Duration = Duration::from_millis(50);
+const SLOW_PACE: Duration = Duration::from_secs(2);
+
 /// What can be chosen.
 const TEXTS: &str = ".txt,.md,.text,text/plain,.zip";
 const ZIPS: &str = ".zip,application/zip";
 
 impl Work {
     pub fn new(ctx: egui::Context) -> Self {
-        let line = Line::new(&ctx);
+        let pace = Rc::new(Cell::new(PACE));
+        let line = Line::new(&ctx, pace.clone());
         line.ask(&Ask::List);
         Self {
             ctx,
             line,
+            pace,
             found: Rc::default(),
             chooser: None,
             doing: None,
@@ -111,7 +121,8 @@ impl Work {
 
     fn take(&mut self, reply: Reply, bytes: Option<Vec<u8>>, found: &mut Vec<Found>) {
         match reply {
-            Reply::Ready { device, limits, storage, .. } => {
+            Reply::Ready { device, limits, software, storage } => {
+                self.pace.set(if software { SLOW_PACE } else { PACE });
                 // Another worker has taken the place of one that failed: what was in the way is not.
                 let stays: Vec<bool> = self.kinds.iter().map(|kind| kind.is_passable()).collect();
                 retain(&mut self.obstacles, &stays);
@@ -150,7 +161,7 @@ impl Work {
             }
             Reply::Stored { runs, data, models, storage } => {
                 self.keep_storage(storage);
-                self.stored_models = models.iter().map(named_model).collect();
+                self.stored_models = models.iter().map(named).collect();
                 (self.runs, self.data, self.models) = (runs.clone(), Some(data), models);
                 self.name_data();
                 found.push(Found::Runs(runs));
@@ -257,6 +268,11 @@ impl Work {
     fn name_data(&mut self) {
         let own = self.data.iter().flatten().filter(|data| data.spec.starts_with(DATA));
         self.stored_data = own.map(|data| (data.spec.clone(), data.name.clone())).collect();
+    }
+
+    /// How long news may wait to be drawn.
+    pub fn pace(&self) -> Duration {
+        self.pace.get()
     }
 
     /// Which devices there are: the worker tells without being asked.
@@ -467,27 +483,4 @@ fn folder(path: &Path) -> PathBuf {
 fn retain<T>(list: &mut Vec<T>, stays: &[bool]) {
     let mut stays = stays.iter();
     list.retain(|_| *stays.next().unwrap_or(&true));
-}
-
-fn named_model(model: &ModelInfo) -> (PathBuf, String) {
-    let Architecture { n_layer, n_embd, .. } = model.architecture;
-    let words = format!("{}: {n_layer} blocks of {n_embd}", model.name);
-    let tokens = if model.has_tokenizer { "" } else { ", tokens unknown" };
-    (PathBuf::from(&model.path), format!("{words}{tokens}"))
-}
-
-/// GPT-2's settings with the shapes of a model.
-fn shaped(model: &Architecture) -> Option<Config> {
-    let Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu } = model;
-    let pairs = [
-        ("n_layer", n_layer.to_string()),
-        ("n_head", n_head.to_string()),
-        ("n_embd", n_embd.to_string()),
-        ("block_size", block_size.to_string()),
-        ("vocab_size", vocab_size.to_string()),
-        ("bias", bias.to_string()),
-        ("gelu", format!("{gelu:?}").to_ascii_lowercase()),
-    ];
-    let layer = Layer::flags(pairs.map(|(key, text)| (key.to_string(), text))).ok()?;
-    Some(resolve(vec![layer]).ok()?.config)
 }
