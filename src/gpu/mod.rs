@@ -92,6 +92,7 @@ impl DeviceInfo {
 
     /// How good a pick it is, `None` for what is used only when named: a graphics interface in
     /// software is slower than the processor itself.
+    #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
             Kind::Discrete => 0,
