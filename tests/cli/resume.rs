@@ -1,5 +1,7 @@
 //! Runs that end and go on.
 
+use std::io::{BufRead, BufReader, Read};
+
 use super::*;
 
 /// Killed at 20 moments of its life and resumed each time, a run prints the very losses of one
@@ -8,12 +10,7 @@ use super::*;
 fn kill_and_resume_change_no_bit() {
     let folder = temporary();
     let long = ["--max_iters=2000", "--lr_decay_iters=2000", "--eval_interval=15"];
-    let timed = |run: &str, more: &[&str]| {
-        let start = Instant::now();
-        (losses(&train(folder.path(), run, more)), start.elapsed())
-    };
-    let (_, startup) = timed("short", &["--max_iters=1"]);
-    let (want, whole) = timed("whole", &long);
+    let want = losses(&train(folder.path(), "whole", &long));
     assert_eq!(want.len(), 2000);
 
     let args = [&["train", "--json", "--run=killed"], TINY, &long].concat();
@@ -33,17 +30,23 @@ fn kill_and_resume_change_no_bit() {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = String::new();
         if kills < 20 {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // On average a fortieth of the run, so that it is not over before the last kill.
-            std::thread::sleep(startup + whole.mul_f64((random % 1000) as f64 / 20_000.0));
+            // On average a fortieth of the run, so that it is not over before the last kill; counted
+            // in lines, because seconds say little on a busy machine. Then somewhere in a step.
+            for _ in 0..random % 100 {
+                reader.read_line(&mut stdout).unwrap();
+            }
+            std::thread::sleep(Duration::from_micros(random % 5000));
             child.kill().unwrap();
             kills += 1;
         }
+        reader.read_to_string(&mut stdout).unwrap();
         let output = child.wait_with_output().unwrap();
-        let stdout = text(&output.stdout);
         // The last line of a killed process may be cut short.
         let complete = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
         let seen = events(complete);
