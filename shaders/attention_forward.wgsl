@@ -48,7 +48,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let place = j - begin;
             let key_at = packed_at(p, sequence, j + lane, head, 1u);
             let value_at = packed_at(p, sequence, j + lane, head, 2u);
-            var products: array<array<pack, STEP>, ROWS>;
+            // Said, not left to the declaration: SwiftShader under Chromium keeps the last round's.
+            var products = array<array<pack, STEP>, ROWS>();
             for (var d = 0u; d < SIZE; d++) {
                 var loaded: pack;
                 if (!STAGED) {

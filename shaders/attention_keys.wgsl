@@ -57,8 +57,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let place = j - begin;
             let query_at = packed_at(p, sequence, j + lane, head, 0u);
             let row = row_at(p, sequence, j + lane, head);
-            var scores: array<array<pack, STEP>, ROWS>;
-            var d_probs: array<array<pack, STEP>, ROWS>;
+            var scores = array<array<pack, STEP>, ROWS>();
+            var d_probs = array<array<pack, STEP>, ROWS>();
             for (var d = 0u; d < SIZE; d++) {
                 var loaded_query: pack;
                 var loaded_d_o: pack;

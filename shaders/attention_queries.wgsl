@@ -56,8 +56,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let place = j - begin;
             let key_at = packed_at(p, sequence, j + lane, head, 1u);
             let value_at = packed_at(p, sequence, j + lane, head, 2u);
-            var scores: array<array<pack, STEP>, ROWS>;
-            var d_probs: array<array<pack, STEP>, ROWS>;
+            var scores = array<array<pack, STEP>, ROWS>();
+            var d_probs = array<array<pack, STEP>, ROWS>();
             for (var d = 0u; d < SIZE; d++) {
                 var loaded_key: pack;
                 var loaded_value: pack;

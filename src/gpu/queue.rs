@@ -66,6 +66,10 @@ impl Queue {
     /// subgroups exchange values, and `gpu::open` asks for that; cubecl's own flag for it leaves
     /// software adapters out.
     pub fn subgroup(&self) -> Option<u32> {
+        // wgpu has no name for that in browsers yet, and so cannot ask for it.
+        if cfg!(target_arch = "wasm32") {
+            return None;
+        }
         let hardware = &self.client.properties().hardware;
         let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
         (min == max).then_some(max)

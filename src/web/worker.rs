@@ -322,7 +322,7 @@ impl Worker {
         let device = self.open_device().await?;
         self.storage.make_room().await;
         let request =
-            Request { config: config.clone(), run: path.into(), resume, mode: OpsMode::Auto };
+            Request { config: config.clone(), run: path.into(), resume, mode: OpsMode::AUTO };
         let setup = Setup::new(request, &device.info)?;
         self.check_quota(&config, &setup).await;
         let worker = self.clone();
