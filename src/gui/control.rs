@@ -104,7 +104,10 @@ pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
         // A browser may say nothing but that.
-        Some(kind(device)).filter(|kind| *kind != device.name).map(|kind| ui.weak(kind));
+        let kind = kind(device);
+        if kind != device.name {
+            ui.weak(kind);
+        }
         if matches!(device.kind.as_str(), "software" | "cpu") {
             ui.colored_label(theme::warning(ui), "software: slow, for trying out").on_hover_text(
                 "This run uses no graphics card. Choose one under Setup, if this computer has one.",
