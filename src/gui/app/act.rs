@@ -130,6 +130,7 @@ impl App {
                 // A page that is loaded again goes on with what it showed.
                 let newest = runs.first().filter(|_| host::IS_PAGE && self.asked.run.is_none());
                 if let (Some(run), None) = (newest, &self.shown) {
+                    self.runs_state.selected = vec![run.path.clone()];
                     self.ask_for_run(run.path.clone());
                 }
                 self.runs = runs;
