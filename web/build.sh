@@ -65,9 +65,12 @@ if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]];
     "${install[@]}" --locked || "${install[@]}"
 fi
 
-# A module in place of a library: for this target alone, others have no use for it.
+# A module in place of a library: for this target alone, others have no use for it. Its constructors
+# are exported, for module.js to call once: else the linker has every function that JavaScript calls,
+# down to those that the glue calls for each object, run all of them again.
 CARGO_TARGET_DIR=$target cargo rustc --locked --release "${cargo_flags[@]}" --target "$triple" \
-    --no-default-features --features web --lib --crate-type cdylib
+    --no-default-features --features web --lib --crate-type cdylib \
+    -- -C link-arg=--export=__wasm_call_ctors
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,7 +1,5 @@
 // The page around the window: what is in the way, the first click, and loading.
-import init, { start } from './wgpt.js';
-
-const MODULE = new URL('./wgpt.wasm', import.meta.url);
+import { load, start } from './module.js';
 
 const element = (id) => document.getElementById(id);
 const show = (id) => element(id).removeAttribute('hidden');
@@ -81,8 +79,7 @@ async function main() {
     explain(found);
     return;
   }
-  // Straight from the network: browsers keep what they compile of that.
-  await init({ module_or_path: MODULE });
+  await load();
   // A panic leaves the window as it was, and nothing works any more.
   const look = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
   addEventListener('error', (event) => look(event.error));
