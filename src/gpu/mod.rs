@@ -285,6 +285,7 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
 async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
     let failure = Failure::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
+        #[cfg(not(target_arch = "wasm32"))]
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),

@@ -1,10 +1,10 @@
 //! The optimizer's two passes over the parameters: the gradient norm and AdamW.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Slice, Tensor};
 
-use super::{Implementation, OpsMode, cpu};
+use super::OpsMode;
 
 /// AdamW's scalars for one update of one tensor (Loshchilov and Hutter 2017, arXiv:1711.05101, in
 /// PyTorch's form).
@@ -55,7 +55,10 @@ pub(super) const NORM_SPAN: usize = 16 * 1024;
 pub(super) const NORM_EPS: f32 = 1e-6;
 
 /// The optimizer's passes. Outside autodiff.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+)]
 pub trait Optimize: Backend {
     /// Writes the sums of the squares of each 16,384 elements of `x` `[elements]` to
     /// `sums[first..]`; gives `sums`.
@@ -149,39 +152,6 @@ pub fn adamw(
     );
     let moments = Moments { m: Tensor::from_dispatch(m), v: Tensor::from_dispatch(v) };
     (Tensor::from_dispatch(w), moments)
-}
-
-impl Optimize for Flex {
-    fn sum_squares(
-        x: FloatTensor<Self>,
-        sums: FloatTensor<Self>,
-        first: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::adamw::sum_squares(x, sums, first)
-            }
-            Implementation::Reference => reference_sum_squares::<Self>(x, sums, first),
-        }
-    }
-
-    fn adamw(
-        w: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        m: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        clip: FloatTensor<Self>,
-        scalars: AdamW,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::adamw::update(w, grad, m, v, &clip, &scalars)
-            }
-            Implementation::Reference => reference_adamw::<Self>(w, grad, m, v, clip, &scalars),
-        }
-    }
 }
 
 pub(super) fn reference_sum_squares<B: Backend>(

@@ -11,10 +11,10 @@ use burn::backend::autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn::backend::tensor::{Device, FloatTensor};
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Slice, Tensor, TensorData};
 
-use super::{Dropout, Implementation, OpsMode, cpu};
+use super::{Dropout, OpsMode};
 
 /// How the rows of `qkv` `[batch * time, 3 * heads * size]` are to be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +37,11 @@ impl AttentionShape {
 }
 
 /// `softmax(q k^T / sqrt(size)) v`, each position seeing itself and what came before.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait Attention: Backend {
     /// The differentiable op: `qkv` `[n, 3c]` holds query, key and value side by side; gives
     /// `[n, c]`.
@@ -76,39 +80,6 @@ pub trait Attention: Backend {
 /// Causal self-attention over packed `qkv` `[n, 3c]`; gives `[n, c]`.
 pub fn attention(qkv: Tensor<2>, shape: AttentionShape, mode: OpsMode) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::attention(qkv.into_dispatch(), shape, mode))
-}
-
-impl Attention for Flex {
-    fn attention_forward(
-        qkv: FloatTensor<Self>,
-        shape: AttentionShape,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::attention::forward(qkv, &shape)
-            }
-            Implementation::Reference => reference_forward::<Self>(qkv, &shape),
-        }
-    }
-
-    fn attention_backward(
-        dout: FloatTensor<Self>,
-        qkv: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        log_sum_exp: FloatTensor<Self>,
-        shape: AttentionShape,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::attention::backward(dout, qkv, out, log_sum_exp, &shape)
-            }
-            Implementation::Reference => {
-                reference_backward::<Self>(dout, qkv, out, log_sum_exp, &shape)
-            }
-        }
-    }
 }
 
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use burn::backend::autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, IntDType, Tensor, TensorData};
 
-use super::{Implementation, OpsMode, Optional, cpu, split};
+use super::{OpsMode, Optional, split};
 
 /// Where a mask falls: everything that decides it but the sequence and the index within it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +49,7 @@ impl Dropout {
     }
 
     /// Whether element `index` of the sequence with this key is kept.
+    #[cfg(not(target_arch = "wasm32"))]
     #[inline(always)]
     pub(super) fn keeps(&self, sequence_key: u32, index: u32) -> bool {
         mix32(mix32(index ^ sequence_key) ^ self.key[1]) >> 8 >= self.threshold()
@@ -83,7 +84,11 @@ impl Dropout {
 }
 
 /// `y = dropout(x) + residual`.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait DropoutAdd: Backend {
     /// The differentiable op: `x` and `residual` are `[n, c]`, the rows of `n / time` sequences.
     fn dropout(
@@ -113,25 +118,6 @@ pub fn dropout(
         dropout,
         mode,
     ))
-}
-
-impl DropoutAdd for Flex {
-    fn dropout(
-        x: FloatTensor<Self>,
-        residual: Optional<Self>,
-        time: usize,
-        dropout: Dropout,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::dropout::forward(x, residual.into_option(), time, &dropout)
-            }
-            Implementation::Reference => {
-                reference::<Self>(x, residual.into_option(), time, &dropout)
-            }
-        }
-    }
 }
 
 #[derive(Debug)]

@@ -10,15 +10,19 @@ use burn::backend::autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{Implementation, OpsMode, Optional, cpu};
+use super::{OpsMode, Optional};
 
 /// `y[row] = base[row mod period] + table[token of row - first]`, without the second term for tokens
 /// that the table does not hold: the tables of one embedding are rows of its tokens, one after the
 /// other, and each adds to what the former ones gave. The first adds to the positions.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait Embed: Backend {
     /// The differentiable op: `table` `[rows, c]`, `base` `[period or more, c]`, `n` tokens; gives
     /// `[n, c]`.
@@ -95,28 +99,6 @@ pub(crate) fn embed_gradients(
     }
     tables.reverse();
     (tables, Tensor::from_dispatch(dbase))
-}
-
-impl Embed for Flex {
-    fn embed_backward(
-        dy: FloatTensor<Self>,
-        into: Optional<Self>,
-        tokens: Arc<[u32]>,
-        table: Range<usize>,
-        period: usize,
-        base_rows: usize,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let into = into.into_option();
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::embed::backward(&dy, into, &tokens, table, period, base_rows)
-            }
-            Implementation::Reference => {
-                reference_backward::<Self>(dy, into, &tokens, table, period, base_rows)
-            }
-        }
-    }
 }
 
 #[derive(Debug)]

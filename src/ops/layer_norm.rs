@@ -6,16 +6,20 @@ use burn::backend::autodiff::{
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
 };
-use burn::backend::{Backend, Dispatch, Flex, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::{Implementation, OpsMode, Optional, cpu, split};
+use super::{OpsMode, Optional, split};
 
 /// GPT-2's epsilon, added to the variance.
 pub(super) const EPS: f32 = 1e-5;
 
 /// `y = (x - mean) * rstd * gamma + beta`, row by row.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait LayerNorm: Backend {
     /// The differentiable op: `x` is `[n, c]`, `gamma` and `beta` are `[c]`; gives `[n, c]`.
     fn layer_norm(
@@ -65,38 +69,6 @@ pub fn layer_norm(
         beta.map(Tensor::into_dispatch).into(),
         mode,
     ))
-}
-
-impl LayerNorm for Flex {
-    fn layer_norm_forward(
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: Optional<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::layer_norm::forward(x, gamma, beta.into_option())
-            }
-            Implementation::Reference => reference_forward::<Self>(x, gamma, beta.into_option()),
-        }
-    }
-
-    fn layer_norm_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        mean: FloatTensor<Self>,
-        rstd: FloatTensor<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::layer_norm::backward(dy, x, gamma, mean, rstd)
-            }
-            Implementation::Reference => reference_backward::<Self>(dy, x, gamma, mean, rstd),
-        }
-    }
 }
 
 #[derive(Debug)]

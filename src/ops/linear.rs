@@ -11,11 +11,10 @@ use burn::backend::autodiff::{
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
 };
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Backend, Dispatch, Flex, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::{Implementation, OpsMode, Optional, cpu, split};
+use super::{OpsMode, Optional, split};
 use crate::config::Gelu;
 
 /// What is done to a layer's input.
@@ -38,7 +37,11 @@ impl Activation {
 }
 
 /// `y = activation(x) w + b + residual`.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait Linear: Backend {
     /// The differentiable op: `x` `[n, in]`, `w` `[in, out]` (Hugging Face's Conv1D layout),
     /// `b` `[out]`, `residual` `[n, out]`; gives `[n, out]`.
@@ -86,45 +89,6 @@ pub fn linear(
         activation,
         mode,
     ))
-}
-
-impl Linear for Flex {
-    fn linear(
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        b: Optional<Self>,
-        residual: Optional<Self>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let (b, residual) = (b.into_option(), residual.into_option());
-        if mode.implementation == Implementation::Reference {
-            return reference_forward::<Self>(x, w, b, residual, activation);
-        }
-        let product = Self::float_matmul(cpu::linear::activate(x, activation), w);
-        cpu::linear::add(product, b, residual)
-    }
-
-    fn linear_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        activation: Activation,
-        bias: bool,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        if mode.implementation == Implementation::Reference {
-            return reference_backward::<Self>(dy, x, w, activation, bias);
-        }
-        let db = bias.then(|| cpu::linear::column_sums(&dy));
-        let h = cpu::linear::activate(x.clone(), activation);
-        let (dh, dw) = products::<Self>(dy, h, w);
-        let dx = match activation {
-            Activation::Identity => dh,
-            Activation::Gelu(form) => cpu::linear::gelu_backward(dh, x, form),
-        };
-        (dx, dw, db)
-    }
 }
 
 #[derive(Debug)]
@@ -228,7 +192,7 @@ fn activate<B: Backend>(x: FloatTensor<B>, activation: Activation) -> FloatTenso
 }
 
 /// `dx = d w^T` and `dw = x^T d`.
-fn products<B: Backend>(
+pub(super) fn products<B: Backend>(
     d: FloatTensor<B>,
     x: FloatTensor<B>,
     w: FloatTensor<B>,

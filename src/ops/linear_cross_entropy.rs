@@ -13,10 +13,10 @@ use burn::backend::autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
+use burn::backend::{Backend, Dispatch, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, Tensor, TensorData};
 
-use super::{Implementation, OpsMode, Tables, cpu, split};
+use super::{OpsMode, Tables, split};
 
 /// What the loss is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,11 @@ pub struct CrossEntropy {
 }
 
 /// `scale * sum_i(log_sum_exp(x_i wte^T) - x_i . wte[target_i])`.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex, Autodiff)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+    Autodiff
+)]
 pub trait LinearCrossEntropy: Backend {
     /// The differentiable op: `x` `[n, c]`, `wte` `[padded vocab, c]` in tables, `n` targets; gives
     /// `[1]`. Targets are below `vocab`: whoever reads them has checked it.
@@ -76,39 +80,6 @@ pub fn linear_cross_entropy(
         loss,
         mode,
     ))
-}
-
-impl LinearCrossEntropy for Flex {
-    fn linear_cross_entropy(
-        x: FloatTensor<Self>,
-        wte: Tables<Self>,
-        targets: Arc<[u32]>,
-        loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let (wte, _) = joined::<Self>(wte);
-        match mode.implementation {
-            Implementation::Auto | Implementation::Wide | Implementation::Cube => {
-                cpu::cross_entropy::forward(x, wte, &targets, &loss)
-            }
-            Implementation::Reference => reference::<Self>(x, wte, &targets, &loss, None),
-        }
-    }
-
-    fn linear_cross_entropy_gradients(
-        x: FloatTensor<Self>,
-        wte: Tables<Self>,
-        targets: Arc<[u32]>,
-        loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        if mode.implementation == Implementation::Reference {
-            return reference_gradients::<Self>(x, wte, &targets, &loss);
-        }
-        let (wte, rows) = joined::<Self>(wte);
-        let (value, dx, dwte) = cpu::cross_entropy::gradients(x, wte, &targets, &loss);
-        (value, dx, cut::<Self>(dwte, &rows))
-    }
 }
 
 /// Tables as one tensor, and how many rows each has. A copy where there are several: only kernels
@@ -194,12 +165,12 @@ impl<B: LinearCrossEntropy, C: CheckpointStrategy> LinearCrossEntropy for Autodi
 }
 
 /// Gradients under construction: `dx` chunk by chunk, and the sum of `dw` `[vocab, c]`.
-struct Grads<B: Backend> {
+pub(super) struct Grads<B: Backend> {
     dx: Vec<FloatTensor<B>>,
     dw: FloatTensor<B>,
 }
 
-fn reference<B: Backend>(
+pub(super) fn reference<B: Backend>(
     x: FloatTensor<B>,
     wte: FloatTensor<B>,
     targets: &[u32],

@@ -20,6 +20,7 @@ use crate::config::Dtype;
 
 mod adamw;
 mod attention;
+#[cfg(not(target_arch = "wasm32"))]
 mod cpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 #[allow(

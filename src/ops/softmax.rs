@@ -1,13 +1,16 @@
 //! The softmax of rows, for sampling: training has it inside of attention and of the loss.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
 
 /// `exp(x - max) / sum`, row by row. Outside autodiff.
-#[backend_extension(Cube: cfg(any(feature = "wgpu", feature = "cuda")), Flex)]
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+)]
 pub trait Softmax: Backend {
     /// Of each row of `x` `[rows, columns]`.
     fn softmax_rows(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
@@ -15,8 +18,6 @@ pub trait Softmax: Backend {
         reference::<Self>(x)
     }
 }
-
-impl Softmax for Flex {}
 
 /// The softmax of each row of `x`.
 pub fn softmax(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {

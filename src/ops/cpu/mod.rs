@@ -9,13 +9,14 @@ use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
 
-pub(super) mod adamw;
-pub(super) mod attention;
-pub(super) mod cross_entropy;
-pub(super) mod dropout;
-pub(super) mod embed;
-pub(super) mod layer_norm;
-pub(super) mod linear;
+mod adamw;
+mod attention;
+mod backend;
+mod cross_entropy;
+mod dropout;
+mod embed;
+mod layer_norm;
+mod linear;
 mod math;
 
 type CpuTensor = FloatTensor<Flex>;
