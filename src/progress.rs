@@ -78,6 +78,8 @@ pub enum State {
     Recovering,
     /// It ended as it should.
     Finished(StopReason),
+    /// Its record ends in the middle: the process was killed, the page was closed.
+    Interrupted,
     /// It ended by an error.
     Failed {
         /// What failed, and where.
@@ -170,9 +172,20 @@ impl Progress {
         self.note(Level::Info, text, None);
     }
 
+    /// The record is all there is, and does not say how the run ended.
+    pub fn interrupted(&mut self) {
+        self.state = State::Interrupted;
+        let text = "the run was interrupted: its process was ended, or its page was closed";
+        let hint = match self.checkpoints.is_empty() {
+            true => "it has no checkpoint to continue from: start it again",
+            false => "Continue goes on from its last checkpoint",
+        };
+        self.note(Level::Warning, text.into(), Some(hint.into()));
+    }
+
     /// Whether the run has come to an end, one way or the other.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::Finished(_) | State::Failed { .. })
+        matches!(self.state, State::Finished(_) | State::Interrupted | State::Failed { .. })
     }
 
     /// How much of the run is done, from 0 to 1; 0 while it is not known how long it is.

@@ -238,7 +238,7 @@ fn nothing(ui: &mut egui::Ui, progress: &Progress) {
     ui.weak(match progress.state {
         State::Idle => "No run yet. Start one on the left.",
         State::Starting => "The run is being set up. Its curves begin with the first iterations.",
-        State::Finished(_) | State::Failed { .. } => {
+        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
             "The run ended before there was anything to draw. The log says why."
         }
         _ => "Nothing to draw yet. The curves begin with the first iterations.",

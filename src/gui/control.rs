@@ -57,11 +57,20 @@ pub(super) fn show(
     intent
 }
 
-/// The command that holds a run, or lets one that is held go on.
-pub(super) fn pause_or_resume(progress: &Progress) -> Command {
-    match progress.state {
-        State::Paused => Command::Resume,
-        _ => Command::Pause,
+/// What holds a run that is `live`, lets one that is held go on, or continues one that has ended
+/// before it was done.
+pub(super) fn hold_or_go_on(progress: &Progress, live: bool) -> Option<Intent> {
+    match &progress.state {
+        State::Running if live => Some(Intent::Tell(Command::Pause)),
+        State::Paused if live => Some(Intent::Tell(Command::Resume)),
+        State::Interrupted
+        | State::Failed { .. }
+        | State::Finished(StopReason::Stopped | StopReason::MaxTime)
+            if !live && !progress.checkpoints.is_empty() =>
+        {
+            progress.run.clone().map(Intent::Continue)
+        }
+        _ => None,
     }
 }
 
@@ -77,6 +86,7 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
         State::Finished(StopReason::MaxTime) => ("finished: its time is up", Level::Info),
         State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
         State::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
+        State::Interrupted => ("interrupted", Level::Warning),
         State::Failed { text, .. } => {
             let line = text.lines().next().unwrap_or_default();
             return (format!("failed: {line}"), Level::Error);
@@ -172,25 +182,29 @@ fn buttons(
     let reason = match &progress.state {
         _ if state.stopping => Some("The run stops after this iteration."),
         State::Idle => Some("No run yet. Start one on the left."),
-        State::Finished(_) | State::Failed { .. } => Some("The run has ended."),
+        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
+            Some("The run has ended.")
+        }
         _ if !live => Some("This run is not going on."),
         State::Starting | State::Recovering => Some("The run is being set up."),
         State::Running | State::Paused => None,
     };
     let mut intent = None;
-    let held = progress.state == State::Paused;
+    let next = hold_or_go_on(progress, live);
     let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
         // As wide for Pause as for Resume.
         let button = Button::new(text).min_size(egui::vec2(62.0, 0.0));
         let button = ui.add_enabled(reason.is_none(), button).on_hover_text(help);
         button.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
     };
-    let (pause, help) = match held {
-        true => ("Resume", "Go on where the run was held (Space)."),
-        false => ("Pause", "Hold after this iteration (Space). Memory stays taken."),
+    let (text, help) = match &next {
+        Some(Intent::Continue(_)) => ("Continue", "Go on from the last checkpoint (Space)."),
+        Some(Intent::Tell(Command::Resume)) => ("Resume", "Go on where the run was held (Space)."),
+        _ => ("Pause", "Hold after this iteration (Space). Memory stays taken."),
     };
-    if button(ui, pause, reason, help) {
-        intent = Some(Intent::Tell(pause_or_resume(progress)));
+    let refusal = if state.stopping || next.is_none() { reason } else { None };
+    if button(ui, text, refusal, help) {
+        intent = next;
     }
     let help = "Write a checkpoint and end (Ctrl+.). The run can be continued from there.";
     if button(ui, "Stop and save", reason, help) {

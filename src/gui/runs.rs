@@ -149,7 +149,7 @@ fn offers(ui: &mut egui::Ui, runs: &[RunSummary], state: &mut RunsState) -> Opti
     let offered: Vec<&RunSummary> = runs.iter().filter(crashed).filter(open).collect();
     let mut intent = None;
     for run in offered.iter().take(MOST_OFFERS) {
-        let question = "ended without saying why. Continue from its last checkpoint?";
+        let question = "was interrupted. Continue from its last checkpoint?";
         ui.colored_label(theme::warning(ui), format!("{} {question}", run.name));
         if ui.add(Button::new(format!("Continue {}", run.name)).truncate()).clicked() {
             intent = Some(Intent::Continue(run.path.clone()));
@@ -426,7 +426,7 @@ fn details(ui: &mut egui::Ui, run: &RunSummary, is_shown: bool) {
     ui.weak(run.path.display().to_string());
     match &run.state {
         RunState::Failed { text } => ui.colored_label(theme::error(ui), text),
-        RunState::Crashed => ui.label("It ended without saying why."),
+        RunState::Crashed => ui.label("It was interrupted: its process was ended."),
         RunState::Empty => ui.label("It has not begun."),
         state => ui.label(word(state)),
     };

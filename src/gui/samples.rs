@@ -136,7 +136,9 @@ fn text(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
 fn nothing(progress: &Progress) -> String {
     match &progress.state {
         State::Idle => "No run yet. Start one on the left.".into(),
-        State::Finished(_) | State::Failed { .. } => "This run has written no text.".into(),
+        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
+            "This run has written no text.".into()
+        }
         State::Starting | State::Recovering => "The run is being set up.".into(),
         State::Running | State::Paused => match progress.config.as_ref() {
             Some(config) if config.sample_interval > 0 => format!(

@@ -70,7 +70,6 @@ async function listen(page) {
     window.Worker = class extends Native {
       constructor(...args) {
         super(...args);
-        window.trainer = this;
         this.addEventListener('message', ({ data }) => {
           window.heard.push({ at: performance.now(), ...JSON.parse(data[0]) });
         });
@@ -144,10 +143,6 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
     const folder = join(scratch, 'imported');
     wgpt('import', zip, '-o', folder);
     assert.ok(existsSync(join(folder, 'model.safetensors')));
-    if (process.env.WGPT_PICTURES) {
-      mkdirSync(process.env.WGPT_PICTURES, { recursive: true });
-      await page.screenshot({ path: join(process.env.WGPT_PICTURES, 'browser.png') });
-    }
 
     await page.goto('about:blank');
     await page.goto(server.address);
@@ -155,15 +150,19 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
     const [kept] = runs;
     assert.equal(kept.path, run);
     assert.equal(kept.has_checkpoint, true);
-    await page.evaluate((run) => {
-      const ask = { ask: 'start', run, config: null, resume: true };
-      window.trainer.postMessage([JSON.stringify(ask)]);
-    }, run);
+    await page.waitForSelector('#status[data-state="interrupted"]', { state: 'attached' });
+    await page.mouse.click(640, 10);
+    await page.keyboard.press('Space');
     const { event: again } = await heard(page, isEvent('start'));
     assert.equal(again.resumed_from, held.length);
     await heard(page, isReply('ended'));
     const all = await events(page);
     assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
+    if (process.env.WGPT_PICTURES) {
+      mkdirSync(process.env.WGPT_PICTURES, { recursive: true });
+      await page.waitForTimeout(5000);
+      await page.screenshot({ path: join(process.env.WGPT_PICTURES, 'browser.png') });
+    }
     const rest = losses(all);
     assert.deepEqual([...held, ...rest].map(([iter]) => iter), [...Array(STEPS).keys()]);
 

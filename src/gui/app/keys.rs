@@ -4,7 +4,6 @@ use eframe::egui::{self, Key, KeyboardShortcut, Modifiers};
 
 use super::App;
 use crate::gui::{Intent, control, host};
-use crate::progress::State;
 use crate::protocol::Command;
 
 const CTRL: Modifiers = Modifiers::COMMAND;
@@ -12,7 +11,7 @@ const CTRL: Modifiers = Modifiers::COMMAND;
 /// Keys, and what they do, for the help.
 const KEYS: &[(&str, &str)] = &[
     ("Ctrl+Enter", "start training"),
-    ("Space", "pause, go on"),
+    ("Space", "pause, go on; continue the run that is shown"),
     ("Ctrl+.", "stop, with a checkpoint"),
     ("Ctrl+S", "write a checkpoint now"),
     ("Ctrl+E", "export the newest checkpoint"),
@@ -49,9 +48,9 @@ impl App {
                 .extend(self.progress.checkpoints.last().map(|c| Intent::Export(c.path.clone())));
         }
         let free = ctx.memory(|memory| memory.focused().is_none());
-        let steps = matches!(self.progress.state, State::Running | State::Paused);
-        if live && free && steps && pressed(Modifiers::NONE, Key::Space) {
-            intents.push(Intent::Tell(control::pause_or_resume(&self.progress)));
+        let next = control::hold_or_go_on(&self.progress, live).filter(|_| free);
+        if next.is_some() && pressed(Modifiers::NONE, Key::Space) {
+            intents.extend(next);
         }
         intents
     }

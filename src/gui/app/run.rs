@@ -30,10 +30,7 @@ impl App {
             Some(trainer) => self.progress.paused(trainer.paused),
             None if host::is_training(&run) => {}
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
-            None => {
-                let text = "this run ended without saying why";
-                self.fail(text.into(), None);
-            }
+            None => self.progress.interrupted(),
         }
         self.shown = Some(run);
     }

@@ -117,6 +117,7 @@ fn state(state: &State) -> &'static str {
         State::Paused => "paused",
         State::Recovering => "recovering",
         State::Finished(_) => "finished",
+        State::Interrupted => "interrupted",
         State::Failed { .. } => "failed",
     }
 }
