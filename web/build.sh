@@ -4,8 +4,8 @@
 #   web/build.sh [FOLDER]     default: web/dist, which is replaced
 #
 # Every file but index.html has the build's version in its name, so that caches may keep it for good.
-# The Rust target comes from rustup where there is one; else from Debian's packages, unpacked beside
-# the build's outputs, with the standard library built from its source.
+# The Rust target comes from rustup where it has it; else from Debian's packages, unpacked beside the
+# build's outputs, with the standard library built from its source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ fail() {
 # Debian's Rust for browsers, without installing it: fetched once into $1.
 unpack_debian() {
     local folder=$1 package
-    command -v apt-get >/dev/null || fail "there is neither rustup nor apt-get: install Rust with rustup"
+    command -v apt-get >/dev/null || fail "this Rust has no target $triple, and there is no apt-get: install Rust with rustup"
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
         mkdir -p "$folder/packages"
@@ -42,10 +42,14 @@ unpack_debian() {
     fi
 }
 
-cargo_flags=()
-if command -v rustup >/dev/null; then
+# Whether the Rust that is there has the target, or can be given it.
+has_target() {
+    command -v rustup >/dev/null || return 1
     rustup target list --installed | grep -qx "$triple" || rustup target add "$triple"
-else
+}
+
+cargo_flags=()
+if ! has_target; then
     debian=$target/debian-rust-web
     unpack_debian "$debian"
     export RUSTC=$debian/usr/bin/rustc RUSTC_BOOTSTRAP=1

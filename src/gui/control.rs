@@ -335,6 +335,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Event;
 
     #[test]
     fn a_learning_rate_is_a_number_above_0_that_32_bits_hold() {
@@ -347,10 +348,25 @@ mod tests {
     #[test]
     fn a_space_holds_and_the_next_one_goes_on() {
         let mut progress = Progress { state: State::Running, ..Progress::default() };
-        assert_eq!(pause_or_resume(&progress), Command::Pause);
+        assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Pause)));
         progress.paused(true);
-        assert_eq!(pause_or_resume(&progress), Command::Resume);
+        assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Resume)));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
+    }
+
+    #[test]
+    fn a_space_continues_what_ended_too_early_where_there_is_a_checkpoint() {
+        let run = std::path::PathBuf::from("runs/a");
+        let mut progress = Progress { run: Some(run.clone()), ..Progress::default() };
+        progress.interrupted();
+        assert_eq!(hold_or_go_on(&progress, false), None);
+        let path = run.join("checkpoints/00000010");
+        progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
+        progress.interrupted();
+        assert_eq!(hold_or_go_on(&progress, false), Some(Intent::Continue(run)));
+        assert_eq!(hold_or_go_on(&progress, true), None);
+        progress.state = State::Finished(StopReason::Finished);
+        assert_eq!(hold_or_go_on(&progress, false), None);
     }
 
     #[test]
