@@ -72,7 +72,8 @@ open_window() {
 }
 
 display=:$((90 + RANDOM % 900))
-Xvfb $display -screen 0 1360x860x24 >/dev/null 2>&1 &
+# Else it begins anew when its last window goes, and refuses the next one meanwhile.
+Xvfb $display -screen 0 1360x860x24 -noreset >/dev/null 2>&1 &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
 export DISPLAY=$display

@@ -13,11 +13,11 @@ async function obstacle() {
   if (!navigator.gpu) {
     return 'no-webgpu';
   }
-  const adapter = await navigator.gpu.requestAdapter().catch(() => null);
-  if (!adapter) {
+  const found = await adapter();
+  if (!found) {
     return 'no-adapter';
   }
-  const info = adapter.info ?? {};
+  const info = found.info ?? {};
   if (info.isFallbackAdapter || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description}`)) {
     show('software');
   }
@@ -38,6 +38,52 @@ function explain(id) {
   status.dataset.state = 'obstacle';
   status.dataset.obstacle = id;
   status.textContent = element(id).querySelector('h2').textContent;
+}
+
+/** Losses of the graphics card within this time of each other are counted. */
+const PATIENCE = 5 * 60_000;
+const MOST_LOSSES = 3;
+
+/** What the page before this one left, if that had lost the graphics card. */
+function readLoss() {
+  try {
+    const told = JSON.parse(sessionStorage.getItem('wgpt_loss') ?? 'null');
+    return told && Date.now() - told.at < PATIENCE ? told : null;
+  } catch {
+    return null;
+  }
+}
+
+function writeLoss(told) {
+  try {
+    sessionStorage.setItem('wgpt_loss', JSON.stringify(told));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The browser gives a page that has lost the graphics card no other: the next page goes on. */
+function comeAgain() {
+  const count = (readLoss()?.count ?? 0) + 1;
+  const isTraining = ['starting', 'running', 'recovering'].includes(element('status').dataset.state);
+  if (count <= MOST_LOSSES && writeLoss({ at: Date.now(), count, isTraining })) {
+    location.reload();
+  } else {
+    explain('lost');
+  }
+}
+
+/** An adapter; the browser may need a moment after it has lost one. */
+async function adapter() {
+  for (let tries = readLoss() ? 20 : 1; tries > 0; tries--) {
+    const found = await navigator.gpu.requestAdapter().catch(() => null);
+    if (found) {
+      return found;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+  return null;
 }
 
 function fail(error) {
@@ -65,12 +111,12 @@ function keepKeys() {
   addEventListener('keydown', (event) => taken(event) && event.preventDefault(), { capture: true });
 }
 
-async function open(demo) {
+async function open(demo, resume = false) {
   const canvas = element('window');
   hide('start');
   show('window');
   keepKeys();
-  await start(canvas, demo);
+  await start(canvas, demo, resume, comeAgain);
 }
 
 async function main() {
@@ -85,11 +131,16 @@ async function main() {
   addEventListener('error', (event) => look(event.error));
   addEventListener('unhandledrejection', (event) => look(event.reason));
   hide('loading');
-  const isMeant = location.hash.length > 1 || isKnown();
-  const wantsDemo = new URLSearchParams(location.search).has('demo');
+  const lost = readLoss();
+  if (lost) {
+    // Nobody who loads the page once more has asked for it.
+    writeLoss({ ...lost, isTraining: false });
+  }
+  const isMeant = location.hash.length > 1 || isKnown() || lost;
+  const wantsDemo = new URLSearchParams(location.search).has('demo') && !lost;
   element('status').dataset.state = 'ready';
   if (wantsDemo || isMeant) {
-    await open(wantsDemo);
+    await open(wantsDemo, lost?.isTraining);
     return;
   }
   show('ready');
@@ -99,5 +150,7 @@ async function main() {
   element('demo').focus();
 }
 
-element('reload').addEventListener('click', () => location.reload());
+for (const button of document.querySelectorAll('button.reload')) {
+  button.addEventListener('click', () => location.reload());
+}
 main().catch(fail);

@@ -47,6 +47,8 @@ pub use desktop::{GuiError, open};
 pub struct Options {
     /// Whether to train the demo at once.
     pub demo: bool,
+    /// Whether to continue the run that a page shows at first, if it was interrupted.
+    pub resume: bool,
     /// A file for a picture of the window, after which it closes.
     pub screenshot: Option<PathBuf>,
     /// Texts to prepare, a data folder, or a run to show.

@@ -109,7 +109,10 @@ function assertSame(found) {
   }
 }
 
-const fragment = Object.entries(SETTINGS).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join('&');
+/** Settings as the page's address has them. */
+function written(settings) {
+  return Object.entries(settings).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join('&');
+}
 
 test('the page trains, pauses, goes on after it was loaded again, and hands the model on', async () => {
   const { context, close } = await open();
@@ -117,7 +120,7 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
     const page = context.pages()[0] ?? (await context.newPage());
     const said = complaints(page);
     await listen(page);
-    await page.goto(`${server.address}?demo#${fragment}`);
+    await page.goto(`${server.address}?demo#${written(SETTINGS)}`);
     const first = await heard(page, isStep(0));
     console.log(`first step after ${(first.at / 1000).toFixed(1)} s, worker and kernels included`);
     const { run } = await heard(page, isEvent('start'));
@@ -170,6 +173,30 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
     assertSame(rest);
     assert.ok(rest.at(-1)[1] < held[0][1] - 0.3, 'the loss does not fall');
     assert.deepEqual(said, []);
+  } finally {
+    await close();
+  }
+}, { timeout: 30 * MINUTES });
+
+test('a graphics process that ends costs what came after the last checkpoint', async () => {
+  const { context, close } = await open();
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    await listen(page);
+    await page.goto(`${server.address}?demo#${written({ ...SETTINGS, max_iters: 5, eval_interval: 2 })}`);
+    await heard(page, isStep(3));
+    const again = page.waitForEvent('domcontentloaded');
+    const browser = await context.newCDPSession(page);
+    await browser.send('Browser.crashGpuProcess');
+    await again;
+    const { event: start } = await heard(page, isEvent('start'));
+    // The fourth iteration's checkpoint may have been written before the crash.
+    assert.ok([2, 4].includes(start.resumed_from), `resumed from ${start.resumed_from}`);
+    await heard(page, isReply('ended'));
+    const all = await events(page);
+    assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
+    assert.deepEqual(losses(all).map(([iter]) => iter), [2, 3, 4].filter((iter) => iter >= start.resumed_from));
+    assertSame(losses(all));
   } finally {
     await close();
   }

@@ -32,7 +32,10 @@ impl App {
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => self.progress.interrupted(),
         }
-        self.shown = Some(run);
+        self.shown = Some(run.clone());
+        if std::mem::take(&mut self.options.resume) && self.progress.state == State::Interrupted {
+            self.continue_run(run);
+        }
     }
 
     /// Whether a process of this window trains.
