@@ -121,7 +121,7 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
         let what = format!("there is no command and no file `{}`", missing.display());
         return Err(CliError::Usage { what, hint: "wgpt --help lists the commands" });
     }
-    crate::gui::open(crate::gui::Options { demo, screenshot, inputs, still: false })?;
+    crate::gui::open(crate::gui::Options { demo, screenshot, inputs, ..Default::default() })?;
     Ok(ExitCode::SUCCESS)
 }
 
