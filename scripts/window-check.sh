@@ -75,7 +75,8 @@ display=:$((90 + RANDOM % 900))
 # Else it begins anew when its last window goes, and refuses the next one meanwhile.
 Xvfb $display -screen 0 1360x860x24 -noreset >/dev/null 2>&1 &
 server=$!
-trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
+# A run that outlived its window would go on for hours.
+trap 'pkill -f "$work" || true; kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
 export DISPLAY=$display
 unset WAYLAND_DISPLAY
 sleep 1
