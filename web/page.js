@@ -111,12 +111,20 @@ function keepKeys() {
   addEventListener('keydown', (event) => taken(event) && event.preventDefault(), { capture: true });
 }
 
+/** A device that does nothing but tell when the browser has lost the card, and with it the window's. */
+let sentinel;
+
+async function watch() {
+  sentinel = await (await adapter())?.requestDevice();
+  sentinel?.lost.then(({ reason }) => reason !== 'destroyed' && comeAgain());
+}
+
 async function open(demo, resume = false) {
   const canvas = element('window');
   hide('start');
   show('window');
   keepKeys();
-  await start(canvas, demo, resume, comeAgain);
+  await start(canvas, demo, resume);
 }
 
 async function main() {
@@ -130,6 +138,7 @@ async function main() {
   const look = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
   addEventListener('error', (event) => look(event.error));
   addEventListener('unhandledrejection', (event) => look(event.reason));
+  watch().catch(() => {});
   hide('loading');
   const lost = readLoss();
   if (lost) {
