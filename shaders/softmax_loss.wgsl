@@ -62,13 +62,10 @@ fn main(
     let factor = p.scale / row_sum;
     for (var column = lane; column < p.width; column += WG) {
         let v = widen(logits[base + column]);
-        var d = vec4<f32>();
-        for (var i = 0u; i < VEC; i++) {
-            let id = column * VEC + i;
-            if (id < p.vocab) {
-                d[i] = exp(v[i] - row_max) * factor - select(0.0, p.scale, id == goal);
-            }
-        }
-        logits[base + column] = part(d, 0u);
+        // No element by its index: FXC, the compiler that DX12 falls back to, writes none.
+        let id = vec4(column * VEC) + vec4(0u, 1u, 2u, 3u);
+        let hit = select(vec4<f32>(), vec4(p.scale), id == vec4(goal));
+        let d = exp(v - row_max) * factor - hit;
+        logits[base + column] = part(select(vec4<f32>(), d, id < vec4(p.vocab)), 0u);
     }
 }

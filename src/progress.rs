@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::plan::Forecast;
 use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
 
-/// Texts and log lines that are kept: more than anybody scrolls through, and a few MiB where texts
+/// Texts, checkpoints and log lines that are kept: more than anybody scrolls through, and a few MiB where texts
 /// have some hundred tokens. The oldest quarter goes when there are more.
 const KEPT: usize = 4096;
 
@@ -129,7 +129,8 @@ impl Progress {
                 self.reach(*iter);
                 let before = self.checkpoints.partition_point(|known| known.iter < *iter);
                 self.checkpoints.truncate(before);
-                self.checkpoints.push(Checkpoint { iter: *iter, path: path.clone(), best: *best });
+                let checkpoint = Checkpoint { iter: *iter, path: path.clone(), best: *best };
+                push(&mut self.checkpoints, checkpoint);
                 self.note(Level::Info, event.to_string(), None);
             }
             Event::Warning { text, .. } => self.note(Level::Warning, text.clone(), None),
@@ -165,6 +166,11 @@ impl Progress {
             (State::Paused, false) => State::Running,
             _ => return,
         };
+    }
+
+    /// For views that draw no curves: a long run has millions of points.
+    pub fn forget_steps(&mut self) {
+        self.curves.forget_steps();
     }
 
     /// Keeps a remark of the view's own.
@@ -405,5 +411,10 @@ mod tests {
         let mut progress = Progress::default();
         (0..3 * KEPT).for_each(|_| tell(&mut progress, &[WARNING]));
         assert!((KEPT * 3 / 4..=KEPT).contains(&progress.log.len()));
+        tell(&mut progress, &[&start(None), &step(0, 2.0), &step(1, 1.0), EVAL]);
+        progress.forget_steps();
+        assert!(progress.curves.loss.is_empty() && progress.curves.memory.is_empty());
+        assert_eq!((progress.loss, progress.iteration), (Some(1.0), 250));
+        assert!(progress.best_val_loss.is_some() && progress.remaining().is_some());
     }
 }

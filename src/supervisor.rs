@@ -5,12 +5,14 @@
 //! the trainer ends by a failure of the device, it starts another from the last checkpoint, after
 //! out-of-memory with less on the device at a time.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
 use crate::protocol::{Command, Event};
@@ -19,6 +21,12 @@ use crate::train::{EVENTS_FILE, has_checkpoint, record};
 
 /// How often commands are looked for while the trainer says nothing.
 const TURN: Duration = Duration::from_millis(50);
+
+/// How long a trainer may take to end after it said that its device failed.
+const LAST: Duration = Duration::from_secs(30);
+
+/// Events that wait while nobody reads what this process says; then the trainer waits.
+const EVENTS: usize = 1024;
 
 /// The exit code of a run whose recovery gave up.
 pub const GAVE_UP: u8 = 5;
@@ -33,8 +41,52 @@ pub struct Supervisor<'a> {
     pub run: PathBuf,
     /// Whether to continue from its newest checkpoint.
     pub resume: bool,
+    /// The process that is running.
+    pub trainer: Trainer,
     /// Takes the trainer's events.
     pub emit: &'a mut dyn FnMut(&Event),
+}
+
+/// A trainer's process, to be ended from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Trainer(Arc<Mutex<Option<Child>>>);
+
+impl Trainer {
+    /// Ends it at once, if there is one.
+    pub fn kill(&self) {
+        if let Some(child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            let _ = child.kill();
+        }
+    }
+
+    fn set(&self, child: Option<Child>) -> Option<Child> {
+        std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), child)
+    }
+}
+
+/// What commands have changed, for the next process to hear first.
+#[derive(Default)]
+struct Heard {
+    settings: BTreeMap<String, f64>,
+    paused: bool,
+    stopping: bool,
+}
+
+impl Heard {
+    fn take(&mut self, command: &Command) {
+        match command {
+            Command::Pause => self.paused = true,
+            Command::Resume => self.paused = false,
+            Command::Stop => self.stopping = true,
+            Command::Set { key, value } => drop(self.settings.insert(key.clone(), *value)),
+            Command::Checkpoint | Command::Sample { .. } => {}
+        }
+    }
+
+    fn again(&self) -> impl Iterator<Item = Command> {
+        let set = |(key, value): (&String, &f64)| Command::Set { key: key.clone(), value: *value };
+        self.settings.iter().map(set).chain(self.paused.then_some(Command::Pause))
+    }
 }
 
 /// How a trainer ended.
@@ -56,9 +108,12 @@ impl Supervisor<'_> {
         let mut less: Vec<OsString> = Vec::new();
         let mut recovery = Recovery::default();
         let mut resume = self.resume;
-        let mut stopping = false;
+        let mut heard = Heard::default();
+        let began = Instant::now();
         loop {
-            let ended = self.once(&less, resume, commands, &mut stopping)?;
+            let mut extra = less.clone();
+            extra.push(format!("--elapsed={}", began.elapsed().as_secs()).into());
+            let ended = self.once(&extra, resume, commands, &mut heard)?;
             if !ended.failed() {
                 if ended.error {
                     (self.emit)(&ended.told.event());
@@ -66,7 +121,7 @@ impl Supervisor<'_> {
                 return Ok(ended.code.unwrap_or(1));
             }
             let failed = ended.told();
-            if stopping {
+            if heard.stopping {
                 // Who asked for an end does not want another beginning.
                 self.tell(&failed.event());
                 return Ok(GAVE_UP);
@@ -100,13 +155,13 @@ impl Supervisor<'_> {
     /// One process from start to end.
     fn once(
         &mut self,
-        less: &[OsString],
+        extra: &[OsString],
         resume: bool,
         commands: &Receiver<Command>,
-        stopping: &mut bool,
+        heard: &mut Heard,
     ) -> io::Result<Ended> {
         let mut process = Process::new(&self.program);
-        process.args(["train", "--json", "--supervised"]).args(&self.args).args(less);
+        process.args(["train", "--json", "--supervised"]).args(&self.args).args(extra);
         process.arg("--run").arg(&self.run);
         if resume {
             process.arg("--resume");
@@ -118,10 +173,13 @@ impl Supervisor<'_> {
         let mut child = process.spawn()?;
         let events = read(&mut child);
         let mut input = child.stdin.take();
+        self.trainer.set(Some(child));
+        heard.again().for_each(|command| send(&mut input, &command));
         let mut ended = Ended { code: None, error: false, told: Failed::default() };
+        let mut failed = None;
         loop {
             while let Ok(command) = commands.try_recv() {
-                *stopping |= command == Command::Stop;
+                heard.take(&command);
                 send(&mut input, &command);
             }
             match events.recv_timeout(TURN) {
@@ -129,8 +187,15 @@ impl Supervisor<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            if ended.told.cause.is_some()
+                && failed.get_or_insert_with(Instant::now).elapsed() > LAST
+            {
+                // Its driver waits for a device that does not answer.
+                self.trainer.kill();
+            }
         }
-        let status = child.wait()?;
+        let child = self.trainer.set(None);
+        let status = child.expect("the process that was just started").wait()?;
         // Windows ends a process from outside with a code like any other, or with a larger one.
         ended.code = status.code().and_then(|code| u8::try_from(code).ok());
         Ok(ended)
@@ -197,12 +262,12 @@ fn send(input: &mut Option<ChildStdin>, command: &Command) {
 
 /// The trainer's events, on a channel that closes when it ends.
 fn read(child: &mut Child) -> Receiver<Event> {
-    let (sender, receiver): (Sender<Event>, _) = channel();
+    let (sender, receiver) = sync_channel(EVENTS);
     if let Some(output) = child.stdout.take() {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 // What is no event is none of ours.
-                let Ok(event) = serde_json::from_str(&line) else { continue };
+                let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
                 if sender.send(event).is_err() {
                     return;
                 }

@@ -101,7 +101,13 @@ pub fn run(
     options: &Options,
     show: &mut dyn FnMut(Line),
 ) -> Result<Report, DeviceError> {
-    let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
+    let slow = match device.info.kind {
+        Kind::Software | Kind::Cpu => true,
+        // The sizes of cards would take it seconds a kernel, and drivers reset it for that.
+        Kind::Integrated => gpu::peaks(&device.device, true)?
+            .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
+        _ => false,
+    };
     let peaks = gpu::peaks(&device.device, slow)?;
     show(Line::Peaks(peaks));
     gpu::release_unused(&device.device);

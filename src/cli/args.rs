@@ -1,16 +1,18 @@
 //! What can be typed.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::CliError;
-use crate::config::{self, Budget, DATASET, IGNORED, KEYS, Layer, Resolved};
+use crate::config::{
+    self, Budget, DATASET, IGNORED, InitFrom, KEYS, Layer, Resolved, preset_names,
+};
 use crate::data::TokenizerKind;
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
+use crate::train::{self, ModelSource};
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
@@ -33,7 +35,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Args)]
 pub(super) struct Global {
-    /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], gl[:N] or cuda[:N]
+    /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
     /// Debugging: which implementation of the ops runs, auto, reference, wide or cube
@@ -124,6 +126,9 @@ pub(super) struct TrainArgs {
     /// The trainer of a supervisor
     #[arg(long, hide = true)]
     pub supervised: bool,
+    /// Seconds that former trainers of this supervisor took
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub elapsed: u64,
 }
 
 /// The window, where there is no subcommand.
@@ -174,9 +179,9 @@ fn parse_tokenizer(name: &str) -> Result<TokenizerKind, String> {
 pub(super) struct SampleArgs {
     /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
-    /// What to continue; FILE:path reads it from a file
-    #[arg(long, default_value = "\n", hide_default_value = true, value_name = "TEXT")]
-    pub start: String,
+    /// What to continue, a line break if not given; FILE:path reads it from a file
+    #[arg(long, value_name = "TEXT")]
+    pub start: Option<String>,
     /// How many texts
     #[arg(long, alias = "num_samples", default_value_t = 1, value_name = "N")]
     pub num_samples: u32,
@@ -305,8 +310,7 @@ pub(super) struct CompletionsArgs {
 pub(super) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
-    // Nobody may be reading any more (`| head`): that is no failure.
-    let _ = std::io::stdout().write_all(&script);
+    super::write_out(format_args!("{}", String::from_utf8_lossy(&script)));
 }
 
 /// Where a configuration is typed.
@@ -315,8 +319,7 @@ pub(super) struct ConfigSource {
     /// A TOML file, or a nanoGPT .py file (read, not executed)
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
-    /// gpt2, gpt2-medium, gpt2-large, gpt2-xl, shakespeare-char or demo
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = format!("A built-in configuration: {}", preset_list()))]
     pub preset: Option<String>,
     #[command(flatten)]
     pub flags: ConfigFlags,
@@ -335,6 +338,7 @@ impl ConfigSource {
         mut layers: Vec<Layer>,
         saved: Option<&Path>,
     ) -> Result<Resolved, CliError> {
+        let saved = saved.filter(|_| self.file.is_none());
         if self.named() {
             layers.clear();
         }
@@ -344,23 +348,36 @@ impl ConfigSource {
         if let Some(path) = self.file.as_deref().or(saved) {
             layers.push(read_layer(path)?);
         }
+        let begun = saved.is_some();
         // Variables that are not UTF-8 are none of ours.
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         layers.push(Layer::environment(variables)?);
         layers.push(Layer::flags(self.flags.typed)?);
-        Ok(config::resolve(layers)?)
+        let resolved = config::resolve(layers.clone());
+        match resolved.as_ref().map(|resolved| &resolved.config.init_from) {
+            // A model that cannot be opened is told by whoever needs it.
+            Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
+                Ok(model) => {
+                    layers.push(Layer::model(path, train::settings(&model.architecture))?);
+                    Ok(config::resolve(layers)?)
+                }
+                Err(_) => Ok(resolved?),
+            },
+            _ => Ok(resolved?),
+        }
     }
 
     fn named(&self) -> bool {
         self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
     }
 
-    /// The value of a key that was typed as a flag.
-    pub fn typed(&self, key: &str) -> Option<&str> {
-        let typed = self.flags.typed.iter().find(|(name, _)| name == key);
-        typed.map(|(_, value)| value.as_str())
+    /// The value of a key that was typed as a flag, or stands in its variable.
+    pub fn typed(&self, key: &str) -> Option<String> {
+        let flag = self.flags.typed.iter().find(|(name, _)| name == key);
+        let key = KEYS.iter().find(|known| known.name == key)?;
+        flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
     }
 
     /// A short name for what is configured.
@@ -369,6 +386,10 @@ impl ConfigSource {
         let stem = || Some(self.file.as_ref()?.file_stem()?.to_string_lossy().into_owned());
         stem().or(preset).unwrap_or_else(|| "run".into())
     }
+}
+
+fn preset_list() -> String {
+    preset_names().collect::<Vec<_>>().join(", ")
 }
 
 fn read_layer(path: &Path) -> Result<Layer, CliError> {
@@ -395,6 +416,9 @@ pub(super) struct ConfigFlags {
     typed: Vec<(String, String)>,
 }
 
+/// Of the options of Weights & Biases, those that nanoGPT has.
+const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
+
 fn names() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.name).chain([DATASET.name])
 }
@@ -419,9 +443,8 @@ impl Args for ConfigFlags {
             command = command.arg(arg);
         }
         // nanoGPT's flags that have no meaning here are taken and warned about. `--device` is ours.
-        let wandb = ["wandb_log", "wandb_project", "wandb_run_name"];
         let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
-        for name in ignored.filter(|name| *name != "device").chain(wandb) {
+        for name in ignored.filter(|name| *name != "device").chain(WANDB) {
             command = command.arg(Arg::new(name).long(name).hide(true));
         }
         command
@@ -440,8 +463,7 @@ impl FromArgMatches for ConfigFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let wandb = ["wandb_log", "wandb_project", "wandb_run_name"];
-        let ignored = IGNORED.iter().map(|key| key.name).chain(wandb);
+        let ignored = IGNORED.iter().map(|key| key.name).chain(WANDB);
         for name in names().chain(ignored) {
             // `device` is a global flag of another type, `wandb_*` no flag at all.
             let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };

@@ -63,14 +63,20 @@ fn bytes_bar() -> ProgressBar {
 
 /// `wgpt sample`.
 pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> {
-    let source = ModelSource::open(&args.model)?;
+    let source = find_model(&args.model)?;
     let tokenizer = tokenizer(&source, args.data.as_deref())?;
-    let start = match args.start.strip_prefix("FILE:") {
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| CliError::File { path: path.into(), source: error })?,
-        None => args.start,
+    let start = match args.start {
+        None => tokenizer.default_prompt(),
+        Some(start) => match start.strip_prefix("FILE:") {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| CliError::File { path: path.into(), source: error })?,
+            None => start,
+        },
     };
-    let prompt = tokenizer.encode_prompt(&start)?;
+    let prompt = tokenizer.encode_prompt(&start).map_err(|error| CliError::Usage {
+        what: format!("the model cannot read the prompt: {error}"),
+        hint: "give another --start",
+    })?;
     if prompt.is_empty() {
         return Err(CliError::Usage {
             what: "an empty prompt: there is nothing to continue".into(),
@@ -112,6 +118,12 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
     Ok(())
 }
 
+fn find_model(path: &Path) -> Result<ModelSource, CliError> {
+    let source = ModelSource::open(path)?;
+    warn(&source.warnings);
+    Ok(source)
+}
+
 fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliError> {
     let from_data = match data {
         Some(data) => Dataset::open(data, 1)?.tokenizer,
@@ -124,7 +136,9 @@ fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliE
         });
     };
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
-    if have > need {
+    // A model may have been padded, as nanoGPT pads GPT-2's; what knows its own tokens says so.
+    let padded = tokenizer == Tokenizer::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
+    if have > need || (have < need && !padded) {
         return Err(CliError::Usage {
             what: format!("the tokenizer has {have} tokens, the model {need}"),
             hint: "give the data folder that the model was trained on with --data",
@@ -144,7 +158,7 @@ fn open(global: &Global) -> Result<OpenDevice, CliError> {
 
 /// `wgpt eval`.
 pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
-    let source = ModelSource::open(&args.model)?;
+    let source = find_model(&args.model)?;
     let of_run = || source.state.as_ref().map(|state| state.config.data.clone());
     let Some(data) = args.data.or_else(of_run) else {
         return Err(CliError::Usage {
@@ -172,7 +186,11 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         mode: global.ops()?,
     };
     let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
-    let loss = |split| pollster::block_on(mean_loss(&model, &dataset, split, wanted, &evaluation));
+    let loss = |split| -> Result<f64, CliError> {
+        let mut never = || false;
+        let loss = mean_loss(&model, &dataset, split, wanted, &evaluation, &mut never);
+        Ok(pollster::block_on(loss)?.unwrap_or(f64::NAN))
+    };
     let (train, val) = match args.windows {
         // All of the training split can take hours; the validation split is what is asked for.
         0 => (None, loss(&dataset.val)?),
@@ -198,7 +216,7 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
 
 /// `wgpt export`: whatever can be loaded, as a Hugging Face folder.
 pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
-    let source = ModelSource::open(&args.model)?;
+    let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
     say!("{} -> {}", source.path.display(), args.output.display());
     Ok(())
@@ -206,7 +224,7 @@ pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
 
 /// `wgpt import`: the same folder, to be sampled, exported and trained from.
 pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
-    let source = ModelSource::open(&args.model)?;
+    let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
     let millions = source.architecture.parameters() as f64 / 1e6;
     say!(

@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -29,7 +30,7 @@ pub enum CliError {
         /// The system's words.
         source: std::io::Error,
     },
-    /// Nobody reads stdout any more, or the terminal is gone.
+    /// Nobody reads stdout any more, or its disk is full.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
     /// The trainer's process could not be started or waited for.
@@ -49,7 +50,14 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Train(error) => error.exit_code(),
-            CliError::Usage { .. } | CliError::File { .. } => 2,
+            CliError::Usage { .. } => 2,
+            // What is not there is a wrong path; everything else is the system's refusal.
+            CliError::File { source, .. } => match source.kind() {
+                ErrorKind::NotFound | ErrorKind::IsADirectory => 2,
+                _ => 1,
+            },
+            // Whoever reads has seen enough.
+            CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
             #[cfg(feature = "gui")]
             CliError::Window(_) => 1,
@@ -65,7 +73,8 @@ impl CliError {
             CliError::Process(_) => "--no-supervise trains in one process",
             #[cfg(feature = "gui")]
             CliError::Window(error) => error.hint(),
-            CliError::Output(_) | CliError::Signals(_) => "",
+            CliError::Output(_) => "check that the disk has room",
+            CliError::Signals(_) => "",
         }
     }
 }

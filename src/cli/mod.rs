@@ -17,12 +17,30 @@ macro_rules! tell {
     }};
 }
 
-/// A line of output. Nobody may be reading any more (`| head`): that is no failure.
+/// A line of output.
 macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
+    ($($text:tt)*) => { $crate::cli::write_out(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Writes to stdout, or ends the process: without a word where nobody reads any more (`| head`),
+/// with one where the disk is full.
+fn write_out(text: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    if let Err(error) = std::io::stdout().write_fmt(text) {
+        let error = CliError::Output(error);
+        tell_error(&error);
+        std::process::exit(i32::from(error.exit_code()));
+    }
+}
+
+fn tell_error(error: &CliError) {
+    if error.exit_code() != 0 {
+        tell!("error: {error}");
+        let hint = error.hint();
+        if !hint.is_empty() {
+            tell!("  hint: {hint}");
+        }
+    }
 }
 
 mod args;
@@ -51,11 +69,7 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            tell!("error: {error}");
-            let hint = error.hint();
-            if !hint.is_empty() {
-                tell!("  hint: {hint}");
-            }
+            tell_error(&error);
             ExitCode::from(error.exit_code())
         }
     }

@@ -77,12 +77,19 @@ fn limits(
     let cube = config.dtype != Dtype::Float32;
     if let Some(Budget::Bytes(size)) = target {
         let budget = match config.vram_budget {
-            Budget::Bytes(budget) => budget,
+            // The card has no more.
+            Budget::Bytes(budget) => budget.min(*size),
             Budget::Percent(share) => (*size as f64 * share / 100.0) as u64,
             Budget::Auto => (*size as f64 * TARGET_SHARE) as u64,
             Budget::Unlimited => *size,
         };
-        let limits = Limits { budget: Some(budget), largest_tensor: None, pools: true, cube };
+        let limits = Limits {
+            budget: Some(budget),
+            largest_tensor: None,
+            pools: true,
+            cube,
+            memory: Some(*size),
+        };
         return Ok((limits, format!("{} of a card with {}", bytes(budget), bytes(*size))));
     }
     let choice = global.device()?;
@@ -93,7 +100,8 @@ fn limits(
             Budget::Bytes(budget) => (Some(budget), bytes(budget)),
             _ => (None, "none; --vram_budget, --target or --device sets one".into()),
         };
-        return Ok((Limits { budget, largest_tensor: None, pools: true, cube }, source));
+        let limits = Limits { budget, largest_tensor: None, pools: true, cube, memory: None };
+        return Ok((limits, source));
     }
     let device = gpu::find(choice)?.info;
     device.check_dtype(config.dtype)?;

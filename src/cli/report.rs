@@ -36,7 +36,10 @@ impl Report {
 
     /// Shows one event. What cannot be written is lost: a run does not end because nobody reads it.
     pub fn show(&mut self, event: &Event) {
-        self.progress.apply(event);
+        if !matches!(self.view, View::Json) {
+            self.progress.apply(event);
+            self.progress.forget_steps();
+        }
         match &self.view {
             View::Json => line(&event.to_json()),
             View::Plain { .. } if matches!(event, Event::Warning { .. }) => {

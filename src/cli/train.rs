@@ -5,7 +5,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -20,8 +20,10 @@ use crate::catalogue::Tail;
 use crate::config::{Config, InitFrom};
 use crate::gpu::{self, Backend, DeviceChoice, OpenDevice};
 use crate::protocol::{Command, Event, StopReason};
-use crate::supervisor::Supervisor;
-use crate::train::{COMMANDS_FILE, CONFIG_FILE, Request, Session, Setup, TrainError};
+use crate::supervisor::{Supervisor, Trainer};
+use crate::train::{
+    COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError, has_checkpoint,
+};
 
 /// Where runs go that were given no folder.
 const RUNS: &str = "out";
@@ -30,8 +32,9 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     let json = args.json;
     let mut report = Report::new(json, global.quiet);
     let (sender, commands) = channel();
-    let signal = listen(&sender, json, args.stop_on_eof || args.supervised)?;
-    let result = train(args, global, &mut report, sender, &commands);
+    let trainer = Trainer::default();
+    let signal = listen(&sender, &trainer, json, args.stop_on_eof || args.supervised)?;
+    let result = train(args, global, &mut report, trainer, sender, &commands);
     if let (true, Err(error)) = (json, &result) {
         let (text, hint) = (error.to_string(), error.hint().to_string());
         report.show(&Event::Error { text, hint, cause: None });
@@ -75,11 +78,13 @@ fn uses_graphics(choice: DeviceChoice) -> bool {
 /// The arguments of this process for the trainer's, without those that the supervisor gives.
 fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut passed = Vec::new();
-    let mut args = args.skip(1).filter(|arg| arg != "--headless").peekable();
-    args.next_if(|arg| arg == "train");
+    let mut command = false;
+    let mut args = super::headless_as_train(args).into_iter().skip(1);
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some("--json" | "--resume" | "--stop-on-eof" | "train") => {}
+            // The next one is a value of that name.
+            Some("train") if !command => command = true,
+            Some("--json" | "--resume" | "--stop-on-eof") => {}
             // Its value is the next one.
             Some("--run") => drop(args.next()),
             Some(arg) if arg.starts_with("--run=") => {}
@@ -93,23 +98,27 @@ fn train(
     args: TrainArgs,
     global: &Global,
     report: &mut Report,
+    trainer: Trainer,
     sender: Sender<Command>,
     commands: &Receiver<Command>,
 ) -> Result<Outcome, CliError> {
     let (choice, mode) = (global.device()?, global.ops()?);
     let name = args.source.name();
     let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
-    let saved = run.as_ref().filter(|_| args.resume).map(|run| run.join(CONFIG_FILE));
+    let resume = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
+    let saved = run.as_ref().filter(|_| resume).map(|run| run.join(CONFIG_FILE));
     if let Some(missing) = saved.as_ref().filter(|path| !path.exists()) {
-        let run = missing.parent().unwrap_or(missing).display();
-        return Err(CliError::Usage {
-            what: format!("{run}: there is no run to continue"),
-            hint: "give the folder of a run with --run, or leave out --resume",
-        });
+        let run = missing.parent().unwrap_or(missing);
+        let hint = match run.join(NANOGPT_FILE).exists() {
+            true => "train on from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run",
+            false => "give the folder of a run with --run, or leave out --resume",
+        };
+        let what = format!("{}: there is no run of wgpt to continue", run.display());
+        return Err(CliError::Usage { what, hint });
     }
     let resolved = args.source.resolve(saved.as_deref())?;
     let config = resolved.config;
-    let resume = args.resume || config.init_from == InitFrom::Resume;
+    let resume = resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
     if !args.supervised {
         follow(run.join(COMMANDS_FILE), sender);
@@ -120,6 +129,7 @@ fn train(
             args: passed_on(std::env::args_os()),
             run,
             resume,
+            trainer,
             emit: &mut |event| {
                 // What is no failure of the device the trainer has said on stderr by itself.
                 let said = matches!(event, Event::Error { cause: None, .. });
@@ -134,7 +144,8 @@ fn train(
         report.show(&Event::Warning { text });
     }
     let config = Config { out_dir: run.display().to_string(), ..config };
-    let request = Request { config, run: run.clone(), resume, mode };
+    let elapsed = Duration::from_secs(args.elapsed);
+    let request = Request { config, run: run.clone(), resume, mode, elapsed };
     let (setup, device) = set_up(&request, choice)?;
     watch(&device, args.json);
     if !global.quiet {
@@ -144,7 +155,7 @@ fn train(
     let mut session = Session::open(setup, device, &mut emit)?;
     let reason = pollster::block_on(session.run(&mut { commands }))?;
     drop(session);
-    if !global.quiet {
+    if !global.quiet && has_checkpoint(&run) {
         tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(Outcome::Stopped(reason))
@@ -190,25 +201,32 @@ fn run_folder(
 /// none.
 fn listen(
     sender: &Sender<Command>,
+    trainer: &Trainer,
     stdin: bool,
     stop_at_end: bool,
 ) -> Result<Arc<AtomicUsize>, CliError> {
-    let seen = Arc::new(AtomicUsize::new(0));
-    let armed = Arc::new(AtomicBool::new(false));
+    let came = Arc::new(AtomicUsize::new(0));
     for signal in [SIGINT, SIGTERM] {
-        // In this order, so that only the second signal finds the shutdown armed.
-        flag::register_conditional_shutdown(signal, 128 + signal, armed.clone())
-            .and_then(|_| flag::register(signal, armed.clone()))
-            .and_then(|_| flag::register_usize(signal, seen.clone(), signal as usize))
-            .map_err(CliError::Signals)?;
+        flag::register_usize(signal, came.clone(), signal as usize).map_err(CliError::Signals)?;
     }
-    let (stop, first) = (sender.clone(), seen.clone());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let (stop, first, trainer) = (sender.clone(), seen.clone(), trainer.clone());
     std::thread::spawn(move || {
-        while first.load(Ordering::SeqCst) == 0 {
+        loop {
             std::thread::sleep(Duration::from_millis(50));
+            match (came.swap(0, Ordering::SeqCst), first.load(Ordering::SeqCst)) {
+                (0, _) => {}
+                (signal, 0) => {
+                    first.store(signal, Ordering::SeqCst);
+                    let _ = stop.send(Command::Stop);
+                    tell!("stopping with a checkpoint after this step; once more stops at once");
+                }
+                (signal, _) => {
+                    trainer.kill();
+                    signal_hook::low_level::exit(128 + signal as i32);
+                }
+            }
         }
-        let _ = stop.send(Command::Stop);
-        tell!("stopping with a checkpoint after this step; once more stops at once");
     });
     if stdin {
         let sender = sender.clone();
@@ -251,4 +269,24 @@ fn read_commands(sender: &Sender<Command>, mut stop_at_end: bool) {
     // Whoever paused the run can no longer resume it. A supervisor that is gone was ended: nobody
     // would start this run again, or stop it.
     let _ = sender.send(if stop_at_end { Command::Stop } else { Command::Resume });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trainer_gets_what_was_typed() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        for (line, passed) in [
+            ("wgpt train a.py --json --run out/x", "a.py"),
+            (
+                "wgpt --device cpu train --resume --run=out/x --data train",
+                "--device cpu --data train",
+            ),
+            ("wgpt --headless --data train --stop-on-eof", "--data train"),
+        ] {
+            assert_eq!(passed_on(words(line).into_iter()), words(passed), "{line}");
+        }
+    }
 }

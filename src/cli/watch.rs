@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::CliError;
-use crate::gpu::{DeviceError, Failure, OpenDevice};
+use crate::gpu::{DeviceError, Failure, Kind, OpenDevice};
 use crate::protocol::{Cause, Event};
 use crate::train::TrainError;
 
@@ -38,16 +38,20 @@ pub(super) fn watch(device: &OpenDevice, json: bool) {
         }
         former(panic);
     }));
-    std::thread::spawn(move || end_on(&failure, json));
+    // The processor does not hang, and nobody would start this process again.
+    let pulse = device.info.kind != Kind::Cpu;
+    std::thread::spawn(move || end_on(&failure, json, pulse));
 }
 
-fn end_on(failure: &Failure, json: bool) {
+fn end_on(failure: &Failure, json: bool, pulse: bool) {
     let error = loop {
         match failure.get() {
             Some(error) => break CliError::Train(TrainError::Device(error.clone())),
             None => {
                 std::thread::sleep(TURN);
-                failure.check_pulse();
+                if pulse {
+                    failure.check_pulse();
+                }
             }
         }
     };
@@ -61,5 +65,6 @@ fn end_on(failure: &Failure, json: bool) {
         };
         say!("{}", Event::Error { text, hint, cause: Some(cause) }.to_json());
     }
-    std::process::exit(i32::from(error.exit_code()));
+    // Without the exit handlers of a driver that may wait for its device.
+    signal_hook::low_level::exit(i32::from(error.exit_code()));
 }

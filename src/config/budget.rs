@@ -34,6 +34,9 @@ const UNITS: &[(&str, u64)] = &[
     ("", 1),
 ];
 
+/// An amount without a unit is one of bytes: below this, a unit was forgotten.
+const LEAST: f64 = 1024.0;
+
 impl FromStr for Budget {
     type Err = String;
 
@@ -59,10 +62,16 @@ impl FromStr for Budget {
         }
         let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
         let Some((_, bytes)) = known else { return Err(format!("`{unit}` is no unit of memory")) };
-        let bytes = number * *bytes as f64;
-        match bytes >= 1.0 && bytes < 2f64.powi(60) {
-            true => Ok(Budget::Bytes(bytes as u64)),
-            false => Err(format!("`{text}` is no amount that a device has")),
+        let amount = number * *bytes as f64;
+        match amount {
+            ..1.0 | 1_152_921_504_606_846_976.0.. => {
+                Err(format!("`{text}` is no amount that a device has"))
+            }
+            // Nobody means so few bytes.
+            ..LEAST if *bytes == 1 => {
+                Err(format!("`{text}` is {text} bytes; did you mean {text}GiB?"))
+            }
+            _ => Ok(Budget::Bytes(amount as u64)),
         }
     }
 }

@@ -17,6 +17,8 @@ pub enum Place {
         /// Counted from 1.
         line: usize,
     },
+    /// The model that training starts from.
+    Model(String),
     /// A line of a file.
     File {
         /// The file's name as the caller gave it.
@@ -36,6 +38,7 @@ impl fmt::Display for Place {
             Place::Default => f.write_str("default"),
             Place::Implied(file) => write!(f, "nanoGPT config {file}"),
             Place::Preset { name, line } => write!(f, "preset {name}, line {line}"),
+            Place::Model(path) => write!(f, "model {path}"),
             Place::File { name, line } => write!(f, "{name}:{line}"),
             Place::Variable(name) => write!(f, "environment variable {name}"),
             Place::Flag(name) => write!(f, "flag --{name}"),

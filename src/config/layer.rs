@@ -8,6 +8,7 @@ use super::presets::{preset_names, preset_texts};
 use super::python::{self, quote};
 use super::value::{Kind, Refusal, Value};
 use std::collections::BTreeMap;
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// The source of a [`Layer`], in order of precedence: a later one wins.
@@ -15,6 +16,8 @@ use toml::de::{DeTable, DeValue};
 pub enum Origin {
     /// A built-in config.
     Preset(String),
+    /// The model that training starts from.
+    Model,
     /// A config file.
     File {
         /// The file's name as the caller gave it.
@@ -69,6 +72,19 @@ impl Layer {
             layer.set(name, place, shown, |kind| kind.accept(value))?;
         }
         Ok(layer.with_dataset())
+    }
+
+    /// What the model at `path` is, as pairs of key and text.
+    pub fn model<'a>(
+        path: &str,
+        settings: impl IntoIterator<Item = (&'a str, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut layer = Self::new(Origin::Model);
+        for (name, text) in settings {
+            let place = Place::Model(path.into());
+            layer.set(name, place, shown(&text), |kind| kind.parse(&text))?;
+        }
+        Ok(layer)
     }
 
     /// The environment. Variables of other programs and [`RESERVED_VARIABLES`] are skipped, as are
@@ -183,7 +199,10 @@ impl Layer {
     /// Turns nanoGPT's `dataset` into `data`, unless this layer says where the data is.
     fn with_dataset(mut self) -> Self {
         if let Some((Value::Text(dataset), place)) = self.values.remove(DATASET.name) {
-            let data = Value::Text(format!("data/{dataset}"));
+            let data = match Path::new(&dataset).is_absolute() {
+                true => Value::Text(dataset),
+                false => Value::Text(format!("data/{dataset}")),
+            };
             self.values.entry("data").or_insert((data, place));
         }
         self
@@ -272,6 +291,11 @@ mod tests {
         let shakespeare = Value::Text("data/shakespeare".into());
         let layer = Layer::python("a.py", "dataset = 'shakespeare'").unwrap();
         assert_eq!(data(&layer), Some(&shakespeare));
+        #[cfg(unix)]
+        {
+            let layer = Layer::flags(pairs(&[("dataset", "/mnt/owt")])).unwrap();
+            assert_eq!(data(&layer), Some(&Value::Text("/mnt/owt".into())));
+        }
         for text in ["data = 'x'\ndataset = 'y'", "dataset = 'y'\ndata = 'x'"] {
             let layer = Layer::python("a.py", text).unwrap();
             assert_eq!(data(&layer), Some(&Value::Text("x".into())));

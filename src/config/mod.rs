@@ -147,6 +147,15 @@ pub enum Gelu {
     Erf,
 }
 
+impl fmt::Display for Gelu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Gelu::Tanh => "tanh",
+            Gelu::Erf => "erf",
+        })
+    }
+}
+
 /// The numbers that activations are kept in and that products multiply. Weights, their gradients and
 /// moments are 32 bits in each, and so are all sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use super::ConfigError;
 use super::expression;
+use super::keys::{self, Known};
 use super::value::Value;
 
 /// One line `name = literal` of a config.
@@ -36,11 +37,16 @@ pub(crate) fn assignments<'a>(
     })
 }
 
-/// Reads one line: `None` if nothing stands on it, a clause about the problem if it is no
-/// `name = literal`.
+/// Reads one line: `None` if nothing stands on it that a config needs, a clause about the problem if
+/// it is no `name = literal`. Values of keys that are dropped need not be literals: nanoGPT's
+/// finetuning config imports `time` to name its run.
 fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     let content = line.trim_start();
     if content.is_empty() || content.starts_with('#') {
+        return Ok(None);
+    }
+    let imported = content.strip_prefix("import ").map(str::trim);
+    if imported.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')) {
         return Ok(None);
     }
     if content.len() < line.len() {
@@ -51,7 +57,11 @@ fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     let value = rest.trim_start().strip_prefix('=').filter(|value| !value.starts_with('='));
     match value {
         Some(value) if name.starts_with(|c: char| !c.is_ascii_digit()) => {
-            Ok(Some((name, expression::parse(value)?)))
+            let value = match keys::lookup(name) {
+                Some(Known::Ignored(_)) => Value::Text(value.trim().into()),
+                _ => expression::parse(value)?,
+            };
+            Ok(Some((name, value)))
         }
         _ => Err("this is not `name = literal`".into()),
     }
@@ -91,7 +101,7 @@ mod tests {
     #[test]
     fn other_statements_are_errors_that_quote_their_line() {
         for statement in [
-            "import time",
+            "import time, sys",
             "from model import GPT",
             "if True:",
             "  batch_size = 1",
@@ -103,7 +113,7 @@ mod tests {
             "batch_size",
             "1x = 1",
             "= 1",
-            "wandb_run_name = 'ft-' + str(time.time())",
+            "out_dir = 'ft-' + str(time.time())",
             "\"\"\"doc\"\"\"",
             "données = 1",
         ] {
@@ -111,6 +121,14 @@ mod tests {
             let ConfigError::Syntax { file, line, quote, .. } = &error else { panic!("{error:?}") };
             assert_eq!((file.as_str(), *line, quote.as_str()), ("train.py", 3, statement.trim()));
         }
+    }
+
+    #[test]
+    fn finetuning_configs_import_time_to_name_their_run() {
+        let text = "import time\nwandb_run_name = 'ft-' + str(time.time())\nbatch_size = 1\n";
+        let run = Value::Text("'ft-' + str(time.time())".into());
+        let expected = vec![("wandb_run_name", run, 2), ("batch_size", Value::Int(1), 3)];
+        assert_eq!(read(text), Ok(expected));
     }
 
     #[test]

@@ -29,19 +29,23 @@ type Merged = BTreeMap<&'static str, (Value, Place)>;
 
 /// Puts the layers on each other and checks the whole.
 ///
-/// Precedence is by origin, defaults < preset < file < environment < flags, whatever order the
-/// layers are given in; of two layers of one kind the later one wins.
+/// Precedence is by origin, defaults < preset < model < file < environment < flags, whatever order
+/// the layers are given in; of two layers of one kind the later one wins.
 pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     layers.sort_by_key(|layer| match layer.origin {
         Origin::Preset(_) => 0,
-        Origin::File { .. } => 1,
-        Origin::Environment => 2,
-        Origin::Flags => 3,
+        Origin::Model => 1,
+        Origin::File { .. } => 2,
+        Origin::Environment => 3,
+        Origin::Flags => 4,
     });
     let mut merged = defaults()?;
     if let Some(file) = layers.iter().find_map(nanogpt_file) {
         // nanoGPT's GELU is the exact one; its users expect its losses.
         merged.insert("gelu", (Value::Text("erf".into()), Place::Implied(file.into())));
+        // Its default, which train_gpt2.py relies on.
+        let data = Value::Text("data/openwebtext".into());
+        merged.insert("data", (data, Place::Implied(file.into())));
     }
     let mut warnings = Vec::new();
     let mut ignored = BTreeMap::new();

@@ -105,6 +105,16 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// What to begin a text with where nobody says: a line break, or the first token of an alphabet
+    /// that has none.
+    pub fn default_prompt(&self) -> String {
+        let line_break = "\n";
+        match self.encode(line_break) {
+            Ok(_) => line_break.into(),
+            Err(_) => self.decode(&[0]),
+        }
+    }
+
     /// Appends the ids of `text` to `ids`.
     pub(super) fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         match self {

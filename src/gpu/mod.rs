@@ -147,6 +147,13 @@ pub fn devices() -> Vec<DeviceInfo> {
     let mut found = Vec::new();
     #[cfg(feature = "cuda")]
     found.extend(cuda::devices());
+    found.extend(other_devices());
+    found
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn other_devices() -> Vec<DeviceInfo> {
+    let mut found = Vec::new();
     #[cfg(feature = "wgpu")]
     found.extend(pollster::block_on(webgpu::devices()));
     found.push(DeviceInfo::cpu());
@@ -213,7 +220,11 @@ pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
     if choice == DeviceChoice::Named(DeviceInfo::cpu().id) {
         return Ok(asked(DeviceInfo::cpu()));
     }
-    let found = devices();
+    let found = match choice {
+        // To list CUDA's devices is to open them all, which takes memory of each for good.
+        DeviceChoice::Named(id) if id.backend != Backend::Cuda => other_devices(),
+        _ => devices(),
+    };
     match choice {
         DeviceChoice::Named(id) => {
             let info = found.iter().find(|info| info.id == id);

@@ -122,11 +122,27 @@ pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device,
     let backend = adapter.get_info().backend;
     let watched = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
-    let opened =
-        Device::wgpu_options().setup(setup).init().map_err(|error| failed(error.to_string()))?;
+    let opened = Device::wgpu_options()
+        .setup(setup)
+        .tasks_max(dispatches_at_once(info.kind))
+        .init()
+        .map_err(|error| failed(error.to_string()))?;
     // In place of cubecl's handlers, which panic on whatever thread it is.
     watch(&watched, info.name.clone(), failure);
     Ok(opened)
+}
+
+/// Dispatches that go to the driver as one submission, of up to 2^35 operations each: drivers reset a
+/// device that works on one for longer than some seconds, on Windows two. 2^40 operations take a
+/// small card a second or two, and graphics inside a processor, at a tenth of its speed, ten.
+fn dispatches_at_once(kind: Kind) -> usize {
+    match kind {
+        Kind::Discrete => 16,
+        Kind::Integrated => 2,
+        // What computes in software is not reset; of others, such as a browser's, nothing is known.
+        Kind::Software | Kind::Cpu => 32,
+        _ => 4,
+    }
 }
 
 /// What an adapter allows less of than the kernels need; WebGPU promises as much of each.

@@ -85,7 +85,13 @@ impl FitState {
             Budget::Unlimited => None,
         };
         let pools = self.pools || !self.known;
-        Limits { budget, largest_tensor: self.largest_tensor, pools, cube: self.cube }
+        Limits {
+            budget,
+            largest_tensor: self.largest_tensor,
+            pools,
+            cube: self.cube,
+            memory: total,
+        }
     }
 
     /// The plan for `config`, made anew only where something has changed.

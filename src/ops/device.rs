@@ -59,7 +59,8 @@ pub(super) fn contiguous(tensor: CubeTensor) -> CubeTensor {
 /// The tensor where nobody else holds its memory, else a copy: what may be written in place.
 pub(super) fn owned(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
-    if tensor.can_mut() { tensor } else { tensor.copy() }
+    // CUDA pads the rows of what it copies.
+    if tensor.can_mut() { tensor } else { into_contiguous(tensor.copy()) }
 }
 
 pub(super) fn elements(tensor: &CubeTensor) -> usize {
@@ -71,9 +72,9 @@ fn widened(tensor: CubeTensor) -> CubeTensor {
     CubeBackend::float_cast(tensor, FloatDType::F32)
 }
 
-/// A new tensor of zeros.
+/// A new tensor of zeros, without the padding that CUDA gives rows.
 pub(super) fn zeros(queue: &Queue, shape: [usize; 2]) -> CubeTensor {
-    CubeBackend::float_zeros(shape.into(), &queue.device(), FloatDType::F32)
+    into_contiguous(CubeBackend::float_zeros(shape.into(), &queue.device(), FloatDType::F32))
 }
 
 /// Computes an op one of the three ways: by the method of this name of either kind of kernels, or by

@@ -116,6 +116,10 @@ fn why(asked: &Forecast, chosen: &Forecast, limits: &Limits) -> String {
     format!("{}: {reason}", changes.join(", "))
 }
 
+/// Layers, heads and width of OpenAI's GPT-2, the largest first.
+const GPT2_SIZES: [(u32, u32, u32); 4] =
+    [(48, 25, 1600), (36, 20, 1280), (24, 16, 1024), (12, 12, 768)];
+
 /// Changes that make it fit, each by itself: at most three.
 fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<Fix> {
     let mut found = Vec::new();
@@ -155,12 +159,25 @@ fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<
             break;
         }
     }
-    // A card has no more than it has: only as a last resort.
-    let mib = least.predicted_bytes.div_ceil(1 << 20);
-    found.push(Fix {
-        option: format!("--vram_budget={mib}MiB"),
-        predicted_bytes: least.predicted_bytes,
-    });
+    let smaller = |&(layers, _, width): &(u32, u32, u32)| {
+        layers < config.n_layer.get() && width < config.n_embd.get()
+    };
+    for (layers, heads, width) in GPT2_SIZES.into_iter().filter(smaller) {
+        let sizes = (layers.try_into(), heads.try_into(), width.try_into());
+        let (Ok(n_layer), Ok(n_head), Ok(n_embd)) = sizes else { break };
+        let option = format!("--n_layer={layers} --n_head={heads} --n_embd={width}");
+        if try_config(option, Config { n_layer, n_head, n_embd, ..config.clone() }) {
+            break;
+        }
+    }
+    // A card has no more than it has: only as a last resort, and not beyond that.
+    if limits.memory.is_none_or(|memory| least.predicted_bytes <= memory) {
+        let mib = least.predicted_bytes.div_ceil(1 << 20);
+        found.push(Fix {
+            option: format!("--vram_budget={mib}MiB"),
+            predicted_bytes: least.predicted_bytes,
+        });
+    }
     found.truncate(3);
     found
 }
@@ -189,7 +206,13 @@ mod tests {
         plan(
             config,
             50_257,
-            &Limits { budget: Some(budget), largest_tensor: None, pools: true, cube: false },
+            &Limits {
+                budget: Some(budget),
+                largest_tensor: None,
+                pools: true,
+                cube: false,
+                memory: None,
+            },
         )
     }
 
@@ -201,8 +224,13 @@ mod tests {
             (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
         ] {
             let asked = config("gpt2", flags);
-            let limits =
-                Limits { budget: None, largest_tensor: Some(128 << 20), pools: true, cube: false };
+            let limits = Limits {
+                budget: None,
+                largest_tensor: Some(128 << 20),
+                pools: true,
+                cube: false,
+                memory: None,
+            };
             let forecast = plan(&asked, 50_257, &limits).unwrap();
             let gib = forecast.predicted_bytes as f64 / GIB as f64;
             assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
@@ -269,8 +297,13 @@ mod tests {
     #[test]
     fn a_tensor_that_the_device_cannot_take_cuts_the_batch() {
         let asked = config("gpt2", &[("batch_size", "16")]);
-        let limits =
-            Limits { budget: None, largest_tensor: Some(128 << 20), pools: true, cube: false };
+        let limits = Limits {
+            budget: None,
+            largest_tensor: Some(128 << 20),
+            pools: true,
+            cube: false,
+            memory: None,
+        };
         let forecast = plan(&asked, 50_257, &limits).unwrap();
         // 4 x 768 wide activations of 10,922 rows fill 128 MiB.
         assert_eq!(forecast.plan.micro_batch, 10);
@@ -283,8 +316,13 @@ mod tests {
     fn a_run_that_goes_on_keeps_its_plan_while_it_fits() {
         let asked = config("gpt2", &[]);
         let small = on_card(&asked, 4 * GIB).unwrap();
-        let roomy =
-            Limits { budget: Some(20 * GIB), largest_tensor: None, pools: true, cube: false };
+        let roomy = Limits {
+            budget: Some(20 * GIB),
+            largest_tensor: None,
+            pools: true,
+            cube: false,
+            memory: None,
+        };
         let kept = keep(&asked, &asked, &small.plan, 50_257, &roomy).unwrap();
         assert_eq!(kept.plan, small.plan);
         let tight = Limits { budget: Some(2 * GIB), ..roomy };

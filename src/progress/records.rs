@@ -1,5 +1,6 @@
 //! What a run leaves behind: curves, texts, checkpoints, a log.
 
+use std::mem::take;
 use std::path::PathBuf;
 
 use super::Series;
@@ -85,6 +86,12 @@ impl Curves {
         {
             series.append(x, bytes.map_or(f64::NAN, |bytes| bytes as f64));
         }
+    }
+
+    /// Leaves the curves of evaluations alone.
+    pub(super) fn forget_steps(&mut self) {
+        let (eval_train, eval_val) = (take(&mut self.eval_train), take(&mut self.eval_val));
+        *self = Self { eval_train, eval_val, ..Self::default() };
     }
 
     /// Forgets what came after the first `iter` updates. An evaluation after just these stays: it

@@ -116,9 +116,25 @@ impl Checkpoint {
     /// # Errors
     /// If it is no checkpoint, or not what was written.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
+        Self::open_with(path, |_| true)
+    }
+
+    /// As [`open`](Self::open), for its model alone: what is only there to train on may be damaged,
+    /// or gone.
+    ///
+    /// # Errors
+    /// If it is no checkpoint, or its model is not what was written.
+    pub fn open_model(path: &Path) -> Result<Self, TrainError> {
+        Self::open_with(path, |name| name != OPTIMIZER_FILE)
+    }
+
+    fn open_with(path: &Path, needed: impl Fn(&str) -> bool) -> Result<Self, TrainError> {
         let checkpoint = Self::open_unverified(path)?;
-        for (name, hash) in &checkpoint.state.hashes {
+        for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
+            if !disk::exists(&file) {
+                return Err(TrainError::checkpoint(&file, "this file of the checkpoint is gone"));
+            }
             let found = hash_file(&file)?;
             if found != *hash {
                 return Err(TrainError::checkpoint(&file, "damaged: its hash is not the state's"));
@@ -144,32 +160,40 @@ impl Checkpoint {
     /// # Errors
     /// `NoCheckpoint` if there is none.
     pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
-        let mut damaged = Vec::new();
-        for path in newest_first(folder) {
-            match Self::open(&path) {
-                Ok(checkpoint) => return Ok((checkpoint, damaged)),
-                Err(error) => damaged.push(Damaged { path, error }),
-            }
-        }
-        match damaged.pop() {
-            Some(oldest) => Err(oldest.error),
-            None => Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }),
-        }
+        Self::first_whole(newest_first(folder), folder, Self::open)
     }
 
-    /// The checkpoint below `folder` with the best validation loss, else the newest.
+    /// The model below `folder` with the best validation loss, else the newest, and what was wrong
+    /// with better ones.
     ///
     /// # Errors
     /// `NoCheckpoint` if there is none.
-    pub fn best(folder: &Path) -> Result<Self, TrainError> {
+    pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         let mut rated: Vec<(f64, PathBuf)> = newest_first(folder)
             .filter_map(|path| Self::open_unverified(&path).ok())
             .filter_map(|checkpoint| Some((checkpoint.state.val_loss?, checkpoint.path)))
             .collect();
         rated.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        match rated.iter().find_map(|(_, path)| Self::open(path).ok()) {
-            Some(checkpoint) => Ok(checkpoint),
-            None => Self::newest(folder).map(|(checkpoint, _)| checkpoint),
+        let rated: Vec<PathBuf> = rated.into_iter().map(|(_, path)| path).collect();
+        let others = newest_first(folder).filter(|path| !rated.contains(path));
+        Self::first_whole(rated.iter().cloned().chain(others), folder, Self::open_model)
+    }
+
+    fn first_whole(
+        paths: impl Iterator<Item = PathBuf>,
+        folder: &Path,
+        open: impl Fn(&Path) -> Result<Self, TrainError>,
+    ) -> Result<(Self, Vec<Damaged>), TrainError> {
+        let mut damaged = Vec::new();
+        for path in paths {
+            match open(&path) {
+                Ok(checkpoint) => return Ok((checkpoint, damaged)),
+                Err(error) => damaged.push(Damaged { path, error }),
+            }
+        }
+        match damaged.pop() {
+            Some(last) => Err(last.error),
+            None => Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }),
         }
     }
 

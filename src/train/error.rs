@@ -41,6 +41,12 @@ pub enum TrainError {
         /// The run or its checkpoints folder.
         path: PathBuf,
     },
+    /// There is nothing at all where a model was looked for.
+    #[error("{}: there is no such file or folder", path.display())]
+    NoSuchModel {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// The run folder holds another run.
     #[error("{}: there is a run in this folder already", path.display())]
     RunExists {
@@ -129,8 +135,12 @@ impl TrainError {
                 "fetch or export the model again, or name an older checkpoint"
             }
             TrainError::NoCheckpoint { .. } => {
-                "give a run folder that has trained past its first checkpoint, a checkpoint, or a \
-                 Hugging Face GPT-2 folder"
+                "give a run folder that has trained past its first checkpoint, a checkpoint, \
+                 nanoGPT's ckpt.pt, or a Hugging Face GPT-2 folder"
+            }
+            TrainError::NoSuchModel { .. } => {
+                "models are files here: `hf download openai-community/gpt2 --local-dir gpt2` \
+                 fetches OpenAI's, and so with gpt2-medium, gpt2-large and gpt2-xl"
             }
             TrainError::RunExists { .. } => {
                 "continue it with --resume, or give another folder with --run"
@@ -170,6 +180,17 @@ impl TrainError {
             TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => 2,
             TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => 5,
             TrainError::Device(_) => 4,
+            TrainError::Data(DataError::Io { source, .. })
+                if source.kind() != io::ErrorKind::NotFound =>
+            {
+                1
+            }
+            TrainError::Data(
+                DataError::BadFraction { .. }
+                | DataError::AlreadyPrepared { .. }
+                | DataError::UnknownTokenizer { .. }
+                | DataError::UnknownBuiltin { .. },
+            ) => 2,
             TrainError::NotFinite { .. } => 6,
             // What is not there is a wrong path; everything else is the system's refusal.
             TrainError::Weights(WeightError::Io { source, .. })
@@ -180,7 +201,8 @@ impl TrainError {
             TrainError::Data(_)
             | TrainError::Weights(_)
             | TrainError::Checkpoint { .. }
-            | TrainError::NoCheckpoint { .. } => 7,
+            | TrainError::NoCheckpoint { .. }
+            | TrainError::NoSuchModel { .. } => 7,
             TrainError::Io { .. } => 1,
         }
     }

@@ -23,6 +23,8 @@ pub struct Evaluation {
 /// `split`, evenly spread and always the same. Small sequential micro-batches: the peak of memory
 /// is below that of a training step.
 ///
+/// `None` if `stop` said so between two of them.
+///
 /// # Errors
 /// If the data cannot be read.
 pub async fn mean_loss(
@@ -31,7 +33,8 @@ pub async fn mean_loss(
     split: &Split,
     wanted: u64,
     evaluation: &Evaluation,
-) -> Result<f64, TrainError> {
+    stop: &mut impl FnMut() -> bool,
+) -> Result<Option<f64>, TrainError> {
     let architecture = model.architecture();
     let block_size = evaluation.block_size;
     let batches = Batches { dataset, seed: 0, block_size };
@@ -39,6 +42,9 @@ pub async fn mean_loss(
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let mut sum = 0.0;
     for starts in starts.chunks(evaluation.sequences) {
+        if stop() {
+            return Ok(None);
+        }
         let batch = batches.at(split, starts)?;
         let tokens = batch.tokens.len();
         let loss = CrossEntropy {
@@ -49,5 +55,5 @@ pub async fn mean_loss(
         let mean = scalar(model.loss(&batch, loss, pass)).await;
         sum += f64::from(mean) * tokens as f64;
     }
-    Ok(sum / (starts.len() * block_size) as f64)
+    Ok(Some(sum / (starts.len() * block_size) as f64))
 }

@@ -39,5 +39,6 @@ pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, S
         Implementation::Cube => pools,
         _ => device.id.backend == Backend::Cuda,
     };
-    (Limits { budget, largest_tensor: device.max_binding, pools, cube }, source)
+    let memory = card.map(|card| card.total);
+    (Limits { budget, largest_tensor: device.max_binding, pools, cube, memory }, source)
 }

@@ -23,7 +23,7 @@ pub use run::{
 };
 pub use session::Session;
 pub use setup::{Request, Setup};
-pub use source::ModelSource;
+pub use source::{ModelSource, NANOGPT_FILE, settings};
 
 /// Whether the run in `folder` has anything to continue from.
 pub fn has_checkpoint(folder: &std::path::Path) -> bool {

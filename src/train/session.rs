@@ -1,5 +1,6 @@
 //! A run from start to end: commands in, events out.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use burn::module::Module;
@@ -10,14 +11,14 @@ use super::batches::Batches;
 use super::checkpoint::{self, Checkpoint, Damaged, State};
 use super::evaluate::{Evaluation, mean_loss};
 use super::run::RunFolder;
-use super::{Commands, Optimizer, Setup, TrainError};
+use super::{Commands, Next, Optimizer, Setup, TrainError};
 use crate::config::{self, Config};
 use crate::data::{Dataset, Split};
 use crate::gpu::{self, OpenDevice};
 use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::{Forecast, Limits, Plan};
-use crate::protocol::{Event, Step, StopReason};
+use crate::protocol::{Command, Event, Step, StopReason};
 
 mod budget;
 mod control;
@@ -48,6 +49,8 @@ pub struct Session<'a> {
     started: Instant,
     /// When the last checkpoint was written, or the run began.
     saved: Instant,
+    /// Commands that came while something else was going on.
+    waiting: VecDeque<Command>,
     emit: &'a mut dyn FnMut(&Event),
 }
 
@@ -67,6 +70,9 @@ const RESCUE: Duration = Duration::from_secs(600);
 
 /// The same before what a run does rarely and may fail in: an evaluation, a new plan.
 const BEFORE_RISK: Duration = Duration::from_secs(60);
+
+/// A disk that takes longer for a checkpoint is no disk.
+const SLOW_DISK: Duration = Duration::from_secs(30 * 60);
 
 /// Time spent on updates since the last log line.
 struct Clock {
@@ -89,7 +95,13 @@ impl<'a> Session<'a> {
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
-        folder.write_config(&config)?;
+        // To evaluate alone is asked of this process, not of all that continue the run.
+        let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
+        // One that is continued has its configuration: a full disk need not end it here.
+        let unwritten = match (written, &loaded) {
+            (Err(error), Some(_)) => Some(error),
+            (written, _) => written.map(|()| None)?,
+        };
         let state = loaded.as_ref().map(|(checkpoint, _)| &checkpoint.state);
         let mut session = Self {
             iteration: state.map_or(0, |state| state.iteration),
@@ -110,10 +122,15 @@ impl<'a> Session<'a> {
             optimizer,
             started,
             saved: Instant::now(),
+            waiting: VecDeque::new(),
             emit,
         };
         if let Some((checkpoint, damaged)) = loaded {
             session.warn_about(&checkpoint, damaged);
+            session.back_to_schedule(&checkpoint.state.config);
+        }
+        if let Some(error) = unwritten {
+            session.warn(format!("the settings are not kept for later: {error}"));
         }
         Ok(session)
     }
@@ -129,6 +146,24 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// A learning rate that a command set holds until another one is typed.
+    fn back_to_schedule(&mut self, former: &Config) {
+        let schedule = |config: &Config| {
+            let Config { learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, .. } =
+                *config;
+            (learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters)
+        };
+        let Some(rate) = self.learning_rate else { return };
+        if schedule(&self.config) == schedule(former) {
+            self.warn(format!(
+                "the learning rate stays at {rate}, as a command set it; to go back to the \
+                 schedule change one of its settings, such as --min_lr"
+            ));
+        } else {
+            self.learning_rate = None;
+        }
+    }
+
     /// Trains until the run is over or a command ends it.
     ///
     /// # Errors
@@ -136,7 +171,7 @@ impl<'a> Session<'a> {
     pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         self.announce();
         let result = match self.config.eval_only {
-            true => self.evaluate_only().await,
+            true => self.evaluate_only(commands).await,
             false => self.train(commands).await,
         };
         match &result {
@@ -152,12 +187,16 @@ impl<'a> Session<'a> {
                 let _ = self.folder.record(&Event::Error { text, hint, cause: None });
             }
         }
+        self.device.failure.rest();
         result
     }
 
-    async fn evaluate_only(&mut self) -> Result<StopReason, TrainError> {
-        self.evaluate().await?;
-        Ok(StopReason::EvalOnly)
+    async fn evaluate_only(
+        &mut self,
+        commands: &mut impl Commands,
+    ) -> Result<StopReason, TrainError> {
+        self.evaluate(commands).await?;
+        Ok(self.interrupted(commands).await?.unwrap_or(StopReason::EvalOnly))
     }
 
     fn announce(&mut self) {
@@ -180,25 +219,27 @@ impl<'a> Session<'a> {
         while self.iteration < max_iters {
             let aside = Instant::now();
             commands.breathe().await;
-            if let Some(reason) = self.interrupted(commands).await? {
-                self.save(None).await?;
-                return Ok(reason);
-            }
             if self.is_due(self.config.eval_interval.get())
                 && self.last_eval != Some(self.iteration)
             {
                 self.rescue(BEFORE_RISK).await?;
-                self.evaluate_and_save().await?;
+                self.evaluate_and_save(commands).await?;
             }
             let interval = self.config.sample_interval;
-            if self.iteration > 0 && interval > 0 && self.is_due(interval) {
+            let stopping = self.waiting.contains(&Command::Stop);
+            if self.iteration > 0 && interval > 0 && self.is_due(interval) && !stopping {
                 self.sample(&self.config.sample_prompt.clone()).await;
+            }
+            // Last, so that what was asked for meanwhile does not wait for another update.
+            if let Some(reason) = self.interrupted(commands).await? {
+                self.write_checkpoint(None).await?;
+                return Ok(reason);
             }
             clock.paused += aside.elapsed();
 
-            self.update()?;
+            self.update().await?;
             clock.iterations += 1;
-            if self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS) {
+            if self.has_waited() {
                 gpu::finish(&self.device.device).await?;
                 self.device.failure.beat();
                 self.keep_within_budget().await?;
@@ -211,11 +252,21 @@ impl<'a> Session<'a> {
             }
         }
         if self.last_eval != Some(self.iteration) {
-            self.evaluate_and_save().await?;
+            self.evaluate_and_save(commands).await?;
         }
-        self.save(None).await?;
+        self.write_checkpoint(None).await?;
+        if self.last_eval != Some(self.iteration)
+            && let Some(reason) = self.interrupted(commands).await?
+        {
+            return Ok(reason);
+        }
         self.sample(&self.config.sample_prompt.clone()).await;
         Ok(StopReason::Finished)
+    }
+
+    /// Whether it is time to wait for the device.
+    fn has_waited(&self) -> bool {
+        self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS)
     }
 
     fn is_due(&self, interval: u64) -> bool {
@@ -223,7 +274,7 @@ impl<'a> Session<'a> {
     }
 
     /// One update of the weights, from the whole global batch.
-    fn update(&mut self) -> Result<(), TrainError> {
+    async fn update(&mut self) -> Result<(), TrainError> {
         let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
             self.forecast.plan;
         let block_size = self.config.block_size.get() as usize;
@@ -255,6 +306,10 @@ impl<'a> Session<'a> {
                 Some(total) => total + value,
                 None => value,
             });
+            if micro_step + 1 < accumulation && self.has_waited() {
+                gpu::finish(&self.device.device).await?;
+                self.device.failure.alive();
+            }
         }
         let learning_rate = self
             .learning_rate
@@ -303,8 +358,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn evaluate_and_save(&mut self) -> Result<(), TrainError> {
-        let val_loss = self.evaluate().await?;
+    async fn evaluate_and_save(&mut self, commands: &mut impl Commands) -> Result<(), TrainError> {
+        let Some(val_loss) = self.evaluate(commands).await? else { return Ok(()) };
         let best = self.best_val_loss.is_none_or(|best| val_loss < best);
         if best {
             self.best_val_loss = Some(val_loss);
@@ -315,20 +370,34 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives the validation loss.
-    async fn evaluate(&mut self) -> Result<f64, TrainError> {
-        let train_loss = self.split_loss(&self.dataset.train).await?;
-        let val_loss = self.split_loss(&self.dataset.val).await?;
+    /// Gives the validation loss, or `None` if the run is to end first.
+    async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut stop = || {
+            self.device.failure.alive();
+            while let Next::Command(command) = commands.next() {
+                waiting.push_back(command);
+            }
+            waiting.contains(&Command::Stop) || self.is_late()
+        };
+        let train_loss = self.split_loss(&self.dataset.train, &mut stop).await;
+        let val_loss = self.split_loss(&self.dataset.val, &mut stop).await;
+        self.waiting = waiting;
+        let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
         let iter = self.iteration;
         self.last_eval = Some(iter);
         self.emit(Event::Eval { iter, train_loss, val_loss });
         if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
             return Err(TrainError::NotFinite { iter, value });
         }
-        Ok(val_loss)
+        Ok(Some(val_loss))
     }
 
-    async fn split_loss(&self, split: &Split) -> Result<f64, TrainError> {
+    async fn split_loss(
+        &self,
+        split: &Split,
+        stop: &mut impl FnMut() -> bool,
+    ) -> Result<Option<f64>, TrainError> {
         let windows =
             u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
         let evaluation = Evaluation {
@@ -337,7 +406,7 @@ impl<'a> Session<'a> {
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
-        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation).await
+        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation, stop).await
     }
 
     /// Writes a checkpoint if the last one is older than this.
@@ -348,8 +417,23 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Writes a checkpoint. A run does not die of a full disk: that is a warning.
+    /// Writes a checkpoint of a run that goes on, which does not die of a full disk: that is a
+    /// warning.
     async fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+        match self.write_checkpoint(val_loss).await {
+            Err(error @ TrainError::NotFinite { .. }) => Err(error),
+            Err(error) => {
+                self.warn(format!(
+                    "no checkpoint was written: {error}; the last one is untouched, {}",
+                    error.hint()
+                ));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn write_checkpoint(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.finite_update().await?;
         let state = State {
@@ -367,17 +451,12 @@ impl<'a> Session<'a> {
         };
         let folder = self.folder.checkpoints();
         let keep = self.config.keep_checkpoints.get();
-        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep);
-        match written.await {
-            Ok(Some(checkpoint)) => {
-                let best = checkpoint.state.is_best();
-                self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
-            }
-            Ok(None) => {}
-            Err(error) => self.warn(format!(
-                "no checkpoint was written: {error}; the last one is untouched, {}",
-                error.hint()
-            )),
+        self.device.failure.expect_silence(SLOW_DISK);
+        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep).await;
+        self.device.failure.alive();
+        if let Some(checkpoint) = written? {
+            let best = checkpoint.state.is_best();
+            self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
         }
         Ok(())
     }
@@ -391,8 +470,11 @@ impl<'a> Session<'a> {
     }
 
     fn emit(&mut self, event: Event) {
+        // Whoever reads stdout may take a break.
+        self.device.failure.expect_silence(Duration::MAX);
         // A full disk must not end a run for want of a log line.
         let _ = self.folder.record(&event);
         (self.emit)(&event);
+        self.device.failure.alive();
     }
 }

@@ -1,6 +1,7 @@
 //! Everything about a run that is known before a device is opened.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use burn::tensor::Device;
 use web_time::Instant;
@@ -26,6 +27,8 @@ pub struct Request {
     pub resume: bool,
     /// Which implementation of the ops; the numbers are the configuration's.
     pub mode: OpsMode,
+    /// How long the run has been going on in processes that failed: part of its `max_time`.
+    pub elapsed: Duration,
 }
 
 /// A run that is set up: its data is open, its steps are cut, its folder is taken. Nothing of it is
@@ -52,8 +55,9 @@ impl Setup {
     /// Anything that would stop the run later and can be known now; a run that does not fit leaves
     /// no trace.
     pub fn new(request: Request, device: &DeviceInfo) -> Result<Self, TrainError> {
-        let started = Instant::now();
-        let Request { config, run, resume, mode } = request;
+        let now = Instant::now();
+        let Request { config, run, resume, mode, elapsed } = request;
+        let started = now.checked_sub(elapsed).unwrap_or(now);
         device.check_dtype(config.dtype)?;
         let mode = mode.in_dtype(config.dtype);
         let block_size = u64::from(config.block_size.get());
@@ -123,7 +127,9 @@ fn initial_source(
 ) -> Result<Option<ModelSource>, TrainError> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
-    source::check_same(architecture, &source.architecture, &source.path)?;
+    let mut have = source.architecture.clone();
+    have.block_size = have.block_size.min(architecture.block_size);
+    source::check_same(architecture, &have, &source.path)?;
     Ok(Some(source))
 }
 
@@ -135,7 +141,7 @@ fn initial_model(
 ) -> Result<Gpt, TrainError> {
     let autodiff = device.clone().autodiff();
     match source {
-        Some(source) => source.model(&autodiff),
+        Some(source) => source.model_within(architecture.block_size, &autodiff),
         None => {
             let mut weights = RandomWeights::new(architecture, config.seed);
             Ok(Gpt::new(architecture, &mut weights, &autodiff)?)

@@ -5,13 +5,20 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 use super::TrainError;
-use super::checkpoint::{Checkpoint, STATE_FILE, State};
+use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
 use super::run::CHECKPOINTS_FOLDER;
 use crate::data::Tokenizer;
 use crate::disk;
 use crate::model::{
-    Architecture, Gpt, NanoGptCheckpoint, WEIGHTS_FILE, WeightFile, WeightSource, read_architecture,
+    Architecture, Gpt, NanoGptCheckpoint, WEIGHTS_FILE, WeightError, WeightFile, WeightSource,
+    read_architecture,
 };
+
+/// What nanoGPT calls the checkpoint in a run's folder.
+pub const NANOGPT_FILE: &str = "ckpt.pt";
+
+/// nanoGPT's vocabulary where its data says nothing: GPT-2's 50257, with padding.
+const NANOGPT_VOCABULARY: usize = 50_304;
 
 /// A model that can be loaded.
 #[derive(Debug)]
@@ -24,6 +31,8 @@ pub struct ModelSource {
     pub tokenizer: Option<Tokenizer>,
     /// The state of a checkpoint of wgpt's own.
     pub state: Option<State>,
+    /// Why it is not a better checkpoint of its run, a sentence each.
+    pub warnings: Vec<String>,
     /// Where a zip was unpacked; removed with this value.
     #[cfg(not(target_arch = "wasm32"))]
     _unpacked: Option<tempfile::TempDir>,
@@ -37,10 +46,11 @@ impl ModelSource {
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         if disk::is_dir(&checkpoints) {
-            return Self::checkpoint(Checkpoint::best(&checkpoints)?);
+            let (checkpoint, damaged) = Checkpoint::best(&checkpoints)?;
+            return Self::checkpoint(checkpoint, damaged);
         }
         if disk::exists(&path.join(STATE_FILE)) {
-            return Self::checkpoint(Checkpoint::open(path)?);
+            return Self::checkpoint(Checkpoint::open_model(path)?, Vec::new());
         }
         #[cfg(not(target_arch = "wasm32"))]
         if path.extension().is_some_and(|extension| extension == "zip") {
@@ -58,7 +68,15 @@ impl ModelSource {
             }
             return Ok(Self::plain(path, architecture));
         }
-        Err(TrainError::NoCheckpoint { path: path.to_path_buf() })
+        let nanogpt = path.join(NANOGPT_FILE);
+        if disk::exists(&nanogpt) {
+            return Self::open(&nanogpt);
+        }
+        let path = path.to_path_buf();
+        Err(match disk::exists(&path) {
+            true => TrainError::NoCheckpoint { path },
+            false => TrainError::NoSuchModel { path },
+        })
     }
 
     /// A folder in a zip, as a browser downloads it.
@@ -71,7 +89,10 @@ impl ModelSource {
         Ok(Self { _unpacked: Some(folder), ..source })
     }
 
-    fn checkpoint(checkpoint: Checkpoint) -> Result<Self, TrainError> {
+    fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, TrainError> {
+        let taken = checkpoint.path.display();
+        let warning = |damaged: &Damaged| format!("{}; taking {taken} instead", damaged.error);
+        let warnings = damaged.iter().map(warning).collect();
         let architecture = read_architecture(&checkpoint.path)?;
         let tokenizer = checkpoint.state.tokenizer.clone();
         Ok(Self {
@@ -79,20 +100,24 @@ impl ModelSource {
             architecture,
             tokenizer,
             state: Some(checkpoint.state),
+            warnings,
             #[cfg(not(target_arch = "wasm32"))]
             _unpacked: None,
         })
     }
 
-    /// A model without a word about its tokens: GPT-2's number of them means GPT-2's tokens.
+    /// A model without a word about its tokens: GPT-2's number of them means GPT-2's tokens, and so
+    /// do the rows that nanoGPT pads it with.
     fn plain(path: &Path, architecture: Architecture) -> Self {
         let gpt2 = Tokenizer::Gpt2;
-        let tokenizer = (architecture.vocab_size == gpt2.vocab_size() as usize).then_some(gpt2);
+        let padded = gpt2.vocab_size() as usize..=NANOGPT_VOCABULARY;
+        let tokenizer = padded.contains(&architecture.vocab_size).then_some(gpt2);
         Self {
             path: path.to_path_buf(),
             architecture,
             tokenizer,
             state: None,
+            warnings: Vec::new(),
             #[cfg(not(target_arch = "wasm32"))]
             _unpacked: None,
         }
@@ -103,13 +128,54 @@ impl ModelSource {
     /// # Errors
     /// If a file is not what the architecture needs.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
-        let mut weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
+        self.model_within(self.architecture.block_size, device)
+    }
+
+    /// The same with fewer positions: the first `block_size`, as nanoGPT crops a model.
+    ///
+    /// # Errors
+    /// If a file is not what the architecture needs.
+    pub fn model_within(&self, block_size: usize, device: &Device) -> Result<Gpt, TrainError> {
+        let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFile::open(&self.path.join(WEIGHTS_FILE))?)
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
-        Ok(Gpt::new(&self.architecture, &mut *weights, device)?)
+        let positions = self.architecture.block_size;
+        let architecture = Architecture { block_size, ..self.architecture.clone() };
+        Ok(Gpt::new(&architecture, &mut Cropped { weights, positions }, device)?)
     }
+}
+
+/// Weights of a model of more positions than it is to have.
+struct Cropped {
+    weights: Box<dyn WeightSource>,
+    positions: usize,
+}
+
+impl WeightSource for Cropped {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let &[_, width] = shape else { return self.weights.weight(name, shape) };
+        if name != "wpe.weight" {
+            return self.weights.weight(name, shape);
+        }
+        let mut values = self.weights.weight(name, &[self.positions, width])?;
+        values.truncate(shape.iter().product());
+        Ok(values)
+    }
+}
+
+/// The settings that describe a model, by key.
+pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
+    [
+        ("n_layer", model.n_layer.to_string()),
+        ("n_head", model.n_head.to_string()),
+        ("n_embd", model.n_embd.to_string()),
+        ("block_size", model.block_size.to_string()),
+        ("vocab_size", model.vocab_size.to_string()),
+        ("bias", model.bias.to_string()),
+        ("gelu", model.gelu.to_string()),
+    ]
 }
 
 /// Refuses a model that is not the one the configuration describes.
@@ -118,16 +184,7 @@ pub(super) fn check_same(
     have: &Architecture,
     path: &Path,
 ) -> Result<(), TrainError> {
-    let settings = [
-        ("n_layer", asked.n_layer.to_string(), have.n_layer.to_string()),
-        ("n_head", asked.n_head.to_string(), have.n_head.to_string()),
-        ("n_embd", asked.n_embd.to_string(), have.n_embd.to_string()),
-        ("block_size", asked.block_size.to_string(), have.block_size.to_string()),
-        ("vocab_size", asked.vocab_size.to_string(), have.vocab_size.to_string()),
-        ("bias", asked.bias.to_string(), have.bias.to_string()),
-        ("gelu", format!("{:?}", asked.gelu), format!("{:?}", have.gelu)),
-    ];
-    for (key, asked, have) in settings {
+    for ((key, asked), (_, have)) in settings(asked).into_iter().zip(settings(have)) {
         if asked != have {
             return Err(TrainError::OtherModel { key, asked, have, path: path.to_path_buf() });
         }

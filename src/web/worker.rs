@@ -263,6 +263,7 @@ impl Worker {
             largest_tensor: device.info.max_binding,
             pools: true,
             cube: false,
+            memory: None,
         };
         let line = device.info.line();
         self.training.watch(device.failure.clone());
@@ -321,8 +322,13 @@ impl Worker {
         let config = fitted(*config, run, less);
         let device = self.open_device().await?;
         self.storage.make_room().await;
-        let request =
-            Request { config: config.clone(), run: path.into(), resume, mode: OpsMode::AUTO };
+        let request = Request {
+            config: config.clone(),
+            run: path.into(),
+            resume,
+            mode: OpsMode::AUTO,
+            elapsed: Duration::ZERO,
+        };
         let setup = Setup::new(request, &device.info)?;
         self.check_quota(&config, &setup).await;
         let worker = self.clone();

@@ -23,6 +23,27 @@ fn a_signal_stops_with_a_checkpoint() {
     }
 }
 
+/// Nobody waits for an evaluation of hours, or for the update after it.
+#[test]
+fn a_stop_breaks_off_an_evaluation() {
+    let folder = temporary();
+    let more = ["--eval_iters=1000000", "--stop-on-eof"];
+    let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
+    let mut child = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&folder.path().join("r/events.jsonl"), &mut child);
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    assert_eq!(events.last().unwrap()["reason"], "stopped");
+    assert_eq!((named(&events, "eval").count(), named(&events, "step").count()), (0, 0));
+}
+
 #[test]
 fn commands_on_stdin_are_obeyed() {
     use std::io::Write;
@@ -38,6 +59,8 @@ fn commands_on_stdin_are_obeyed() {
     let commands = concat!(
         r#"{"command":"set","key":"learning_rate","value":0.0001}"#,
         "\n",
+        r#"{"command":"set","key":"vram_budget","value":2e18}"#,
+        "\n",
         r#"{"command":"sample","prompt":"The "}"#,
         "\n",
         r#"{"command":"stop"}"#,
@@ -48,7 +71,21 @@ fn commands_on_stdin_are_obeyed() {
     assert!(output.status.success());
     let events = events(&text(&output.stdout));
     assert_eq!(named(&events, "sample").next().unwrap()["prompt"], "The ");
+    let refused = named(&events, "warning").next().expect("no device has 2 EB");
+    assert!(refused["text"].to_string().contains("vram_budget"), "{refused}");
     assert_eq!(events.last().unwrap()["reason"], "stopped");
+
+    // The learning rate holds for whoever continues the run, until another one is typed.
+    let end = events.last().unwrap()["iter"].as_u64().unwrap() + 2;
+    let resume = |more: &str, last: u64| {
+        let last = format!("--max_iters={last}");
+        let args = ["train", "--json", "--resume", "--run=r", "--device=cpu", &last, more];
+        let seen = super::events(&ok(folder.path(), &args));
+        let rate = named(&seen, "step").last().unwrap()["lr"].as_f64().unwrap();
+        (rate, named(&seen, "warning").count())
+    };
+    assert_eq!(resume("--eval_iters=2", end), (0.0001, 1));
+    assert_eq!(resume("--decay_lr=false", end + 2), (0.01, 0));
 }
 
 /// A run that others started or left can be told what to do by a file in its folder; and one that

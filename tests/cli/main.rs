@@ -209,6 +209,33 @@ fn prepare_train_sample_eval_export_import() {
         train(folder.path(), "tuned", &["--data=data", "--init_from=hf", "--eval_only=true"]);
     assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
 
+    // What a model is need not be typed again; of its positions fewer can be taken.
+    let plain = |more: &str| {
+        let args = [
+            "train",
+            "--json",
+            "--data=data",
+            "--init_from=hf",
+            "--batch_size=4",
+            "--gradient_accumulation_steps=1",
+            "--max_iters=1",
+            "--decay_lr=false",
+            "--eval_iters=4",
+            "--device=cpu",
+            more,
+        ];
+        let seen = events(&ok(folder.path(), &args));
+        let config = &named(&seen, "start").next().unwrap()["config"];
+        let sizes = ["n_layer", "n_embd", "block_size"].map(|key| config[key].as_u64().unwrap());
+        (sizes, named(&seen, "eval").next().unwrap()["val_loss"].as_f64().unwrap())
+    };
+    let (sizes, loss) = plain("--run=same");
+    assert_eq!(sizes, [2, 16, 16]);
+    assert!(loss < 3.2, "{loss}");
+    let (sizes, loss) = plain("--block_size=8");
+    assert_eq!(sizes, [2, 16, 8]);
+    assert!(loss < 3.3, "{loss}");
+
     // A run that began from another model needs it no more once it has a checkpoint.
     train(folder.path(), "more", &["--data=data", "--init_from=back", "--max_iters=2"]);
     fs::remove_dir_all(folder.path().join("back")).unwrap();

@@ -85,7 +85,49 @@ fn a_damaged_checkpoint_falls_back_to_the_one_before() {
     }
 }
 
-/// A disk that is full: the run goes on, says so, and the former checkpoint stays whole.
+/// What was asked of one process is not asked of all that continue the run.
+#[test]
+fn to_evaluate_alone_is_not_for_ever() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=10"]);
+    let resume = |more: &[&str]| {
+        let args = ["train", "--json", "--resume", "--run=r", "--device=cpu"];
+        events(&ok(folder.path(), &[&args, more].concat()))
+    };
+    assert_eq!(resume(&["--eval_only=true"]).last().unwrap()["reason"], "eval_only");
+    let seen = resume(&["--max_iters=20"]);
+    assert_eq!(seen.last().unwrap()["reason"], "finished");
+    assert_eq!(losses(&seen).len(), 10);
+}
+
+/// A model needs no optimizer; one that is damaged is not passed over in silence.
+#[test]
+fn a_run_without_its_optimizer_can_still_write() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=20"]);
+    let checkpoints = folder.path().join("r/checkpoints");
+    let sample = || {
+        let args = ["sample", "r", "--max-new-tokens=20", "--device=cpu"];
+        let output = run(folder.path(), &args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (want, said) = sample();
+    assert_eq!(said, "");
+    for name in ["00000010", "00000020"] {
+        fs::remove_file(checkpoints.join(name).join("optimizer.safetensors")).unwrap();
+    }
+    assert_eq!(sample(), (want.clone(), String::new()));
+    let args = ["train", "--resume", "--run=r", "--max_iters=30", "--device=cpu"];
+    let resumed = run(folder.path(), &args);
+    assert_eq!(resumed.status.code(), Some(7), "{}", text(&resumed.stderr));
+    fs::write(checkpoints.join("00000020/model.safetensors"), "").unwrap();
+    let (other, said) = sample();
+    assert_ne!(other, want);
+    assert!(said.contains("damaged") && said.contains("00000010"), "{said}");
+}
+
+/// A disk that is full: the run goes on to its end, says so, and the former checkpoint stays whole.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_costs_no_checkpoint() {
@@ -97,9 +139,11 @@ fn a_full_disk_costs_no_checkpoint() {
     );
     let output =
         Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    // All that it trained is lost, which is no success.
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let seen = events(&text(&output.stdout));
     assert!(named(&seen, "warning").any(|w| w["text"].to_string().contains("no checkpoint")));
+    assert_eq!((losses(&seen).len(), named(&seen, "error").count()), (10, 1));
     let left: Vec<PathBuf> = fs::read_dir(folder.path().join("r/checkpoints"))
         .unwrap()
         .flatten()

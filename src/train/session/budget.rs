@@ -21,7 +21,7 @@ pub(super) struct Meter {
     peak: u64,
     others: Option<u64>,
     asked: Instant,
-    /// Boundaries of steps at which the pools held more than the budget, under the present plan.
+    /// Boundaries of steps, one after the other, at which the pools held more than the budget, under the present plan.
     crossings: u32,
 }
 
@@ -83,6 +83,7 @@ impl Session<'_> {
         let held = self.meter.read(&self.device).held;
         let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };
         if held <= budget {
+            self.meter.crossings = 0;
             return Ok(());
         }
         gpu::release_unused(&self.device.device);
@@ -112,7 +113,9 @@ impl Session<'_> {
             Ok(forecast) => {
                 self.limits = limits;
                 self.config.vram_budget = Budget::Bytes(budget);
-                self.folder.write_config(&self.config)?;
+                if let Err(error) = self.folder.write_config(&self.config) {
+                    self.warn(format!("the budget is not kept for later: {error}"));
+                }
                 self.replan(format!("the budget is {} now", bytes(budget)), forecast).await
             }
             Err(PlanError::TooBig { least, .. }) => {

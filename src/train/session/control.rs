@@ -1,5 +1,7 @@
 //! What a front end may ask of a run that is under way.
 
+use std::time::Duration;
+
 use burn::module::Module;
 
 use super::Session;
@@ -11,6 +13,9 @@ impl Session<'_> {
     /// Lets the model write, if it is known which tokens it uses.
     pub(super) async fn sample(&mut self, prompt: &str) {
         let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
+        // The default of the setting, which not every alphabet has.
+        let own = tokenizer.default_prompt();
+        let prompt = if prompt == "\n" { own.as_str() } else { prompt };
         let ids = match tokenizer.encode_prompt(prompt) {
             Ok(ids) if !ids.is_empty() => ids,
             Ok(_) => return self.warn("an empty prompt: nothing to continue".into()),
@@ -23,6 +28,7 @@ impl Session<'_> {
         let mut tokens = Vec::new();
         for _ in 0..self.config.sample_tokens {
             tokens.push(sampler.next_token().await);
+            self.device.failure.alive();
         }
         let text = tokenizer.decode(&tokens);
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
@@ -35,14 +41,16 @@ impl Session<'_> {
     ) -> Result<Option<StopReason>, TrainError> {
         let mut paused = false;
         loop {
-            if self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit) {
+            if self.is_late() {
                 return Ok(Some(StopReason::MaxTime));
             }
-            let command = match commands.next() {
+            let next = self.waiting.pop_front().map_or_else(|| commands.next(), Next::Command);
+            let command = match next {
                 Next::Command(command) => command,
                 Next::None if paused => {
+                    self.device.failure.expect_silence(Duration::MAX);
                     commands.idle().await;
-                    self.device.failure.beat();
+                    self.device.failure.alive();
                     continue;
                 }
                 // Whoever could resume is gone: what is paused goes on.
@@ -59,8 +67,15 @@ impl Session<'_> {
         }
     }
 
+    /// Whether the run's time is over.
+    pub(super) fn is_late(&self) -> bool {
+        self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
+    }
+
     async fn set(&mut self, key: &str, value: f64) -> Result<(), TrainError> {
-        let count = std::num::NonZeroU64::new(value as u64).filter(|_| value.fract() == 0.0);
+        // What a float holds exactly: more is no count, and no configuration could be read again.
+        let exact = value.fract() == 0.0 && value < 2f64.powi(53);
+        let count = std::num::NonZeroU64::new(value as u64).filter(|_| exact);
         match (key, count) {
             ("learning_rate", _) if value > 0.0 && value.is_finite() => {
                 self.learning_rate = Some(value);
