@@ -1,8 +1,10 @@
 //! What to do when a trainer ends by a failure of its device: begin again from the last checkpoint,
 //! after out-of-memory with less on the device at a time, or give up.
 
+use std::collections::BTreeMap;
+
 use crate::plan::{Plan, smaller};
-use crate::protocol::{Cause, Event, ReplanReason};
+use crate::protocol::{Cause, Command, Event, ReplanReason};
 
 /// Failures one after the other, without an update between them that is new, that end a run.
 const FAILURES: u32 = 3;
@@ -36,6 +38,34 @@ impl Failed {
     /// The end of a run, as it is told.
     pub fn event(self) -> Event {
         Event::Error { text: self.text, hint: self.hint, cause: self.cause }
+    }
+}
+
+/// What commands have changed, for the next trainer to hear first.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    settings: BTreeMap<String, f64>,
+    paused: bool,
+    /// Whether the run is to end.
+    pub stopping: bool,
+}
+
+impl Heard {
+    /// Takes in what is asked of a trainer.
+    pub fn take(&mut self, command: &Command) {
+        match command {
+            Command::Pause => self.paused = true,
+            Command::Resume => self.paused = false,
+            Command::Stop => self.stopping = true,
+            Command::Set { key, value } => drop(self.settings.insert(key.clone(), *value)),
+            Command::Checkpoint | Command::Sample { .. } => {}
+        }
+    }
+
+    /// What the next one has to hear.
+    pub fn again(&self) -> impl Iterator<Item = Command> {
+        let set = |(key, value): (&String, &f64)| Command::Set { key: key.clone(), value: *value };
+        self.settings.iter().map(set).chain(self.paused.then_some(Command::Pause))
     }
 }
 
@@ -103,6 +133,28 @@ mod tests {
         };
         let (text, hint) = ("it stopped".into(), String::new());
         Failed { plan: Some(plan), iteration, text, hint, cause }
+    }
+
+    #[test]
+    fn what_was_asked_of_one_trainer_the_next_hears() {
+        let set = |key: &str, value| Command::Set { key: key.into(), value };
+        let mut heard = Heard::default();
+        for command in [
+            set("vram_budget", 6e9),
+            Command::Pause,
+            set("log_interval", 5.0),
+            Command::Checkpoint,
+            set("vram_budget", 5e9),
+        ] {
+            heard.take(&command);
+        }
+        let again: Vec<_> = heard.again().collect();
+        assert_eq!(again, [set("log_interval", 5.0), set("vram_budget", 5e9), Command::Pause]);
+        heard.take(&Command::Resume);
+        assert_eq!(heard.again().count(), 2);
+        assert!(!heard.stopping);
+        heard.take(&Command::Stop);
+        assert!(heard.stopping);
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! the trainer ends by a failure of the device, it starts another from the last checkpoint, after
 //! out-of-memory with less on the device at a time.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
 use crate::protocol::{Command, Event};
-use crate::recovery::{Decision, Failed, Recovery};
+use crate::recovery::{Decision, Failed, Heard, Recovery};
 use crate::train::{EVENTS_FILE, has_checkpoint, record};
 
 /// How often commands are looked for while the trainer says nothing.
@@ -61,31 +60,6 @@ impl Trainer {
 
     fn set(&self, child: Option<Child>) -> Option<Child> {
         std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), child)
-    }
-}
-
-/// What commands have changed, for the next process to hear first.
-#[derive(Default)]
-struct Heard {
-    settings: BTreeMap<String, f64>,
-    paused: bool,
-    stopping: bool,
-}
-
-impl Heard {
-    fn take(&mut self, command: &Command) {
-        match command {
-            Command::Pause => self.paused = true,
-            Command::Resume => self.paused = false,
-            Command::Stop => self.stopping = true,
-            Command::Set { key, value } => drop(self.settings.insert(key.clone(), *value)),
-            Command::Checkpoint | Command::Sample { .. } => {}
-        }
-    }
-
-    fn again(&self) -> impl Iterator<Item = Command> {
-        let set = |(key, value): (&String, &f64)| Command::Set { key: key.clone(), value: *value };
-        self.settings.iter().map(set).chain(self.paused.then_some(Command::Pause))
     }
 }
 

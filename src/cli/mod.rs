@@ -49,6 +49,7 @@ mod commands;
 mod error;
 mod plan;
 mod report;
+mod source;
 mod train;
 mod watch;
 

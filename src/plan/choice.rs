@@ -134,6 +134,14 @@ fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<
         let changed = Config { grad_checkpoint: GradCheckpoint::Auto, ..config.clone() };
         try_config("--grad_checkpoint=auto".into(), changed);
     }
+    let largest = |counts: std::ops::Range<u32>, with: &dyn Fn(u32) -> Option<Config>| {
+        let counts: Vec<u32> = counts.collect();
+        // More of them never takes less.
+        let fits = |&count: &u32| {
+            with(count).is_some_and(|changed| plan_quietly(&changed, vocab, limits).is_some())
+        };
+        counts[..counts.partition_point(fits)].last().copied()
+    };
     let halves = |from: u32| (0..).map(move |n| from >> (n + 1)).take_while(|&value| value > 0);
     for block_size in halves(config.block_size.get()) {
         let Ok(size) = block_size.try_into() else { break };
@@ -142,22 +150,21 @@ fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<
             break;
         }
     }
-    for layers in (1..config.n_layer.get()).rev() {
-        let Ok(n_layer) = layers.try_into() else { break };
-        if try_config(format!("--n_layer={layers}"), Config { n_layer, ..config.clone() }) {
-            break;
-        }
+    let with_layers =
+        |layers: u32| Some(Config { n_layer: layers.try_into().ok()?, ..config.clone() });
+    if let Some(layers) = largest(1..config.n_layer.get(), &with_layers)
+        && let Some(changed) = with_layers(layers)
+    {
+        try_config(format!("--n_layer={layers}"), changed);
     }
-    for heads in (1..config.n_head.get()).rev() {
-        let (Ok(n_head), width) = (heads.try_into(), config.n_embd.get() / config.n_head * heads)
-        else {
-            break;
-        };
-        let Ok(n_embd) = width.try_into() else { break };
-        let changed = Config { n_head, n_embd, ..config.clone() };
-        if try_config(format!("--n_head={heads} --n_embd={width}"), changed) {
-            break;
-        }
+    let with_heads = |heads: u32| {
+        let n_embd = (config.n_embd.get() / config.n_head * heads).try_into().ok()?;
+        Some(Config { n_head: heads.try_into().ok()?, n_embd, ..config.clone() })
+    };
+    if let Some(heads) = largest(1..config.n_head.get(), &with_heads)
+        && let Some(changed) = with_heads(heads)
+    {
+        try_config(format!("--n_head={heads} --n_embd={}", changed.n_embd), changed);
     }
     let smaller = |&(layers, _, width): &(u32, u32, u32)| {
         layers < config.n_layer.get() && width < config.n_embd.get()

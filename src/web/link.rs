@@ -11,7 +11,7 @@ use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 use super::messages::{Ask, ObstacleKind, Reply, WORKER_ATTRIBUTE};
 use super::words;
 use crate::protocol::{Cause, Event};
-use crate::recovery::{Decision, Failed, Recovery};
+use crate::recovery::{Decision, Failed, Heard, Recovery};
 
 /// A worker that is kept going: when its device fails, another takes its place, and the run goes on
 /// from its last checkpoint.
@@ -51,7 +51,9 @@ struct Run {
     recovery: Recovery,
     /// Whether there is anything to continue from.
     saved: bool,
-    stopping: bool,
+    heard: Heard,
+    /// Whether another worker is about to begin, which has heard nothing yet.
+    again: bool,
 }
 
 /// Seconds of silence after which a worker that trains counts as hung: it has a pulse of one second.
@@ -91,12 +93,13 @@ impl Link {
                     told: Failed::default(),
                     recovery: Recovery::default(),
                     saved: *resume,
-                    stopping: false,
+                    heard: Heard::default(),
+                    again: false,
                 });
             }
-            Ask::Tell { command: crate::protocol::Command::Stop } => {
+            Ask::Tell { command } => {
                 if let Some(run) = &mut end.run {
-                    run.stopping = true;
+                    run.heard.take(command);
                 }
             }
             _ => {}
@@ -170,6 +173,7 @@ impl End {
                 self.send(&ask, bytes.as_deref());
             }
         }
+        let mut again = Vec::new();
         match (&letter.0, &mut self.run) {
             (Reply::Pulse, _) => return false,
             (Reply::Event { event, run: path }, Some(run)) if *path == run.path => match &**event {
@@ -179,12 +183,18 @@ impl End {
                     return true;
                 }
                 event => {
+                    if matches!(event, Event::Start { .. }) && std::mem::take(&mut run.again) {
+                        again.extend(run.heard.again());
+                    }
                     run.told.take(event);
                     run.saved |= matches!(event, Event::Checkpoint { .. });
                 }
             },
             (Reply::Ended { run: path }, Some(run)) if *path == run.path => self.run = None,
             _ => {}
+        }
+        for command in again {
+            self.send(&Ask::Tell { command }, None);
         }
         self.hear(letter);
         false
@@ -195,7 +205,7 @@ impl End {
         let Some(mut run) = self.run.take() else { return };
         let failed = std::mem::take(&mut run.told);
         let cause = failed.cause;
-        if run.stopping {
+        if run.heard.stopping {
             self.say(&run.path, failed.event());
             return self.hear((Reply::Ended { run: run.path }, None));
         }
@@ -211,6 +221,7 @@ impl End {
                 self.send(&record, None);
                 let again = run.ask.clone();
                 self.send(&again, None);
+                run.again = true;
                 self.run = Some(run);
             }
             Decision::GiveUp { event } => {

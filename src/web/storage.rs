@@ -33,6 +33,8 @@ pub(super) struct Source {
     /// `None` where nothing is kept.
     folder: RefCell<Option<FileSystemDirectoryHandle>>,
     slots: Cell<usize>,
+    /// Whether one is being made.
+    busy: Cell<bool>,
 }
 
 struct Handle(FileSystemSyncAccessHandle);
@@ -108,15 +110,26 @@ impl Source {
 
     /// Makes slots until enough are free.
     pub async fn make_room(&self) {
+        // One at a time: a number that is skipped would end the list when it is opened again.
+        if self.busy.replace(true) {
+            return;
+        }
+        self.make_slots().await;
+        self.busy.set(false);
+    }
+
+    async fn make_slots(&self) {
         while mounted::free_slots() < FREE {
             let folder = self.folder.borrow().clone();
             let slot: Rc<dyn Slot> = match folder {
                 None => Rc::new(InMemory::default()),
                 Some(folder) => {
-                    // Before it is made: others may make the next one meanwhile.
-                    let number = self.slots.replace(self.slots.get() + 1);
+                    let number = self.slots.get();
                     match make(&folder, number).await {
-                        Ok(slot) => slot,
+                        Ok(slot) => {
+                            self.slots.set(number + 1);
+                            slot
+                        }
                         // Whatever needs it will say that there is no room.
                         Err(_) => return,
                     }

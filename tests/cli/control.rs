@@ -23,6 +23,15 @@ fn a_signal_stops_with_a_checkpoint() {
     }
 }
 
+/// A trainer that starts again after a failure has the time that is left, not all of it.
+#[test]
+fn the_time_of_former_trainers_counts() {
+    let folder = temporary();
+    let events = train(folder.path(), "r", &["--max_time=2h", "--elapsed=7200"]);
+    assert_eq!(events.last().unwrap()["reason"], "max_time");
+    assert_eq!(losses(&events).len(), 0);
+}
+
 /// Nobody waits for an evaluation of hours, or for the update after it.
 #[test]
 fn a_stop_breaks_off_an_evaluation() {

@@ -85,6 +85,40 @@ fn bad_input_gets_one_clear_line() {
     }
 }
 
+/// The tables of what fits on which card are what `wgpt plan` says.
+#[test]
+fn the_tables_of_cards_are_the_plans() {
+    let text = include_str!("../../docs/memory.md");
+    let rows = text.lines().filter(|line| {
+        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|card| card.ends_with("GiB "))
+    });
+    let folder = temporary();
+    let mut compared = 0;
+    for (number, row) in rows.enumerate() {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let card = cells[0].replace(' ', "");
+        let dtype = if number < 6 { "--dtype=float32" } else { "--dtype=bfloat16" };
+        for (cell, size) in cells[1..].iter().zip(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+        {
+            let preset = format!("--preset={size}");
+            let args = ["plan", "--json", &preset, "--target", &card, dtype];
+            let plan: Value = serde_json::from_slice(&run(folder.path(), &args).stdout).unwrap();
+            let gib = |bytes: &Value| format!("{:.2} GiB", bytes.as_f64().unwrap() / 2f64.powi(30));
+            let wanted = if plan["fits"] == true {
+                let again = if plan["grad_checkpoint"] == true { " again" } else { "" };
+                format!("{}{again}, {}", plan["micro_batch"], gib(&plan["predicted_bytes"]))
+            } else if cell.contains("least") {
+                format!("no, {} at the least", gib(&plan["least"]["predicted_bytes"]))
+            } else {
+                "no".into()
+            };
+            assert_eq!(*cell, wanted, "{size} on {card} with {dtype}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 48);
+}
+
 /// Runs that ended with `CUDA out of memory` elsewhere, on a card of 12 GiB: the commands of
 /// docs/memory.md.
 #[test]

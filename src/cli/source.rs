@@ -1,0 +1,197 @@
+//! Where a configuration can be typed: a file, a preset, variables, flags.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use super::CliError;
+use super::args::flag_or_variable;
+use crate::config::{self, DATASET, IGNORED, InitFrom, KEYS, Layer, Resolved, preset_names};
+use crate::train::{self, ModelSource};
+
+/// Where a configuration is typed.
+#[derive(Debug, Args)]
+pub(super) struct ConfigSource {
+    /// A TOML file, or a nanoGPT .py file (read, not executed)
+    #[arg(value_name = "CONFIG")]
+    pub file: Option<PathBuf>,
+    #[arg(long, value_name = "NAME", help = format!("A built-in configuration: {}", preset_list()))]
+    pub preset: Option<String>,
+    #[command(flatten)]
+    pub flags: ConfigFlags,
+}
+
+impl ConfigSource {
+    /// Puts defaults, preset, file, environment and flags on each other. `saved` is the file to
+    /// read where none was typed.
+    pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
+        self.resolve_on(Vec::new(), saved)
+    }
+
+    /// As [`resolve`](Self::resolve), on `layers` where neither preset nor file was named.
+    pub fn resolve_on(
+        self,
+        mut layers: Vec<Layer>,
+        saved: Option<&Path>,
+    ) -> Result<Resolved, CliError> {
+        let saved = saved.filter(|_| self.file.is_none());
+        if self.named() {
+            layers.clear();
+        }
+        if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
+            layers.push(Layer::preset(&name)?);
+        }
+        if let Some(path) = self.file.as_deref().or(saved) {
+            layers.push(read_layer(path)?);
+        }
+        let begun = saved.is_some();
+        // Variables that are not UTF-8 are none of ours.
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        layers.push(Layer::environment(variables)?);
+        layers.push(Layer::flags(self.flags.typed)?);
+        let resolved = config::resolve(layers.clone());
+        match resolved.as_ref().map(|resolved| &resolved.config.init_from) {
+            // A model that cannot be opened is told by whoever needs it.
+            Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
+                Ok(model) => {
+                    layers.push(Layer::model(path, train::settings(&model.architecture))?);
+                    Ok(config::resolve(layers)?)
+                }
+                Err(_) => Ok(resolved?),
+            },
+            _ => Ok(resolved?),
+        }
+    }
+
+    fn named(&self) -> bool {
+        self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
+    }
+
+    /// The value of a key that was typed as a flag, or stands in its variable.
+    pub fn typed(&self, key: &str) -> Option<String> {
+        let flag = self.flags.typed.iter().find(|(name, _)| name == key);
+        let key = KEYS.iter().find(|known| known.name == key)?;
+        flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
+    }
+
+    /// A short name for what is configured.
+    pub fn name(&self) -> String {
+        let preset = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET");
+        let stem = || Some(self.file.as_ref()?.file_stem()?.to_string_lossy().into_owned());
+        stem().or(preset).unwrap_or_else(|| "run".into())
+    }
+}
+
+fn preset_list() -> String {
+    preset_names().collect::<Vec<_>>().join(", ")
+}
+
+fn read_layer(path: &Path) -> Result<Layer, CliError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| CliError::File { path: path.to_path_buf(), source })?;
+    Ok(match path.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => Layer::python(&name, &text)?,
+        Some("toml") => Layer::toml(&name, &text)?,
+        _ => {
+            return Err(CliError::Usage {
+                what: format!("{name}: neither .toml nor .py"),
+                hint: "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
+                       writes one",
+            });
+        }
+    })
+}
+
+/// The flags `--key=value` of every key in the configuration's one table, nanoGPT's spelling and
+/// the one with dashes.
+#[derive(Debug, Default)]
+pub(super) struct ConfigFlags {
+    typed: Vec<(String, String)>,
+}
+
+/// Of the options of Weights & Biases, those that nanoGPT has.
+const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
+
+fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.name).chain([DATASET.name])
+}
+
+impl Args for ConfigFlags {
+    fn augment_args(mut command: Command) -> Command {
+        for key in KEYS.iter().chain([DATASET]) {
+            let help = match key.default {
+                "" | "\n" => key.help.to_string(),
+                default => format!("{} [default: {default}]", key.help),
+            };
+            let mut arg = Arg::new(key.name)
+                .long(key.name)
+                .value_name("VALUE")
+                .help(help)
+                .help_heading(key.group)
+                .allow_negative_numbers(true)
+                .overrides_with(key.name);
+            if key.name.contains('_') {
+                arg = arg.alias(key.name.replace('_', "-"));
+            }
+            command = command.arg(arg);
+        }
+        // nanoGPT's flags that have no meaning here are taken and warned about. `--device` is ours.
+        let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
+        for name in ignored.filter(|name| *name != "device").chain(WANDB) {
+            command = command.arg(Arg::new(name).long(name).hide(true));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ConfigFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let ignored = IGNORED.iter().map(|key| key.name).chain(WANDB);
+        for name in names().chain(ignored) {
+            // `device` is a global flag of another type, `wandb_*` no flag at all.
+            let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
+            if name != "device" {
+                self.typed.push((name.to_string(), value.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::{Arguments, Subcommands};
+
+    fn flags(line: &str) -> Vec<(String, String)> {
+        let words =
+            ["wgpt", "train"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
+        match Arguments::try_parse_from(words).unwrap().command {
+            Some(Subcommands::Train(args)) => args.source.flags.typed,
+            _ => panic!("not train"),
+        }
+    }
+
+    #[test]
+    fn both_spellings_of_a_key_are_read() {
+        let want = vec![("batch_size".to_string(), "8".to_string())];
+        for line in ["--batch_size=8", "--batch-size 8", "--batch_size=4 --batch-size=8"] {
+            assert_eq!(flags(line), want, "{line}");
+        }
+        assert_eq!(flags("--compile=False --wandb_log=True --device cpu").len(), 2);
+    }
+}
