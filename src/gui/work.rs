@@ -23,8 +23,8 @@ pub(super) enum Found {
     Preparing { what: String, share: f32 },
     /// What `data` is to be for texts that were prepared.
     Prepared(Result<String, String>),
-    /// The runs there are.
-    Runs(Vec<RunSummary>),
+    /// The runs there are, and the folder that was looked into, where there is more than one.
+    Runs { folder: Option<PathBuf>, runs: Vec<RunSummary> },
     /// All that a run has said, to show it, and what gives the events after that.
     Run { path: PathBuf, progress: Box<Progress>, tail: host::Tail },
     /// The same, to draw it beside another.

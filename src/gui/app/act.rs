@@ -126,7 +126,10 @@ impl App {
                     Err(error) => self.warn(format!("the text could not be prepared: {error}")),
                 }
             }
-            Found::Runs(runs) => {
+            // Another folder may have been chosen meanwhile.
+            Found::Runs { folder: Some(folder), .. } if folder != absolute(&self.settings.runs) => {
+            }
+            Found::Runs { runs, .. } => {
                 // A page that is loaded again goes on with what it showed.
                 let newest = runs.first().filter(|_| host::IS_PAGE && self.asked.run.is_none());
                 if let (Some(run), None) = (newest, &self.shown) {

@@ -164,7 +164,7 @@ impl Work {
                 self.stored_models = models.iter().map(named).collect();
                 (self.runs, self.data, self.models) = (runs.clone(), Some(data), models);
                 self.name_data();
-                found.push(Found::Runs(runs));
+                found.push(Found::Runs { folder: None, runs });
                 found.extend(self.asked_data.take().and_then(|spec| self.data_found(spec)));
             }
             Reply::Run { run, config, events } => self.run_found(run.into(), config, events, found),

@@ -101,7 +101,10 @@ impl Work {
 
     /// The runs below a folder.
     pub fn runs(&self, folder: PathBuf) {
-        self.run(move |tell| tell(Found::Runs(catalogue::runs(&folder))));
+        self.run(move |tell| {
+            let runs = catalogue::runs(&folder);
+            tell(Found::Runs { folder: Some(folder), runs });
+        });
     }
 
     /// Whether there is a run of this name already.
