@@ -139,8 +139,8 @@ impl TrainError {
                  nanoGPT's ckpt.pt, or a Hugging Face GPT-2 folder"
             }
             TrainError::NoSuchModel { .. } => {
-                "models are files here: `hf download openai-community/gpt2 --local-dir gpt2` \
-                 fetches OpenAI's, and so with gpt2-medium, gpt2-large and gpt2-xl"
+                "give a run, a checkpoint, nanoGPT's ckpt.pt or a GPT-2 folder; `hf download \
+                 openai-community/gpt2 --local-dir gpt2` fetches OpenAI's"
             }
             TrainError::RunExists { .. } => {
                 "continue it with --resume, or give another folder with --run"
