@@ -153,11 +153,11 @@ pub fn devices() -> Vec<DeviceInfo> {
 
 #[cfg(not(target_arch = "wasm32"))]
 fn other_devices() -> Vec<DeviceInfo> {
-    let mut found = Vec::new();
     #[cfg(feature = "wgpu")]
-    found.extend(pollster::block_on(webgpu::devices()));
-    found.push(DeviceInfo::cpu());
-    found
+    let cards = pollster::block_on(webgpu::devices());
+    #[cfg(not(feature = "wgpu"))]
+    let cards = Vec::new();
+    cards.into_iter().chain([DeviceInfo::cpu()]).collect()
 }
 
 /// The device that the browser gives, if it gives one.
