@@ -210,17 +210,7 @@ mod tests {
     }
 
     fn on_card(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
-        plan(
-            config,
-            50_257,
-            &Limits {
-                budget: Some(budget),
-                largest_tensor: None,
-                pools: true,
-                cube: false,
-                memory: None,
-            },
-        )
+        plan(config, 50_257, &Limits { budget: Some(budget), pools: true, ..Limits::default() })
     }
 
     #[test]
@@ -231,13 +221,8 @@ mod tests {
             (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
         ] {
             let asked = config("gpt2", flags);
-            let limits = Limits {
-                budget: None,
-                largest_tensor: Some(128 << 20),
-                pools: true,
-                cube: false,
-                memory: None,
-            };
+            let limits =
+                Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
             let forecast = plan(&asked, 50_257, &limits).unwrap();
             let gib = forecast.predicted_bytes as f64 / GIB as f64;
             assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
@@ -304,13 +289,7 @@ mod tests {
     #[test]
     fn a_tensor_that_the_device_cannot_take_cuts_the_batch() {
         let asked = config("gpt2", &[("batch_size", "16")]);
-        let limits = Limits {
-            budget: None,
-            largest_tensor: Some(128 << 20),
-            pools: true,
-            cube: false,
-            memory: None,
-        };
+        let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
         let forecast = plan(&asked, 50_257, &limits).unwrap();
         // 4 x 768 wide activations of 10,922 rows fill 128 MiB.
         assert_eq!(forecast.plan.micro_batch, 10);
@@ -323,13 +302,7 @@ mod tests {
     fn a_run_that_goes_on_keeps_its_plan_while_it_fits() {
         let asked = config("gpt2", &[]);
         let small = on_card(&asked, 4 * GIB).unwrap();
-        let roomy = Limits {
-            budget: Some(20 * GIB),
-            largest_tensor: None,
-            pools: true,
-            cube: false,
-            memory: None,
-        };
+        let roomy = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
         let kept = keep(&asked, &asked, &small.plan, 50_257, &roomy).unwrap();
         assert_eq!(kept.plan, small.plan);
         let tight = Limits { budget: Some(2 * GIB), ..roomy };
