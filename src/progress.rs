@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::plan::Forecast;
 use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
 
-/// Texts, checkpoints and log lines that are kept: more than anybody scrolls through, and a few MiB where texts
-/// have some hundred tokens. The oldest quarter goes when there are more.
+/// Texts, checkpoints and log lines that are kept: more than anybody scrolls through, and a few MiB
+/// where texts have some hundred tokens. The oldest quarter goes when there are more.
 const KEPT: usize = 4096;
 
 /// Where a run stands, as told by its events so far: those of one run folder, however many

@@ -4,7 +4,7 @@ use super::CliError;
 use super::args::{Global, PlanArgs};
 use crate::bench::TrainingStep;
 use crate::config::{Budget, Config, Dtype, bytes};
-use crate::data::Dataset;
+use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice};
 use crate::plan::{self, Class, Forecast, Limits, PlanError};
 use crate::train;
@@ -63,7 +63,15 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
     if config.vocab_size > 0 || config.data.is_empty() {
         return Ok(if config.vocab_size > 0 { config.vocab_size } else { GPT2_VOCABULARY });
     }
-    Ok(Dataset::open(&config.data, u64::from(config.block_size.get()))?.vocab_size)
+    match Dataset::open(&config.data, u64::from(config.block_size.get())) {
+        Ok(dataset) => Ok(dataset.vocab_size),
+        // To plan needs no data: it may still be to be prepared.
+        Err(error @ DataError::Missing { .. }) => {
+            tell!("warning: {error}; planning with the {GPT2_VOCABULARY} tokens of GPT-2");
+            Ok(GPT2_VOCABULARY)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Of a card that was named by its size, else of the device, else none but the budget.

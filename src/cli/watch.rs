@@ -4,6 +4,7 @@
 //! threads panic because of it, and only the end of the process surely gives the memory back. So the
 //! process ends, with words and a code of its own.
 
+use std::io::Write;
 use std::time::Duration;
 
 use super::CliError;
@@ -63,7 +64,9 @@ fn end_on(failure: &Failure, json: bool, pulse: bool) {
             Some(DeviceError::OutOfMemory { .. }) => Cause::OutOfMemory,
             _ => Cause::DeviceLost,
         };
-        say!("{}", Event::Error { text, hint, cause: Some(cause) }.to_json());
+        // Nobody may be there to read it, and the exit code is that of the failure all the same.
+        let line = Event::Error { text, hint, cause: Some(cause) }.to_json();
+        let _ = writeln!(std::io::stdout(), "{line}");
     }
     // Without the exit handlers of a driver that may wait for its device.
     signal_hook::low_level::exit(i32::from(error.exit_code()));

@@ -43,7 +43,7 @@ pub struct Limits {
     /// Whether the ops are those of `ops::cube`: their matrix products are a library's, so that what
     /// WGSL kernels compute in passing are tensors there.
     pub cube: bool,
-    /// Bytes that the device has in all, where known: no budget is more.
+    /// Bytes that the device has in all, where known: no larger budget is offered.
     #[serde(default)]
     pub memory: Option<u64>,
 }

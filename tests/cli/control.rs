@@ -23,6 +23,25 @@ fn a_signal_stops_with_a_checkpoint() {
     }
 }
 
+/// A step that takes a minute is not waited for twice.
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_at_once() {
+    let folder = temporary();
+    let more = ["--gradient_accumulation_steps=100000", "--micro_batch=1", "--eval_interval=7"];
+    let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
+    let mut child = wgpt(folder.path()).args(&args).stdout(Stdio::piped()).spawn().unwrap();
+    wait_for(&folder.path().join("r/events.jsonl"), &mut child);
+    let id = child.id().to_string();
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(named(&events(&text(&output.stdout)), "done").count(), 0);
+}
+
 /// A trainer that starts again after a failure has the time that is left, not all of it.
 #[test]
 fn the_time_of_former_trainers_counts() {

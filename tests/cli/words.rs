@@ -119,6 +119,19 @@ fn the_tables_of_cards_are_the_plans() {
     assert_eq!(compared, 48);
 }
 
+/// What nanoGPT's own train_gpt2.py says can be planned before its data is there.
+#[test]
+fn a_plan_needs_no_data() {
+    let folder = temporary();
+    let config = "wandb_log = True\nbatch_size = 12\ngradient_accumulation_steps = 5 * 8\n";
+    fs::write(folder.path().join("train_gpt2.py"), config).unwrap();
+    let output = run(folder.path(), &["plan", "--json", "train_gpt2.py", "--target=12GiB"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("data/openwebtext"), "{said}");
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&plan["fits"], &plan["micro_batch"]), (&true.into(), &12.into()));
+}
+
 /// Runs that ended with `CUDA out of memory` elsewhere, on a card of 12 GiB: the commands of
 /// docs/memory.md.
 #[test]
