@@ -1,7 +1,7 @@
 // Causal attention, out = softmax(q k^T * scale) v, and the log-sum-exp of each row of scores, with
 // an online softmax (Dao et al. 2022, arXiv:2205.14135). An invocation owns ROWS queries, so that
 // no other has a part in their softmax. The workgroup goes through the keys up to its last query,
-// STEP at a time. Needs hash.wgsl, attention_rows.wgsl, rows_staged.wgsl or rows_shuffled.wgsl.
+// STEP at a time. Needs dropout_mask.wgsl, attention_rows.wgsl, attention_rows_staged.wgsl or attention_rows_shuffled.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
 @group(0) @binding(1) var<storage, read_write> out: array<pack>;

@@ -1,5 +1,5 @@
 // What the attention kernels have in common: how packed qkv, [batch * time, 3 * heads * size], is
-// read. SIZE is a head's size in packs. Needs hash.wgsl.
+// read. SIZE is a head's size in packs. Needs dropout_mask.wgsl.
 
 struct Params {
     time: u32,

@@ -1,4 +1,4 @@
-// y = mask * x + residual, element by element. Needs hash.wgsl.
+// y = mask * x + residual, element by element. Needs dropout_mask.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> residual: array<f32>;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
 use wgpt::config::{self, Config, Dtype, GradCheckpoint, Layer};
-use wgpt::gpu;
+use wgpt::gpu::{self, Kind};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Limits};
 
@@ -19,18 +19,20 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn vulkan() -> Device {
+/// The first Vulkan adapter, and the mode of its fastest kernels.
+fn vulkan() -> (Device, OpsMode) {
     let choice = "vulkan:0".parse().expect("a device name");
-    gpu::open(choice).expect("these tests need a Vulkan adapter").device
+    let open = gpu::open(choice).expect("these tests need a Vulkan adapter");
+    (open.device, OpsMode::AUTO.on(open.info.kind))
 }
 
-/// The first Vulkan adapter that computes in `dtype`.
-fn vulkan_in(dtype: Dtype) -> Device {
+/// The first Vulkan adapter that computes in `dtype`, and its kind.
+fn vulkan_in(dtype: Dtype) -> (Device, Kind) {
     let open = |number| gpu::open(format!("vulkan:{number}").parse().expect("a device name"));
     (0..)
         .map_while(|number| open(number).ok())
-        .map(|open| open.device)
-        .find(|device| gpu::dtypes(device).contains(&dtype))
+        .map(|open| (open.device, open.info.kind))
+        .find(|(device, _)| gpu::dtypes(device).contains(&dtype))
         .unwrap_or_else(|| panic!("no Vulkan adapter computes in {dtype:?}: Mesa's lavapipe does"))
 }
 
@@ -43,7 +45,7 @@ fn config(flags: &[(&str, usize)]) -> Config {
 #[test]
 fn a_micro_step_of_twelve_layers_is_at_most_500_launches() {
     let _alone = alone();
-    let device = vulkan();
+    let (device, mode) = vulkan();
     let config = config(&[
         ("n_layer", 12),
         ("n_embd", 24),
@@ -51,14 +53,14 @@ fn a_micro_step_of_twelve_layers_is_at_most_500_launches() {
         ("batch_size", 2),
         ("vocab_size", 64),
     ]);
-    let step = TrainingStep::new(&device, &config, OpsMode::AUTO);
+    let step = TrainingStep::new(&device, &config, mode);
     let ((_, launches), _) = gpu::dry_run(&device, || gpu::count_launches(|| step.gradients()));
     println!("{launches} launches for forward and backward passes of 12 layers");
     assert!((100..=500).contains(&launches), "{launches}");
 }
 
 /// Bytes beyond weights and moments that a step of one sequence takes at its peak.
-fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
+fn peak(device: &Device, mode: OpsMode, layers: usize, width: usize, time: usize) -> u64 {
     let config = config(&[
         ("n_layer", layers),
         ("n_head", 4),
@@ -68,7 +70,7 @@ fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
         ("vocab_size", 512),
         ("loss_chunk", 64),
     ]);
-    let step = TrainingStep::new(device, &config, OpsMode::AUTO);
+    let step = TrainingStep::new(device, &config, mode);
     let before = gpu::memory(device).unwrap().in_use;
     let (_, peak) = gpu::dry_run(device, || step.gradients());
     peak - before
@@ -78,10 +80,10 @@ fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
 #[test]
 fn memory_grows_linearly_with_the_context() {
     let _alone = alone();
-    let device = vulkan();
+    let (device, mode) = vulkan();
     let (layers, width) = (4, 128);
     let [short, middle, long] =
-        [256, 512, 1024].map(|time| peak(&device, layers, width, time) as f64);
+        [256, 512, 1024].map(|time| peak(&device, mode, layers, width, time) as f64);
     println!("256: {short}, 512: {middle}, 1024: {long} bytes");
     let slope = (long - middle) / 512.0;
     let earlier = (middle - short) / 256.0;
@@ -97,7 +99,8 @@ fn memory_grows_linearly_with_the_context() {
 /// The plan's table against what a step really holds, over models of many shapes.
 fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
     let _alone = alone();
-    let device = vulkan_in(dtype);
+    let (device, kind) = vulkan_in(dtype);
+    let mode = mode.on(kind);
     let cube = mode.implementation == Implementation::Cube;
     let limits = Limits { cube, ..Limits::default() };
     let (mut worst, mut compared) = (0.0f64, 0);
@@ -162,27 +165,30 @@ fn the_plan_knows_what_a_step_in_half_precision_holds() {
 #[test]
 fn the_loss_takes_a_tenth_of_what_whole_logits_take() {
     let _alone = alone();
-    let device = vulkan();
+    let (device, mode) = vulkan();
     let (n, c, v) = (512, 384, 4096);
-    let ad = device.clone().autodiff();
-    let x = Tensor::<2>::zeros([n, c], &ad).require_grad();
-    let wte = Tensor::<2>::zeros([v, c], &ad).require_grad();
+    let x = Tensor::<2>::zeros([n, c], &device);
+    let wte = Tensor::<2>::zeros([v, c], &device);
     let targets: Arc<[u32]> = vec![0; n].into();
-    let indices = TensorData::new(vec![0i32; n], [n, 1]);
-    let indices = Tensor::<2, Int>::from_data(indices, &ad);
     let before = gpu::memory(&device).unwrap().in_use;
     let gradients = 4 * (n * c + v * c) as u64;
     let extra = |peak: u64| (peak - before - gradients) as f64;
     let loss = CrossEntropy { vocab: v, chunk: 64, scale: 1.0 };
     let (_, ours) = gpu::dry_run(&device, || {
-        ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets, loss, OpsMode::AUTO)
-            .backward()
+        ops::linear_cross_entropy_gradients(x, vec![wte], targets, loss, mode)
     });
+    let ad = device.clone().autodiff();
+    let x = Tensor::<2>::zeros([n, c], &ad).require_grad();
+    let wte = Tensor::<2>::zeros([v, c], &ad).require_grad();
+    let indices = TensorData::new(vec![0i32; n], [n, 1]);
+    let indices = Tensor::<2, Int>::from_data(indices, &ad);
+    let before = gpu::memory(&device).unwrap().in_use;
+    let extra_of_stock = |peak: u64| (peak - before - gradients) as f64;
     let (_, stock) = gpu::dry_run(&device, || {
         let logits = x.clone().matmul(wte.clone().transpose());
         activation::log_softmax(logits, 1).gather(1, indices).mean().neg().backward()
     });
-    let (ours, stock) = (extra(ours), extra(stock));
+    let (ours, stock) = (extra(ours), extra_of_stock(stock));
     println!("beyond the gradients {ours} bytes, burn's ops {stock}: {:.1} times", stock / ours);
     assert!(ours * 10.0 <= stock, "{ours} against {stock}");
 }
@@ -190,7 +196,7 @@ fn the_loss_takes_a_tenth_of_what_whole_logits_take() {
 #[test]
 fn memory_is_flat_over_500_steps() {
     let _alone = alone();
-    let device = vulkan();
+    let (device, mode) = vulkan();
     let config = config(&[
         ("n_layer", 1),
         ("n_head", 2),
@@ -199,7 +205,7 @@ fn memory_is_flat_over_500_steps() {
         ("batch_size", 2),
         ("vocab_size", 64),
     ]);
-    let mut step = TrainingStep::new(&device, &config, OpsMode::AUTO);
+    let mut step = TrainingStep::new(&device, &config, mode);
     let mut reserved = |steps: usize| {
         for number in 0..steps {
             step.step();

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
 
-use super::{KernelRow, Options, best, fraction};
+use super::{KernelRow, best, fraction};
 use crate::config::Gelu;
 use crate::gpu::{DeviceError, Peaks};
-use crate::ops::{self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments};
+use crate::ops::{
+    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode,
+};
 
 /// Where and how the kernels are measured.
 pub(super) struct Bench<'a> {
     pub device: &'a Device,
-    pub options: &'a Options,
+    pub mode: OpsMode,
+    /// Whether burn's stock ops are measured too.
+    pub compare: bool,
     pub peaks: Option<Peaks>,
 }
 
@@ -92,7 +96,7 @@ impl Bench<'_> {
         Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), self.device)
     }
 
-    /// A leaf of the graph.
+    /// A leaf of burn's autodiff graph, for stock ops.
     fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         let device = self.device.clone().autodiff();
         Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), &device).require_grad()
@@ -106,7 +110,7 @@ impl Bench<'_> {
         stock: impl FnOnce() -> Result<f64, DeviceError>,
     ) -> Result<KernelRow, DeviceError> {
         let seconds = ours()?;
-        let stock_ms = if self.options.compare { Some(stock()? * 1e3) } else { None };
+        let stock_ms = if self.compare { Some(stock()? * 1e3) } else { None };
         let (bytes, operations) = (work.bytes as f64, work.operations as f64);
         Ok(KernelRow {
             name,
@@ -131,17 +135,18 @@ impl Bench<'_> {
         self.row(name, work, || time(&ours), || time(&stock))
     }
 
-    /// Times the gradients of an op; its forward pass is made before.
-    fn backward<const D: usize>(
+    /// Times the backward pass of an op beside burn's, of the stock op `stock`, whose forward pass is
+    /// not timed.
+    fn backward<T>(
         &self,
         name: &'static str,
         work: Work,
-        ours: impl Fn() -> Tensor<D>,
-        stock: impl Fn() -> Tensor<D>,
+        ours: impl Fn() -> T,
+        stock: impl Fn() -> Tensor<2>,
     ) -> Result<KernelRow, DeviceError> {
-        let time =
-            |op: &dyn Fn() -> Tensor<D>| best(self.device, op, |output| drop(output.backward()));
-        self.row(name, work, || time(&ours), || time(&stock))
+        let ours = || best(self.device, || (), |()| drop(ours()));
+        let stock = || best(self.device, &stock, |output| drop(output.backward()));
+        self.row(name, work, ours, stock)
     }
 }
 
@@ -165,7 +170,7 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         bytes: 12 * s.norm_rows * s.c,
         operations: s.norm_rows * s.c,
     };
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     bench.forward(
         "embed",
         work,
@@ -182,10 +187,10 @@ fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let tokens = ids(s.norm_rows, s.vocab);
     let dy = bench.random([s.norm_rows, s.c]);
     let head = || bench.random([s.vocab, s.c]);
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     let ours = |head| {
         let rows = s.norm_rows;
-        drop(ops::embed_gradients(dy.clone(), vec![head], &tokens, rows, rows, mode));
+        drop(ops::embed_backward(dy.clone(), vec![head], &tokens, rows, rows, mode));
     };
     let leaf = bench.leaf([s.vocab, s.c]);
     let indices = indices(&tokens, &bench.device.clone().autodiff());
@@ -227,29 +232,38 @@ fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
         bytes: 8 * elements,
         operations: 8 * elements,
     };
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     bench.forward(
         "layer_norm",
         work,
-        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode),
+        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode).0,
         || stock_norm(x.clone(), gamma.clone(), beta.clone()),
     )
 }
 
 fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (x, gamma, beta) = (bench.leaf([s.norm_rows, s.c]), bench.leaf([s.c]), bench.leaf([s.c]));
+    let (x, gamma) = (bench.random([s.norm_rows, s.c]), bench.random([s.c]));
+    let dy = bench.random([s.norm_rows, s.c]);
+    let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, bench.mode);
+    let leaves = (bench.leaf([s.norm_rows, s.c]), bench.leaf([s.c]), bench.leaf([s.c]));
     let elements = s.norm_rows * s.c;
     let work = Work {
         size: format!("{} x {}", s.norm_rows, s.c),
         bytes: 12 * elements,
         operations: 14 * elements,
     };
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     bench.backward(
         "layer_norm backward",
         work,
-        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode),
-        || stock_norm(x.clone(), gamma.clone(), beta.clone()),
+        || {
+            let statistics = statistics.clone();
+            ops::layer_norm_backward(dy.clone(), x.clone(), gamma.clone(), statistics, mode)
+        },
+        || {
+            let (x, gamma, beta) = leaves.clone();
+            stock_norm(x, gamma, beta)
+        },
     )
 }
 
@@ -269,7 +283,7 @@ fn product([m, k, n]: [usize; 3]) -> Work {
 fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = wide(s);
     let (x, w) = (bench.random([m, k]), bench.random([k, n]));
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     bench.forward(
         "gemm",
         product([m, k, n]),
@@ -280,15 +294,19 @@ fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn linear_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = wide(s);
-    let (x, w) = (bench.leaf([m, k]), bench.leaf([k, n]));
+    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let leaves = (bench.leaf([m, k]), bench.leaf([k, n]));
     let once = product([m, k, n]);
     let work = Work { bytes: 2 * once.bytes, operations: 2 * once.operations, ..once };
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     bench.backward(
         "gemm backward",
         work,
-        || ops::linear(x.clone(), w.clone(), None, None, Activation::Identity, mode),
-        || x.clone().matmul(w.clone()),
+        || {
+            let (dy, x, w) = (dy.clone(), x.clone(), w.clone());
+            ops::linear_backward(dy, x, w, Activation::Identity, false, mode)
+        },
+        || leaves.0.clone().matmul(leaves.1.clone()),
     )
 }
 
@@ -307,7 +325,7 @@ fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let residual = bench.random([m, n]);
     let once = product([m, k, n]);
     let work = Work { bytes: once.bytes + 4 * m * n, ..once };
-    let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
+    let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
     let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
     bench.forward(
         "gelu + gemm + bias + residual",
@@ -319,17 +337,19 @@ fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn gelu_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = narrow(s);
-    let (x, w, b) = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]));
-    let residual = bench.leaf([m, n]);
+    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let leaves = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]), bench.leaf([m, n]));
     let once = product([m, k, n]);
     let work = Work { bytes: 2 * once.bytes + 4 * m * k, operations: 2 * once.operations, ..once };
-    let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
-    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
+    let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
     bench.backward(
         "gelu + gemm + bias + residual backward",
         work,
-        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
-        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
+        || ops::linear_backward(dy.clone(), x.clone(), w.clone(), form, true, mode),
+        || {
+            let (x, w, b, residual) = leaves.clone();
+            stock_projection(x, w, b, residual)
+        },
     )
 }
 
@@ -371,25 +391,31 @@ fn shape(s: &Sizes) -> AttentionShape {
 fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [batch, time, _] = s.attention;
     let qkv = bench.random([batch * time, 3 * s.c]);
-    let (hidden, mode) = (hidden(s, bench.device), bench.options.mode);
+    let (hidden, mode) = (hidden(s, bench.device), bench.mode);
     bench.forward(
         "attention",
         attention(s, 2, 4),
-        || ops::attention(qkv.clone(), shape(s), mode),
+        || ops::attention(qkv.clone(), shape(s), mode).0,
         || stock_attention(qkv.clone(), hidden.clone(), s),
     )
 }
 
 fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [batch, time, _] = s.attention;
-    let qkv = bench.leaf([batch * time, 3 * s.c]);
+    let qkv = bench.random([batch * time, 3 * s.c]);
+    let dout = bench.random([batch * time, s.c]);
+    let mode = bench.mode;
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape(s), mode);
+    let leaf = bench.leaf([batch * time, 3 * s.c]);
     let hidden = hidden(s, &bench.device.clone().autodiff());
-    let mode = bench.options.mode;
     bench.backward(
         "attention backward",
         attention(s, 5, 8),
-        || ops::attention(qkv.clone(), shape(s), mode),
-        || stock_attention(qkv.clone(), hidden.clone(), s),
+        || {
+            let [dout, qkv, out] = [&dout, &qkv, &out].map(Tensor::clone);
+            ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), shape(s), mode)
+        },
+        || stock_attention(leaf.clone(), hidden.clone(), s),
     )
 }
 
@@ -402,7 +428,7 @@ fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         bytes: 12 * elements,
         operations: 2 * elements,
     };
-    let mode = bench.options.mode;
+    let mode = bench.mode;
     let mask = Dropout::new(0.2, 1, 1, 1, 0);
     bench.forward(
         "dropout + residual",
@@ -418,7 +444,8 @@ fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [rows, chunk] = s.loss;
-    let (x, wte) = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
+    let (x, wte) = (bench.random([rows, s.c]), bench.random([s.vocab, s.c]));
+    let leaves = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
     let targets = ids(rows, s.vocab);
     let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
     let loss = CrossEntropy { vocab: s.vocab, chunk, scale: 1.0 / rows as f32 };
@@ -428,18 +455,23 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         bytes: 4 * (2 * rows * s.c + 2 * s.vocab * s.c + 6 * rows * s.vocab),
         operations: 6 * rows * s.c * s.vocab,
     };
-    let mode = bench.options.mode;
-    bench.forward(
+    let mode = bench.mode;
+    let time = |op: &dyn Fn()| best(bench.device, || (), |()| op());
+    bench.row(
         "linear_cross_entropy, with gradients",
         work,
         || {
-            ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets.clone(), loss, mode)
-                .backward()
+            time(&|| {
+                let (wte, targets) = (vec![wte.clone()], targets.clone());
+                drop(ops::linear_cross_entropy_gradients(x.clone(), wte, targets, loss, mode));
+            })
         },
         || {
-            let logits = x.clone().matmul(wte.clone().transpose());
-            let of_targets = activation::log_softmax(logits, 1).gather(1, indices.clone());
-            of_targets.mean().neg().backward()
+            time(&|| {
+                let logits = leaves.0.clone().matmul(leaves.1.clone().transpose());
+                let of_targets = activation::log_softmax(logits, 1).gather(1, indices.clone());
+                drop(of_targets.mean().neg().backward());
+            })
         },
     )
 }
@@ -470,6 +502,6 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
             },
         )
     };
-    let stock = || time(crate::ops::OpsMode::REFERENCE);
-    bench.row("gradient norm + adamw", work, || time(bench.options.mode), stock)
+    let stock = || time(OpsMode::REFERENCE);
+    bench.row("gradient norm + adamw", work, || time(bench.mode), stock)
 }

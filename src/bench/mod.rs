@@ -108,13 +108,15 @@ pub fn run(
             .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
         _ => false,
     };
+    let mode = options.mode.on(device.info.kind);
     let peaks = gpu::peaks(&device.device, slow)?;
     show(Line::Peaks(peaks));
     gpu::release_unused(&device.device);
     let mut report =
         Report { device: device.info.line(), peaks, kernels: Vec::new(), steps: Vec::new() };
     if options.kernels {
-        let bench = kernels::Bench { device: &device.device, options, peaks };
+        let bench =
+            kernels::Bench { device: &device.device, mode, compare: options.compare, peaks };
         for case in kernels::CASES {
             let row = bench.measure(case, slow)?;
             show(Line::Kernel(&row));
@@ -125,7 +127,7 @@ pub fn run(
     if let Some(config) = &options.steps {
         device.check_dtype(config.dtype)?;
         let others = options.compare && options.mode != OpsMode::REFERENCE;
-        for mode in [Some(options.mode), others.then_some(OpsMode::REFERENCE)] {
+        for mode in [Some(mode), others.then_some(OpsMode::REFERENCE)] {
             let Some(mode) = mode else { continue };
             let row = step::measure(&device.device, config, mode, peaks)?;
             show(Line::Step(&row));

@@ -48,7 +48,7 @@ impl TrainingStep {
         let mode = mode.in_dtype(config.dtype);
         let architecture = Architecture::new(config, vocab);
         let mut weights = RandomWeights::new(&architecture, config.seed);
-        let model = Gpt::new(&architecture, &mut weights, &device.clone().autodiff())
+        let model = Gpt::new(&architecture, &mut weights, device)
             .expect("random weights exist for every name");
         let rows = plan.micro_batch * architecture.block_size;
         // Any order will do, as long as tokens come in no run.

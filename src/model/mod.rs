@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config, Gelu};
 use crate::gpu;
-use crate::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
+use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
 
+mod block;
 mod gradients;
 mod hugging_face;
 mod init;
@@ -18,6 +19,7 @@ mod nanogpt;
 mod sample;
 mod weights;
 
+use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
 pub use gradients::WeightGradients;
 pub use hugging_face::{ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture};
 pub use init::RandomWeights;
@@ -63,20 +65,20 @@ impl Architecture {
         config::padded_vocab(self.vocab_size as u32) as usize
     }
 
-    /// How many tensors the rows of the token embedding take on a device that binds at most
-    /// `largest` bytes; more than [`ops::MOST_TABLES`] where no cut is fine enough. GPT-2's 147 MiB
-    /// are more than the 128 that WebGPU promises.
-    pub fn tables(&self, largest: Option<u64>) -> usize {
+    /// The number of shards of the token embedding on a device that binds at most `largest` bytes;
+    /// more than [`ops::MAX_SHARDS`] if no split is fine enough. GPT-2's 147 MiB are more than the 128
+    /// that WebGPU guarantees.
+    pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
-        let tables = 1..=ops::MOST_TABLES;
-        let enough = |&tables: &usize| fits(4 * self.table_rows(tables)[0] * self.n_embd);
-        tables.clone().find(enough).unwrap_or(ops::MOST_TABLES + 1)
+        let shards = 1..=ops::MAX_SHARDS;
+        let enough = |&shards: &usize| fits(4 * self.shard_rows(shards)[0] * self.n_embd);
+        shards.clone().find(enough).unwrap_or(ops::MAX_SHARDS + 1)
     }
 
-    /// The rows of each of `tables` tensors.
-    fn table_rows(&self, tables: usize) -> Vec<usize> {
+    /// The number of rows of each shard.
+    fn shard_rows(&self, shards: usize) -> Vec<usize> {
         let padded = self.padded_vocab();
-        let most = config::padded_vocab(padded.div_ceil(tables) as u32) as usize;
+        let most = config::padded_vocab(padded.div_ceil(shards) as u32) as usize;
         (0..padded).step_by(most).map(|first| most.min(padded - first)).collect()
     }
 
@@ -139,50 +141,15 @@ pub trait WeightSource {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError>;
 }
 
-/// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
-#[derive(Module, Debug)]
-struct Conv1d {
-    weight: Param<Tensor<2>>,
-    bias: Option<Param<Tensor<1>>>,
-}
-
-#[derive(Module, Debug)]
-struct Norm {
-    weight: Param<Tensor<1>>,
-    bias: Option<Param<Tensor<1>>>,
-}
-
 #[derive(Module, Debug)]
 struct Embedding {
     weight: Param<Tensor<2>>,
 }
 
-/// The rows of the tokens, in as many tensors as the device needs.
+/// The token embedding, in as many shards as the device needs.
 #[derive(Module, Debug)]
 struct TokenEmbedding {
     weight: Vec<Param<Tensor<2>>>,
-}
-
-#[derive(Module, Debug)]
-struct SelfAttention {
-    c_attn: Conv1d,
-    c_proj: Conv1d,
-}
-
-#[derive(Module, Debug)]
-struct Mlp {
-    c_fc: Conv1d,
-    c_proj: Conv1d,
-}
-
-/// One transformer block, pre-norm. The fields are named and ordered as in Hugging Face's GPT-2,
-/// so that a visitor's path is the weight's name.
-#[derive(Module, Debug)]
-struct Block {
-    ln_1: Norm,
-    attn: SelfAttention,
-    ln_2: Norm,
-    mlp: Mlp,
 }
 
 /// GPT-2 (Radford et al. 2019). The output head is the token embedding itself: the same [`Param`]s,
@@ -255,7 +222,7 @@ impl Pass {
 }
 
 impl Gpt {
-    /// A model on `device` (with or without autodiff) with the weights of `source`.
+    /// Builds a model on `device` with the weights of `source`.
     ///
     /// # Errors
     /// Where `source` fails.
@@ -264,26 +231,26 @@ impl Gpt {
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
-        let tables = architecture.tables(gpu::largest_tensor(device));
-        Self::with_tables(architecture, source, device, tables)
+        let shards = architecture.shards(gpu::largest_tensor(device));
+        Self::with_shards(architecture, source, device, shards)
     }
 
-    /// As [`new`](Self::new), with the token embedding in up to `tables` tensors.
+    /// As [`new`](Self::new), with the token embedding in up to `shards` shards.
     ///
     /// # Errors
     /// Where `source` fails.
     ///
     /// # Panics
-    /// In a pass, if `tables` is more than [`ops::MOST_TABLES`].
-    pub fn with_tables(
+    /// In a pass, if `shards` is more than [`ops::MAX_SHARDS`].
+    pub fn with_shards(
         architecture: &Architecture,
         source: &mut dyn WeightSource,
         device: &Device,
-        tables: usize,
+        shards: usize,
     ) -> Result<Self, WeightError> {
         let mut build = Builder { architecture, source, device };
         Ok(Self {
-            wte: TokenEmbedding { weight: build.token_embedding(tables)? },
+            wte: TokenEmbedding { weight: build.token_embedding(shards)? },
             wpe: Embedding {
                 weight: build
                     .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
@@ -305,32 +272,21 @@ impl Gpt {
     /// tokens, in nats. Logits exist for `loss.chunk` rows at a time.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        self.loss_of(x, batch, loss, pass)
-    }
-
-    /// The loss of what the last block gives.
-    fn loss_of(
-        &self,
-        x: Tensor<2>,
-        batch: &MicroBatch,
-        loss: CrossEntropy,
-        pass: Pass,
-    ) -> Tensor<1> {
-        let x = self.ln_f.forward(x, pass.mode);
-        ops::linear_cross_entropy(x, self.wte.tables(), batch.targets.clone(), loss, pass.mode)
+        let (x, _) = self.ln_f.forward(x, pass.mode);
+        ops::linear_cross_entropy(x, self.wte.shards(), batch.targets.clone(), loss, pass.mode)
     }
 
     /// The logits of every position, `[sequences * time, vocab]`: for tests and evaluation of
     /// small inputs, training never holds them.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
-        self.head(self.ln_f.forward(x, mode))
+        self.head(self.ln_f.forward(x, mode).0)
     }
 
     /// The logits of rows `[n, c]` of the residual stream's end, `[n, vocab]`.
     fn head(&self, x: Tensor<2>) -> Tensor<2> {
-        let logits = |table: Tensor<2>| x.clone().matmul(table.transpose());
-        let logits = Tensor::cat(self.wte.tables().into_iter().map(logits).collect(), 1);
+        let logits = |shard: Tensor<2>| x.clone().matmul(shard.transpose());
+        let logits = Tensor::cat(self.wte.shards().into_iter().map(logits).collect(), 1);
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
 
@@ -338,81 +294,34 @@ impl Gpt {
     fn hidden(&self, tokens: Arc<[u32]>, sequences: usize, pass: Pass) -> Tensor<2> {
         let time = tokens.len() / sequences;
         let embedded = self.embedded(tokens, time, pass);
-        (0..self.h.len()).fold(embedded, |x, index| self.block(index, x, sequences, pass))
+        let blocks = self.h.iter().enumerate();
+        blocks.fold(embedded, |x, (index, block)| {
+            block.infer(x, self.block_pass(index, sequences, time, pass))
+        })
     }
 
     /// The residual stream before the first block.
     fn embedded(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
-        let (wte, wpe) = (self.wte.tables(), self.wpe.weight.val());
+        let (wte, wpe) = (self.wte.shards(), self.wpe.weight.val());
         let x = ops::embed(&wte, wpe, tokens, time, pass.mode);
         match pass.dropout(site::EMBEDDING) {
             Some(dropout) => ops::dropout(x, None, time, dropout, pass.mode),
             None => x,
         }
     }
+}
 
-    /// The residual stream after block `index`.
-    fn block(&self, index: usize, x: Tensor<2>, sequences: usize, pass: Pass) -> Tensor<2> {
-        let block = &self.h[index];
-        let time = x.dims()[0] / sequences;
-        let shape = AttentionShape {
-            batch: sequences,
-            time,
-            heads: self.architecture.n_head,
-            dropout: pass.dropout(site::attention(index)),
-        };
-        let h = block.ln_1.forward(x.clone(), pass.mode);
-        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
-        let h = ops::attention(qkv, shape, pass.mode);
-        let at = (time, site::attention_projection(index));
-        let x = block.attn.c_proj.add_to(x, h, Activation::Identity, at, pass);
-        let h = block.ln_2.forward(x.clone(), pass.mode);
-        let h = block.mlp.c_fc.forward(h, None, Activation::Identity, pass.mode);
-        let gelu = Activation::Gelu(self.architecture.gelu);
-        block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass)
+impl Gpt {
+    /// How block `index` runs.
+    fn block_pass(&self, index: usize, sequences: usize, time: usize, pass: Pass) -> BlockPass {
+        let Architecture { n_head, gelu, .. } = self.architecture;
+        BlockPass { pass, index, sequences, time, heads: n_head, gelu }
     }
 }
 
 impl TokenEmbedding {
-    fn tables(&self) -> Vec<Tensor<2>> {
+    fn shards(&self) -> Vec<Tensor<2>> {
         self.weight.iter().map(Param::val).collect()
-    }
-}
-
-impl Conv1d {
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        residual: Option<Tensor<2>>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> Tensor<2> {
-        let bias = self.bias.as_ref().map(Param::val);
-        ops::linear(x, self.weight.val(), bias, residual, activation, mode)
-    }
-
-    /// `residual + dropout(self(activation(x)))`.
-    fn add_to(
-        &self,
-        residual: Tensor<2>,
-        x: Tensor<2>,
-        activation: Activation,
-        (time, site): (usize, u32),
-        pass: Pass,
-    ) -> Tensor<2> {
-        match pass.dropout(site) {
-            Some(dropout) => {
-                let y = self.forward(x, None, activation, pass.mode);
-                ops::dropout(y, Some(residual), time, dropout, pass.mode)
-            }
-            None => self.forward(x, Some(residual), activation, pass.mode),
-        }
-    }
-}
-
-impl Norm {
-    fn forward(&self, x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
-        ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
     }
 }
 
@@ -438,17 +347,17 @@ impl Builder<'_> {
     }
 
     /// Padding rows are zero and stay zero: their gradient is zero, and so is their decay.
-    fn token_embedding(&mut self, tables: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
+    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
         let padded = self.architecture.padded_vocab();
         let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
         values.resize(padded * n_embd, 0.0);
         let mut values = values.into_iter();
-        let table = |rows| {
+        let shard = |rows| {
             let values = values.by_ref().take(rows * n_embd).collect();
             self.tensor(values, [rows, n_embd])
         };
-        Ok(self.architecture.table_rows(tables).into_iter().map(table).collect())
+        Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
     }
 
     fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {

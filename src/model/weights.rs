@@ -179,7 +179,7 @@ pub struct Parameter {
     pub name: String,
     /// Its shape; its elements may be fewer than those of `parts` where padding is left out.
     pub shape: Vec<usize>,
-    /// Its elements in row-major order, without autodiff, in one tensor or several.
+    /// Its elements in row-major order, in one tensor or several.
     pub parts: Vec<Tensor<1>>,
 }
 
@@ -205,11 +205,11 @@ impl ModuleVisitor for Collect {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val().inner();
+        let value = param.val();
         let shape = value.dims().to_vec();
         let elements = shape.iter().product::<usize>();
         let part = value.reshape([elements]);
-        // The tables of one embedding are one weight to everybody else.
+        // The shards of one embedding are one weight to everybody else.
         let numbered = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
         let name = self.path[..self.path.len() - usize::from(numbered)].join(".");
         match self.found.last_mut() {

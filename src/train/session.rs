@@ -406,7 +406,7 @@ impl<'a> Session<'a> {
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
-        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation, stop).await
+        mean_loss(self.model(), &self.dataset, split, windows, &evaluation, stop).await
     }
 
     /// Writes a checkpoint if the last one is older than this.

@@ -24,8 +24,6 @@ pub struct Case {
     pub seed: u64,
     /// Whether the inputs and the output's gradient are transposed parts of something larger.
     pub strided: bool,
-    /// The input that gets no gradient, if there are that many and one that does.
-    pub frozen: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +42,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
 
 impl Case {
     pub fn new(op: Op, batch: usize, time: usize, width: usize) -> Self {
-        Self { op, batch, time, width, spread: 1.0, seed: 1, strided: false, frozen: usize::MAX }
+        Self { op, batch, time, width, spread: 1.0, seed: 1, strided: false }
     }
 
     pub fn rows(&self) -> usize {
@@ -89,35 +87,80 @@ impl Case {
         always.into_iter().chain(optional).enumerate().map(input).collect()
     }
 
-    pub fn apply(&self, inputs: &[Tensor<2>], mode: OpsMode) -> Tensor<2> {
+    /// The output, and the gradient of `sum(output * dy)` for every input. The loss takes one number
+    /// as `dy`.
+    pub fn run(
+        &self,
+        inputs: &[Tensor<2>],
+        dy: Tensor<2>,
+        mode: OpsMode,
+    ) -> (Tensor<2>, Vec<Tensor<2>>) {
         let mut inputs = inputs.iter().cloned();
-        let mut next = || inputs.next().expect("what `inputs` made");
+        let mut next = || inputs.next().expect("one of the tensors that `inputs` made");
         let vector = |x: Tensor<2>| x.flatten::<1>(0, 1);
+        let row = |x: Tensor<1>| x.unsqueeze::<2>();
         let Case { batch, time, .. } = *self;
         match self.op {
             Op::Embed { vocab, .. } => {
-                ops::embed(&tables(next()), next(), self.ids(vocab), time, mode)
+                let (wte, wpe) = (shards(next()), next());
+                let y = ops::embed(&wte, wpe.clone(), self.ids(vocab), time, mode);
+                let zeros = wte.iter().map(Tensor::zeros_like).collect();
+                let positions = wpe.dims()[0];
+                let ids = self.ids(vocab);
+                let (dwte, dwpe) = ops::embed_backward(dy, zeros, &ids, time, positions, mode);
+                (y, vec![Tensor::cat(dwte, 0), dwpe])
             }
             Op::LayerNorm { beta } => {
-                ops::layer_norm(next(), vector(next()), beta.then(|| vector(next())), mode)
+                let (x, gamma) = (next(), vector(next()));
+                let shift = beta.then(|| vector(next()));
+                let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, mode);
+                let grads = ops::layer_norm_backward(dy, x, gamma, statistics, mode);
+                let shift = beta.then(|| row(grads.beta));
+                (y, [grads.x, row(grads.gamma)].into_iter().chain(shift).collect())
             }
             Op::Linear { bias, residual, activation, .. } => {
                 let (x, w) = (next(), next());
-                let bias = bias.then(|| vector(next()));
-                ops::linear(x, w, bias, residual.then(next), activation, mode)
+                let b = bias.then(|| vector(next()));
+                let added = residual.then(next);
+                let y = ops::linear(x.clone(), w.clone(), b, added, activation, mode);
+                let grads = ops::linear_backward(dy.clone(), x, w, activation, bias, mode);
+                assert_eq!(grads.b.is_some(), bias);
+                let optional = grads.b.map(row).into_iter().chain(residual.then_some(dy));
+                (y, [grads.x, grads.w].into_iter().chain(optional).collect())
             }
             Op::Attention { heads, rate } => {
                 let dropout = rate.map(|rate| self.dropout(rate));
-                ops::attention(next(), AttentionShape { batch, time, heads, dropout }, mode)
+                let shape = AttentionShape { batch, time, heads, dropout };
+                let qkv = next();
+                let (y, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
+                let dqkv = ops::attention_backward(dy, qkv, y.clone(), log_sum_exp, shape, mode);
+                (y, vec![dqkv])
             }
             Op::CrossEntropy { vocab, chunk, .. } => {
                 let loss = CrossEntropy { vocab, chunk, scale: LOSS_SCALE };
-                let ids = self.ids(vocab);
-                ops::linear_cross_entropy(next(), tables(next()), ids, loss, mode).reshape([1, 1])
+                let (x, wte, ids) = (next(), shards(next()), self.ids(vocab));
+                let alone =
+                    ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
+                let (value, grads) = ops::linear_cross_entropy_gradients(x, wte, ids, loss, mode);
+                assert_eq!(values(alone), values(value.clone()), "the loss without gradients");
+                let grads = [grads.x, Tensor::cat(grads.wte, 0)];
+                let grads = grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone());
+                (value.reshape([1, 1]), grads.into())
             }
             Op::Dropout { rate, residual } => {
-                ops::dropout(next(), residual.then(&mut next), time, self.dropout(rate), mode)
+                let mask = self.dropout(rate);
+                let y = ops::dropout(next(), residual.then(&mut next), time, mask, mode);
+                let dx = ops::dropout(dy.clone(), None, time, mask, mode);
+                (y, [dx].into_iter().chain(residual.then_some(dy)).collect())
             }
+        }
+    }
+
+    /// The dimensions of the output.
+    pub fn output(&self) -> [usize; 2] {
+        match self.op {
+            Op::CrossEntropy { .. } => [1, 1],
+            _ => [self.rows(), self.width],
         }
     }
 
@@ -206,8 +249,8 @@ pub fn softmax(scores: Vec<f64>) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
-/// Rows in one tensor, or, for odd numbers of them, in two.
-pub fn tables(rows: Tensor<2>) -> Vec<Tensor<2>> {
+/// Rows in one shard, or, for an odd number of them, in two.
+pub fn shards(rows: Tensor<2>) -> Vec<Tensor<2>> {
     let [count, _] = rows.dims();
     let first = count / 3;
     if count % 2 == 0 || first == 0 {
