@@ -1,21 +1,22 @@
-// How the invocations of a workgroup share rows: each loads the row of one position, and the
-// subgroup, which is the workgroup, shuffles. There is no tile.
+// Shares rows within a workgroup that is one subgroup: each invocation loads the row of one
+// position, and the others read it by shuffles. The functions are those of
+// attention_rows_staged.wgsl; there is no tile to store to.
 
 const STAGED = false;
 
-fn put_rows(i: u32, first: pack, second: pack) {}
+fn store_rows(i: u32, first: pack, second: pack) {}
 
-fn put_numbers(i: u32, numbers: vec2<f32>) {}
+fn store_statistics(i: u32, statistics: vec2<f32>) {}
 
-// What invocation `lane` loaded.
-fn first_row(own: pack, lane: u32, place: u32, d: u32) -> pack {
-    return subgroupShuffle(own, lane);
+// Returns what invocation `lane` has loaded.
+fn first_row(loaded: pack, lane: u32, tile_row: u32, d: u32) -> pack {
+    return subgroupShuffle(loaded, lane);
 }
 
-fn second_row(own: pack, lane: u32, place: u32, d: u32) -> pack {
-    return subgroupShuffle(own, lane);
+fn second_row(loaded: pack, lane: u32, tile_row: u32, d: u32) -> pack {
+    return subgroupShuffle(loaded, lane);
 }
 
-fn numbers_of(own: vec2<f32>, lane: u32, place: u32) -> vec2<f32> {
-    return subgroupShuffle(own, lane);
+fn row_statistics(loaded: vec2<f32>, lane: u32, tile_row: u32) -> vec2<f32> {
+    return subgroupShuffle(loaded, lane);
 }

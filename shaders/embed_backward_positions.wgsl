@@ -1,11 +1,11 @@
-// The gradient of the base of embed_forward: each row is the sum of dy over the periods, in their
-// order; rows that no period reaches are zero. An invocation for each pack.
+// Gradient of the base of embed_forward.wgsl: row r is the sum of rows r, r + period, ... of dy, in
+// that order; rows past the period are zero. One pack per invocation.
 
 @group(0) @binding(0) var<storage, read_write> dy: array<pack>;
 @group(0) @binding(1) var<storage, read_write> d_base: array<pack>;
 
 struct Params {
-    // Packs of d-base, of its rows that are used, and of all of dy.
+    // Packs of d_base, of its first `period` rows, and of dy.
     packs: u32,
     used: u32,
     total: u32,

@@ -1,19 +1,20 @@
-// Adds to each row of d-table the rows of dy whose token it is, in the order of the rows, so that the
-// same step gives the same bits. The host has sorted the rows by token: bucket b is the rows
-// index[starts + b] to index[starts + b + 1] of the order, its row of the table index[places + b]. An
-// invocation for each pack of each bucket.
+// Adds to each row of d_shard the rows of dy whose token it embeds, in the order of those rows, so
+// that the same step gives the same bits. The host has sorted the rows of dy by token into buckets:
+// entries index[starts + b] to index[starts + b + 1] of `index` are the rows of bucket b, and
+// index[shard_rows + b] is its row of the shard. One pack of one bucket per invocation.
 
 @group(0) @binding(0) var<storage, read_write> dy: array<pack>;
-// The sorted rows, then the buckets' starts, then their rows of the table.
+// The sorted rows of dy, then where each bucket starts, then the buckets' rows of the shard.
 @group(0) @binding(1) var<storage, read_write> index: array<u32>;
-@group(0) @binding(2) var<storage, read_write> d_table: array<pack>;
+@group(0) @binding(2) var<storage, read_write> d_shard: array<pack>;
 
 struct Params {
     buckets: u32,
     // Packs in a row.
     width: u32,
+    // Where the second and the third part of `index` begin.
     starts: u32,
-    places: u32,
+    shard_rows: u32,
 }
 @group(0) @binding(3) var<uniform> p: Params;
 
@@ -29,11 +30,11 @@ fn main(
     }
     let bucket = i / p.width;
     let column = i - bucket * p.width;
-    let at = index[p.places + bucket] * p.width + column;
+    let at = index[p.shard_rows + bucket] * p.width + column;
     let last = index[p.starts + bucket + 1u];
-    var sum = d_table[at];
+    var sum = d_shard[at];
     for (var k = index[p.starts + bucket]; k < last; k++) {
         sum += dy[index[k] * p.width + column];
     }
-    d_table[at] = sum;
+    d_shard[at] = sum;
 }

@@ -1,6 +1,6 @@
-// The second stage: the root of the sum of all partial sums, and the factor that clips gradients to
-// a norm of `limit` (zero: not at all), as PyTorch's clip_grad_norm_ does. One workgroup. Needs
-// reduce.wgsl.
+// Second stage of the gradient norm, in one workgroup: the root of the sum of all partial sums, and
+// the factor that clips the gradients to a norm of `limit` (0 for no clipping), as in PyTorch's
+// clip_grad_norm_. Needs reduce.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> partial: array<f32>;
 @group(0) @binding(1) var<storage, read_write> norm: array<f32>;

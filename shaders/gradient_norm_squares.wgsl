@@ -1,12 +1,12 @@
-// The first stage of the gradient norm: each workgroup's sum of the squares of SPAN packs, into its
-// own place. Needs reduce.wgsl.
+// First stage of the gradient norm: each workgroup writes the sum of the squares of SPAN packs to
+// its own element of `partial`. Needs reduce.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> x: array<pack>;
 @group(0) @binding(1) var<storage, read_write> partial: array<f32>;
 
 struct Params {
     packs: u32,
-    // Where in `partial` this tensor's sums begin, and how many they are.
+    // The index of this tensor's first sum in `partial`, and its number of sums.
     first: u32,
     groups: u32,
 }

@@ -1,5 +1,5 @@
-// The second stage of d-gamma and d-beta: sums what the workgroups of layer_norm_backward left, in
-// their order. An invocation for each pack of columns.
+// Second stage of d_gamma and d_beta: adds the partial sums of layer_norm_backward.wgsl in the
+// order of its workgroups. One pack of columns per invocation.
 
 // [groups, 2, width].
 @group(0) @binding(0) var<storage, read_write> partial: array<pack>;
