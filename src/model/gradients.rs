@@ -80,7 +80,7 @@ impl Gpt {
         sums: &mut WeightGradients,
     ) -> Tensor<1> {
         let (sequences, time) = (batch.sequences, batch.tokens.len() / batch.sequences);
-        let mut x = self.embedded(batch.tokens.clone(), time, pass);
+        let mut x = self.embed(batch.tokens.clone(), time, pass);
         let mut blocks = Vec::with_capacity(self.h.len());
         for (index, block) in self.h.iter().enumerate() {
             let at = self.block_pass(index, sequences, time, pass);
