@@ -1,4 +1,4 @@
-//! Ops with their shapes, and the oracle of plain f64 loops.
+//! Test cases of all ops, and the oracle that computes their values in plain f64 loops.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use wgpt::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode
 
 pub const LOSS_SCALE: f32 = 0.25;
 
-/// An op and what decides its shapes; the output is `[batch * time, width]`, that of the loss one
-/// number.
+/// An op and its shapes. The output is `[batch * time, width]`, and `[1, 1]` for the loss.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub op: Op,
@@ -22,7 +21,7 @@ pub struct Case {
     /// The standard deviation of the first input.
     pub spread: f32,
     pub seed: u64,
-    /// Whether the inputs and the output's gradient are transposed parts of something larger.
+    /// Whether the inputs and the output's gradient are transposed views of larger tensors.
     pub strided: bool,
 }
 
@@ -36,6 +35,7 @@ pub enum Op {
     Dropout { rate: f32, residual: bool },
 }
 
+/// Returns standard normal numbers.
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(seed)).take(len).collect()
 }
@@ -49,6 +49,7 @@ impl Case {
         self.batch * self.time
     }
 
+    /// Returns a token id below `below` for each row.
     pub fn ids(&self, below: usize) -> Arc<[u32]> {
         noise(!self.seed, self.rows()).iter().map(|x| x.to_bits() % below as u32).collect()
     }
@@ -57,6 +58,7 @@ impl Case {
         Dropout::new(rate, self.seed, 7, 2, 3)
     }
 
+    /// Returns random inputs, as matrices.
     pub fn inputs(&self) -> Vec<TensorData> {
         let (n, c) = (self.rows(), self.width);
         let (always, optional) = match self.op {
@@ -69,17 +71,17 @@ impl Case {
             Op::CrossEntropy { vocab, padding, .. } => (vec![[n, c], [vocab + padding, c]], vec![]),
             Op::Dropout { residual, .. } => (vec![[n, c]], vec![(residual, [n, c])]),
         };
-        let optional = optional.into_iter().filter_map(|(there, shape)| there.then_some(shape));
+        let optional = optional.into_iter().filter_map(|(present, shape)| present.then_some(shape));
         let input = |(index, [rows, cols]): (usize, [usize; 2])| {
             let spread = if index == 0 { self.spread } else { 1.0 };
             let mut values = noise(self.seed + index as u64, rows * cols);
-            // Large inputs are whole numbers: f32 then holds large logits exactly, and what is
-            // compared is the softmax, not the rounding of its argument.
+            // Large inputs are integers, so that f32 holds large logits exactly: the test compares
+            // softmaxes, not the rounding of their arguments.
             let whole = self.spread > 4.0;
             values.iter_mut().for_each(|x| *x *= spread);
             values.iter_mut().filter(|_| whole).for_each(|x| *x = x.round());
             if let (Op::CrossEntropy { vocab, .. }, 1) = (&self.op, index) {
-                // Padding that took any part would drown the loss.
+                // If padding had any influence, it would dominate the loss.
                 values[vocab * cols..].fill(1e4);
             }
             TensorData::new(values, [rows, cols])
@@ -87,8 +89,8 @@ impl Case {
         always.into_iter().chain(optional).enumerate().map(input).collect()
     }
 
-    /// The output, and the gradient of `sum(output * dy)` for every input. The loss takes one number
-    /// as `dy`.
+    /// Returns the output, and the gradient of `sum(output * dy)` for every input. For the loss, `dy` is
+    /// one number.
     pub fn run(
         &self,
         inputs: &[Tensor<2>],
@@ -96,7 +98,7 @@ impl Case {
         mode: OpsMode,
     ) -> (Tensor<2>, Vec<Tensor<2>>) {
         let mut inputs = inputs.iter().cloned();
-        let mut next = || inputs.next().expect("one of the tensors that `inputs` made");
+        let mut next = || inputs.next().expect("`inputs` returns a tensor for every operand");
         let vector = |x: Tensor<2>| x.flatten::<1>(0, 1);
         let row = |x: Tensor<1>| x.unsqueeze::<2>();
         let Case { batch, time, .. } = *self;
@@ -142,7 +144,7 @@ impl Case {
                 let alone =
                     ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
                 let (value, grads) = ops::linear_cross_entropy_gradients(x, wte, ids, loss, mode);
-                assert_eq!(values(alone), values(value.clone()), "the loss without gradients");
+                assert_eq!(values(alone), values(value.clone()), "losses differ");
                 let grads = [grads.x, Tensor::cat(grads.wte, 0)];
                 let grads = grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone());
                 (value.reshape([1, 1]), grads.into())
@@ -156,15 +158,15 @@ impl Case {
         }
     }
 
-    /// The dimensions of the output.
-    pub fn output(&self) -> [usize; 2] {
+    /// Returns the shape of the output.
+    pub fn output_shape(&self) -> [usize; 2] {
         match self.op {
             Op::CrossEntropy { .. } => [1, 1],
             _ => [self.rows(), self.width],
         }
     }
 
-    /// The dropout factors, which the oracle takes as given: their own tests are below.
+    /// Returns the dropout factors, which the oracle takes as an input: `main.rs` tests the masks.
     pub fn mask(&self) -> Option<Vec<f64>> {
         let (rate, len) = match self.op {
             Op::Attention { heads, rate } => (rate?, heads * self.time * self.time),
@@ -175,6 +177,7 @@ impl Case {
         Some(mask.into_iter().map(f64::from).collect())
     }
 
+    /// Computes the output in f64.
     pub fn oracle(&self, inputs: &[Vec<f64>], mask: Option<&[f64]>) -> Vec<f64> {
         let (n, c, time) = (self.rows(), self.width, self.time);
         let factor = |index: usize| mask.map_or(1.0, |mask| mask[index]);
@@ -249,7 +252,7 @@ pub fn softmax(scores: Vec<f64>) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
-/// Rows in one shard, or, for an odd number of them, in two.
+/// Splits an odd number of rows into two shards; returns an even number as one.
 pub fn shards(rows: Tensor<2>) -> Vec<Tensor<2>> {
     let [count, _] = rows.dims();
     let first = count / 3;
@@ -270,6 +273,7 @@ pub fn activate(x: f64, activation: Activation) -> f64 {
     }
 }
 
+/// Returns the dropout factors of `batch` sequences of `len` elements.
 pub fn mask(
     dropout: Dropout,
     batch: usize,

@@ -1,4 +1,4 @@
-//! An op's value and gradients against the oracle.
+//! Runs ops and compares their values and gradients with the oracle.
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
@@ -9,11 +9,12 @@ use wgpt::ops::{Activation, OpsMode};
 
 use crate::case::{Case, Op, dot, noise, values};
 
+/// The tolerances of values and gradients in f32.
 pub const VALUE: f64 = 1e-5;
 pub const GRADIENT: f64 = 1e-4;
 
-/// What a value and a gradient may be off by. Half precision keeps 11 or 8 bits of each number,
-/// tensor cores read 11 bits of an f32.
+/// Returns the tolerances of values and gradients. f16 has 11 bits of precision, bfloat16 8, and tensor
+/// cores read 11 bits of an f32.
 fn tolerance(dtype: Dtype) -> (f64, f64) {
     match dtype {
         Dtype::Float32 => (VALUE, GRADIENT),
@@ -22,35 +23,36 @@ fn tolerance(dtype: Dtype) -> (f64, f64) {
     }
 }
 
-/// The output of an op, and the gradient of `sum(output * r)` for every input.
+/// The output of an op, and the gradient of `sum(output * r)` for every input, with `r` of
+/// [`functional`].
 pub struct Outcome {
     pub value: Vec<f32>,
     pub grads: Vec<Vec<f32>>,
 }
 
-/// `r`, the random functional of the output.
+/// Returns the random weights `r` of the output that gradients are tested with.
 pub fn functional(len: usize) -> Vec<f32> {
     noise(u64::MAX, len)
 }
 
-/// The same matrix, as a transposed view of a part of a buffer.
+/// Returns the same matrix as a transposed view of a part of a buffer.
 pub fn strided(x: Tensor<2>) -> Tensor<2> {
     let [rows, cols] = x.dims();
-    let outside = Tensor::full([1, rows], f32::NAN, &x.device());
-    Tensor::cat(vec![outside, x.transpose()], 0).slice([1..cols + 1, 0..rows]).transpose()
+    let border = Tensor::full([1, rows], f32::NAN, &x.device());
+    Tensor::cat(vec![border, x.transpose()], 0).slice([1..cols + 1, 0..rows]).transpose()
 }
 
-/// Leaves memory full of NaN where the next tensors will be, so that an output that a kernel does not
-/// write shows.
+/// Fills the memory of the next tensors with NaN, so that outputs that a kernel does not write are
+/// detected.
 pub fn poison(device: &Device) {
     let tensors = [64, 1024, 16_384, 65_536].map(|len| Tensor::<1>::full([len], f32::NAN, device));
     for tensor in tensors {
-        // Read, so that it was written before it is given back.
+        // The read waits until the memory is written, before it is freed.
         assert!(values(tensor.narrow(0, 0, 1))[0].is_nan());
     }
 }
 
-/// The dtype of activations in this mode.
+/// Returns the dtype of activations in this mode.
 fn activations(mode: OpsMode) -> FloatDType {
     match mode.dtype {
         Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
@@ -59,7 +61,7 @@ fn activations(mode: OpsMode) -> FloatDType {
     }
 }
 
-/// The inputs, those that are activations in the dtype of the mode, as in the model.
+/// Casts the inputs that are activations to the dtype of the mode, as in the model.
 fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>> {
     let is_weight = |index: usize| match case.op {
         Op::Embed { .. } => true,
@@ -74,13 +76,14 @@ fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>
     inputs.into_iter().enumerate().map(cast).collect()
 }
 
+/// Runs an op.
 pub fn run(case: &Case, device: &Device, mode: OpsMode) -> Outcome {
     poison(device);
     let view = |x: Tensor<2>| if case.strided { strided(x) } else { x };
     let inputs = case.inputs().into_iter();
     let inputs = inputs.map(|input| view(Tensor::from_data(input, device))).collect();
     let inputs = in_dtype(case, inputs, mode);
-    let r = TensorData::new(functional(case.output().iter().product()), case.output());
+    let r = TensorData::new(functional(case.output_shape().iter().product()), case.output_shape());
     let mut dy = view(Tensor::from_data(r, device));
     if !matches!(case.op, Op::CrossEntropy { .. }) {
         dy = dy.cast(activations(mode));
@@ -89,7 +92,7 @@ pub fn run(case: &Case, device: &Device, mode: OpsMode) -> Outcome {
     Outcome { value: values(value), grads: grads.into_iter().map(values).collect() }
 }
 
-/// The right value and gradients of a case.
+/// The exact value and gradients of a case.
 pub struct Truth {
     pub value: Vec<f64>,
     pub grads: Vec<Vec<f64>>,
@@ -99,6 +102,7 @@ pub fn oracle_inputs(case: &Case) -> Vec<Vec<f64>> {
     case.inputs().iter().map(|input| input.iter().collect()).collect()
 }
 
+/// Computes a value by the oracle, and its gradients by central differences.
 pub fn truth(case: &Case) -> Truth {
     const H: f64 = 1e-5;
     let mut inputs = oracle_inputs(case);
@@ -120,29 +124,34 @@ pub fn truth(case: &Case) -> Truth {
     Truth { value, grads }
 }
 
-/// Fails where an element of `got` is off by more than `tolerance` times the largest of `want`, or
-/// times `FLOOR` where all are smaller: a sum that cancels is as exact as its terms.
+/// Compares elements: each may be off by `tolerance` times the largest of `want`, or times `FLOOR` if
+/// all are smaller, because the error of a sum that cancels is that of its terms.
 pub fn compare(what: &str, got: &[f32], want: &[f64], tolerance: f64) -> Result<(), String> {
     const FLOOR: f64 = 0.1;
     if got.len() != want.len() {
-        return Err(format!("{what}: {} elements for {}", got.len(), want.len()));
+        return Err(format!("{what}: {} elements, expected {}", got.len(), want.len()));
     }
     let scale = want.iter().fold(FLOOR, |max, x| max.max(x.abs()));
     for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
         let off = (f64::from(got) - want).abs() / scale;
         if off.is_nan() || off > tolerance {
-            return Err(format!("{what}[{at}]: {got} for {want}, off by {off:.1e}"));
+            return Err(format!("{what}[{at}]: {got}, expected {want}, off by {off:.1e}"));
         }
     }
     Ok(())
 }
 
+/// Runs a case and compares value and gradients.
 pub fn check(case: &Case, truth: &Truth, device: &Device, mode: OpsMode) -> Result<(), String> {
     let got = run(case, device, mode);
     let (value, gradient) = tolerance(mode.dtype);
     compare(&format!("{mode:?} value"), &got.value, &truth.value, value)?;
     if got.grads.len() != truth.grads.len() {
-        return Err(format!("{mode:?}: {} gradients", got.grads.len()));
+        return Err(format!(
+            "{mode:?}: {} gradients, expected {}",
+            got.grads.len(),
+            truth.grads.len()
+        ));
     }
     for (index, (got, want)) in got.grads.iter().zip(&truth.grads).enumerate() {
         compare(&format!("{mode:?} gradient {index}"), got, want, gradient)?;
@@ -150,11 +159,12 @@ pub fn check(case: &Case, truth: &Truth, device: &Device, mode: OpsMode) -> Resu
     if let Op::CrossEntropy { vocab, .. } = case.op
         && got.grads[1][vocab * case.width..].iter().any(|&x| x != 0.0)
     {
-        return Err(format!("{mode:?}: padding has a gradient"));
+        return Err(format!("{mode:?}: the gradient of padding is not zero"));
     }
     Ok(())
 }
 
+/// Generates cases of an op.
 pub fn cases(
     op: impl Strategy<Value = Op>,
     spreads: &'static [f32],
@@ -174,6 +184,7 @@ pub fn cases(
 pub const ACTIVATIONS: [Activation; 3] =
     [Activation::Identity, Activation::Gelu(Gelu::Tanh), Activation::Gelu(Gelu::Erf)];
 
+/// Generates small cases of each op.
 pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
     let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
     let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
@@ -188,18 +199,18 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
     let dropout = dropout.prop_map(|(rate, residual)| Op::Dropout { rate, residual });
     [
         cases(embed, &[1.0]).boxed(),
-        // Epsilon counts where the spread is small.
+        // Epsilon matters for a small spread.
         cases(norm, &[0.01, 1.0, 30.0]).boxed(),
         // A larger spread reaches both tails of GELU.
         cases(linear, &[1.0, 3.0]).boxed(),
         cases(attention, &[1.0]).boxed(),
-        // A large spread gives logits that overflow `exp`.
+        // A large spread gives logits for which `exp` overflows.
         cases(loss, &[1.0, 30.0]).boxed(),
         cases(dropout, &[1.0]).boxed(),
     ]
 }
 
-/// Tries `count` cases of each op, the same on every call.
+/// Checks `count` cases of each op, the same on every call.
 pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
     let config = Config {
         cases: count,
@@ -220,7 +231,7 @@ pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
     }
 }
 
-/// Every op on two sequences of this length.
+/// Returns a case of every op with two sequences of this length.
 pub fn long_cases(time: usize) -> Vec<Case> {
     let activation = Activation::Gelu(Gelu::Tanh);
     let ops = [
@@ -235,15 +246,15 @@ pub fn long_cases(time: usize) -> Vec<Case> {
     ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
 }
 
-/// Heads of the sizes that models have, and one larger than the kernels take.
+/// Returns cases of attention with common head sizes, and one larger than the kernels support.
 pub fn head_cases() -> Vec<Case> {
     let op = Op::Attention { heads: 2, rate: Some(0.1) };
     let sizes = [16, 64, 132];
     sizes.into_iter().map(|size| Case::new(op.clone(), 1, 37, 2 * size)).collect()
 }
 
-/// The values against the oracle, the gradients of `mode` against those of the reference on the
-/// CPU: of cases too large for the oracle's differences.
+/// Checks cases that are too large for central differences: values against the oracle, gradients
+/// against the reference on the CPU.
 pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
     for case in cases {
         let value = case.oracle(&oracle_inputs(&case), case.mask().as_deref());
@@ -256,7 +267,8 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
     }
 }
 
-/// Cases whose rounding stays that of their numbers: spreads of one, sums of a few hundred terms.
+/// Checks half precision, on cases with small rounding errors: a spread of one, sums of a few hundred
+/// terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
     check_large(head_cases(), device, mode);
@@ -266,7 +278,7 @@ pub fn check_half(device: &Device, mode: OpsMode) {
             check_large(vec![Case::new(op, 1, 48, 96)], device, mode);
         }
     }
-    // Several chunks of logits, the last one shorter, and a sequence as long as there are positions.
+    // Several chunks of logits, the last one shorter, and a sequence that uses all positions.
     let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
     let embed = Op::Embed { vocab: 7, unused: 0 };
     check_large(vec![Case::new(loss, 1, 48, 32), Case::new(embed, 1, 9, 8)], device, mode);
