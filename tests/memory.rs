@@ -88,8 +88,8 @@ fn memory_grows_linearly_with_the_context() {
     let slope = (long - middle) / 512.0;
     let earlier = (middle - short) / 256.0;
     assert!((slope / earlier - 1.0).abs() < 0.1, "{earlier} bytes a token, then {slope}");
-    // A block saves 12 activations of the model's width per token, and the log-sum-exp. The temporary
-    // tensors of one block are spread over the four.
+    // A block saves 12 activations of the model's width per token, and the log-sum-exp. The
+    // temporary tensors of one block are spread over the four.
     let of_blocks = (layers * width * 4) as f64;
     let units = (slope - (4 * 4 * layers) as f64) / of_blocks;
     println!("{units} times the width per token and block");

@@ -1,5 +1,5 @@
-//! Compares the model with reference data from PyTorch in f64 (tests/reference/make.py), on the CPU and
-//! on every Vulkan adapter, with the kernels and with the reference ops.
+//! Compares the model with reference data from PyTorch in f64 (tests/reference/make.py), on the CPU
+//! and on every Vulkan adapter, with the kernels and with the reference ops.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +77,8 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-/// Returns the first `len` elements of a weight's parts, and checks that the rest, padding, is zero.
+/// Returns the first `len` elements of a weight's parts, and checks that the rest, padding, is
+/// zero.
 fn unpadded(parts: Vec<Tensor<1>>, len: usize) -> Vec<f32> {
     let mut all: Vec<f32> = parts.into_iter().flat_map(values).collect();
     assert!(all[len..].iter().all(|&padding| padding == 0.0));
@@ -172,8 +173,8 @@ fn check_device(device: &Device, kind: gpu::Kind, tolerance: &Tolerance) {
     }
 }
 
-/// Compares gradients with and without activation checkpointing, with dropout: the recomputed blocks
-/// must drop the same elements.
+/// Compares gradients with and without activation checkpointing, with dropout: the recomputed
+/// blocks must drop the same elements.
 fn check_checkpointing(device: &Device, mode: OpsMode) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let architecture = architecture(Gelu::Tanh, true);
@@ -199,7 +200,8 @@ fn cpu_matches_pytorch() {
     check_device(&Device::flex(), gpu::Kind::Cpu, &Tolerance { loss: 1e-5, grad: 1e-4 });
 }
 
-/// A Hugging Face folder, and checkpoints of nanoGPT with and without the prefixes of torch.compile.
+/// A Hugging Face folder, and checkpoints of nanoGPT with and without the prefixes of
+/// torch.compile.
 #[test]
 fn checkpoints_of_other_programs_load() {
     let cases = [

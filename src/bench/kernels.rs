@@ -114,8 +114,8 @@ impl Bench<'_> {
         self.row(name, cost, || time(&ours), || time(&stock))
     }
 
-    /// Times the backward pass `ours`, and burn's backward pass of the op `stock`, whose forward pass
-    /// is not timed.
+    /// Times the backward pass `ours`, and burn's backward pass of the op `stock`, whose forward
+    /// pass is not timed.
     pub fn backward<T>(
         &self,
         name: &'static str,

@@ -1,7 +1,7 @@
 //! Benchmarks a device: its peaks, single kernels relative to them, and whole training steps.
 //!
-//! burn's stock ops do the same work in the same run, so that the ratio of the two is meaningful where
-//! the times are not: on another machine, or on a software renderer.
+//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where the
+//! times alone are not: on another machine, or on a software renderer.
 
 mod cases;
 mod kernels;
@@ -61,7 +61,8 @@ pub(crate) struct KernelRow {
     pub gb_per_s: f64,
     /// Multiplications and additions, in 10^9 per second.
     pub gflop_per_s: f64,
-    /// The share of the peak of memory or of arithmetic, whichever limits the op; `None` without peaks.
+    /// The share of the peak of memory or of arithmetic, whichever limits the op; `None` without
+    /// peaks.
     pub fraction: Option<f64>,
 }
 
@@ -84,8 +85,8 @@ pub(crate) struct StepRow {
     pub ms: f64,
     /// Tokens per second.
     pub tokens_per_s: f64,
-    /// Operations in 10^9 per second. A token counts `6 P + 6 L C T`: half of a full attention, as it
-    /// is causal.
+    /// Operations in 10^9 per second. A token counts `6 P + 6 L C T`: half of a full attention, as
+    /// it is causal.
     pub gflop_per_s: f64,
     /// The share of the device's peak of arithmetic; `None` without peaks.
     pub fraction: Option<f64>,
@@ -106,8 +107,8 @@ pub(crate) fn run(
 ) -> Result<Report, DeviceError> {
     let slow = match device.info.kind {
         Kind::Software | Kind::Cpu => true,
-        // A weak integrated GPU would take seconds per kernel at the larger sizes, and drivers reset a
-        // device for that.
+        // A weak integrated GPU would take seconds per kernel at the larger sizes, and drivers
+        // reset a device for that.
         Kind::Integrated => gpu::peaks(&device.device, true)?
             .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
         _ => false,
@@ -151,8 +152,8 @@ pub(crate) enum Line<'a> {
     Step(&'a StepRow),
 }
 
-/// Returns the share of the limiting peak: the time that `bytes` or `operations` take at the device's
-/// peaks, whichever is longer, over the measured `seconds`.
+/// Returns the share of the limiting peak: the time that `bytes` or `operations` take at the
+/// device's peaks, whichever is longer, over the measured `seconds`.
 fn fraction(peaks: Option<Peaks>, bytes: f64, operations: f64, seconds: f64) -> Option<f64> {
     let peaks = peaks?;
     let memory = bytes * 1e-9 / peaks.copy_gb_per_s;
@@ -166,8 +167,8 @@ const MAX_RUNS: usize = 20;
 /// The timed seconds after which a measurement of at least two runs ends.
 const MAX_SECONDS: f64 = 1.5;
 
-/// Returns the seconds of the fastest of several runs of `work` on the result of `prepare`, after one
-/// run that compiles the kernels. Times `work` only.
+/// Returns the seconds of the fastest of several runs of `work` on the result of `prepare`, after
+/// one run that compiles the kernels. Times `work` only.
 fn best_seconds<T>(
     device: &Device,
     mut prepare: impl FnMut() -> T,

@@ -26,7 +26,7 @@ pub struct TrainingStep {
     loss: CrossEntropy,
     dropout: Option<StepDropout>,
     grad_checkpoint: bool,
-    /// Micro-batches per update, at most two: more take no more memory.
+    /// Micro-batches per update, at most two, because more need no more memory.
     accumulation: usize,
     mode: OpsMode,
     step: u64,
@@ -105,8 +105,8 @@ impl TrainingStep {
         self.norm = Some(norm);
     }
 
-    /// Reads the gradient norm of the last update, which depends on every kernel of the backward pass. A
-    /// read fails after a failed launch or allocation, where a wait may succeed.
+    /// Reads the gradient norm of the last update, which depends on every kernel of the backward
+    /// pass. A read fails after a failed launch or allocation, where a wait may succeed.
     ///
     /// # Errors
     /// If the device failed.

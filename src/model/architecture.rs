@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::{self, Config, Gelu};
 use crate::ops;
 
-/// The limits of the sizes that files may state. A larger one is a damaged or hostile file rather than
-/// a GPT-2; within them no product of sizes overflows.
+/// The limits of the sizes that files may state. A larger one is a damaged or hostile file rather
+/// than a GPT-2; within them no product of sizes overflows.
 pub(super) const MAX_LAYERS: usize = 1024;
 pub(super) const MAX_WIDTH: usize = 65_536;
 pub(super) const MAX_BLOCK: usize = 1 << 20;
@@ -51,8 +51,8 @@ impl Architecture {
     }
 
     /// Returns the number of shards of the token embedding on a device that binds at most `largest`
-    /// bytes, or more than [`ops::MAX_SHARDS`] if even that many are too large. GPT-2's embedding of
-    /// 147 MiB exceeds the 128 MiB that WebGPU guarantees.
+    /// bytes, or more than [`ops::MAX_SHARDS`] if even that many are too large. GPT-2's embedding
+    /// of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
         let shards = 1..=ops::MAX_SHARDS;

@@ -152,7 +152,8 @@ impl Gpt {
         Self::with_shards(architecture, source, device, shards)
     }
 
-    /// Builds a model as [`new`](Self::new) does, with the token embedding in up to `shards` shards.
+    /// Builds a model as [`new`](Self::new) does, with the token embedding in up to `shards`
+    /// shards.
     ///
     /// # Errors
     /// If `source` fails.
@@ -185,8 +186,8 @@ impl Gpt {
         &self.architecture
     }
 
-    /// Returns the loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over its
-    /// tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
+    /// Returns the loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over
+    /// its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
         let (x, _) = self.ln_f.forward(x, pass.mode);
@@ -261,8 +262,8 @@ impl Builder<'_> {
         Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
     }
 
-    /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero: their
-    /// gradients and their weight decay are zero.
+    /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero:
+    /// their gradients and their weight decay are zero.
     fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
         let padded = self.architecture.padded_vocab();

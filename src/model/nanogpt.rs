@@ -60,8 +60,8 @@ impl NanoGptCheckpoint {
     }
 }
 
-/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`, and `None` for
-/// tensors that are not weights: the tied head, and the causal mask that old versions saved.
+/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`, and `None`
+/// for tensors that are not weights: the tied head, and the causal mask that old versions saved.
 fn plain_name(name: &str) -> Option<String> {
     let mut name = name;
     while let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) {

@@ -179,7 +179,7 @@ fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
 pub struct Parameter {
     /// The Hugging Face name, without prefix.
     pub name: String,
-    /// The shape, without padding where `parts` end with padding that is not saved.
+    /// The shape that is saved: without the padding at the end of `parts`, if there is any.
     pub shape: Vec<usize>,
     /// The elements in row-major order, in one tensor or, for an embedding in shards, several.
     pub parts: Vec<Tensor<1>>,
@@ -226,8 +226,8 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Writes tensors to an f32 safetensors file without blocking this thread. Reads them from the device
-/// piece by piece.
+/// Writes tensors to an f32 safetensors file without blocking this thread. Reads them from the
+/// device piece by piece.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -258,8 +258,8 @@ pub async fn write_tensors(
     Ok(())
 }
 
-/// The number of elements read from the device at a time. Staging a whole embedding at once would make
-/// the checkpoint the peak of a run's memory.
+/// The number of elements read from the device at a time. Staging a whole embedding at once would
+/// make the checkpoint the peak of a run's memory.
 const READ_ELEMENTS: usize = 1 << 20;
 
 /// Returns the size of a tensor in the file.
@@ -267,8 +267,8 @@ fn bytes(tensor: &Parameter) -> usize {
     4 * tensor.shape.iter().product::<usize>()
 }
 
-/// Returns the header of a file with these tensors in this order: the length of a JSON text, and the
-/// text, padded with spaces to a multiple of 8 bytes.
+/// Returns the header of a file with these tensors in this order: the length of a JSON text, and
+/// the text, padded with spaces to a multiple of 8 bytes.
 fn header(
     tensors: &[&Parameter],
     metadata: HashMap<String, String>,

@@ -89,8 +89,8 @@ impl Case {
         always.into_iter().chain(optional).enumerate().map(input).collect()
     }
 
-    /// Returns the output, and the gradient of `sum(output * dy)` for every input. For the loss, `dy` is
-    /// one number.
+    /// Returns the output, and the gradient of `sum(output * dy)` for every input. For the loss,
+    /// `dy` is one number.
     pub fn run(
         &self,
         inputs: &[Tensor<2>],

@@ -13,8 +13,8 @@ use crate::case::{Case, Op, dot, noise, values};
 pub const VALUE: f64 = 1e-5;
 pub const GRADIENT: f64 = 1e-4;
 
-/// Returns the tolerances of values and gradients. f16 has 11 bits of precision, bfloat16 8, and tensor
-/// cores read 11 bits of an f32.
+/// Returns the tolerances of values and gradients. f16 has 11 bits of precision, bfloat16 8, and
+/// tensor cores read 11 bits of an f32.
 fn tolerance(dtype: Dtype) -> (f64, f64) {
     match dtype {
         Dtype::Float32 => (VALUE, GRADIENT),
@@ -124,8 +124,8 @@ pub fn truth(case: &Case) -> Truth {
     Truth { value, grads }
 }
 
-/// Compares elements: each may be off by `tolerance` times the largest of `want`, or times `FLOOR` if
-/// all are smaller, because the error of a sum that cancels is that of its terms.
+/// Compares elements: each may be off by `tolerance` times the largest of `want`, or times `FLOOR`
+/// if all are smaller, because the error of a sum that cancels is that of its terms.
 pub fn compare(what: &str, got: &[f32], want: &[f64], tolerance: f64) -> Result<(), String> {
     const FLOOR: f64 = 0.1;
     if got.len() != want.len() {
@@ -267,8 +267,8 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
     }
 }
 
-/// Checks half precision, on cases with small rounding errors: a spread of one, sums of a few hundred
-/// terms.
+/// Checks half precision, on cases with small rounding errors: a spread of one, sums of a few
+/// hundred terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
     check_large(head_cases(), device, mode);

@@ -1,6 +1,6 @@
-//! Compares the value and the gradients of every op with an oracle of plain f64 loops, on the CPU with
-//! both implementations and on every Vulkan adapter. The oracle computes values only; its gradients
-//! are central differences, so that no derivative is written twice.
+//! Compares the value and the gradients of every op with an oracle of plain f64 loops, on the CPU
+//! with both implementations and on every Vulkan adapter. The oracle computes values only; its
+//! gradients are central differences, so that no derivative is written twice.
 
 mod case;
 mod check;
@@ -49,8 +49,8 @@ fn optimizer() {
     }
 }
 
-/// Checks a count of random hits against its expectation. The masks are deterministic, so a test that
-/// passes keeps passing.
+/// Checks a count of random hits against its expectation. The masks are deterministic, so a test
+/// that passes keeps passing.
 fn within_four_standard_errors(what: &str, hits: usize, of: usize, share: f64) {
     let error = (share * (1.0 - share) * of as f64).sqrt();
     let off = (hits as f64 - share * of as f64).abs();
