@@ -6,7 +6,6 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::config::Gelu;
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
 
