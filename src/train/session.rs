@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use burn::module::Module;
 use burn::tensor::Tensor;
 use web_time::Instant;
 

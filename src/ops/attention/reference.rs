@@ -6,7 +6,7 @@ use burn::tensor::{FloatDType, Slice, TensorData};
 
 use super::AttentionShape;
 use crate::ops::dropout::reference::mask;
-use crate::ops::shared::{device, shape};
+use crate::ops::shared;
 
 /// Queries per block: of the `time x time` matrix, only the scores of one block exist at a time.
 const QUERY_BLOCK: usize = 128;
@@ -21,7 +21,7 @@ struct Heads<B: Backend> {
 
 impl<B: Backend> Heads<B> {
     fn split(qkv: FloatTensor<B>, shape: &AttentionShape) -> Self {
-        let [_, three_c] = shape::<B>(&qkv).dims();
+        let [_, three_c] = shared::shape::<B>(&qkv).dims();
         let c = three_c / 3;
         let part = |index: usize| {
             let columns = [Slice::full(), Slice::from(index * c..(index + 1) * c)];
@@ -38,7 +38,7 @@ impl<B: Backend> Heads<B> {
         // Scaled before the product: the large scores of a long row stay in range in f16 too.
         let q = B::float_mul_scalar(q, self.scale.into());
         let scores = B::float_matmul(q, B::float_swap_dims(k, 2, 3));
-        B::float_add(scores, causal_bias::<B>(from, to, &device::<B>(&self.q)))
+        B::float_add(scores, causal_bias::<B>(from, to, &shared::device::<B>(&self.q)))
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn forward<B: Backend>(
     let shape = &shape;
     let dtype = qkv.dtype().into();
     let qkv = B::float_cast(qkv, FloatDType::F32);
-    let device = device::<B>(&qkv);
+    let device = shared::device::<B>(&qkv);
     let heads = Heads::<B>::split(qkv, shape);
     let mut outs = Vec::new();
     let mut sums = Vec::new();
@@ -83,13 +83,13 @@ pub(super) fn backward<B: Backend>(
     let shape = &shape;
     let dtype = qkv.dtype().into();
     let [dout, qkv, out] = [dout, qkv, out].map(|x| B::float_cast(x, FloatDType::F32));
-    let device = device::<B>(&qkv);
+    let device = shared::device::<B>(&qkv);
     let heads = Heads::<B>::split(qkv, shape);
     let dout = to_heads::<B>(dout, shape);
     let delta = B::float_sum_dim(B::float_mul(dout.clone(), to_heads::<B>(out, shape)), 3);
     let log_sum_exp =
         B::float_reshape(log_sum_exp, [shape.batch, shape.heads, shape.time, 1].into());
-    let dims = shape::<B>(&heads.q);
+    let dims = shared::shape::<B>(&heads.q);
     let mut dk = B::float_zeros(dims.clone(), &device, FloatDType::F32);
     let mut dv = B::float_zeros(dims, &device, FloatDType::F32);
     let mut dqs = Vec::new();
@@ -122,14 +122,14 @@ fn blocks(time: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// `[n, c]` as `[batch, heads, time, size]`.
 fn to_heads<B: Backend>(x: FloatTensor<B>, shape: &AttentionShape) -> FloatTensor<B> {
-    let [_, c] = shape::<B>(&x).dims();
+    let [_, c] = shared::shape::<B>(&x).dims();
     let split = [shape.batch, shape.time, shape.heads, c / shape.heads];
     B::float_swap_dims(B::float_reshape(x, split.into()), 1, 2)
 }
 
 /// `[batch, heads, time, size]` as `[n, c]`.
 fn from_heads<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let [batch, heads, time, size] = shape::<B>(&x).dims();
+    let [batch, heads, time, size] = shared::shape::<B>(&x).dims();
     B::float_reshape(B::float_swap_dims(x, 1, 2), [batch * time, heads * size].into())
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use burn::module::Module;
 
 use super::Session;
 use crate::model::{SampleOptions, Sampler};
