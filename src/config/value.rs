@@ -143,7 +143,7 @@ impl Kind {
     }
 
     /// Describes the expected values as a noun phrase, for help texts and errors.
-    pub fn expected(&self) -> String {
+    fn expected(&self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
             Kind::Count { .. } => "a whole number".into(),
