@@ -61,7 +61,9 @@ impl FromStr for Budget {
             };
         }
         let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-        let Some((_, bytes)) = known else { return Err(format!("`{unit}` is not a unit of memory")) };
+        let Some((_, bytes)) = known else {
+            return Err(format!("`{unit}` is not a unit of memory"));
+        };
         let amount = number * *bytes as f64;
         match amount {
             ..1.0 | 1_152_921_504_606_846_976.0.. => {

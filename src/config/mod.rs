@@ -17,14 +17,15 @@ mod resolve;
 mod schedule;
 mod value;
 
-pub use budget::{Budget, bytes};
+pub use budget::Budget;
+pub(crate) use budget::bytes;
 pub use error::{ConfigError, Provenance};
-pub use keys::{DATASET, IGNORED, Ignored, KEYS, Key, RESERVED_VARIABLES, VARIABLE_PREFIX};
-pub use layer::{Layer, Origin};
-pub use presets::preset_names;
+pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX};
+pub use layer::Layer;
+pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
-pub use schedule::learning_rate;
-pub use value::Kind;
+pub(crate) use schedule::learning_rate;
+pub(crate) use value::Kind;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -176,7 +177,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Returns the size of an activation in bytes.
-    pub fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         match self {
             Dtype::Float32 | Dtype::Tf32 => 4,
             Dtype::Bfloat16 | Dtype::Float16 => 2,
@@ -243,18 +244,18 @@ impl From<InitFrom> for String {
 
 impl Config {
     /// Returns the sequences per update. It does not depend on the micro-batch.
-    pub fn global_batch(&self) -> u64 {
+    pub(crate) fn global_batch(&self) -> u64 {
         u64::from(self.batch_size.get()) * u64::from(self.gradient_accumulation_steps.get())
     }
 
     /// Returns the requested micro-batch in sequences; it divides
     /// [`global_batch`](Self::global_batch).
-    pub fn micro_batch(&self) -> NonZeroU32 {
+    pub(crate) fn micro_batch(&self) -> NonZeroU32 {
         NonZeroU32::new(self.micro_batch).unwrap_or(self.batch_size)
     }
 
     /// Returns the context length in evaluation, in tokens; at most `block_size`.
-    pub fn eval_block_size(&self) -> NonZeroU32 {
+    pub(crate) fn eval_block_size(&self) -> NonZeroU32 {
         NonZeroU32::new(self.eval_block_size).unwrap_or(self.block_size)
     }
 
@@ -262,7 +263,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::NoData`], which says how to set it.
-    pub fn require_data(&self) -> Result<&str, ConfigError> {
+    pub(crate) fn require_data(&self) -> Result<&str, ConfigError> {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
 
@@ -272,7 +273,7 @@ impl Config {
     /// With C = `n_embd`, a block has 12 C^2 weights in its four matrices. Biases add 9 C to the
     /// matrices and make 4 C in the two layer norms; without biases the layer norms have 2 C.
     /// Saturates at `u64::MAX`, which only a `vocab` beyond the config's limits can reach.
-    pub fn parameters(&self, vocab: u64) -> u64 {
+    pub(crate) fn parameters(&self, vocab: u64) -> u64 {
         let [layers, width, block] =
             [self.n_layer, self.n_embd, self.block_size].map(|n| u64::from(n.get()));
         let (vectors, last_norm) = if self.bias { (13, 2) } else { (2, 1) };
@@ -287,7 +288,7 @@ impl Config {
     /// # Panics
     /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns such a
     /// config.
-    pub fn to_toml(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let values = toml::Table::try_from(self).expect("resolved counts fit TOML integers");
         let mut text = String::new();
         let mut group = "";
@@ -321,7 +322,7 @@ impl Default for Config {
 ///
 /// Matrix products with the embedding then have no partial tile, for 0.1% more rows. Below 4096
 /// the padding would cost more than it saves: 65 characters would become 128.
-pub fn padded_vocab(vocab: u32) -> u32 {
+pub(crate) fn padded_vocab(vocab: u32) -> u32 {
     let multiple = if vocab < 4096 { 4 } else { 64 };
     vocab.checked_next_multiple_of(multiple).unwrap_or(vocab)
 }

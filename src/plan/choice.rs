@@ -165,9 +165,8 @@ impl FixSearch<'_> {
     }
 
     fn layers(&self) -> Option<Fix> {
-        let with_layers = |layers: u32| {
-            Some(Config { n_layer: layers.try_into().ok()?, ..self.config.clone() })
-        };
+        let with_layers =
+            |layers: u32| Some(Config { n_layer: layers.try_into().ok()?, ..self.config.clone() });
         let layers = self.largest(self.config.n_layer.get(), &with_layers)?;
         self.fix(format!("--n_layer={layers}"), &with_layers(layers)?)
     }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::{Config, GradCheckpoint, bytes};
-pub use choice::{keep, plan, smaller};
+pub use choice::plan;
+pub(crate) use choice::{keep, smaller};
 use rows::Sizes;
 pub use rows::{Class, Row};
 

@@ -34,7 +34,7 @@ pub enum Class {
 
 impl Class {
     /// All classes, in display order.
-    pub const ALL: [Class; 7] = [
+    pub(crate) const ALL: [Class; 7] = [
         Class::Weights,
         Class::Gradients,
         Class::Optimizer,
