@@ -54,7 +54,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The name as typed.
         key: String,
-        /// Where it was typed.
+        /// The place where it was typed.
         provenance: Box<Provenance>,
         /// The most similar key, if any is similar enough.
         nearest: Option<&'static str>,
@@ -64,13 +64,13 @@ pub enum ConfigError {
     WrongType {
         /// The key.
         key: &'static str,
-        /// Where it was set.
+        /// The place where it was set.
         provenance: Box<Provenance>,
         /// The type the key takes.
         expected: String,
         /// The value as typed.
         found: String,
-        /// What to write instead.
+        /// Advice on how to write it.
         hint: String,
     },
     /// A value out of range, or in conflict with the value of another key.
@@ -78,13 +78,13 @@ pub enum ConfigError {
     NotAllowed {
         /// The key.
         key: &'static str,
-        /// Where it, or the value that it conflicts with, was set.
+        /// The place where it, or the value that it conflicts with, was set.
         provenance: Box<Provenance>,
         /// The value.
         value: String,
         /// The rule it breaks.
         rule: String,
-        /// What to set instead.
+        /// Advice on a valid value.
         hint: String,
     },
     /// A line that cannot be parsed.
@@ -96,9 +96,9 @@ pub enum ConfigError {
         line: usize,
         /// The text of the line.
         quote: String,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         problem: String,
-        /// What to write instead.
+        /// Advice on how to write it.
         hint: &'static str,
     },
     /// A preset that does not exist.

@@ -132,7 +132,7 @@ pub const DATASET: &Key =
 pub struct Ignored {
     /// The name; a trailing `*` matches any ending.
     pub name: &'static str,
-    /// Why it has no effect, or what to use instead.
+    /// The reason, or what to use instead.
     pub reason: &'static str,
 }
 

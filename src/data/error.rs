@@ -71,7 +71,7 @@ pub enum DataError {
         path: PathBuf,
         /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 
@@ -129,7 +129,7 @@ pub enum DataError {
     /// An invalid character vocabulary.
     #[error("invalid character vocabulary: {reason}; prepare the data again")]
     BadVocabulary {
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 
@@ -205,7 +205,7 @@ pub enum DataError {
     BadMeta {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 

@@ -40,9 +40,9 @@ pub struct Limits {
     pub budget: Option<u64>,
     /// Bytes of the largest tensor that a kernel can bind; `None` = no limit.
     pub largest_tensor: Option<u64>,
-    /// Whether memory comes from pools, which hold more than the tensors in them.
+    /// True if memory comes from pools, which hold more than the tensors in them.
     pub pools: bool,
-    /// Whether the CUDA ops run. Their matrix products come from a library, so some values that the
+    /// True if the CUDA ops run. Their matrix products come from a library, so some values that the
     /// WGSL kernels keep in registers are tensors there.
     pub cube: bool,
     /// Memory of the device in bytes, if known: the largest budget to suggest.

@@ -74,7 +74,7 @@ pub struct Row {
 pub(super) struct Sizes {
     /// Bytes of an activation.
     activation: u64,
-    /// Whether the CUDA ops run.
+    /// True if the CUDA ops run.
     cube: bool,
     layers: u64,
     heads: u64,

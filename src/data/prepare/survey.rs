@@ -23,7 +23,7 @@ pub(super) enum SplitRule {
 pub(super) struct Survey {
     documents: u64,
     chars: u64,
-    /// Whether all of the input was read, so that the counts are exact.
+    /// True if all of the input was read, so that the counts are exact.
     complete: bool,
     /// The distinct characters, sorted; only for a character vocabulary.
     alphabet: Vec<char>,

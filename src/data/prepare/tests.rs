@@ -65,9 +65,9 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
 fn a_document_is_split_before_it_is_tokenized() {
     let text = "one two three four ".repeat(40_000);
     let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Gpt2)).unwrap();
-    let cut = text.len() / 10 * 9;
-    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(&text[..cut]).unwrap());
-    let mut val = Tokenizer::Gpt2.encode(&text[cut..]).unwrap();
+    let (train, val) = text.split_at(text.len() / 10 * 9);
+    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(train).unwrap());
+    let mut val = Tokenizer::Gpt2.encode(val).unwrap();
     val.push(50_256);
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
@@ -161,8 +161,8 @@ fn an_error_leaves_the_old_data_unchanged() {
     let good = [good];
     let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap();
 
-    let again = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
-    assert!(matches!(again, DataError::AlreadyPrepared { .. }), "{again}");
+    let existing = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
+    assert!(matches!(existing, DataError::AlreadyPrepared { .. }), "{existing}");
     options.force = true;
     let broken = prepare(&[bad], &out, &options, &mut |_| {}).unwrap_err();
     assert!(matches!(broken, DataError::InvalidUtf8 { .. }), "{broken}");

@@ -199,7 +199,7 @@ mod tests {
     fn errors_give_the_offset_of_an_invalid_byte() {
         for size in 1..8 {
             assert_eq!(split(b"ab\xc3\xa9\xff!", size), Err(4), "in the middle");
-            assert_eq!(split(b"ab\xe4\xb8", size), Err(2), "cut at the end");
+            assert_eq!(split(b"ab\xe4\xb8", size), Err(2), "incomplete at the end");
         }
     }
 
