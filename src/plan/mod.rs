@@ -16,7 +16,7 @@ pub(crate) use choice::{keep, smaller};
 use rows::Sizes;
 pub use rows::{Class, Row};
 
-/// How a step is split.
+/// The split of a step into micro-batches and chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Sequences on the device at once.

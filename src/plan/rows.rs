@@ -211,7 +211,8 @@ impl Sizes {
         let embedding = self.vocab * self.width;
         rows.push(f32_row("embedding gradient", Class::Gradients, embedding));
         match plan.grad_checkpoint {
-            true => rows.push(self.activations("block inputs", n * self.width * self.layers)),
+            true => rows
+                .push(self.activations("checkpointed block inputs", n * self.width * self.layers)),
             false => rows.extend(self.saved(n, self.layers)),
         }
         rows.push(self.activations("final residual", n * self.width));
@@ -253,7 +254,7 @@ impl Sizes {
         rows.push(f32_row("block gradients", Class::Gradients, gradients));
         match plan.grad_checkpoint {
             true => {
-                rows.push(self.activations("block inputs", wide * block));
+                rows.push(self.activations("checkpointed block inputs", wide * block));
                 rows.extend(self.saved(n, 1));
             }
             false => rows.extend(self.saved(n, block + 1)),
