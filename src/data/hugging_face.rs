@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn bytes_are_spelled_as_in_the_published_files() {
         let letters = byte_letters();
-        // Space is the 33rd invisible byte, counted from 0.
+        // The space is invisible byte 32, counted from 0.
         assert_eq!((letters[b' ' as usize], letters[b'a' as usize]), ('\u{120}', 'a'));
         let different: std::collections::HashSet<char> = letters.iter().copied().collect();
         assert_eq!(different.len(), 256);

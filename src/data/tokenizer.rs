@@ -85,7 +85,7 @@ impl Tokenizer {
     /// end-of-text token if the tokenizer has one; alone, it prompts an unconditional sample.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; the offset counts from the last `<|endoftext|>`.
+    /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let Some(end) = self.end_of_text() else {
             return self.encode(text);
@@ -230,7 +230,7 @@ impl CharVocab {
         &self.chars
     }
 
-    /// Counts the characters, of which Unicode has fewer than 2^21.
+    /// Returns the number of characters.
     fn len(&self) -> u32 {
         u32::try_from(self.chars.len()).unwrap_or(u32::MAX)
     }
