@@ -25,13 +25,19 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// `allow`: a browser build, or one without the window, does not use all of these modules. The
+// default build does, and there the compiler finds dead code.
+
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod config;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod data;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod disk;
 pub mod gpu;
 #[cfg(feature = "gui")]

@@ -8,7 +8,7 @@ const MAX_TIME: std::time::Duration = std::time::Duration::from_secs(100 * 365 *
 
 /// A literal of a config file, or the value of an expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -58,7 +58,7 @@ pub enum Kind {
 /// An error about a value, without its key and provenance, which
 /// [`ConfigError`](super::ConfigError) adds.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum InvalidValue {
+pub(crate) enum InvalidValue {
     /// The type is wrong.
     Type { expected: String, hint: String },
     /// The type is right, but the value is not allowed.
@@ -67,7 +67,7 @@ pub(super) enum InvalidValue {
 
 impl Kind {
     /// Parses text from a flag or the environment.
-    pub(super) fn parse(&self, text: &str) -> Result<Value, InvalidValue> {
+    pub(crate) fn parse(&self, text: &str) -> Result<Value, InvalidValue> {
         match self {
             Kind::Bool => match text.trim() {
                 "true" | "True" => Ok(Value::Bool(true)),

@@ -22,7 +22,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Returns the narrowest type for the ids of a vocabulary.
-    pub fn for_vocab(vocab_size: u32) -> Self {
+    pub(super) fn for_vocab(vocab_size: u32) -> Self {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
 

@@ -23,7 +23,7 @@ pub const VOCABULARY: u32 = 49;
 
 /// Generates whole stories of at least `characters` characters in total. The text is ASCII; each
 /// story is one line, followed by an empty line.
-pub fn generate(seed: u64, characters: usize) -> String {
+pub(super) fn generate(seed: u64, characters: usize) -> String {
     let mut text = String::with_capacity(characters.saturating_add(1_000));
     let mut rng = Rng::new(seed);
     while text.len() < characters {
@@ -37,7 +37,7 @@ pub fn generate(seed: u64, characters: usize) -> String {
 ///
 /// No model that sees the corpus from the start has a lower mean loss. A model that sees windows
 /// misses the beginning of the first story in each, so its loss stays slightly above.
-pub fn entropy_per_token() -> f64 {
+pub(super) fn entropy_per_token() -> f64 {
     let story = STORIES.expectation();
     story.nats / story.characters
 }

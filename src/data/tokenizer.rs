@@ -200,7 +200,7 @@ fn special_byte_token(id: u32) -> &'static str {
 /// The vocabulary of a character tokenizer. The id of a character is its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharVocab {
-    chars: Vec<char>,
+    pub(super) chars: Vec<char>,
     ids: HashMap<char, u32>,
 }
 
@@ -223,11 +223,6 @@ impl CharVocab {
             return Err(DataError::BadVocabulary { reason: "it is empty".to_owned() });
         }
         Ok(vocab)
-    }
-
-    /// Returns the characters in the order of their ids.
-    pub fn chars(&self) -> &[char] {
-        &self.chars
     }
 
     /// Returns the number of characters.

@@ -4,6 +4,7 @@
 //! the same on the desktop and in a browser.
 
 #[cfg(any(target_arch = "wasm32", test))]
+#[cfg_attr(test, allow(dead_code, reason = "the tests use a part of what the browser build uses"))]
 pub mod pool;
 
 #[cfg(not(target_arch = "wasm32"))]

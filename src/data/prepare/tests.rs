@@ -58,7 +58,7 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
     let joined = [prepared.train, prepared.val].concat();
     assert!(tokenizer.decode(&joined) == text, "the splits decode to the text");
     let Tokenizer::Char(vocab) = tokenizer else { panic!("not a character vocabulary") };
-    assert!(vocab.chars().is_sorted(), "sorted by code point");
+    assert!(vocab.chars.is_sorted(), "sorted by code point");
 }
 
 #[test]
