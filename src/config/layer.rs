@@ -39,7 +39,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Reads a built-in config; [`preset_names`] lists them.
+    /// Reads a built-in config; `preset_names` lists them.
     ///
     /// # Errors
     /// If no preset has this name.

@@ -2,7 +2,7 @@
 //!
 //! Settings come from up to four sources: a preset, a file (TOML or a nanoGPT `.py`), `WGPT_*`
 //! variables and flags. Each source becomes a [`Layer`]; [`resolve()`] merges the layers into a
-//! [`Config`] that needs no further checks. [`KEYS`] is the table of all settings.
+//! [`Config`] that needs no further checks. `KEYS` is the table of all settings.
 //!
 //! This module is pure: texts and values come in as arguments.
 
@@ -40,8 +40,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// A prepared data folder or `builtin:stories`; empty if not set, see
-    /// [`require_data`](Self::require_data). nanoGPT's `dataset = 'x'` is `data/x`.
+    /// A prepared data folder or `builtin:stories`; empty if not set. nanoGPT's `dataset = 'x'` is
+    /// `data/x`.
     pub data: String,
     /// Tokens in the vocabulary; 0 = from the data.
     pub vocab_size: u32,
@@ -72,8 +72,7 @@ pub struct Config {
     /// Accumulation steps per update: the global batch is `batch_size` times this, and the loss of
     /// a step is the mean over the global batch.
     pub gradient_accumulation_steps: NonZeroU32,
-    /// Sequences on the device at once; 0 = `batch_size`. See
-    /// [`micro_batch()`](Self::micro_batch()).
+    /// Sequences on the device at once; 0 = `batch_size`.
     pub micro_batch: u32,
     /// Rows of logits computed at once; 0 = automatic.
     pub loss_chunk: u32,
@@ -118,8 +117,7 @@ pub struct Config {
     pub eval_iters: NonZeroU32,
     /// Sequences per evaluation batch; 0 = automatic.
     pub eval_batch_size: u32,
-    /// Context length in evaluation, in tokens; 0 = `block_size`. See
-    /// [`eval_block_size()`](Self::eval_block_size()).
+    /// Context length in evaluation, in tokens; 0 = `block_size`.
     #[serde(default)]
     pub eval_block_size: u32,
     /// Evaluate once and stop.
