@@ -4,10 +4,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`config`] | what was typed -> what is meant: TOML, nanoGPT `.py`, variables, flags, presets |
-//! | [`plan`] | a configuration -> how a step is cut |
-//! | [`disk`] | files: the system's, or a browser's |
-//! | [`data`] | sources, tokenizers, token files, windows, the built-in corpus |
+//! | [`config`] | settings from presets, TOML, nanoGPT's `.py`, variables and flags, merged and validated |
+//! | [`plan`] | how a step is split and the memory it needs |
+//! | `disk` | files: the operating system's, or a browser's private ones |
+//! | `data` | text sources, tokenizers, token files, windows, the built-in corpus |
 //! | [`gpu`] | devices: which there are, which one a run takes |
 //! | [`ops`] | one file for each differentiable op: forward, backward, reference |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
@@ -25,14 +25,20 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// `allow`: a browser build, or one without the window, does not use all of these modules. The
+// default build does, and there the compiler finds dead code.
+
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod config;
-pub mod data;
-pub mod disk;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod data;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod disk;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;

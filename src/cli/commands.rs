@@ -295,9 +295,9 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
             for key in KEYS {
                 let line = text.lines().find(|line| line.starts_with(&format!("{} = ", key.name)));
                 let value = line.and_then(|line| line.split("  # ").next()).unwrap_or(key.name);
-                let place = resolved.places.get(key.name);
-                let place = place.map_or_else(String::new, ToString::to_string);
-                say!("{:<40} {place}", value.trim_end());
+                let provenance = resolved.provenance.get(key.name);
+                let provenance = provenance.map_or_else(String::new, ToString::to_string);
+                say!("{:<40} {provenance}", value.trim_end());
             }
             warn(&resolved.warnings);
         }

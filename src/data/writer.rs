@@ -1,8 +1,8 @@
-//! Writing a prepared folder so that it is either whole or visibly not.
+//! Writes a data folder so that an interruption never leaves it looking complete.
 //!
-//! Everything is written under temporary names and renamed at the end. The
-//! old `meta.json` goes before the first rename and the new one comes after
-//! the last; in between, `meta.json.tmp` marks the folder as unfinished.
+//! All files are written under temporary names and renamed at the end. The old `meta.json` is
+//! removed before the first rename and the new one appears with the last; in between,
+//! `meta.json.tmp` marks the folder as unfinished.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,60 +11,58 @@ use super::encode::Encoded;
 use super::{DataError, Dtype, Meta};
 use crate::disk::{self, File};
 
-/// File names of a prepared folder.
+/// File names of a data folder.
 pub(super) const TRAIN: &str = "train.bin";
 pub(super) const VAL: &str = "val.bin";
 pub(super) const META: &str = "meta.json";
-/// While this is there, the folder is unfinished.
+/// Marks an unfinished folder.
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 const TRAIN_TEMPORARY: &str = "train.bin.tmp";
 const VAL_TEMPORARY: &str = "val.bin.tmp";
 
-/// A folder that is being prepared. Dropped before [`Output::finish`], it
-/// takes its temporary files away.
-pub(super) struct Output {
+/// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
+pub(super) struct FolderWriter {
     folder: PathBuf,
-    train: TokenFile,
-    val: TokenFile,
+    train: TokenWriter,
+    val: TokenWriter,
     finished: bool,
 }
 
-/// Refuses a folder with data in it, unless it may be replaced.
-pub(super) fn check_free(folder: &Path, force: bool) -> Result<(), DataError> {
-    let taken = [META, TRAIN, VAL, META_TEMPORARY]
+/// Returns an error if the folder already holds data, unless `force` is set.
+pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
+    let existing = [META, TRAIN, VAL, META_TEMPORARY]
         .into_iter()
         .find(|name| disk::exists(&folder.join(name)));
-    match taken {
+    match existing {
         Some(found) if !force => Err(DataError::AlreadyPrepared { path: folder.to_owned(), found }),
         _ => Ok(()),
     }
 }
 
-impl Output {
-    /// Makes the folder and the temporary files.
+impl FolderWriter {
+    /// Creates the folder and the temporary files.
     pub(super) fn create(folder: &Path, dtype: Dtype) -> Result<Self, DataError> {
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
-            train: TokenFile::create(folder.join(TRAIN_TEMPORARY), dtype)?,
-            val: TokenFile::create(folder.join(VAL_TEMPORARY), dtype)?,
+            train: TokenWriter::create(folder.join(TRAIN_TEMPORARY), dtype)?,
+            val: TokenWriter::create(folder.join(VAL_TEMPORARY), dtype)?,
             finished: false,
         })
     }
 
-    /// Appends to both splits.
+    /// Appends tokens to both splits.
     pub(super) fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
         self.train.write(&encoded.train)?;
         self.val.write(&encoded.val)
     }
 
-    /// Tokens written so far to train and val.
+    /// Returns the number of tokens written to train and val.
     pub(super) fn tokens(&self) -> (u64, u64) {
         (self.train.tokens, self.val.tokens)
     }
 
-    /// Makes the folder whole. `describe` gets the BLAKE3 hashes of the train
-    /// and val files.
+    /// Completes the folder. `describe` gets the BLAKE3 hashes of the train and val files.
     pub(super) fn finish(
         mut self,
         describe: impl FnOnce(String, String) -> Meta,
@@ -94,18 +92,18 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for FolderWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Best effort: an error is already on its way to the user. The
-            // mark of an unfinished folder stays, since files may be renamed.
+            // Errors are ignored because an earlier one is already reported. meta.json.tmp stays,
+            // because some files may have been renamed.
             let _ = disk::remove_file(&self.train.path);
             let _ = disk::remove_file(&self.val.path);
         }
     }
 }
 
-struct TokenFile {
+struct TokenWriter {
     path: PathBuf,
     writer: BufWriter<File>,
     dtype: Dtype,
@@ -114,7 +112,7 @@ struct TokenFile {
     bytes: Vec<u8>,
 }
 
-impl TokenFile {
+impl TokenWriter {
     fn create(path: PathBuf, dtype: Dtype) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
         Ok(Self {
@@ -132,7 +130,7 @@ impl TokenFile {
         for id in ids {
             let bytes @ [low, high, ..] = id.to_le_bytes();
             match self.dtype {
-                // The vocabulary fits in 16 bits, or the type were U32.
+                // `Dtype::for_vocab` chose it, so every id fits in 16 bits.
                 Dtype::U16 => self.bytes.extend_from_slice(&[low, high]),
                 Dtype::U32 => self.bytes.extend_from_slice(&bytes),
             }
@@ -142,7 +140,7 @@ impl TokenFile {
         self.writer.write_all(&self.bytes).map_err(DataError::io("write", &self.path))
     }
 
-    /// On disk for certain; the hash of the content.
+    /// Syncs the file to disk and returns the hash of its content.
     fn finish(&mut self) -> Result<String, DataError> {
         self.writer
             .flush()
@@ -183,16 +181,16 @@ mod tests {
         names
     }
 
-    fn write(output: &mut Output) {
+    fn write(output: &mut FolderWriter) {
         let encoded = Encoded { train: vec![1, 0x1_0203], val: vec![256] };
         output.write(&encoded).unwrap();
     }
 
     #[test]
-    fn an_abandoned_output_leaves_nothing() {
+    fn a_dropped_writer_removes_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/data");
-        let mut output = Output::create(&path, Dtype::U16).unwrap();
+        let mut output = FolderWriter::create(&path, Dtype::U16).unwrap();
         write(&mut output);
         assert_eq!(names(&path), [TRAIN_TEMPORARY, VAL_TEMPORARY]);
         drop(output);
@@ -200,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_little_endian_in_either_width() {
+    fn tokens_are_little_endian_in_both_widths() {
         for (dtype, expected) in
             [(Dtype::U16, &[1, 0, 3, 2][..]), (Dtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
         {
             let folder = tempfile::tempdir().unwrap();
-            let mut output = Output::create(folder.path(), dtype).unwrap();
+            let mut output = FolderWriter::create(folder.path(), dtype).unwrap();
             write(&mut output);
             assert_eq!(output.tokens(), (2, 1));
             let meta = output.finish(meta).unwrap();
@@ -218,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_data_is_only_replaced_by_force() {
+    fn a_folder_with_data_is_replaced_only_with_force() {
         let folder = tempfile::tempdir().unwrap();
-        check_free(folder.path(), false).unwrap();
+        check_vacant(folder.path(), false).unwrap();
         fs::write(folder.path().join(VAL), "x").unwrap();
-        let message = check_free(folder.path(), false).unwrap_err().to_string();
+        let message = check_vacant(folder.path(), false).unwrap_err().to_string();
         assert!(message.contains(VAL) && message.contains("--force"), "{message}");
-        check_free(folder.path(), true).unwrap();
+        check_vacant(folder.path(), true).unwrap();
     }
 }
