@@ -50,7 +50,7 @@ impl fmt::Display for Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     Discrete,
     /// A GPU that shares the CPU's memory.
     Integrated,

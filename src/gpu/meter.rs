@@ -86,7 +86,7 @@ mod pools {
     /// would switch by themselves at the first such tensor, but keep the smaller pages that are in use
     /// by then, with all the unused room in them.
     pub fn size_pages(device: &Device, largest: u64) {
-        // In a browser every tensor is a page of its own.
+        // In a browser every tensor has its own page.
         if cfg!(target_arch = "wasm32") {
             return;
         }
