@@ -14,11 +14,12 @@
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
-//! | [`progress`] | folds events into the state of a run, for every view |
+//! | `progress` | folds events into the state of a run, for every view |
 //! | [`bench`](mod@bench) | measures kernels and steps |
-//! | [`catalogue`] | lists the runs in a folder and their state |
-//! | [`recovery`] | decides what to do when a trainer ends |
-//! | [`supervisor`] | runs the trainer as a child process and restarts it |
+//! | `run_index` | lists the runs in a folder and their state |
+//! | `recovery` | decides what to do when a trainer ends |
+//! | `supervisor` | runs the trainer as a child process and restarts it |
+//! | `service` | answers requests of the window: devices, data, runs, plans, exports |
 //! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
 //! | [`web`] | the browser build: page and worker |
