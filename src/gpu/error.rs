@@ -85,7 +85,7 @@ pub enum DeviceError {
 impl DeviceError {
     /// Recognises a failure of the device `name` in the text of a driver's error or panic, the only
     /// form in which some backends report one.
-    pub fn told(name: &str, text: &str) -> Option<Self> {
+    pub fn from_message(name: &str, text: &str) -> Option<Self> {
         const MEMORY: [&str; 4] =
             ["out of device memory", "out-of-memory", "out of memory", "out_of_memory"];
         const END: [&str; 4] = ["lost", "poisoned", "illegal address", "launch failure"];
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn failures_are_recognised_by_their_text() {
-        let recognise = |text: &str| DeviceError::told("gpu", text);
+        let recognise = |text: &str| DeviceError::from_message("gpu", text);
         for text in [
             "out of device memory allocating 1024 bytes\n   0: a backtrace",
             "An out-of-memory error happened during launch",

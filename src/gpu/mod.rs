@@ -7,11 +7,10 @@ use burn::tensor::Device;
 use crate::config::Dtype;
 use crate::protocol::DeviceLine;
 
-mod card;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device_memory;
 mod error;
-mod failure;
 mod id;
 #[cfg(feature = "wgpu")]
 mod instance;
@@ -22,12 +21,12 @@ mod meter;
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
+mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
-pub use card::{CardMemory, card_memory};
+pub use device_memory::{DeviceMemory, device_memory};
 pub use error::DeviceError;
-pub use failure::Failure;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
 pub use meter::{
     Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
@@ -36,6 +35,7 @@ pub use meter::{
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
+pub use watchdog::Watchdog;
 
 /// A device on which a run can be tried.
 #[derive(Clone, Debug)]
@@ -124,8 +124,8 @@ pub struct OpenDevice {
     pub reason: String,
     /// burn's handle, without autodiff.
     pub device: Device,
-    /// Whether it has failed.
-    pub failure: Failure,
+    /// Notices if it fails.
+    pub watchdog: Watchdog,
 }
 
 impl OpenDevice {
@@ -181,14 +181,14 @@ fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
 
 /// Returns the device that the browser offers, if it offers one.
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
-pub async fn in_browser() -> Option<Found> {
+pub async fn select_in_browser() -> Option<SelectedDevice> {
     let info = webgpu::devices(&[Backend::WebGpu]).await.into_iter().next()?;
-    Some(Found { info, reason: "the browser's choice".into(), auto: false })
+    Some(SelectedDevice { info, reason: "the browser's choice".into(), auto: false })
 }
 
 /// A device that was selected and is not open: none of its memory is taken yet.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct SelectedDevice {
     /// Its description.
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
@@ -197,7 +197,7 @@ pub struct Found {
     auto: bool,
 }
 
-impl Found {
+impl SelectedDevice {
     /// Opens the device.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl Found {
     ///
     /// # Errors
     /// Returns `error` if the user did, or if this is the CPU.
-    pub fn instead(&self, error: DeviceError) -> Result<Self, DeviceError> {
+    pub fn fallback(&self, error: DeviceError) -> Result<Self, DeviceError> {
         if !self.auto || self.info.kind == Kind::Cpu {
             return Err(error);
         }
@@ -235,10 +235,10 @@ impl Found {
 /// # Errors
 /// If it does not exist, or this build has no support for its backend.
 #[cfg(not(target_arch = "wasm32"))]
-pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
+pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     let id = match choice {
         DeviceChoice::Named(id) => id,
-        DeviceChoice::Auto => return Ok(find_best()),
+        DeviceChoice::Auto => return Ok(select_best()),
     };
     let found = match id.backend {
         Backend::Cpu => vec![DeviceInfo::cpu()],
@@ -246,7 +246,7 @@ pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
         backend => graphics_devices(&[backend]),
     };
     match found.into_iter().find(|info| info.id == id) {
-        Some(info) => Ok(Found { info, reason: "as requested".into(), auto: false }),
+        Some(info) => Ok(SelectedDevice { info, reason: "as requested".into(), auto: false }),
         None => Err(missing(id)),
     }
 }
@@ -257,8 +257,8 @@ pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
 /// If it does not exist, this build has no support for its backend, or its driver refuses.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
-    let found = find(choice)?;
-    found.open().or_else(|error| found.instead(error)?.open())
+    let selected = select(choice)?;
+    selected.open().or_else(|error| selected.fallback(error)?.open())
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -273,14 +273,14 @@ fn missing(id: DeviceId) -> DeviceError {
     found.push(DeviceInfo::cpu());
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
     let names = names.join(", ");
-    match without_cuda(&found) {
+    match why_no_cuda(&found) {
         Some(why) if cuda => DeviceError::NoCuda { id, why, found: names },
         _ => DeviceError::Missing { id, found: names },
     }
 }
 
 /// Explains why none of `found` is a CUDA device; `None` if one is, or if this build has no CUDA.
-pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
+pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     #[cfg(feature = "cuda")]
     if !found.iter().any(|info| info.id.backend == Backend::Cuda) {
         return Some(cuda::absence());
@@ -292,7 +292,7 @@ pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
 /// Selects the best device. OpenGL is asked only where nothing else has a GPU: it reaches none that
 /// they do not reach faster, and its libraries are slow to load and print warnings of their own.
 #[cfg(not(target_arch = "wasm32"))]
-fn find_best() -> Found {
+fn select_best() -> SelectedDevice {
     let mut found = cuda_devices();
     let [others @ .., gl] = GRAPHICS;
     found.extend(graphics_devices(&others));
@@ -301,7 +301,7 @@ fn find_best() -> Found {
     }
     found.push(DeviceInfo::cpu());
     let (info, reason) = best(&found);
-    Found { info, reason, auto: true }
+    SelectedDevice { info, reason, auto: true }
 }
 
 /// Returns the best of `found` and the reason.
@@ -325,18 +325,18 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
 }
 
 async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
-    let failure = Failure::new(matches!(info.kind, Kind::Software | Kind::Cpu));
+    let watchdog = Watchdog::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
         #[cfg(not(target_arch = "wasm32"))]
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),
         #[cfg(feature = "wgpu")]
-        _ => webgpu::open(&info, &failure).await?,
+        _ => webgpu::open(&info, &watchdog).await?,
         #[cfg(not(feature = "wgpu"))]
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
-    Ok(OpenDevice { info, reason, device, failure })
+    Ok(OpenDevice { info, reason, device, watchdog })
 }
 
 /// Returns the dtypes in which the hardware of `device` can store and multiply activations, whether or
@@ -355,7 +355,7 @@ pub fn dtypes(device: &Device) -> Vec<Dtype> {
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
     device.sync().map_err(|error| {
         let reason = error.to_string();
-        DeviceError::told("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
+        DeviceError::from_message("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
     })
 }
 

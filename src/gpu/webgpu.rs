@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
 use super::instance::instances;
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, Failure, Kind};
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog};
 
 /// Lists the adapters of an instance.
 #[cfg(not(target_arch = "wasm32"))]
@@ -114,7 +114,7 @@ pub(super) async fn devices(backends: &[Backend]) -> Vec<DeviceInfo> {
 ///
 /// # Errors
 /// If the device is gone, its limits are too small for the kernels, or its driver refuses.
-pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, DeviceError> {
+pub(super) async fn open(info: &DeviceInfo, watchdog: &Watchdog) -> Result<Device, DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
     let listed = adapters(&[info.id.backend]).await;
@@ -140,7 +140,7 @@ pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device,
     });
     let (device, queue) = request.await.map_err(|error| failed(error.to_string()))?;
     let backend = adapter.get_info().backend;
-    let watched = device.clone();
+    let reporting = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
     let opened = Device::wgpu_options()
         .setup(setup)
@@ -148,7 +148,7 @@ pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device,
         .init()
         .map_err(|error| failed(error.to_string()))?;
     // Replaces cubecl's handlers, which panic on whatever thread the driver calls them.
-    watch(&watched, info.name.clone(), failure);
+    report_errors(&reporting, info.name.clone(), watchdog);
     Ok(opened)
 }
 
@@ -191,22 +191,22 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
     short.map(|(what, have, need)| format!("it has {have} {what}, the kernels need {need}"))
 }
 
-/// Records the driver's errors in `failure`. An uncaptured error still panics, as in cubecl, so that
+/// Reports the driver's errors to `watchdog`. An uncaptured error still panics, as in cubecl, so that
 /// nothing continues with what it left behind.
-fn watch(device: &wgpu::Device, name: String, failure: &Failure) {
-    let told = failure.clone();
+fn report_errors(device: &wgpu::Device, name: String, watchdog: &Watchdog) {
+    let reported = watchdog.clone();
     device.on_uncaptured_error(Arc::new(move |error| {
-        told.set(match &error {
+        reported.fail(match &error {
             wgpu::Error::OutOfMemory { .. } => DeviceError::OutOfMemory { name: name.clone() },
             other => DeviceError::Stopped { reason: other.to_string() },
         });
         panic!("wgpu error: {error}");
     }));
-    let told = failure.clone();
+    let reported = watchdog.clone();
     device.set_device_lost_callback(move |reason, message| {
         // Dropping a device at the end of a run also counts as losing it.
         if reason == wgpu::DeviceLostReason::Unknown {
-            told.set(DeviceError::Stopped { reason: format!("it was lost ({message})") });
+            reported.fail(DeviceError::Stopped { reason: format!("it was lost ({message})") });
         }
     });
 }
