@@ -1,14 +1,15 @@
-/* An NVIDIA driver that has one card and computes nothing.
+/* An NVIDIA driver with one GPU that computes nothing.
  *
  *   cc -shared -fPIC -o libcuda.so.1 cuda-driver.c
  *
- * With it in LD_LIBRARY_PATH everything of a run on CUDA happens except the kernels: they are
- * compiled to PTX and launched, and memory keeps what was copied there, zeros to begin with. So a
- * machine without a card can tell whether all kernels compile with a driver alone.
+ * With it in LD_LIBRARY_PATH, a run on CUDA does everything but execute its kernels: they are
+ * compiled to PTX and launched, and memory holds what was copied to it, or zeros. It shows, on a
+ * machine without an NVIDIA GPU, whether all kernels compile with a driver alone.
  *
- * CUDA_DRIVER_CAPABILITY is the card's compute capability, 86 if unset; CUDA_DRIVER_VERSION what the
- * driver says of itself, 12080 for CUDA 12.8 if unset; CUDA_DRIVER_MEMORY its memory in MiB, 12 GiB
- * if unset, and more is refused. Kernels go to the folder CUDA_DRIVER_PTX, if set, a file each.
+ * CUDA_DRIVER_CAPABILITY is the compute capability (default 86), CUDA_DRIVER_VERSION the version that
+ * the driver reports (default 12080, CUDA 12.8), CUDA_DRIVER_MEMORY the memory in MiB (default 12
+ * GiB); allocations beyond it are refused. If CUDA_DRIVER_PTX is set, each kernel is written to a file
+ * in that folder.
  */
 #include <malloc.h>
 #include <stddef.h>
@@ -23,11 +24,11 @@ typedef unsigned long long Pointer;
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2 };
 
-/* The card's memory in bytes, and what of it is taken. */
+/* The GPU's memory in bytes, and how much of it is allocated. */
 static size_t room(void);
 static _Atomic size_t taken;
 
-/* Whatever a handle is of, nobody but this driver looks into it. */
+/* Every handle points here: only this driver dereferences them. */
 static int object;
 
 static int setting(const char *name, int otherwise)
@@ -52,7 +53,7 @@ static void *memory(Pointer pointer)
     return (void *)(uintptr_t)pointer;
 }
 
-/* --- the driver and its card ------------------------------------------------------------------ */
+/* --- the driver and its GPU ------------------------------------------------------------------- */
 
 Result cuInit(unsigned flags)
 {
@@ -92,7 +93,7 @@ Result cuDeviceGet(Device *device, int number)
 Result cuDeviceGetName(char *name, int size, Device device)
 {
     (void)device;
-    snprintf(name, (size_t)size, "a card that computes nothing");
+    snprintf(name, (size_t)size, "a GPU that computes nothing");
     return SUCCESS;
 }
 
@@ -117,13 +118,13 @@ Result cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     return SUCCESS;
 }
 
-/* Numbers of CUdevice_attribute. */
+/* Values of CUdevice_attribute. */
 Result cuDeviceGetAttribute(int *value, int attribute, Device device)
 {
     int capability = setting("CUDA_DRIVER_CAPABILITY", 86);
     (void)device;
     switch (attribute) {
-    case 1: /* threads of a block */
+    case 1: /* threads per block */
     case 2: /* its x */
     case 3: *value = 1024; break;
     case 4: *value = 64; break;
@@ -170,7 +171,7 @@ Result cuCtxGetStreamPriorityRange(int *least, int *greatest)
     return SUCCESS;
 }
 
-/* --- streams and events: everything is done when it is asked for ------------------------------ */
+/* --- streams and events: everything completes at once ----------------------------------------- */
 
 Result cuStreamCreate(void **stream, unsigned flags)
 {

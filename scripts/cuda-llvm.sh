@@ -1,30 +1,28 @@
 #!/usr/bin/env bash
 # Lets `cargo build --features cuda` use Debian's LLVM instead of downloading one.
 #
-#   scripts/cuda-llvm.sh            puts it in place; does nothing where an LLVM is there already
-#   scripts/cuda-llvm.sh --remove   takes away what it put there
+#   scripts/cuda-llvm.sh            links it; does nothing if the build has an LLVM already
+#   scripts/cuda-llvm.sh --remove   removes the links
 #
-# Rarely needed: on Linux and Windows alike the first build with `cuda` downloads the LLVM that
-# writes the kernels' PTX, from GitHub into the user's data folder. This is for a machine that cannot
-# download it, or should not: it needs Debian's packages only, and root or sudo where they are
-# missing. Linux with apt.
+# Rarely needed: the first build with `cuda` downloads the LLVM that generates the kernels' PTX, from
+# GitHub into the user's data folder, on Linux and Windows alike. This is for machines that cannot or
+# should not download it. It needs Linux with apt, and root or sudo if packages are missing.
 #
 # The build (crate tracel-llvm-bundler) looks for the folder tracel/tracel-llvm-VERSION in
-# $XDG_DATA_HOME, else ~/.local/share. VERSION is the crate's own, so Cargo.lock says it. It takes
-# a folder that has the file .tracel-llvm-installed as it is, and asks bin/llvm-config in there for
-# headers and libraries. This script makes such a folder of links. An LLVM that was downloaded is
-# never touched.
+# $XDG_DATA_HOME, else ~/.local/share. VERSION is the crate's own, as in Cargo.lock. A folder with the
+# file .tracel-llvm-installed is used as it is, and its bin/llvm-config names headers and libraries.
+# This script makes such a folder of links. It never touches a downloaded LLVM.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# The newest that Debian has. The build names a newer one, and uses nothing that this one lacks.
+# Debian's newest. The build asks for a newer one, but uses nothing that this one lacks.
 llvm=22
-# What LLVM was compiled against comes along when it is linked.
+# LLVM and the libraries that it links.
 packages=("llvm-$llvm-dev" libzstd-dev zlib1g-dev libxml2-dev libz3-dev)
 
 sentinel=.tracel-llvm-installed
-# Tells a folder of this script's from a download.
+# Marks a folder that this script made.
 mark=made-by-cuda-llvm.sh
 
 fail() {
@@ -39,7 +37,7 @@ version() {
     }' "$root/Cargo.lock"
 }
 
-# dirs, the crate that is asked for it, ignores a relative one.
+# Like the crate dirs, which ignores a relative path.
 data_folder() {
     if [[ ${XDG_DATA_HOME:-} == /* ]]; then
         printf '%s' "$XDG_DATA_HOME"
@@ -73,12 +71,12 @@ install_packages() {
             "an older Debian or Ubuntu gets LLVM $llvm from https://apt.llvm.org"
 }
 
-# What bin/llvm-config in the folder is. Debian's names one library by its path, where the build
-# expects names, and lists Polly's, which are in a package that nothing here uses.
+# Prints the folder's bin/llvm-config. Debian's names one library by its path, where the build expects
+# a name, and lists Polly's, which are in another package and not needed.
 write_config() {
     cat <<END
 #!/bin/sh
-# Debian's llvm-config, in the words that tracel-llvm-bundler reads.
+# Debian's llvm-config, in the form that tracel-llvm-bundler reads.
 set -e
 said=\$("$prefix/bin/llvm-config" "\$@")
 printf '%s\n' "\$said" | sed -E \\
@@ -98,19 +96,19 @@ make_folder() {
         fail "$prefix/bin/llvm-config does not list static libraries" \
             "apt-get install --reinstall llvm-$llvm-dev"
     touch "$new/$sentinel" "$new/$mark"
-    # In one step: a build never sees half of it.
+    # In one step, so that a build never sees half a folder.
     mv "$new" "$folder"
 }
 
 action=${1:-}
 [[ $# -le 1 && ($action == '' || $action == --remove) ]] || fail "unknown arguments: $*" \
-    'it takes nothing, or --remove'
+    'give no arguments, or --remove'
 [[ $(uname -s) == Linux ]] || fail "this is for Linux, not $(uname -s)" \
     'build without it: the build downloads its own LLVM'
 
 version=$(version)
 [[ -n $version ]] || fail "Cargo.lock does not name tracel-llvm-bundler" \
-    'the cuda feature has changed: look which LLVM its crates expect'
+    'the crates of the cuda feature have changed: check which LLVM they expect'
 folder=$(data_folder)/tracel/tracel-llvm-$version
 prefix=/usr/lib/llvm-$llvm
 
@@ -119,26 +117,26 @@ if [[ $action == --remove ]]; then
         rm -rf "$folder"
         echo "removed $folder"
     else
-        echo "$folder is not this script's; nothing was removed"
+        echo "this script did not make $folder; nothing was removed"
     fi
     exit
 fi
 
 if [[ -e $folder && ! -e $folder/$mark ]]; then
-    [[ -e $folder/$sentinel ]] || fail "$folder holds a download that did not end" \
-        'remove it, then run this again'
+    [[ -e $folder/$sentinel ]] || fail "$folder holds an incomplete download" \
+        'remove it and run this again'
     echo "$folder is a downloaded LLVM; nothing to do"
     exit
 fi
 
-command -v apt-get >/dev/null || fail 'there is no apt-get here' \
-    "build without this script, or make $folder by hand as its header says"
+command -v apt-get >/dev/null || fail 'this machine has no apt-get' \
+    "build without this script, or make $folder by hand: see the top of this script"
 install_packages
 [[ -x $prefix/bin/llvm-config ]] || fail "llvm-$llvm-dev is installed, but not in $prefix" \
     "apt-get install --reinstall llvm-$llvm-dev"
-# As it is where it is right: the build begins anew when the sentinel is newer.
+# Left alone if it is right: a newer sentinel makes cargo rebuild.
 if ! write_config | cmp -s - "$folder/bin/llvm-config"; then
     rm -rf "$folder"
     make_folder
 fi
-echo "the build takes LLVM $("$prefix/bin/llvm-config" --version) in $prefix, by $folder"
+echo "the build will use LLVM $("$prefix/bin/llvm-config" --version) in $prefix, through $folder"

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# Checks and measures wgpt on a machine that has a graphics card and a Vulkan driver, and needs
-# nothing else: no compiler, no Rust, no network. An NVIDIA card is measured by CUDA too, if wgpt
-# was built with it.
+# Tests and measures wgpt on a machine with a GPU and a Vulkan driver. Needs no compiler, no Rust and
+# no network. NVIDIA GPUs are also measured through CUDA, if wgpt was built with it.
 #
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]
-#       Checks the binaries in FOLDER: what was unpacked, else ${CARGO_TARGET_DIR:-target}/release.
+#       Checks the binaries in FOLDER; default: the unpacked ones, else those in
+#       ${CARGO_TARGET_DIR:-target}/release.
 #
-#       --parts LIST    of tests,train,bench,torch (all); bench is kernels,steps. Where no call may
-#                       take long, one after the other
-#       --device LIST   what `wgpt --device` takes (vulkan:0, and cuda:0 where it is); the first
-#                       is what the others are compared with. The tests take every Vulkan adapter
-#                       and every CUDA card
-#       --dtypes LIST   what is computed in on CUDA (float32,tf32,bfloat16); others take float32
-#       --out DIR       where gpu-check.json, gpu-check.md and log.txt go (out/gpu-check); results
-#                       that lie there already are kept
-#       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); those that the
-#                       plan cuts for want of memory are left out
-#       --within S      begin nothing after S seconds, and let nothing run longer
-#       --date TEXT     what to call the time of this run (the clock's)
-#       --quick         tiny models, to see that the script works where there is no card
+#       --parts LIST    parts to run (tests,train,bench,torch); bench is kernels,steps. Run them one
+#                       by one if no call may take long
+#       --device LIST   devices, as for `wgpt --device` (vulkan:0, and cuda:0 if it exists); the
+#                       others are compared with the first. The tests use every Vulkan adapter and
+#                       every CUDA GPU
+#       --dtypes LIST   dtypes on CUDA (float32,tf32,bfloat16); other devices use float32
+#       --out DIR       folder for gpu-check.json, gpu-check.md and log.txt (out/gpu-check); results
+#                       that are already there are kept
+#       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); those that the plan reduces
+#                       for lack of memory are skipped
+#       --within S      start nothing after S seconds, and let nothing run longer
+#       --date TEXT     the date of this run (default: the clock's)
+#       --quick         tiny models, to try the script on a machine without a GPU
 #
-#       Exit code 1 if a test failed or did not run, if a loss did not fall, or if the devices'
+#       Exits with 1 if a test failed or did not run, if a loss did not fall, or if the devices'
 #       losses differ by more than rounding.
 #
 #   scripts/gpu-check.sh --pack OUT.tar[.gz|.xz] [FOLDER]
-#       On the machine that builds: builds with CUDA (with FOLDER, takes what is there), strips and
-#       packs. Then, on the other one: tar -xf OUT.tar && wgpt-gpu-check/scripts/gpu-check.sh
+#       Builds with CUDA (or takes the binaries of FOLDER), strips and packs them. Then, on the other
+#       machine: tar -xf OUT.tar && wgpt-gpu-check/scripts/gpu-check.sh
 #
 #   scripts/gpu-check.sh --tables DIR [FROM...]
-#       Makes DIR/gpu-check.md anew, after adding what other calls left in the folders FROM. Needs
-#       Python 3 and no card.
+#       Writes DIR/gpu-check.md again, after adding the results in the folders FROM. Needs Python 3
+#       and no GPU.
 #
 # Not `set -e`: a part that fails is a result, and the next one runs.
 set -u
@@ -37,7 +37,7 @@ set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 packed='wgpt-gpu-check'
 tests=(ops model memory)
-# Names of tests that need an NVIDIA card begin so.
+# The prefix of the names of tests that need an NVIDIA GPU.
 cuda_tests=every_cuda_card
 
 fail() {
@@ -52,7 +52,7 @@ absolute() {
     esac
 }
 
-# test_binary NAME: the newest one in $folder. Cargo leaves those of earlier builds beside it.
+# test_binary NAME: prints the newest in $folder. Cargo leaves those of earlier builds beside it.
 test_binary() {
     local file newest=
     for file in "$folder/$1" "$folder/deps/$1"-????????????????; do
@@ -71,7 +71,7 @@ pack() {
     if [[ -n $folder ]]; then
         [[ -x $folder/wgpt ]] || fail "no wgpt in $folder"
     else
-        # cargo itself says which files belong to this build.
+        # cargo reports which files belong to this build.
         messages=$scratch/messages
         (cd "$root" && cargo test --release --no-run --features cuda --message-format=json \
             "${tests[@]/#/--test=}") >"$messages" || fail 'the build failed'
@@ -81,7 +81,7 @@ pack() {
             binary=$folder/wgpt
             [[ $name == wgpt ]] || binary=$(test_binary "$name")
         else
-            # The name alone or with cargo's hash. The library's own tests are called wgpt-HASH.
+            # The name alone, or with cargo's hash. The library's own tests are called wgpt-HASH.
             local hash='-[0-9a-f]*'
             [[ $name == wgpt ]] && hash=
             binary=$(sed -n "s|.*\"executable\":\"\([^\"]*/$name$hash\)\".*|\1|p" "$messages" |
@@ -90,21 +90,21 @@ pack() {
         [[ -n $binary ]] || fail "no test binary of tests/$name.rs"
         strip -s -o "$stage/bin/$name" "$binary" 2>/dev/null || cp "$binary" "$stage/bin/$name"
     done
-    # What LLVM was linked with, in case the other machine lacks it.
+    # The libraries that LLVM links, in case the other machine lacks them.
     mkdir "$stage/lib"
     ldd "$stage/bin/wgpt" | sed -nE 's#.* => (/.*/lib(stdc\+\+|gcc_s|z|zstd)\.so[^ ]*) .*#\1#p' |
         xargs -r cp -L -t "$stage/lib"
     cp -R "$root/tests/reference" "$stage/tests/"
     cp -R "$root/scripts" "$stage/"
-    # The tests look for their reference data where the repository was when they were compiled.
+    # The tests look for their reference data where the repository was at compile time.
     echo "$root" >"$stage/compiled-at"
     tar -C "$scratch" -caf "$tar" "$packed" || fail "cannot write $tar"
     ls -lh "$tar"
 }
 
-# --- records: one JSON object a line, so that the shell can write them and add to them ------------
+# --- records: one JSON object per line, so that the shell can append to them ----------------------
 
-# What stdin says, as the inside of a JSON string.
+# Escapes stdin as the inside of a JSON string.
 json_text() {
     LC_ALL=C tr -d '\000-\010\013-\037' | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' |
         awk '{ printf "%s%s", line, $0; line = "\\n" }'
@@ -114,7 +114,7 @@ json_string() {
     printf '"%s"' "$(printf '%s' "$1" | json_text)"
 }
 
-# Lines of stdin as a JSON array of strings.
+# Prints the lines of stdin as a JSON array of strings.
 json_strings() {
     local line list=
     while IFS= read -r line; do
@@ -123,7 +123,7 @@ json_strings() {
     printf '[%s]' "$list"
 }
 
-# record FIELDS: adds a record. The file is whole after each, whatever ends this script.
+# record FIELDS: adds a record. The file is complete after each, even if this script is killed.
 record() {
     printf '{%s}\n' "$1" >>"$scratch/records"
     {
@@ -137,9 +137,9 @@ say() {
     echo "$*" | tee -a "$out/log.txt"
 }
 
-# --- running what may not end ---------------------------------------------------------------------
+# --- running with time limits ---------------------------------------------------------------------
 
-# allowed SECONDS: as many, or what is left of --within; fails if that is nothing.
+# allowed SECONDS: prints the smaller of that and the rest of --within; fails if nothing is left.
 allowed() {
     local left=$1
     if ((within > 0 && within - SECONDS < left)); then
@@ -149,8 +149,8 @@ allowed() {
     ((left > 3))
 }
 
-# limited SECONDS COMMAND...: its output in $scratch/stdout and stderr; sets code, seconds and why,
-# which is empty after success. In the background, as the shell hears a signal only while it waits.
+# limited SECONDS COMMAND...: runs it with its output in $scratch/stdout and stderr; sets code, seconds
+# and why, which is empty after success. In the background: the shell handles signals only in `wait`.
 limited() {
     local limit start=$SECONDS
     code=0 seconds=0 why=
@@ -173,7 +173,7 @@ limited() {
         return
     elif ((seconds >= limit)); then
         why="not done after $limit s"
-    # The hint names memory whatever the reason.
+    # Hints mention memory for other reasons too.
     elif grep -v '^ *hint:' "$scratch/stderr" |
         grep -Eqi 'out[ _]?of[ _]?((device|host)[ _]?)?memory|not enough memory'; then
         why='out of memory'
@@ -185,7 +185,7 @@ limited() {
 outcome() {
     printf '"exit":%d,"seconds":%d' "$code" "$seconds"
     if [[ -n $why ]]; then
-        # Its last lines say what happened.
+        # The last lines say what happened.
         printf ',"error":%s,"stderr":"%s"' "$(json_string "$why")" \
             "$(tail -n 6 "$scratch/stderr" | json_text)"
     fi
@@ -193,12 +193,12 @@ outcome() {
 
 # --- the parts ------------------------------------------------------------------------------------
 
-# The last number called KEY in the JSON on stdin.
+# number KEY: prints the last number of that name in the JSON on stdin.
 number() {
     sed -n "s/.*\"$1\":\(-\{0,1\}[0-9][0-9.eE+-]*\).*/\1/p" | tail -n 1
 }
 
-# The tests look for their data where they were compiled: a link to here stands in for it.
+# The tests look for their data where they were compiled: link that place to here.
 link_data() {
     local compiled=$root above
     [[ -f $root/compiled-at ]] && compiled=$(cat "$root/compiled-at")
@@ -213,20 +213,20 @@ link_data() {
     if mkdir -p "$(dirname "$compiled")" && ln -s "$root" "$compiled"; then
         linked=$compiled
     else
-        say "cannot make $compiled, where the tests were compiled: those with data will fail"
+        say "cannot create $compiled, where the tests were compiled: those with reference data will fail"
     fi
 }
 
 unlink_data() {
     [[ -z $linked ]] || rm -f "$linked"
-    # The innermost first; one that holds something by now stays.
+    # The innermost first; folders that are no longer empty stay.
     ((${#made[@]} == 0)) || rmdir "${made[@]}" 2>/dev/null
     linked='' made=()
 }
 
 check_tests() {
     local name binary names=("${tests[@]}")
-    # These need no card, only shaders/ beside them: not packed, but run in a checkout.
+    # These need no GPU, only shaders/ beside them: not packed, but run in a checkout.
     [[ -d $root/shaders ]] && names+=(shaders)
     link_data
     for name in "${names[@]}"; do
@@ -247,17 +247,17 @@ check_tests() {
     unlink_data
 }
 
-# record_tests NAME: what the test binary that was run last has said.
+# record_tests NAME: records the output of the last test binary.
 record_tests() {
     local name=$1 what result counts=()
     result=$(grep '^test result: ' "$scratch/stdout" | tail -n 1)
     for what in passed failed ignored; do
         counts+=("$(sed -n "s/.*[^0-9]\([0-9]\{1,\}\) $what.*/\1/p" <<<"$result")")
     done
-    # What ended before its summary has still said which tests it finished.
+    # Without a summary, count the tests that finished.
     [[ -n ${counts[0]} ]] || counts=("$(grep -c '^test .* ok$' "$scratch/stdout")" \
         "$(grep -c '^test .* FAILED$' "$scratch/stdout")" 0)
-    # A green run that left out the card would say nothing: these lines name what it opened.
+    # A green run that skipped the GPU would mean nothing: these lines name the adapters it opened.
     record "\"part\":\"tests\",\"name\":\"$name\",$(outcome),\"passed\":${counts[0]},$(
     )\"failed\":${counts[1]},\"ignored\":${counts[2]},\"failures\":$(
         sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$scratch/stdout" | json_strings
@@ -268,7 +268,7 @@ record_tests() {
     say "tests $name: ${counts[0]} passed, ${counts[1]} failed, $seconds s${why:+, $why}"
 }
 
-# The tests that need an NVIDIA card are ignored elsewhere.
+# The tests that need an NVIDIA GPU are ignored by default.
 check_cuda_tests() {
     local name binary
     if ! has cuda; then
@@ -286,7 +286,7 @@ check_cuda_tests() {
     done
 }
 
-# variants DEVICE: the dtypes to measure it in.
+# variants DEVICE: prints the dtypes to measure it in.
 variants() {
     if [[ $1 == cuda* ]]; then
         echo "${dtypes//,/ }"
@@ -295,7 +295,7 @@ variants() {
     fi
 }
 
-# dtype_refused DEVICE DTYPE: why this build does not compute in it there; fails if it does.
+# dtype_refused DEVICE DTYPE: prints why the device does not support the dtype; fails if it does.
 dtype_refused() {
     if [[ $2 != float32 ]] && ! timeout 60 "$wgpt" config check "--dtype=$2" --device="$1" \
         </dev/null >"$scratch/stdout" 2>"$scratch/stderr"; then
@@ -323,8 +323,8 @@ check_train() {
     compare_losses
 }
 
-# train DEVICE DTYPE: the losses of $iters iterations go to $scratch/losses, a line each: what, when,
-# how much.
+# train DEVICE DTYPE: writes the losses of $iters iterations to $scratch/losses, one per line: kind,
+# iteration, loss.
 train() {
     local device=$1 dtype=$2 iters=200 model=(--eval_iters=20) first last fell=false
     local losses=$scratch/losses.$device.$dtype
@@ -337,13 +337,13 @@ train() {
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
     rm -rf "$scratch/run"
-    # What was cut off in the middle of a line is no event.
+    # An event that was cut off in the middle does not count.
     grep -E '^\{.*"event":"(start|plan|step|eval|replan|warning|error|done)".*\}$' \
         "$scratch/stdout" >"$scratch/events"
     sed -nE -e 's/.*"event":"eval","iter":([0-9]+),.*"val_loss":([-0-9.eE+]+).*/val \1 \2/p' \
         -e 's/.*"event":"step","iter":([0-9]+),.*"loss":([-0-9.eE+]+).*/train \1 \2/p' \
         "$scratch/events" >"$losses"
-    # Evaluations always take the same windows, so these two compare.
+    # Evaluations always use the same windows, so these two compare.
     first=$(awk '$1 == "val" && $2 == 0 { print $3 }' "$losses")
     last=$(awk -v iters="$iters" '$1 == "val" && $2 == iters { print $3 }' "$losses")
     if awk -v first="${first:-0}" -v last="${last:-0}" \
@@ -360,17 +360,16 @@ train() {
     )$seconds s${why:+, $why}"
 }
 
-# tolerance DTYPE: how far losses may be from those of the first device in float32, as a share of
-# them: before the first update, and at any time after. Sums are rounded in another order there, and
-# every update makes more of the difference: on Vulkan in software and on the processor, a model of
-# 3 layers was 3e-8 apart before and 1e-7 within 200 updates. A kernel that is wrong anywhere is not
-# as close as this.
+# tolerance DTYPE: prints the relative difference that losses may have from those of the first device
+# in float32, before the first update and after it. Devices sum in different orders, and updates
+# amplify the rounding: between software Vulkan and the CPU, a model of 3 layers differed by 3e-8
+# before and 1e-7 within 200 updates. A wrong kernel differs by more than this.
 tolerance() {
     case $1 in
     float32) echo 0.00001 0.001 ;;
-    # Of a product's factors 10 bits are kept in place of 23.
+    # A product's factors keep 10 bits instead of 23.
     tf32) echo 0.001 0.01 ;;
-    # 7 bits, and of activations no more.
+    # 7 bits, and the activations keep no more.
     *) echo 0.005 0.03 ;;
     esac
 }
@@ -385,7 +384,8 @@ compare_losses() {
                 continue
             fi
             read -r before after < <(tolerance "$dtype")
-            # The largest difference of each, how many losses there were, and those only one has.
+            # The largest difference before and after the first update, the number of losses compared, and the
+            # number of those that only one device has.
             found=$(awk 'function off(a, b) { a = (a - b) / b; return a < 0 ? -a : a }
                 NR == FNR { other[$1 " " $2] = $3; left++; next }
                 !($1 " " $2 in other) { left++; next }
@@ -409,19 +409,19 @@ compare_losses() {
             )\"with\":\"$wanted\",\"compared\":${found[2]},\"unmatched\":${found[3]},$(
             )\"before\":${found[0]},\"after\":${found[1]},$(
             )\"before_allowed\":$before,\"after_allowed\":$after,\"close\":$close"
-            say "losses of $device in $dtype beside $wanted's: apart by ${found[0]} of them before $(
-            )the first update, $before allowed, and ${found[1]} after, $after allowed"
+            say "losses of $device in $dtype beside $wanted's: relative difference ${found[0]} before $(
+            )the first update ($before allowed) and ${found[1]} after ($after allowed)"
         done
     done
 }
 
-# bench PART SECONDS FIELDS ARGUMENTS...: a record of what `wgpt bench` measures on $device.
+# bench PART SECONDS FIELDS ARGUMENTS...: records what `wgpt bench` measures on $device.
 bench() {
     local part=$1 limit=$2 fields=$3 report
     shift 3
     limited "$limit" "$wgpt" bench -v --device="$device" --json --only "$part" "$@"
     report=$(grep -E '^\{.*\}$' "$scratch/stdout" | tail -n 1)
-    # A kernel that does not compile is a warning, and takes no time: what was measured is nothing.
+    # cubecl only warns about a kernel that does not compile, and it takes no time: no measurement.
     if grep -q 'launch error happened' "$scratch/stderr"; then
         code=1 why='a kernel could not be launched' report=
         failed=1
@@ -433,7 +433,7 @@ bench() {
 check_kernels() {
     local device
     for device in "${devices[@]}"; do
-        # On CUDA burn's stock ops need a file of the toolkit, which need not be here.
+        # On CUDA, burn's stock ops need a file of the toolkit, which may not be installed.
         if [[ $device == cuda* ]]; then
             bench kernels 400 '' --no-compare
         else
@@ -462,7 +462,7 @@ check_steps() {
     done
 }
 
-# The steps of $device in $dtype, one micro-batch after the other.
+# Measures the steps of $device in $dtype, one micro-batch after the other.
 bench_steps() {
     local batch predicted taken why
     # Each in a process of its own: one that runs out of memory ends alone.
@@ -475,14 +475,14 @@ bench_steps() {
         predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
         taken=$(number micro_batch <<<"$predicted")
         why=
-        # `bench` does as it is told; a run would be cut.
+        # `bench` does not plan; a run would be split further.
         if [[ $predicted == *'"fits":false'* || -z $predicted ]]; then
             why="the plan refuses it$(sed -n 's/^error: /: /p' "$scratch/plan.said" | head -n 1)"
         elif ((taken < batch)); then
-            why="the plan takes $taken at a time"
+            why="the plan reduces it to $taken"
         fi
         if [[ -n $why ]]; then
-            say "bench steps on $device, $dtype, micro-batch $batch: left out, $why"
+            say "bench steps on $device, $dtype, micro-batch $batch: skipped, $why"
             record "\"part\":\"steps\",\"device\":\"$device\",$fields,\"plan\":${predicted:-null},$(
             )\"error\":$(json_string "$why"),\"report\":null"
             continue
@@ -505,7 +505,7 @@ check_torch() {
         record '"part":"torch","error":"no time left"'
         return
     fi
-    # Line by line, so that what was measured before the limit stays.
+    # Line by line, to keep what was measured before the limit.
     exec {rows_of_torch}< <(exec timeout -k 5 "$limit" python3 "$root/scripts/torch_gpt2.py" \
         "${sizes[@]}" 2>>"$out/log.txt")
     child=$!
@@ -529,16 +529,16 @@ tables() {
     if command -v python3 >/dev/null; then
         python3 "$root/scripts/gpu_tables.py" "$@"
     else
-        echo "no python3 here: make the tables elsewhere, with scripts/gpu-check.sh --tables $1"
+        echo "no python3 here: make the tables on another machine with scripts/gpu-check.sh --tables $1"
     fi
 }
 
-# has BACKEND: whether wgpt found a device of that name here, or of that interface.
+# has NAME: succeeds if wgpt found a device of that name or backend.
 has() {
     [[ $found == *"\"id\":\"$1"[:\"]* ]]
 }
 
-# What the numbers were measured with.
+# Records the versions and devices of this run.
 record_call() {
     local card=
     if command -v nvidia-smi >/dev/null; then
@@ -612,7 +612,7 @@ parts=${parts//bench/kernels,steps}
 for part in ${parts//,/ }; do
     case $part in
     tests | train | kernels | steps | torch) ;;
-    *) fail "no part is called $part" ;;
+    *) fail "unknown part $part" ;;
     esac
 done
 [[ $within =~ ^[0-9]+$ ]] || fail '--within takes seconds'
@@ -625,11 +625,11 @@ fi
 for dtype in ${dtypes//,/ }; do
     case $dtype in
     float32 | tf32 | bfloat16) ;;
-    *) fail "no dtype is called $dtype" ;;
+    *) fail "unknown dtype $dtype" ;;
     esac
 done
 tiny=(--n_layer=2 --n_head=2 --n_embd=64 --block_size=64 --dropout=0)
-command -v timeout >/dev/null || fail 'this needs timeout, of coreutils'
+command -v timeout >/dev/null || fail 'timeout (coreutils) is not installed'
 
 ((${#rest[@]} < 2)) || fail 'one folder at most'
 if ((${#rest[@]} == 1)); then
@@ -642,31 +642,26 @@ else
 fi
 wgpt=$folder/wgpt
 [[ -x $wgpt ]] || fail "no wgpt in $folder"
-# Only what is missing: a graphics driver may need this machine's own.
+# Only missing libraries: a graphics driver may need the machine's own.
 mkdir "$scratch/lib"
 for library in $(ldd "$wgpt" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p'); do
-    [[ -f $root/lib/$library ]] || fail "wgpt needs $library, which is neither here nor packed"
+    [[ -f $root/lib/$library ]] || fail "wgpt needs $library, which is neither installed nor packed"
     cp "$root/lib/$library" "$scratch/lib/"
     export LD_LIBRARY_PATH=$scratch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
 out=$(absolute "$out")
 mkdir -p "$out" || fail "cannot write to $out"
 
-# wgpt reads its settings from these: what is measured must not depend on the caller's.
+# wgpt reads settings from these: the results must not depend on the caller's.
 for variable in "${!WGPT_@}"; do
     unset "$variable"
 done
-if [[ -z ${XDG_RUNTIME_DIR:-} ]]; then
-    # Vulkan's loader warns without one.
-    export XDG_RUNTIME_DIR=$scratch/runtime
-    mkdir -m 700 "$XDG_RUNTIME_DIR"
-fi
 
 found=$(timeout 60 "$wgpt" devices --json 2>"$scratch/stderr" | grep -E '^\[.*\]$')
 no_cuda=
 if ! has cuda; then
     no_cuda=$(sed -n 's/^note: no cuda device: //p' "$scratch/stderr")
-    : "${no_cuda:=this build has no CUDA in it}"
+    : "${no_cuda:=this build has no CUDA}"
 fi
 if [[ -z $device ]]; then
     device=vulkan:0
@@ -674,18 +669,18 @@ if [[ -z $device ]]; then
 fi
 IFS=, read -r -a devices <<<"$device"
 for device in "${devices[@]}"; do
-    has "$device" || fail "there is no $device here${no_cuda:+; CUDA: $no_cuda}"
+    has "$device" || fail "no device $device${no_cuda:+; CUDA: $no_cuda}"
 done
 
-# What an earlier call left: a record a line.
+# The records of earlier calls, one per line.
 : >"$scratch/records"
 if [[ -f $out/gpu-check.json ]]; then
     sed -n 's/^\({.*}\),\{0,1\}$/\1/p' "$out/gpu-check.json" >"$scratch/records"
 fi
 
 record_call
-[[ -z $no_cuda ]] || say "CUDA is left out: $no_cuda"
-# In this order whatever was typed: first what tells right from wrong.
+[[ -z $no_cuda ]] || say "CUDA is skipped: $no_cuda"
+# Always in this order: correctness first.
 for part in tests train kernels steps torch; do
     if [[ ,$parts, == *,$part,* ]]; then
         "check_$part"

@@ -1,9 +1,9 @@
-"""The tables of scripts/gpu-check.sh: DIR/gpu-check.json -> DIR/gpu-check.md.
+"""Writes the tables of scripts/gpu-check.sh: DIR/gpu-check.json -> DIR/gpu-check.md.
 
     python3 gpu_tables.py DIR [FROM...]
 
-Folders FROM are other calls' results, added to DIR/gpu-check.json first. Where something was
-measured several times, the last time counts.
+Results in the folders FROM are added to DIR/gpu-check.json first. If something was measured several
+times, the last measurement counts.
 """
 
 import json
@@ -12,10 +12,10 @@ from pathlib import Path
 
 NAME = "gpu-check.json"
 
-# What the losses of the others are compared with, and their steps in a table beside PyTorch's.
+# The dtype with whose losses the others are compared, and which PyTorch's steps fall back to.
 FLOAT32 = "float32"
 
-# Where `wgpt plan --json` may say how many bytes a step will take.
+# The keys under which versions of `wgpt plan --json` give the predicted bytes.
 PREDICTED = ("predicted_bytes", "peak_bytes", "total_bytes")
 
 
@@ -25,12 +25,12 @@ def load(folder):
 
 
 def merge(target, others):
-    """Adds what the others have and the target has not."""
+    """Adds the records of the others that the target lacks."""
     records = load(target) if (target / NAME).exists() else []
     for folder in others:
         records += [record for record in load(folder) if record not in records]
     target.mkdir(parents=True, exist_ok=True)
-    # A record a line: so the shell can add to it.
+    # One record per line, so that the shell can append.
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
     (target / NAME).write_text('{"records":[\n' + lines + "\n]}\n", encoding="utf-8")
     return records
@@ -41,17 +41,17 @@ def is_unbegun(record):
 
 
 def last_of(records, part, key):
-    """The last record of each key, in the order in which the keys first came."""
+    """Returns the last record of each key, in the order of first appearance."""
     found = {}
     for record in records:
-        # What was never begun says nothing against what was measured before.
+        # A measurement that never started does not replace an earlier one.
         if record["part"] == part and not (is_unbegun(record) and key(record) in found):
             found[key(record)] = record
     return list(found.values())
 
 
 def place(record):
-    """Where and in what it was computed; results of older versions do not say, and were these."""
+    """Returns device and dtype; the defaults are those of versions that did not record them."""
     return record.get("device", "vulkan:0"), record.get("dtype", FLOAT32)
 
 
@@ -76,7 +76,7 @@ def text(value):
 
 
 def table(head, rows):
-    """Columns of figures are aligned as such; one that holds words anywhere is not."""
+    """Formats a table. Columns without words are aligned to the right."""
     words = [any(c.isalpha() for row in rows for c in text(row[i])) for i in range(len(head))]
     lines = [head, ["---" if word else "---:" for word in words], *rows]
     return ["| " + " | ".join(text(cell) for cell in line) + " |" for line in lines] + [""]
@@ -123,7 +123,7 @@ def training(records):
             rows.append([*place(run), *["-"] * 9, run["error"]])
             continue
         steps = [event for event in run["events"] if event["event"] == "step"]
-        # The first one compiled.
+        # The first step includes compilation.
         fastest = min(steps[1:], key=lambda step: step["ms"], default={})
         start = next((event for event in run["events"] if event["event"] == "start"), {})
         rows.append([
@@ -132,8 +132,8 @@ def training(records):
             "yes" if run["fell"] else "**no**", show(fastest.get("ms"), 1),
             show(fastest.get("tokens_per_s")), show(run["seconds"]), run.get("error", "-"),
         ])
-    head = ["device", "dtype", "iterations", "parameters", "val loss before", "after", "least possible", "fell",
-            "ms an iteration", "tokens/s", "s in all", "error"]
+    head = ["device", "dtype", "iterations", "parameters", "val loss before", "after", "entropy", "fell",
+            "ms/iteration", "tokens/s", "total s", "error"]
     return section("Training", head, rows)
 
 
@@ -146,10 +146,10 @@ def losses(records):
             f"{pair['after']:.2g}", f"{pair['after_allowed']:.2g}",
             "yes" if pair["close"] else "**no**",
         ])
-    head = ["device", "dtype", f"beside, in {FLOAT32}", "losses", "apart before the first update",
-            "allowed", "apart after", "allowed", "close enough"]
-    lines = ["The same seed, data and dropout. Apart: the largest difference of two losses, as a "
-             "share. Only rounding differs, of which every update makes more.", ""]
+    head = ["device", "dtype", f"compared with, in {FLOAT32}", "losses", "difference before the first update",
+            "allowed", "difference after", "allowed", "close enough"]
+    lines = ["The same seed, data and dropout. Differences are the largest relative ones. They come "
+             "from rounding, which updates amplify.", ""]
     return section("Losses", head, rows) + (lines if rows else [])
 
 
@@ -186,7 +186,7 @@ def predicted(plan):
 
 
 def why(record):
-    """A reason in a word or two, else what the program said last but for the hint."""
+    """Returns the reason in a word or two, else the last line of stderr before the hint."""
     if not record["error"].startswith("exit code"):
         return record["error"]
     said = [line for line in record.get("stderr", "").splitlines() if not line.startswith("  hint:")]
@@ -199,7 +199,7 @@ def measured_steps(records):
 
 
 def dtype_of(record, step):
-    """What it was computed in. Whoever asks for another than float32 must be told that it was."""
+    """Returns the dtype of a step, marked if another than float32 was requested and not confirmed."""
     asked = place(record)[1]
     return step.get("dtype", FLOAT32 if asked == FLOAT32 else f"{asked}?")
 
@@ -234,7 +234,7 @@ def torch(records):
     ours, devices = {}, []
     for record in measured_steps(records):
         for step in (record["report"] or {"steps": []})["steps"]:
-            # A stock step is no step of wgpt; beside one, memory is shared: the others go first.
+            # Stock steps do not count. A step beside one shares its memory: others take precedence.
             key = (place(record)[0], dtype_of(record, step), record["batch"])
             if step["ops"] != "reference" and not (record["compare"] and key in ours):
                 ours[key] = step["tokens_per_s"]
@@ -245,7 +245,7 @@ def torch(records):
     rows = []
     for record in last_of([record for record in found if "row" in record], "torch", key):
         r = record["row"]
-        # Beside the same dtype where there is one; where there is not, this is what one has.
+        # Compared with the same dtype if it was measured, else with float32.
         ratios = []
         for device in devices:
             same, other = ((device, d, r["micro_batch"]) for d in (r["dtype"], FLOAT32))

@@ -1,11 +1,11 @@
-"""Training steps of GPT-2 in plain PyTorch, timed: what `wgpt bench` is compared with.
+"""Times training steps of GPT-2 in plain PyTorch, for comparison with `wgpt bench`.
 
     python3 torch_gpt2.py --batches 1,2,4 --dtypes float32,tf32,bfloat16 --modes eager,compile
 
-One JSON object a line for each combination: dtype, compile, micro_batch, first_ms, ms,
-tokens_per_s, peak_bytes; or error instead of the figures. The step is wgpt's: forward and backward
-passes, the gradient's norm clipped to 1, AdamW. The model is GPT-2 124M with biases and tied
-embeddings, the vocabulary padded to 50304 as wgpt pads it.
+Prints one JSON object per line for each combination: dtype, compile, micro_batch, first_ms, ms,
+tokens_per_s and peak_bytes, or error instead of the figures. The step is wgpt's: forward and
+backward passes, the gradient norm clipped to 1, AdamW. The model is GPT-2 124M with biases and tied
+embeddings, and the vocabulary is padded to 50304 as in wgpt.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Gpt2(nn.Module):
         self.positions = nn.Embedding(block, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        # What adds to the residual stream starts smaller, the more there are of them.
+        # Layers that add to the residual stream start smaller, by their number.
         residual = 0.02 / math.sqrt(2 * layers)
         for name, weight in self.named_parameters():
             if weight.dim() > 1:
@@ -70,7 +70,7 @@ def synchronize(device):
 
 
 def measure(args, device, dtype, compiled, micro_batch):
-    """Seconds of the first step and of the best of the others."""
+    """Returns the seconds of the first step and of the fastest of the others."""
     torch.manual_seed(1337)
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     model = Gpt2(args.layers, args.heads, args.width, args.block, args.vocab).to(device)
@@ -105,7 +105,7 @@ def measure(args, device, dtype, compiled, micro_batch):
         return time.perf_counter() - start
 
     first = timed()
-    timed()  # AdamW's moments are there from here on.
+    timed()  # AdamW's moments exist from here on.
     spent, best = 0.0, math.inf
     for number in range(args.steps):
         if number >= 2 and spent > args.seconds:
@@ -126,9 +126,9 @@ def row(args, device, dtype, compiled, micro_batch):
         result["first_ms"] = first * 1e3
         result["ms"] = best * 1e3
         result["tokens_per_s"] = micro_batch * args.block / best
-        # What the allocator took from the device, as wgpt counts its pools.
+        # Memory that the allocator holds, as wgpt counts its pools.
         result["peak_bytes"] = torch.cuda.max_memory_reserved(device) if cuda else None
-    except Exception as error:  # A missing compiler is a result too; the other rows go on.
+    except Exception as error:  # A missing compiler is a result too; other rows continue.
         text = f"{type(error).__name__}: {error}".strip()
         out_of_memory = "out of memory" in text.lower() or "allocate memory" in text.lower()
         result["error"] = "out of memory" if out_of_memory else text.splitlines()[0][:300]
@@ -143,12 +143,12 @@ def main():
     parser.add_argument("--dtypes", default="float32,tf32,bfloat16", type=words)
     parser.add_argument("--modes", default="eager,compile", type=words)
     parser.add_argument("--layers", default=12, type=int)
-    parser.add_argument("--heads", default=0, type=int, help="0 = one for 64 of the width")
+    parser.add_argument("--heads", default=0, type=int, help="default: width / 64")
     parser.add_argument("--width", default=768, type=int)
     parser.add_argument("--block", default=1024, type=int)
     parser.add_argument("--vocab", default=50304, type=int)
-    parser.add_argument("--steps", default=20, type=int, help="timed steps at most")
-    parser.add_argument("--seconds", default=1.5, type=float, help="after which no other is begun")
+    parser.add_argument("--steps", default=20, type=int, help="maximum number of timed steps")
+    parser.add_argument("--seconds", default=1.5, type=float, help="start no further step after this time")
     args = parser.parse_args()
     for names, known in [
         (args.dtypes, ("float32", "tf32", "bfloat16")),
@@ -156,16 +156,16 @@ def main():
     ]:
         for name in names:
             if name not in known:
-                parser.error(f"{name} is none of {', '.join(known)}")
+                parser.error(f"{name} is not one of {', '.join(known)}")
     args.heads = args.heads or max(1, args.width // 64)
     device = torch.device(args.device)
-    # What compiles comes last: it takes longest, and a time limit may end it.
+    # Compiled modes come last: they take longest, and a time limit may end them.
     for mode in args.modes:
         for dtype in args.dtypes:
             for micro_batch in map(int, args.batches):
                 result = row(args, device, dtype, mode == "compile", micro_batch)
                 print(json.dumps(result), flush=True)
-                # The last model, and what was compiled for its shapes.
+                # Free the last model and the code compiled for its shapes.
                 gc.collect()
                 if mode == "compile" and hasattr(torch, "compiler"):
                     torch.compiler.reset()

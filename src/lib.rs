@@ -1,26 +1,28 @@
 //! wgpt trains GPT-2 on the graphics card a person already owns.
 //!
-//! Data flows one way: `config -> plan -> data -> model -> train -> protocol -> front ends`.
+//! Data flows one way: `config -> plan -> data -> ops -> model -> train -> protocol -> front ends`.
+//! docs/architecture.md follows a batch, the memory budget and an event through these modules.
 //!
-//! | module | what it is |
+//! | module | what it does |
 //! |---|---|
-//! | [`config`] | settings from presets, TOML, nanoGPT's `.py`, variables and flags, merged and validated |
-//! | [`plan`] | how a step is split and the memory it needs |
-//! | `disk` | files: the operating system's, or a browser's private ones |
-//! | `data` | text sources, tokenizers, token files, windows, the built-in corpus |
-//! | [`gpu`] | devices: which there are, which one a run takes |
-//! | [`ops`] | one file for each differentiable op: forward, backward, reference |
+//! | [`config`] | turns what was typed (TOML, nanoGPT `.py`, variables, flags, presets) into a `Config` |
+//! | [`plan`] | turns a config and a device's limits into a split of the step, every tensor with its bytes |
+//! | `disk` | files: the system's, or a browser's |
+//! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
+//! | [`gpu`] | lists, selects and opens devices |
+//! | [`ops`] | one folder per op: forward and backward pass in every implementation |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
-//! | [`progress`] | the one reducer that every view of a run reads |
-//! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
-//! | [`catalogue`] | runs on the disk: which there are and how they stand |
-//! | [`recovery`] | what to do when a trainer ends |
-//! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
-//! | [`cli`] | subcommands; events -> text, bars or JSON lines |
+//! | `progress` | folds events into the state of a run, for every view |
+//! | [`bench`](mod@bench) | measures kernels and steps |
+//! | `run_index` | lists the runs in a folder and their state |
+//! | `recovery` | decides what to do when a trainer ends |
+//! | `supervisor` | runs the trainer as a child process and restarts it |
+//! | `service` | answers requests of the window: devices, data, runs, plans, exports |
+//! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
-//! | [`web`] | the browser build: page, worker, the messages between them |
+//! | [`web`] | the browser build: page and worker |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

@@ -251,7 +251,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
 /// `wgpt devices`.
 pub(super) fn devices(args: DevicesArgs, global: &Global) {
     let devices = gpu::devices();
-    if let Some(why) = gpu::without_cuda(&devices).filter(|_| !global.quiet) {
+    if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
         tell!("note: no cuda device: {why}");
     }
     if args.json {

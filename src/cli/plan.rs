@@ -111,7 +111,7 @@ fn limits(
         let limits = Limits { budget, largest_tensor: None, pools: true, cube, memory: None };
         return Ok((limits, source));
     }
-    let device = gpu::find(choice)?.info;
+    let device = gpu::select(choice)?.info;
     device.check_dtype(config.dtype)?;
     Ok(train::limits(config, &device, global.ops()?))
 }

@@ -70,7 +70,7 @@ fn uses_graphics(choice: DeviceChoice) -> bool {
     match choice {
         DeviceChoice::Named(id) => id.backend != Backend::Cpu,
         DeviceChoice::Auto => {
-            gpu::find(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
+            gpu::select(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
         }
     }
 }
@@ -163,12 +163,12 @@ fn train(
 
 /// Everything is known, and a run that does not fit is refused, before the device is opened.
 fn set_up(request: &Request, choice: DeviceChoice) -> Result<(Setup, OpenDevice), CliError> {
-    let mut found = gpu::find(choice).map_err(TrainError::from)?;
+    let mut found = gpu::select(choice).map_err(TrainError::from)?;
     loop {
         let setup = Setup::new(request.clone(), &found.info)?;
         match found.open() {
             Ok(device) => return Ok((setup, device)),
-            Err(error) => found = found.instead(error).map_err(TrainError::from)?,
+            Err(error) => found = found.fallback(error).map_err(TrainError::from)?,
         }
     }
 }

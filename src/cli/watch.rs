@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::CliError;
-use crate::gpu::{DeviceError, Failure, Kind, OpenDevice};
+use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::protocol::{Cause, Event};
 use crate::train::TrainError;
 
@@ -19,17 +19,17 @@ const TURNS: usize = 50;
 /// From now on, ends this process with code 5 when `device` fails. With `json`, stdout gets the
 /// error as an event.
 pub(super) fn watch(device: &OpenDevice, json: bool) {
-    let (failure, name) = (device.failure.clone(), device.info.name.clone());
+    let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
-    let cause = failure.clone();
+    let cause = watchdog.clone();
     std::panic::set_hook(Box::new(move |panic| {
         // The driver's threads may tell of the failure by a panic, or a moment after others did.
         let words = panic.payload_as_str().unwrap_or_default();
-        if let Some(error) = DeviceError::told(&name, words) {
-            cause.set(error);
+        if let Some(error) = DeviceError::from_message(&name, words) {
+            cause.fail(error);
         }
         for _ in 0..TURNS {
-            if cause.get().is_some() {
+            if cause.failure().is_some() {
                 // What follows from the failure says nothing: the process is about to end.
                 loop {
                     std::thread::park();
@@ -41,17 +41,17 @@ pub(super) fn watch(device: &OpenDevice, json: bool) {
     }));
     // The processor does not hang, and nobody would start this process again.
     let pulse = device.info.kind != Kind::Cpu;
-    std::thread::spawn(move || end_on(&failure, json, pulse));
+    std::thread::spawn(move || end_on(&watchdog, json, pulse));
 }
 
-fn end_on(failure: &Failure, json: bool, pulse: bool) {
+fn end_on(watchdog: &Watchdog, json: bool, pulse: bool) {
     let error = loop {
-        match failure.get() {
+        match watchdog.failure() {
             Some(error) => break CliError::Train(TrainError::Device(error.clone())),
             None => {
                 std::thread::sleep(TURN);
                 if pulse {
-                    failure.check_pulse();
+                    watchdog.check();
                 }
             }
         }
@@ -60,7 +60,7 @@ fn end_on(failure: &Failure, json: bool, pulse: bool) {
     tell!("error: {text}");
     tell!("  hint: {hint}");
     if json {
-        let cause = match failure.get() {
+        let cause = match watchdog.failure() {
             Some(DeviceError::OutOfMemory { .. }) => Cause::OutOfMemory,
             _ => Cause::DeviceLost,
         };

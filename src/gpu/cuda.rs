@@ -1,49 +1,48 @@
-//! NVIDIA cards through burn's CUDA backend.
+//! NVIDIA GPUs through burn's CUDA backend.
 
 use burn::tensor::{Device, DeviceType};
 
 use super::{Backend, DeviceId, DeviceInfo, Kind};
 
-/// What CUDA is opened by, which comes with NVIDIA's driver.
+/// The library that opens CUDA. It comes with NVIDIA's driver.
 const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Where Linux says which driver of NVIDIA's it has loaded.
+/// The file in which Linux names the loaded NVIDIA driver.
 const LOADED: &str = "/proc/driver/nvidia/version";
 
-/// Why there is no CUDA device, for people.
+/// Explains to the user why there is no CUDA device.
 pub(super) fn absence() -> String {
     let loaded = std::fs::read_to_string(LOADED).ok();
     match loaded.as_deref().and_then(version) {
         Some(version) => format!(
-            "NVIDIA's driver {version} is loaded, but CUDA finds no card: {LIBRARY} is missing or \
-             of another version"
+            "NVIDIA's driver {version} is loaded, but CUDA finds no GPU: {LIBRARY} is missing or has \
+             another version"
         ),
-        None => format!("no NVIDIA driver found ({LIBRARY}), or no card that it serves"),
+        None => format!("no NVIDIA driver found ({LIBRARY}), or no GPU that it supports"),
     }
 }
 
-/// The version in what `LOADED` says, such as 570.86.10.
+/// Returns the driver's version, such as 570.86.10, from the text of `LOADED`.
 fn version(loaded: &str) -> Option<&str> {
     let mut words = loaded.lines().next()?.split_whitespace();
     words.find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The cards that the CUDA driver lists; none without a driver.
+/// Lists the GPUs that the CUDA driver reports; none without a driver.
 pub(super) fn devices() -> Vec<DeviceInfo> {
-    let cards = Device::enumerate(DeviceType::Cuda).into_vec();
-    cards
-        .iter()
+    let gpus = Device::enumerate(DeviceType::Cuda).into_vec();
+    gpus.iter()
         .enumerate()
-        .map(|(index, card)| {
-            let identity = card.identity();
-            let address = identity.as_ref().and_then(|card| card.physical.as_ref()?.pci_address);
+        .map(|(index, gpu)| {
+            let identity = gpu.identity();
+            let address = identity.as_ref().and_then(|gpu| gpu.physical.as_ref()?.pci_address);
             DeviceInfo {
                 id: DeviceId { backend: Backend::Cuda, index },
-                name: identity.map_or_else(|| "NVIDIA card".to_string(), |card| card.name),
+                name: identity.map_or_else(|| "NVIDIA GPU".to_string(), |gpu| gpu.name),
                 kind: Kind::Discrete,
                 driver: "CUDA".into(),
                 max_binding: None,
-                // As Vulkan's, by which the driver is asked what is free.
+                // In Vulkan's form, by which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
             }
         })

@@ -1,4 +1,4 @@
-//! The names of devices, and of what they are.
+//! Names of devices, their backends and their kinds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::DeviceError;
 
-/// An interface to a device.
+/// The interface through which a device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// burn's flex backend on the processor.
+    /// burn's flex backend on the CPU.
     Cpu,
     /// Vulkan through wgpu.
     Vulkan,
@@ -46,21 +46,21 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What kind of hardware a device is.
+/// The kind of hardware that a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A graphics card with its own memory.
+    /// A GPU with its own memory.
     Discrete,
-    /// A graphics unit that shares the processor's memory.
+    /// A GPU that shares the CPU's memory.
     Integrated,
-    /// A graphics card seen through a virtual machine.
+    /// A GPU that a virtual machine passes through.
     Virtual,
-    /// A graphics interface computed on the processor.
+    /// A software renderer, such as llvmpipe or SwiftShader: graphics computed on the CPU.
     Software,
-    /// The processor itself.
+    /// The CPU, without a graphics interface.
     Cpu,
-    /// The driver does not say.
+    /// Hardware of which the driver reports no kind.
     Unknown,
 }
 
@@ -77,12 +77,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A device's name on the command line: the interface and the number among its devices.
+/// A device's name on the command line: the backend and the index among its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId {
-    /// The interface.
+    /// The backend.
     pub backend: Backend,
-    /// Counted from 0 within the interface.
+    /// The index within the backend, from 0.
     pub index: usize,
 }
 
@@ -95,13 +95,13 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What `--device` asks for.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best hardware there is, else the processor.
+    /// The best GPU, else the CPU.
     #[default]
     Auto,
-    /// This one.
+    /// This device.
     Named(DeviceId),
 }
 

@@ -1,17 +1,18 @@
-//! What a device's memory pools hold, and how many kernels are launched.
+//! Measures the memory that a device's pools hold, and counts kernel launches.
 
 use burn::tensor::Device;
 use serde::Serialize;
 
 use super::DeviceError;
 
-/// What the memory pools of a device hold, auxiliary ones (staging, uniforms) included, in bytes.
+/// The memory that a device's pools hold, in bytes, including the auxiliary pools for staging and
+/// uniforms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Taken by tensors that are alive.
+    /// Used by live tensors.
     pub in_use: u64,
-    /// Held by the pools: what is in use, what was freed and will be used again, and what pages
-    /// leave over. Pools do not shrink by themselves, so after a step this is the step's peak.
+    /// Held by the pools: memory in use, freed memory that will be used again, and the unused rest
+    /// of pages. Pools do not shrink by themselves, so after a step this is the step's peak.
     pub reserved: u64,
 }
 
@@ -37,12 +38,13 @@ mod pools {
         }
     }
 
-    /// The largest tensor that a kernel on `device` can be given, in bytes; `None` without a limit.
+    /// Returns the size in bytes of the largest tensor that can be bound to a kernel on `device`;
+    /// `None` without a limit.
     pub fn largest_tensor(device: &Device) -> Option<u64> {
         Some(cube(device)?.client().properties().memory.max_page_size)
     }
 
-    /// Numbers other than f32 that kernels can store, compute with and multiply on `device`.
+    /// Returns the dtypes other than f32 that kernels on `device` can store, compute with and multiply.
     pub fn other_dtypes(device: &Device) -> Vec<Dtype> {
         let Some(device) = cube(device) else { return Vec::new() };
         let client = device.client();
@@ -55,36 +57,36 @@ mod pools {
         known.into_iter().filter(|&(_, elem)| supports(elem)).map(|(known, _)| known).collect()
     }
 
-    /// What the pools of `device` hold; `None` where there are none, on the processor. Waits for
-    /// what is queued on this side of the driver, not for the device.
+    /// Returns what the pools of `device` hold; `None` on the CPU, which has none. Waits until
+    /// cubecl's own queue is submitted to the driver, not for the device.
     pub fn memory(device: &Device) -> Option<Memory> {
         let usage = cube(device)?.client().memory_report(MemoryScope::Device).usage();
         Some(Memory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
     }
 
-    /// Waits, without blocking this thread, until the device has done all that it was given.
+    /// Waits, without blocking this thread, until the device has finished all queued work.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If the device failed.
     pub async fn finish(device: &Device) -> Result<(), DeviceError> {
         let Some(device) = cube(device) else { return Ok(()) };
         let done = device.client().sync().await;
         done.map_err(|error| DeviceError::Stopped { reason: error.to_string() })
     }
 
-    /// Gives pages that nothing uses back to the driver.
+    /// Returns unused pages to the driver.
     pub fn release_unused(device: &Device) {
         if let Some(device) = cube(device) {
-            // Refused only while a graph is recorded, which wgpt does not do.
+            // It fails only while a graph is being recorded, which wgpt does not do.
             let _ = device.client().memory_cleanup();
         }
     }
 
-    /// Has the pools of `device` cut pages for tensors of up to `largest` bytes from now on. They do
-    /// so by themselves when such a tensor comes, but pages of a smaller size that are in use by
-    /// then stay, with all the room that is left in them.
+    /// Makes the pools of `device` use pages for tensors of up to `largest` bytes from now on. They
+    /// would switch by themselves at the first such tensor, but keep the smaller pages that are in use
+    /// by then, with all the unused room in them.
     pub fn size_pages(device: &Device, largest: u64) {
-        // In a browser, every tensor has a page of its own.
+        // In a browser every tensor has its own page.
         if cfg!(target_arch = "wasm32") {
             return;
         }
@@ -105,9 +107,9 @@ mod pools {
         }
     }
 
-    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but taken
-    /// from the driver only for what is uploaded, and whatever is read back means nothing. Gives
-    /// what `work` gives and the most bytes that tensors on `device` took at a launch.
+    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but allocated
+    /// from the driver only for uploads, and values read back are meaningless. Returns the result of
+    /// `work` and the most bytes that live tensors on `device` had at a launch.
     pub fn dry_run<R>(device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         let guard = DryRun::new();
         let peak = Arc::new(Peak { device: device.clone(), in_use: AtomicU64::new(0) });
@@ -127,7 +129,7 @@ mod pools {
         }
     }
 
-    /// Runs `work`; gives what it gives, and how many kernels this process launched meanwhile.
+    /// Runs `work`. Returns its result and the number of kernels that this process launched meanwhile.
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
         let launches = Arc::new(Launches::default());
         let observation = LaunchObservation::new(launches.clone());
@@ -137,7 +139,7 @@ mod pools {
     }
 }
 
-/// A build for the processor alone: no pools, no launches.
+/// A build for the CPU alone: no pools, no launches.
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 mod pools {
     use super::{Device, DeviceError, Memory};

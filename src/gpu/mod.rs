@@ -1,18 +1,19 @@
-//! Devices: which there are, which one a run takes, and opening it.
+//! Devices: listing them, selecting the one that a run uses, opening it.
 //!
-//! With `ops`, the only place that names wgpu or cubecl.
+//! Only this module and `ops` name wgpu or cubecl.
 
 use burn::tensor::Device;
 
 use crate::config::Dtype;
 use crate::protocol::DeviceLine;
 
-mod card;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device_memory;
 mod error;
-mod failure;
 mod id;
+#[cfg(feature = "wgpu")]
+mod instance;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
 mod meter;
@@ -20,12 +21,12 @@ mod meter;
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
+mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
-pub use card::{CardMemory, card_memory};
+pub use device_memory::{DeviceMemory, device_memory};
 pub use error::DeviceError;
-pub use failure::Failure;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
 pub use meter::{
     Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
@@ -34,21 +35,22 @@ pub use meter::{
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
+pub use watchdog::Watchdog;
 
-/// A device that could be opened.
+/// A device on which a run can be tried.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Its name on the command line.
     pub id: DeviceId,
     /// The adapter's name.
     pub name: String,
-    /// What hardware it is.
+    /// The kind of hardware.
     pub kind: Kind,
-    /// The driver and its version, where told.
+    /// The driver and its version, where known.
     pub driver: String,
-    /// The largest buffer that one kernel argument can be, in bytes; `None` without a limit.
+    /// The largest buffer that can be bound to a kernel, in bytes; `None` without a limit.
     pub max_binding: Option<u64>,
-    /// Where it sits on the bus, such as `0000:01:00.0`, where told.
+    /// The PCI address, such as `0000:01:00.0`, where known.
     pub pci: Option<String>,
 }
 
@@ -65,7 +67,7 @@ impl DeviceInfo {
         }
     }
 
-    /// The device as events carry it.
+    /// Returns the description that events carry.
     pub fn line(&self) -> DeviceLine {
         DeviceLine {
             id: self.id.to_string(),
@@ -75,23 +77,24 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether runs in `dtype` may be tried here: WGSL kernels and the processor's know float32 alone.
+    /// Checks `dtype` against what the backend has kernels for: all have float32, and CUDA has the
+    /// others.
     ///
     /// # Errors
-    /// If not.
+    /// If the backend has no kernels for it.
     pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
         match (self.id.backend, dtype) {
             (_, Dtype::Float32) | (Backend::Cuda, Dtype::Tf32 | Dtype::Bfloat16) => Ok(()),
-            _ => Err(self.without(dtype, vec![Dtype::Float32])),
+            _ => Err(self.unsupported(dtype, vec![Dtype::Float32])),
         }
     }
 
-    fn without(&self, dtype: Dtype, known: Vec<Dtype>) -> DeviceError {
+    fn unsupported(&self, dtype: Dtype, known: Vec<Dtype>) -> DeviceError {
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
 
-    /// How good a pick it is, `None` for what is used only when named: a graphics interface in
-    /// software is slower than the processor itself.
+    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only when
+    /// named: a software renderer is slower than the CPU backend.
     #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
@@ -112,24 +115,24 @@ impl DeviceInfo {
     }
 }
 
-/// A device that computes.
+/// A device that is open and computes.
 #[derive(Clone, Debug)]
 pub struct OpenDevice {
-    /// What it is.
+    /// Its description.
     pub info: DeviceInfo,
-    /// Why it was picked, for people.
+    /// The reason why it was selected, for the user.
     pub reason: String,
     /// burn's handle, without autodiff.
     pub device: Device,
-    /// Whether it has failed.
-    pub failure: Failure,
+    /// Notices if it fails.
+    pub watchdog: Watchdog,
 }
 
 impl OpenDevice {
-    /// Whether it computes in `dtype`: older cards lack what newer ones have.
+    /// Checks that the hardware computes in `dtype`, which older GPUs may not.
     ///
     /// # Errors
-    /// If not.
+    /// If it does not.
     pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
         self.info.check_dtype(dtype)?;
         let mut known = dtypes(&self.device);
@@ -137,133 +140,147 @@ impl OpenDevice {
             return Ok(());
         }
         known.retain(|&dtype| self.info.check_dtype(dtype).is_ok());
-        Err(self.info.without(dtype, known))
+        Err(self.info.unsupported(dtype, known))
     }
 }
 
-/// Every device there is, the processor last.
+/// The backends of wgpu on a desktop, in the order in which their devices are listed.
+#[cfg(not(target_arch = "wasm32"))]
+const GRAPHICS: [Backend; 4] = [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl];
+
+/// Lists every device, the CPU last.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn devices() -> Vec<DeviceInfo> {
-    let mut found = Vec::new();
-    #[cfg(feature = "cuda")]
-    found.extend(cuda::devices());
-    found.extend(other_devices());
+    let mut found = cuda_devices();
+    found.extend(graphics_devices(&GRAPHICS));
+    found.push(DeviceInfo::cpu());
     found
 }
 
+/// Lists the NVIDIA GPUs that CUDA reaches. To list them is to open them all, which takes memory on
+/// each until the process ends.
 #[cfg(not(target_arch = "wasm32"))]
-fn other_devices() -> Vec<DeviceInfo> {
+fn cuda_devices() -> Vec<DeviceInfo> {
+    #[cfg(feature = "cuda")]
+    return cuda::devices();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// Lists the devices that wgpu reaches through `backends`.
+#[cfg(not(target_arch = "wasm32"))]
+fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
     #[cfg(feature = "wgpu")]
-    let cards = pollster::block_on(webgpu::devices());
+    return pollster::block_on(webgpu::devices(backends));
     #[cfg(not(feature = "wgpu"))]
-    let cards = Vec::new();
-    cards.into_iter().chain([DeviceInfo::cpu()]).collect()
+    {
+        let _ = backends;
+        Vec::new()
+    }
 }
 
-/// The device that the browser gives, if it gives one.
+/// Returns the device that the browser offers, if it offers one.
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
-pub async fn in_browser() -> Option<Found> {
-    let info = webgpu::devices().await.into_iter().next()?;
-    Some(Found { info, reason: "the browser's choice".into(), auto: false })
+pub async fn select_in_browser() -> Option<SelectedDevice> {
+    let info = webgpu::devices(&[Backend::WebGpu]).await.into_iter().next()?;
+    Some(SelectedDevice { info, reason: "the browser's choice".into(), auto: false })
 }
 
-/// A device that was found and is not open: nothing is taken of it yet.
+/// A device that was selected and is not open: none of its memory is taken yet.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// What it is.
+pub struct SelectedDevice {
+    /// Its description.
     pub info: DeviceInfo,
-    /// Why it was picked, for people.
+    /// The reason why it was selected, for the user.
     pub reason: String,
-    /// Whether nobody asked for this one.
+    /// Whether wgpt chose it, not the user.
     auto: bool,
 }
 
-impl Found {
-    /// Opens it.
+impl SelectedDevice {
+    /// Opens the device.
     ///
     /// # Errors
-    /// When its driver refuses.
+    /// If its driver refuses.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self) -> Result<OpenDevice, DeviceError> {
         pollster::block_on(self.open_async())
     }
 
-    /// Opens it, without blocking this thread.
+    /// Opens the device without blocking this thread.
     ///
     /// # Errors
-    /// When its driver refuses.
+    /// If its driver refuses.
     pub async fn open_async(&self) -> Result<OpenDevice, DeviceError> {
         open_device(self.info.clone(), self.reason.clone()).await
     }
 
-    /// What to take in its place when it could not be opened: the processor, if nobody asked for
-    /// this one.
+    /// Returns the device to use when this one could not be opened because of `error`: the CPU, if
+    /// the user did not ask for this device.
     ///
     /// # Errors
-    /// `error`, where there is nothing else to take.
-    pub fn instead(&self, error: DeviceError) -> Result<Self, DeviceError> {
+    /// Returns `error` if the user did, or if this is the CPU.
+    pub fn fallback(&self, error: DeviceError) -> Result<Self, DeviceError> {
         if !self.auto || self.info.kind == Kind::Cpu {
             return Err(error);
         }
-        let reason = format!("{error}; --device tries again");
+        let reason = format!("{error}; --device={} tries again", self.info.id);
         Ok(Self { info: DeviceInfo::cpu(), reason, auto: false })
     }
 }
 
-/// Finds the device that was asked for.
+/// Selects the device that the user asked for. Only its own backend is searched, so that a run on one
+/// loads no libraries of another.
 ///
 /// # Errors
-/// When it is not there, or not in this build.
+/// If it does not exist, or this build has no support for its backend.
 #[cfg(not(target_arch = "wasm32"))]
-pub fn find(choice: DeviceChoice) -> Result<Found, DeviceError> {
-    let asked = |info| Found { info, reason: "as asked".into(), auto: false };
-    if choice == DeviceChoice::Named(DeviceInfo::cpu().id) {
-        return Ok(asked(DeviceInfo::cpu()));
-    }
-    let found = match choice {
-        // To list CUDA's devices is to open them all, which takes memory of each for good.
-        DeviceChoice::Named(id) if id.backend != Backend::Cuda => other_devices(),
-        _ => devices(),
+pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
+    let id = match choice {
+        DeviceChoice::Named(id) => id,
+        DeviceChoice::Auto => return Ok(select_best()),
     };
-    match choice {
-        DeviceChoice::Named(id) => {
-            let info = found.iter().find(|info| info.id == id);
-            Ok(asked(info.ok_or_else(|| missing(id, &found))?.clone()))
-        }
-        DeviceChoice::Auto => {
-            let (info, reason) = best(&found);
-            Ok(Found { info, reason, auto: true })
-        }
+    let found = match id.backend {
+        Backend::Cpu => vec![DeviceInfo::cpu()],
+        Backend::Cuda => cuda_devices(),
+        backend => graphics_devices(&[backend]),
+    };
+    match found.into_iter().find(|info| info.id == id) {
+        Some(info) => Ok(SelectedDevice { info, reason: "as requested".into(), auto: false }),
+        None => Err(missing(id)),
     }
 }
 
-/// Opens the device that was asked for.
+/// Opens the device that the user asked for.
 ///
 /// # Errors
-/// When it is not there, not in this build, or its driver refuses.
+/// If it does not exist, this build has no support for its backend, or its driver refuses.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
-    let found = find(choice)?;
-    found.open().or_else(|error| found.instead(error)?.open())
+    let selected = select(choice)?;
+    selected.open().or_else(|error| selected.fallback(error)?.open())
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn missing(id: DeviceId, found: &[DeviceInfo]) -> DeviceError {
+fn missing(id: DeviceId) -> DeviceError {
     let cuda = id.backend == Backend::Cuda;
     let wgpu = !cuda && id.backend != Backend::Cpu;
     if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
         return DeviceError::NotBuilt { backend: id.backend };
     }
+    let mut found = if cuda { cuda_devices() } else { Vec::new() };
+    found.extend(graphics_devices(&GRAPHICS));
+    found.push(DeviceInfo::cpu());
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
     let names = names.join(", ");
-    match without_cuda(found) {
+    match why_no_cuda(&found) {
         Some(why) if cuda => DeviceError::NoCuda { id, why, found: names },
         _ => DeviceError::Missing { id, found: names },
     }
 }
 
-/// Why none of `found` is a CUDA device; `None` where one is, or where the build has no CUDA.
-pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
+/// Explains why none of `found` is a CUDA device; `None` if one is, or if this build has no CUDA.
+pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     #[cfg(feature = "cuda")]
     if !found.iter().any(|info| info.id.backend == Backend::Cuda) {
         return Some(cuda::absence());
@@ -272,7 +289,22 @@ pub fn without_cuda(found: &[DeviceInfo]) -> Option<String> {
     None
 }
 
-/// The best of what is there, and why.
+/// Selects the best device. OpenGL is asked only where nothing else has a GPU: it reaches none that
+/// they do not reach faster, and its libraries are slow to load and print warnings of their own.
+#[cfg(not(target_arch = "wasm32"))]
+fn select_best() -> SelectedDevice {
+    let mut found = cuda_devices();
+    let [others @ .., gl] = GRAPHICS;
+    found.extend(graphics_devices(&others));
+    if found.iter().all(|info| info.rank().is_none()) {
+        found.extend(graphics_devices(&[gl]));
+    }
+    found.push(DeviceInfo::cpu());
+    let (info, reason) = best(&found);
+    SelectedDevice { info, reason, auto: true }
+}
+
+/// Returns the best of `found` and the reason.
 #[cfg(not(target_arch = "wasm32"))]
 fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     let ranked = found.iter().filter_map(|info| Some((info.rank()?, info)));
@@ -283,47 +315,47 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
         format!("the best of {} devices", found.len())
     } else if let Some(software) = found.iter().find(|info| info.kind == Kind::Software) {
         format!(
-            "no graphics card found; {} is a graphics interface in software, used only with \
-             --device={}",
+            "no GPU found; {} is a software renderer, used only with --device={}",
             software.name, software.id
         )
     } else {
-        "no graphics card found".into()
+        "no GPU found".into()
     };
     (info.clone(), reason)
 }
 
 async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
-    let failure = Failure::new(matches!(info.kind, Kind::Software | Kind::Cpu));
+    let watchdog = Watchdog::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
         #[cfg(not(target_arch = "wasm32"))]
         Backend::Cpu => Device::flex(),
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),
         #[cfg(feature = "wgpu")]
-        _ => webgpu::open(&info, &failure).await?,
+        _ => webgpu::open(&info, &watchdog).await?,
         #[cfg(not(feature = "wgpu"))]
         backend => return Err(DeviceError::NotBuilt { backend }),
     };
-    Ok(OpenDevice { info, reason, device, failure })
+    Ok(OpenDevice { info, reason, device, watchdog })
 }
 
-/// What `device` can keep activations in and multiply, whatever its kernels make of it.
+/// Returns the dtypes in which the hardware of `device` can store and multiply activations, whether or
+/// not there are kernels for them.
 pub fn dtypes(device: &Device) -> Vec<Dtype> {
     let mut known = vec![Dtype::Float32];
     known.extend(meter::other_dtypes(device));
     known
 }
 
-/// Waits until the device has done all that it was given.
+/// Waits until the device has finished all queued work.
 ///
 /// # Errors
-/// When it cannot.
+/// If the device failed.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
     device.sync().map_err(|error| {
         let reason = error.to_string();
-        DeviceError::told("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
+        DeviceError::from_message("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
     })
 }
 
@@ -336,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_goes_before_the_processor_and_that_before_software() {
+    fn gpus_rank_before_the_cpu_and_the_cpu_before_software() {
         let software = info(Backend::Vulkan, Kind::Software);
         let cpu = DeviceInfo::cpu();
         let (picked, reason) = best(&[software.clone(), cpu.clone()]);
@@ -344,7 +376,7 @@ mod tests {
         assert!(reason.contains("--device=vulkan:0"), "{reason}");
         let card = info(Backend::Dx12, Kind::Integrated);
         assert_eq!(best(&[software, card.clone(), cpu]).0.id, card.id);
-        let strong = info(Backend::Vulkan, Kind::Discrete);
-        assert_eq!(best(&[card, strong.clone()]).0.id, strong.id);
+        let discrete = info(Backend::Vulkan, Kind::Discrete);
+        assert_eq!(best(&[card, discrete.clone()]).0.id, discrete.id);
     }
 }

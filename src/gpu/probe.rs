@@ -1,13 +1,13 @@
-//! What a device can do at most: the measure of every kernel.
+//! Measures a device's peaks, against which `wgpt bench` compares every kernel.
 
 use serde::Serialize;
 
-/// The most that a device was seen to do.
+/// The highest rates measured on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Peaks {
-    /// Bytes read and bytes written by a copy, in 10^9 a second.
+    /// The rate of a copy in GB/s, bytes read plus bytes written.
     pub copy_gb_per_s: f64,
-    /// Multiplications and additions in f32, in 10^9 a second.
+    /// The rate of f32 multiply-adds in GFLOP/s, each counted as two.
     pub multiply_add_gflop_per_s: f64,
 }
 
@@ -26,13 +26,13 @@ mod kernels {
     static MULTIPLY_ADD: Shader =
         Shader { name: "probe_multiply_add", parts: &[wgsl!("probe_multiply_add")] };
 
-    /// Chains of packs in an invocation of `probe_multiply_add.wgsl`.
+    /// Independent chains of packs per invocation of `probe_multiply_add.wgsl`.
     const CHAINS: usize = 8;
 
-    /// Elements of a pack.
+    /// Elements per pack.
     const PACK: usize = 4;
 
-    /// Invocations of a workgroup.
+    /// Invocations per workgroup.
     const WORKGROUP: u32 = 256;
 
     fn copy() -> Spec {
@@ -43,20 +43,20 @@ mod kernels {
         Spec::new(&MULTIPLY_ADD, WORKGROUP).packed(PACK as u32)
     }
 
-    /// The kernels of this file.
+    /// Returns the kernels of this file.
     pub fn variants() -> Vec<Spec> {
         vec![copy(), multiply_add()]
     }
 
-    /// Measures what `device` can do; `None` where it runs no WGSL.
+    /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run WGSL.
     ///
     /// # Errors
-    /// When the device stops answering.
+    /// If the device fails.
     pub fn peaks(device: &Device, slow: bool) -> Result<Option<Peaks>, DeviceError> {
         let Some(queue) = cube(device).map(Queue::on).filter(Queue::runs_wgsl) else {
             return Ok(None);
         };
-        // Larger than the caches, smaller than any device's binding limit.
+        // Larger than the caches, smaller than every device's binding limit.
         let elements = if slow { 8 << 20 } else { 32 << 20 };
         let (x, y) = (queue.empty([elements]), queue.empty([elements]));
         let packs = elements / PACK;
@@ -85,7 +85,7 @@ mod kernels {
         Ok(Some(Peaks { copy_gb_per_s, multiply_add_gflop_per_s }))
     }
 
-    /// The seconds of the best of five runs after one that compiles.
+    /// Returns the seconds of the fastest of five runs, after one that compiles.
     fn best(device: &Device, mut launch: impl FnMut()) -> Result<f64, DeviceError> {
         let mut run = || {
             let start = Instant::now();
@@ -104,7 +104,7 @@ mod kernels {
 #[cfg(feature = "wgpu")]
 pub use kernels::{peaks, variants};
 
-/// Nothing to measure in this build.
+/// Returns `None`: this build runs no WGSL.
 #[cfg(not(feature = "wgpu"))]
 pub fn peaks(
     _device: &burn::tensor::Device,

@@ -5,25 +5,18 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, Failure, Kind};
+use super::instance::instances;
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog};
 
-fn instance() -> wgpu::Instance {
-    // Warnings of drivers that are merely present are of no use to whoever trains.
-    wgpu::Instance::new(wgpu::InstanceDescriptor {
-        flags: wgpu::InstanceFlags::empty(),
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
-    })
-}
-
-/// The adapters of every interface.
+/// Lists the adapters of an instance.
 #[cfg(not(target_arch = "wasm32"))]
-async fn all(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+async fn list(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     instance.enumerate_adapters(wgpu::Backends::all()).await
 }
 
-/// The adapter that the browser gives: it lists none.
+/// Returns the adapter that the browser offers: it lists none.
 #[cfg(target_arch = "wasm32")]
-async fn all(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+async fn list(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     let fastest = wgpu::RequestAdapterOptions {
         power_preference: wgpu::PowerPreference::HighPerformance,
         ..Default::default()
@@ -31,28 +24,53 @@ async fn all(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     instance.request_adapter(&fastest).await.into_iter().collect()
 }
 
-async fn adapters(instance: &wgpu::Instance) -> Vec<(DeviceInfo, wgpu::Adapter)> {
-    let mut found: Vec<(DeviceInfo, wgpu::Adapter)> = Vec::new();
-    for adapter in all(instance).await {
-        let info = adapter.get_info();
-        let Some(backend) = backend(info.backend) else { continue };
-        let flags = adapter.get_downlevel_capabilities().flags;
-        if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) {
-            continue;
+/// An adapter with the instance that it belongs to.
+struct Listed {
+    info: DeviceInfo,
+    instance: wgpu::Instance,
+    adapter: wgpu::Adapter,
+}
+
+/// Lists the adapters of `backends` that have compute shaders.
+async fn adapters(backends: &[Backend]) -> Vec<Listed> {
+    let wanted = backends.iter().map(|&backend| backends_of(backend)).collect();
+    let mut listed: Vec<Listed> = Vec::new();
+    for instance in instances(wanted) {
+        for adapter in list(&instance).await {
+            let flags = adapter.get_downlevel_capabilities().flags;
+            if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) {
+                continue;
+            }
+            let Some(backend) = backend(adapter.get_info().backend) else { continue };
+            let index = listed.iter().filter(|other| other.info.id.backend == backend).count();
+            let info = describe(DeviceId { backend, index }, &adapter);
+            listed.push(Listed { info, instance: instance.clone(), adapter });
         }
-        let index = found.iter().filter(|(other, _)| other.id.backend == backend).count();
-        let limits = adapter.limits();
-        let device = DeviceInfo {
-            id: DeviceId { backend, index },
-            kind: kind(&info),
-            name: if info.name.is_empty() { "WebGPU".into() } else { info.name },
-            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
-            pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
-            max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
-        };
-        found.push((device, adapter));
     }
-    found
+    listed
+}
+
+fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    DeviceInfo {
+        id,
+        kind: kind(&info),
+        name: if info.name.is_empty() { "WebGPU".into() } else { info.name },
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+        pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
+        max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
+    }
+}
+
+fn backends_of(backend: Backend) -> wgpu::Backends {
+    match backend {
+        Backend::Vulkan => wgpu::Backends::VULKAN,
+        Backend::Dx12 => wgpu::Backends::DX12,
+        Backend::Metal => wgpu::Backends::METAL,
+        Backend::Gl => wgpu::Backends::GL,
+        Backend::WebGpu => wgpu::Backends::BROWSER_WEBGPU,
+        Backend::Cpu | Backend::Cuda => wgpu::Backends::empty(),
+    }
 }
 
 fn backend(backend: wgpu::Backend) -> Option<Backend> {
@@ -67,7 +85,7 @@ fn backend(backend: wgpu::Backend) -> Option<Backend> {
 }
 
 fn kind(info: &wgpu::AdapterInfo) -> Kind {
-    // Browsers do not say so of every adapter of this kind.
+    // Browsers do not report the type of every software adapter.
     let name = info.name.to_lowercase();
     if ["swiftshader", "llvmpipe", "basic render"].iter().any(|part| name.contains(part)) {
         return Kind::Software;
@@ -81,27 +99,29 @@ fn kind(info: &wgpu::AdapterInfo) -> Kind {
     }
 }
 
-/// The blocks in which wgpu asks the driver for memory, in bytes. burn's pools already batch: their
-/// pages are larger than this, so that each is asked for by itself, and wgpu takes no more of a card
-/// than the pools hold but a block for what is small.
+/// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch
+/// small tensors into pages larger than this, so wgpu allocates each page by itself and holds no
+/// more than the pools do, but for one block of small buffers.
 const DRIVER_BLOCK: u64 = 4 << 20;
 
-/// The adapters of every interface that wgpu finds.
-pub(super) async fn devices() -> Vec<DeviceInfo> {
-    adapters(&instance()).await.into_iter().map(|(info, _)| info).collect()
+/// Lists the devices of `backends`.
+pub(super) async fn devices(backends: &[Backend]) -> Vec<DeviceInfo> {
+    adapters(backends).await.into_iter().map(|listed| listed.info).collect()
 }
 
-/// Opens an adapter that [`devices`] listed, with all of its own limits: WebGPU's default binding
-/// of 128 MiB is less than GPT-2's embedding.
-pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device, DeviceError> {
+/// Opens a device that [`devices`] listed, with all of the adapter's own limits: WebGPU's default
+/// binding limit of 128 MiB is smaller than GPT-2's embedding.
+///
+/// # Errors
+/// If the device is gone, its limits are too small for the kernels, or its driver refuses.
+pub(super) async fn open(info: &DeviceInfo, watchdog: &Watchdog) -> Result<Device, DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
-    let instance = instance();
-    let (_, adapter) = adapters(&instance)
-        .await
+    let listed = adapters(&[info.id.backend]).await;
+    let Listed { instance, adapter, .. } = listed
         .into_iter()
-        .find(|(found, _)| found.id == info.id)
-        .ok_or_else(|| failed("it is gone".into()))?;
+        .find(|listed| listed.info.id == info.id)
+        .ok_or_else(|| failed("it is no longer available".into()))?;
     if let Some(what) = too_small(&adapter.limits()).filter(|_| cfg!(target_arch = "wasm32")) {
         return Err(DeviceError::TooSmall { name: info.name.clone(), what });
     }
@@ -120,21 +140,22 @@ pub(super) async fn open(info: &DeviceInfo, failure: &Failure) -> Result<Device,
     });
     let (device, queue) = request.await.map_err(|error| failed(error.to_string()))?;
     let backend = adapter.get_info().backend;
-    let watched = device.clone();
+    let reporting = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
     let opened = Device::wgpu_options()
         .setup(setup)
         .tasks_max(dispatches_at_once(info.kind))
         .init()
         .map_err(|error| failed(error.to_string()))?;
-    // In place of cubecl's handlers, which panic on whatever thread it is.
-    watch(&watched, info.name.clone(), failure);
+    // Replaces cubecl's handlers, which panic on whatever thread the driver calls them.
+    report_errors(&reporting, info.name.clone(), watchdog);
     Ok(opened)
 }
 
-/// Dispatches that go to the driver as one submission, of up to 2^35 operations each: drivers reset a
-/// device that works on one for longer than some seconds, on Windows two. 2^40 operations take a
-/// small card a second or two, and graphics inside a processor, at a tenth of its speed, ten.
+/// Returns how many dispatches, of up to 2^35 operations each, go to the driver in one submission.
+/// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
+/// 2^40 operations take a small card a second or two, and an integrated GPU, at a tenth of the speed,
+/// ten.
 fn dispatches_at_once(kind: Kind) -> usize {
     match kind {
         Kind::Discrete => 16,
@@ -145,45 +166,47 @@ fn dispatches_at_once(kind: Kind) -> usize {
     }
 }
 
-/// What an adapter allows less of than the kernels need; WebGPU promises as much of each.
+/// Names the first limit of an adapter that is below what the kernels need, which is what WebGPU
+/// guarantees.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
     let needed = wgpu::Limits::default();
     let pairs = [
         (
-            "invocations in a workgroup",
+            "invocations per workgroup",
             limits.max_compute_invocations_per_workgroup,
             needed.max_compute_invocations_per_workgroup,
         ),
         (
-            "buffers in a kernel",
+            "storage buffers per kernel",
             limits.max_storage_buffers_per_shader_stage,
             needed.max_storage_buffers_per_shader_stage,
         ),
         (
-            "bytes of memory in a workgroup",
+            "bytes of workgroup memory",
             limits.max_compute_workgroup_storage_size,
             needed.max_compute_workgroup_storage_size,
         ),
     ];
     let short = pairs.into_iter().find(|(_, have, need)| have < need);
-    short.map(|(what, have, need)| format!("{have} {what}, {need} are needed"))
+    short.map(|(what, have, need)| format!("it has {have} {what}, the kernels need {need}"))
 }
 
-/// Has the driver's failures told to `failure`, then a panic as before.
-fn watch(device: &wgpu::Device, name: String, failure: &Failure) {
-    let told = failure.clone();
+/// Reports the driver's errors to `watchdog`. An uncaptured error still panics, as in cubecl, so that
+/// nothing continues with what it left behind.
+fn report_errors(device: &wgpu::Device, name: String, watchdog: &Watchdog) {
+    let reported = watchdog.clone();
     device.on_uncaptured_error(Arc::new(move |error| {
-        told.set(match &error {
+        reported.fail(match &error {
             wgpu::Error::OutOfMemory { .. } => DeviceError::OutOfMemory { name: name.clone() },
             other => DeviceError::Stopped { reason: other.to_string() },
         });
         panic!("wgpu error: {error}");
     }));
-    let told = failure.clone();
+    let reported = watchdog.clone();
     device.set_device_lost_callback(move |reason, message| {
-        // A device that is dropped at the end of a run is lost as well.
+        // Dropping a device at the end of a run also counts as losing it.
         if reason == wgpu::DeviceLostReason::Unknown {
-            told.set(DeviceError::Stopped { reason: format!("it was lost ({message})") });
+            reported.fail(DeviceError::Stopped { reason: format!("it was lost ({message})") });
         }
     });
 }

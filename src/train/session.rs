@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
                 let _ = self.folder.record(&Event::Error { text, hint, cause: None });
             }
         }
-        self.device.failure.rest();
+        self.device.watchdog.pause();
         result
     }
 
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
     async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         let mut clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         let max_iters = self.config.max_iters.get();
-        self.device.failure.beat();
+        self.device.watchdog.heartbeat();
         while self.iteration < max_iters {
             let aside = Instant::now();
             commands.breathe().await;
@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
             clock.iterations += 1;
             if self.has_waited() {
                 gpu::finish(&self.device.device).await?;
-                self.device.failure.beat();
+                self.device.watchdog.heartbeat();
                 self.keep_within_budget().await?;
             }
             let aside = Instant::now();
@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
 
     /// Whether it is time to wait for the device.
     fn has_waited(&self) -> bool {
-        self.device.failure.silence().is_some_and(|silence| silence >= ANSWERS)
+        self.device.watchdog.silence().is_some_and(|silence| silence >= ANSWERS)
     }
 
     fn is_due(&self, interval: u64) -> bool {
@@ -307,7 +307,7 @@ impl<'a> Session<'a> {
             });
             if micro_step + 1 < accumulation && self.has_waited() {
                 gpu::finish(&self.device.device).await?;
-                self.device.failure.alive();
+                self.device.watchdog.restart();
             }
         }
         let learning_rate = self
@@ -373,7 +373,7 @@ impl<'a> Session<'a> {
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut stop = || {
-            self.device.failure.alive();
+            self.device.watchdog.restart();
             while let Next::Command(command) = commands.next() {
                 waiting.push_back(command);
             }
@@ -450,9 +450,9 @@ impl<'a> Session<'a> {
         };
         let folder = self.folder.checkpoints();
         let keep = self.config.keep_checkpoints.get();
-        self.device.failure.expect_silence(SLOW_DISK);
+        self.device.watchdog.allow_silence(SLOW_DISK);
         let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep).await;
-        self.device.failure.alive();
+        self.device.watchdog.restart();
         if let Some(checkpoint) = written? {
             let best = checkpoint.state.is_best();
             self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
@@ -470,10 +470,10 @@ impl<'a> Session<'a> {
 
     fn emit(&mut self, event: Event) {
         // Whoever reads stdout may take a break.
-        self.device.failure.expect_silence(Duration::MAX);
+        self.device.watchdog.allow_silence(Duration::MAX);
         // A full disk must not end a run for want of a log line.
         let _ = self.folder.record(&event);
         (self.emit)(&event);
-        self.device.failure.alive();
+        self.device.watchdog.restart();
     }
 }

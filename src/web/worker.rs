@@ -19,7 +19,7 @@ use super::messages::{Ask, ObstacleKind, Reply, Storage};
 use super::storage::Source;
 use super::turn::Turn;
 use crate::config::{Budget, Config, GradCheckpoint, bytes};
-use crate::gpu::{self, DeviceError, Failure, Kind, OpenDevice};
+use crate::gpu::{self, DeviceError, Kind, OpenDevice, Watchdog};
 use crate::model::{SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::{Limits, Plan};
@@ -77,7 +77,7 @@ pub(super) struct Worker {
 
 /// The run that is going on, and whether its device has failed: what a panic needs to know.
 #[derive(Clone, Default)]
-struct Training(Arc<Mutex<(Option<String>, Failure)>>);
+struct Training(Arc<Mutex<(Option<String>, Watchdog)>>);
 
 impl Training {
     fn run(&self) -> Option<String> {
@@ -85,15 +85,15 @@ impl Training {
     }
 
     fn failure(&self) -> Option<DeviceError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.get().cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.failure().cloned()
     }
 
     fn set_run(&self, run: Option<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = run;
     }
 
-    fn watch(&self, failure: Failure) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = failure;
+    fn watch(&self, watchdog: Watchdog) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = watchdog;
     }
 }
 
@@ -163,8 +163,8 @@ impl Worker {
         self.say(&Reply::Pulse);
         let device = self.device.borrow();
         let Some(device) = device.as_ref() else { return };
-        device.failure.check_pulse();
-        if let (Some(error), Some(run)) = (device.failure.get(), self.training.run()) {
+        device.watchdog.check();
+        if let (Some(error), Some(run)) = (device.watchdog.failure(), self.training.run()) {
             let (text, hint) = (error.to_string(), error.hint().to_string());
             let event = Box::new(Event::Error { text, hint, cause: Some(cause(error)) });
             self.say(&Reply::Event { run, event });
@@ -266,7 +266,7 @@ impl Worker {
             memory: None,
         };
         let line = device.info.line();
-        self.training.watch(device.failure.clone());
+        self.training.watch(device.watchdog.clone());
         self.device.replace(Some(device));
         self.say(&Reply::Ready { device: line, limits, software, storage: self.room.get() });
         if software {
@@ -473,7 +473,7 @@ async fn open() -> Result<OpenDevice, (ObstacleKind, String, &'static str)> {
             "use Chrome, Edge, Firefox or Safari of 2026 or later, or wgpt on the desktop",
         ));
     }
-    let Some(found) = gpu::in_browser().await else {
+    let Some(found) = gpu::select_in_browser().await else {
         return Err((
             ObstacleKind::NoAdapter,
             "the browser has WebGPU, but gives no graphics adapter".into(),

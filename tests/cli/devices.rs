@@ -1,48 +1,48 @@
-//! Runs that change their device, and numbers that a device does not have.
+//! Devices: listing them, runs that move between them, and dtypes that they do not support.
 
 use super::*;
 
-/// `TINY`, but for the device, which comes last.
-fn anywhere() -> &'static [&'static str] {
+/// Returns `TINY` without the device, which comes last.
+fn without_device() -> &'static [&'static str] {
     &TINY[..TINY.len() - 1]
 }
 
-/// The losses of a run on Vulkan that goes on on another implementation of its ops after ten steps.
-fn changed(folder: &Path, name: &str, from: &[&str], to: &[&str]) -> BTreeMap<u64, f64> {
+/// Trains ten steps with the options `from` and ten more with `to`. Returns the loss of each step.
+fn losses_across(folder: &Path, name: &str, from: &[&str], to: &[&str]) -> BTreeMap<u64, f64> {
     let settings = ["--eval_interval=100", "--no-supervise"];
     let mut both = BTreeMap::new();
     let run = format!("--run={name}");
     let first = ["train", "--json", run.as_str()];
-    let args = [&first, anywhere(), &settings, from, &["--max_iters=10"]].concat();
+    let args = [&first, without_device(), &settings, from, &["--max_iters=10"]].concat();
     both.extend(losses(&events(&ok(folder, &args))));
     let args = ["train", "--json", "--resume", run.as_str(), "--no-supervise", "--max_iters=20"];
     both.extend(losses(&events(&ok(folder, &[&args, to].concat()))));
     both.into_iter().map(|(iter, loss)| (iter, loss.parse().unwrap())).collect()
 }
 
-/// What a checkpoint holds does not depend on who computed it: with CUDA's kernels, which run here
-/// too, a run goes on as if it had never changed, and the other way round.
+/// A checkpoint does not depend on the kernels that computed it: a run continues with CUDA's kernels,
+/// which also run on Vulkan, as if nothing had changed, and the other way round.
 #[cfg(feature = "wgpu")]
 #[test]
-fn a_run_goes_on_with_other_kernels() {
+fn a_run_continues_with_other_kernels() {
     let folder = temporary();
     let wgsl = ["--device=vulkan:0", "--ops=auto"];
     let cube = ["--device=vulkan:0", "--ops=cube"];
     let cpu = ["--device=cpu", "--ops=auto"];
-    let stayed = changed(folder.path(), "stayed", &wgsl, &wgsl);
-    assert_eq!(stayed.len(), 20);
+    let unchanged = losses_across(folder.path(), "unchanged", &wgsl, &wgsl);
+    assert_eq!(unchanged.len(), 20);
     for (name, from, to) in [("there", wgsl, cube), ("back", cube, wgsl), ("cpu", cube, cpu)] {
-        let changed = changed(folder.path(), name, &from, &to);
-        for (iter, loss) in &stayed {
-            let off = (changed[iter] - loss).abs();
-            assert!(off < 1e-4, "{name}, iteration {iter}: {} for {loss}", changed[iter]);
+        let losses = losses_across(folder.path(), name, &from, &to);
+        for (iter, loss) in &unchanged {
+            let difference = (losses[iter] - loss).abs();
+            assert!(difference < 1e-4, "{name}, iteration {iter}: {} for {loss}", losses[iter]);
         }
     }
 }
 
-/// Numbers that a device does not compute in are refused before anything is written.
+/// A dtype that the device does not support is refused before anything is written.
 #[test]
-fn a_dtype_that_the_device_has_not_is_refused_by_name() {
+fn an_unsupported_dtype_is_refused_by_name() {
     let folder = temporary();
     let mut devices = vec!["--device=cpu"];
     if cfg!(feature = "wgpu") {
@@ -51,12 +51,36 @@ fn a_dtype_that_the_device_has_not_is_refused_by_name() {
     for device in devices {
         for dtype in ["bfloat16", "tf32"] {
             let dtype_flag = format!("--dtype={dtype}");
-            let args = [&["train", "--run=r"], anywhere(), &[dtype_flag.as_str(), device]].concat();
+            let args =
+                [&["train", "--run=r"], without_device(), &[dtype_flag.as_str(), device]].concat();
             let refused = run(folder.path(), &args);
-            let words = text(&refused.stderr);
-            assert_eq!(refused.status.code(), Some(2), "{words}");
-            assert!(words.contains(dtype) && words.contains("float32"), "{words}");
+            let stderr = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{stderr}");
+            assert!(stderr.contains(dtype) && stderr.contains("float32"), "{stderr}");
             assert!(!folder.path().join("r").exists());
         }
     }
+}
+
+/// Without a desktop session, as in a container or through ssh, no library adds to wgpt's messages:
+/// `-q` leaves none.
+#[cfg(feature = "wgpu")]
+#[test]
+fn libraries_print_nothing_in_a_bare_environment() {
+    let folder = temporary();
+    let silent = |args: &[&str]| {
+        let mut command = wgpt(folder.path());
+        command.args(args).arg("-q").env_clear();
+        for name in ["HOME", "PATH", "SystemRoot"] {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{args:?}\n{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+        text(&output.stdout)
+    };
+    assert!(silent(&["devices"]).contains("vulkan:0"));
+    let short = ["--device=vulkan:0", "--eval_interval=100", "--max_iters=2"];
+    let args = [&["train", "--json", "--run=r"], without_device(), &short].concat();
+    assert!(silent(&args).contains(r#""event":"done""#));
 }

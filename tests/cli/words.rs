@@ -105,10 +105,10 @@ fn the_tables_of_cards_are_the_plans() {
             let plan: Value = serde_json::from_slice(&run(folder.path(), &args).stdout).unwrap();
             let gib = |bytes: &Value| format!("{:.2} GiB", bytes.as_f64().unwrap() / 2f64.powi(30));
             let wanted = if plan["fits"] == true {
-                let again = if plan["grad_checkpoint"] == true { " again" } else { "" };
+                let again = if plan["grad_checkpoint"] == true { " checkpointed" } else { "" };
                 format!("{}{again}, {}", plan["micro_batch"], gib(&plan["predicted_bytes"]))
-            } else if cell.contains("least") {
-                format!("no, {} at the least", gib(&plan["least"]["predicted_bytes"]))
+            } else if cell.contains("needs") {
+                format!("no, needs {}", gib(&plan["least"]["predicted_bytes"]))
             } else {
                 "no".into()
             };

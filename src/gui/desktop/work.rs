@@ -8,7 +8,7 @@ use eframe::egui;
 
 use crate::catalogue;
 use crate::data::{Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, prepare};
-use crate::gpu::{self, Backend, CardMemory, DeviceInfo, Kind};
+use crate::gpu::{self, Backend, DeviceInfo, DeviceMemory, Kind};
 use crate::gui::fit::Card;
 use crate::gui::form::DataInfo;
 use crate::gui::work::{Found, tokenizer_for};
@@ -58,7 +58,7 @@ impl Work {
     pub fn card(&self, choice: &str) {
         let Ok(choice) = choice.parse() else { return };
         self.run(move |tell| {
-            if let Ok(found) = gpu::find(choice) {
+            if let Ok(found) = gpu::select(choice) {
                 tell(Found::Card(card(&found.info)));
             }
         });
@@ -224,9 +224,9 @@ fn data_folder(runs: &Path) -> PathBuf {
 }
 
 fn card(info: &DeviceInfo) -> Card {
-    let memory = gpu::card_memory(info);
+    let memory = gpu::device_memory(info);
     Card {
-        budget: memory.as_ref().map(CardMemory::available),
+        budget: memory.as_ref().map(DeviceMemory::available),
         memory: memory.map(|memory| (memory.total, memory.free, memory.source.to_string())),
         largest_tensor: info.max_binding,
         pools: info.kind != Kind::Cpu,

@@ -27,7 +27,7 @@ impl Session<'_> {
         let mut tokens = Vec::new();
         for _ in 0..self.config.sample_tokens {
             tokens.push(sampler.next_token().await);
-            self.device.failure.alive();
+            self.device.watchdog.restart();
         }
         let text = tokenizer.decode(&tokens);
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
@@ -47,9 +47,9 @@ impl Session<'_> {
             let command = match next {
                 Next::Command(command) => command,
                 Next::None if paused => {
-                    self.device.failure.expect_silence(Duration::MAX);
+                    self.device.watchdog.allow_silence(Duration::MAX);
                     commands.idle().await;
-                    self.device.failure.alive();
+                    self.device.watchdog.restart();
                     continue;
                 }
                 // Whoever could resume is gone: what is paused goes on.

@@ -1,30 +1,30 @@
-//! What the operating system knows of a device's memory.
+//! A device's memory as the operating system reports it.
 
 use super::DeviceInfo;
 
-/// A device's memory as the operating system or the driver tells it, in bytes.
+/// A device's memory as the operating system or the driver reports it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardMemory {
-    /// What the device has.
+pub struct DeviceMemory {
+    /// The memory of the device.
     pub total: u64,
-    /// What nobody uses now.
+    /// The part that no program uses now.
     pub free: u64,
-    /// Who says so.
+    /// The source of both figures, for the user.
     pub source: &'static str,
 }
 
-impl CardMemory {
-    /// What a run can take without harm to others: a twentieth of all, but at least 256 MiB, stays
-    /// for what comes and goes on a desktop.
+impl DeviceMemory {
+    /// Returns what a run may take: what is free less a twentieth of the whole and at least 256 MiB,
+    /// which a desktop's other windows need from time to time.
     pub fn available(&self) -> u64 {
         self.free.saturating_sub((self.total / 20).max(256 << 20))
     }
 }
 
-/// The memory of a device; `None` where nobody tells. Graphics that share the system's memory have
-/// what the system has.
+/// Returns the memory of a device, or `None` if nothing reports it. Integrated GPUs and software
+/// renderers have the system's memory.
 #[cfg(not(target_arch = "wasm32"))]
-pub fn card_memory(info: &DeviceInfo) -> Option<CardMemory> {
+pub fn device_memory(info: &DeviceInfo) -> Option<DeviceMemory> {
     use sysinfo::{Gpus, MemoryRefreshKind, RefreshKind, System};
 
     use super::Kind;
@@ -34,7 +34,7 @@ pub fn card_memory(info: &DeviceInfo) -> Option<CardMemory> {
             let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
             let system = System::new_with_specifics(kind).ok()?;
             let (total, free) = (system.total_memory(), system.available_memory());
-            (total > 0).then_some(CardMemory { total, free, source: "the system's memory" })
+            (total > 0).then_some(DeviceMemory { total, free, source: "the system's memory" })
         }
         Kind::Discrete | Kind::Virtual | Kind::Unknown => {
             let pci = info.pci.as_deref()?.to_ascii_lowercase();
@@ -42,14 +42,14 @@ pub fn card_memory(info: &DeviceInfo) -> Option<CardMemory> {
             let gpu = gpus.iter().find(|gpu| gpu.pci().to_string().to_ascii_lowercase() == pci)?;
             let (total, used) = (gpu.total_memory()?, gpu.used_memory()?);
             let free = total.saturating_sub(used);
-            Some(CardMemory { total, free, source: "the graphics driver" })
+            Some(DeviceMemory { total, free, source: "the graphics driver" })
         }
         Kind::Cpu => None,
     }
 }
 
-/// No browser tells.
+/// Returns `None`: no browser reports it.
 #[cfg(target_arch = "wasm32")]
-pub fn card_memory(_info: &DeviceInfo) -> Option<CardMemory> {
+pub fn device_memory(_info: &DeviceInfo) -> Option<DeviceMemory> {
     None
 }

@@ -1,0 +1,64 @@
+//! wgpu instances that leave the window system alone.
+//!
+//! Training needs no window, and a container, cron or ssh has none to offer.
+
+use wgpu::{Backends, Instance, InstanceDescriptor, InstanceFlags};
+
+/// Creates the instances that list the adapters of `backends`. None of them connects to X11 or
+/// Wayland.
+pub(super) fn instances(backends: Backends) -> Vec<Instance> {
+    let mut instances = Vec::new();
+    #[cfg(any(target_os = "linux", target_os = "freebsd"))]
+    if backends.contains(Backends::VULKAN) {
+        instances.extend(vulkan_without_surfaces());
+    }
+    #[cfg(any(target_os = "linux", target_os = "freebsd"))]
+    let backends = backends.difference(Backends::VULKAN);
+    if !backends.is_empty() {
+        instances.push(Instance::new(InstanceDescriptor {
+            backends,
+            // No validation layers, and no warnings from drivers that are merely installed.
+            flags: InstanceFlags::empty(),
+            // Without a display handle, OpenGL goes through EGL's surfaceless platform.
+            ..InstanceDescriptor::new_without_display_handle()
+        }));
+    }
+    instances
+}
+
+/// Creates a Vulkan instance without the extensions that draw to X11 and Wayland; `None` without a
+/// Vulkan loader.
+///
+/// wgpu enables them whether or not anything is drawn. Mesa's device-select layer then connects to
+/// the compositor each time devices are listed, and libwayland prints `error: XDG_RUNTIME_DIR is
+/// invalid or not set in the environment` wherever there is no desktop session.
+#[cfg(any(target_os = "linux", target_os = "freebsd"))]
+#[allow(
+    unsafe_code,
+    reason = "wgpu creates an instance with other extensions only through wgpu-hal"
+)]
+fn vulkan_without_surfaces() -> Option<Instance> {
+    use wgpu::hal::{InstanceDescriptor, vulkan};
+
+    const SURFACES: [&std::ffi::CStr; 3] =
+        [c"VK_KHR_xlib_surface", c"VK_KHR_xcb_surface", c"VK_KHR_wayland_surface"];
+    let descriptor = InstanceDescriptor {
+        name: "wgpt",
+        flags: InstanceFlags::empty(),
+        memory_budget_thresholds: Default::default(),
+        backend_options: Default::default(),
+        telemetry: None,
+        display: None,
+    };
+    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on these
+    // three: it leaves each of them out by itself where the loader lacks it, and reads them only to
+    // create a surface, which nothing here does. `VK_KHR_surface`, which the device extension
+    // `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only owner.
+    unsafe {
+        let instance = vulkan::Instance::init_with_callback(
+            &descriptor,
+            Some(Box::new(|args| args.extensions.retain(|name| !SURFACES.contains(name)))),
+        );
+        Some(Instance::from_hal::<vulkan::Api>(instance.ok()?))
+    }
+}

@@ -1,0 +1,226 @@
+//! Notices that a device has failed, by its driver's report or by its silence.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use web_time::Instant;
+
+use super::DeviceError;
+
+/// Watches a device: holds its first failure, whether the driver reports it on a thread of its own
+/// or the device is silent for too long.
+#[derive(Clone, Debug, Default)]
+pub struct Watchdog(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    failure: OnceLock<DeviceError>,
+    timer: Mutex<Option<Timer>>,
+    software: bool,
+}
+
+/// The time since the last answer of the device.
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    answered: Instant,
+    /// The silence since then that [`Watchdog::check`] has counted. It may be less than the wall
+    /// time: the process may have been stopped, or the machine asleep.
+    silence: Duration,
+    checked: Instant,
+    heartbeats: u32,
+    /// The longest silence between two answers so far.
+    longest: Duration,
+    /// The silence that is allowed until the next answer.
+    allowed: Duration,
+}
+
+impl Timer {
+    fn start(now: Instant) -> Self {
+        Self {
+            answered: now,
+            silence: Duration::ZERO,
+            checked: now,
+            heartbeats: 0,
+            longest: Duration::ZERO,
+            allowed: Duration::ZERO,
+        }
+    }
+
+    /// Restarts the timer. A silence that was allowed does not count as the device's own.
+    fn restart(self, now: Instant) -> Self {
+        let longest = match self.allowed.is_zero() {
+            true => {
+                let counted = self.longest.max(self.silence + MAX_TICK);
+                self.longest.max(now - self.answered).min(counted)
+            }
+            false => self.longest,
+        };
+        Self {
+            answered: now,
+            silence: Duration::ZERO,
+            checked: now,
+            longest,
+            allowed: Duration::ZERO,
+            ..self
+        }
+    }
+}
+
+/// The most that one check adds to a silence. Checks are more frequent than this while the process
+/// runs at all.
+const MAX_TICK: Duration = Duration::from_secs(2);
+
+/// The limit before it is known how long a device is silent: kernels are compiled, by a GPU's driver
+/// within seconds each.
+const STARTUP_LIMIT: Duration = Duration::from_secs(5 * 60);
+
+/// The same for software renderers, which take minutes for a step.
+const SOFTWARE_STARTUP_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// The heartbeats after which it is known.
+const STARTUP_HEARTBEATS: u32 = 10;
+
+/// The smallest limit.
+const MIN_LIMIT: Duration = Duration::from_secs(2 * 60);
+
+/// The limit as a multiple of the longest silence so far.
+const LIMIT_FACTOR: u32 = 20;
+
+impl Watchdog {
+    /// Creates the watchdog of a GPU or, with `software`, of a software renderer or the CPU.
+    pub fn new(software: bool) -> Self {
+        Self(Arc::new(State { software, ..State::default() }))
+    }
+
+    /// Returns the device's failure, if it has failed.
+    pub fn failure(&self) -> Option<&DeviceError> {
+        self.0.failure.get()
+    }
+
+    /// Records a failure. The first one stays.
+    pub fn fail(&self, error: DeviceError) {
+        let _ = self.0.failure.set(error);
+    }
+
+    fn timer(&self) -> MutexGuard<'_, Option<Timer>> {
+        self.0.timer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports that the device has finished an update. The first call starts the timer that
+    /// [`check`](Self::check) reads.
+    pub fn heartbeat(&self) {
+        let mut timer = self.timer();
+        let now = Instant::now();
+        let restarted = timer.unwrap_or(Timer::start(now)).restart(now);
+        let heartbeats = restarted.heartbeats.saturating_add(1);
+        *timer = Some(Timer { heartbeats, ..restarted });
+    }
+
+    /// Restarts the timer, if it runs: the device has answered within an update, or nothing was
+    /// waiting for it.
+    pub fn restart(&self) {
+        let mut timer = self.timer();
+        *timer = timer.map(|timer| timer.restart(Instant::now()));
+    }
+
+    /// Restarts the timer and allows a silence of `allowed` until the next answer, because something
+    /// else than the device takes that long.
+    pub fn allow_silence(&self, allowed: Duration) {
+        let mut timer = self.timer();
+        *timer = timer.map(|timer| Timer { allowed, ..timer.restart(Instant::now()) });
+    }
+
+    /// Stops the timer until the next heartbeat: nothing uses the device.
+    pub fn pause(&self) {
+        *self.timer() = None;
+    }
+
+    /// Returns the time since the last answer, if the timer runs.
+    pub fn silence(&self) -> Option<Duration> {
+        self.timer().map(|timer| timer.answered.elapsed())
+    }
+
+    /// Returns the longest silence that is not a failure.
+    fn limit(&self, heartbeats: u32, longest: Duration) -> Duration {
+        let limit = MIN_LIMIT.max(longest.saturating_mul(LIMIT_FACTOR));
+        match (heartbeats < STARTUP_HEARTBEATS, self.0.software) {
+            (true, true) => limit.max(SOFTWARE_STARTUP_LIMIT),
+            (true, false) => limit.max(STARTUP_LIMIT),
+            (false, _) => limit,
+        }
+    }
+
+    /// Records a failure if the silence exceeds its limit: a lost device may neither answer nor
+    /// report the loss. Call it at least once a second.
+    pub fn check(&self) {
+        let mut timer = self.timer();
+        let Some(timer) = timer.as_mut() else { return };
+        let now = Instant::now();
+        timer.silence += (now - timer.checked).min(MAX_TICK);
+        timer.checked = now;
+        if timer.silence > self.limit(timer.heartbeats, timer.longest).max(timer.allowed) {
+            let minutes = timer.silence.as_secs() / 60;
+            let reason = format!("it has not answered for {minutes} minutes");
+            self.fail(DeviceError::Stopped { reason });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_follows_the_longest_silence() {
+        let second = Duration::from_secs(1);
+        let [gpu, software] = [false, true].map(Watchdog::new);
+        assert_eq!(gpu.limit(1, Duration::ZERO), STARTUP_LIMIT);
+        assert_eq!(software.limit(1, Duration::ZERO), SOFTWARE_STARTUP_LIMIT);
+        for watchdog in [gpu, software] {
+            assert_eq!(watchdog.limit(5, 400 * second), 8000 * second);
+            assert_eq!(watchdog.limit(50, second), MIN_LIMIT);
+            assert_eq!(watchdog.limit(50, 400 * second), 8000 * second);
+        }
+    }
+
+    #[test]
+    fn silence_is_a_failure_only_after_a_first_heartbeat() {
+        let watchdog = Watchdog::default();
+        watchdog.check();
+        assert!(watchdog.failure().is_none());
+        watchdog.heartbeat();
+        watchdog.check();
+        assert!(watchdog.failure().is_none());
+        let silent = |minutes| {
+            let now = Instant::now();
+            let silence = MIN_LIMIT * minutes / 2;
+            Some(Timer { heartbeats: 50, silence, ..Timer::start(now) })
+        };
+        *watchdog.timer() = silent(4);
+        watchdog.restart();
+        watchdog.check();
+        assert!(watchdog.failure().is_none());
+        watchdog.allow_silence(MIN_LIMIT * 3);
+        watchdog.timer().as_mut().unwrap().silence = MIN_LIMIT * 2;
+        watchdog.check();
+        assert!(watchdog.failure().is_none());
+        *watchdog.timer() = silent(4);
+        watchdog.check();
+        let failure = watchdog.failure().unwrap().to_string();
+        assert!(failure.contains("not answered for 4 minutes"), "{failure}");
+    }
+
+    #[test]
+    fn a_process_that_slept_does_not_blame_the_device() {
+        let watchdog = Watchdog::default();
+        let now = Instant::now();
+        let Some(long_ago) = now.checked_sub(MIN_LIMIT * 10) else { return };
+        let timer =
+            Timer { answered: long_ago, checked: long_ago, heartbeats: 50, ..Timer::start(now) };
+        *watchdog.timer() = Some(timer);
+        watchdog.check();
+        assert!(watchdog.failure().is_none());
+        watchdog.heartbeat();
+        assert!(watchdog.timer().unwrap().longest <= 2 * MAX_TICK);
+    }
+}
