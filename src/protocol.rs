@@ -223,7 +223,7 @@ struct Line<'a> {
 impl Event {
     /// Returns the event as one JSON line, without the line break.
     pub fn to_json(&self) -> String {
-        // Numbers and strings only: serialising cannot fail.
+        // Numbers and strings: serializing cannot fail.
         serde_json::to_string(&Line { v: VERSION, event: self }).unwrap_or_default()
     }
 }

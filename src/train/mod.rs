@@ -1,4 +1,4 @@
-//! Training: commands in, events out. Knows no front end.
+//! Training: commands in, events out. It knows no front end.
 
 pub mod archive;
 mod batches;
@@ -25,7 +25,7 @@ pub use session::Session;
 pub use setup::{Request, Setup};
 pub use source::{ModelSource, NANOGPT_FILE, settings};
 
-/// Whether the run in `folder` has anything to continue from.
+/// Returns true if the run in `folder` has a checkpoint to continue from.
 pub fn has_checkpoint(folder: &std::path::Path) -> bool {
     checkpoint::exists(&folder.join(CHECKPOINTS_FOLDER))
 }
