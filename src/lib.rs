@@ -15,9 +15,9 @@
 //! | [`protocol`] | events and commands: plain data |
 //! | [`progress`] | the one reducer that every view of a run reads |
 //! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
-//! | [`catalogue`] | runs on the disk: which there are and how they stand |
-//! | [`recovery`] | what to do when a trainer ends |
-//! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
+//! | [`run_index`] | runs on the disk: a list with their states, and their records |
+//! | [`recovery`] | the policy after a trainer failed: restart, wait or give up |
+//! | [`supervisor`] | runs the trainer as a child process, restarts it when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
 //! | [`web`] | the browser build: page, worker, the messages between them |
@@ -27,7 +27,6 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 pub mod config;
@@ -42,6 +41,7 @@ pub mod plan;
 pub mod progress;
 pub mod protocol;
 pub mod recovery;
+pub mod run_index;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod supervisor;
 pub mod train;

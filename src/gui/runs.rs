@@ -6,7 +6,7 @@ use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
 use web_time::SystemTime;
 
 use super::{Intent, host, theme};
-use crate::catalogue::{RunState, RunSummary};
+use crate::run_index::{RunState, RunSummary};
 
 /// Runs that are offered to be continued at a time.
 const MOST_OFFERS: usize = 3;

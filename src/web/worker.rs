@@ -312,7 +312,7 @@ impl Worker {
         less: Option<Plan>,
     ) -> Result<(), TrainError> {
         let path = Path::new(run);
-        let kept = || crate::catalogue::config(path).map(Box::new);
+        let kept = || crate::run_index::config(path).map(Box::new);
         let Some(config) = config.or_else(kept) else {
             return Err(TrainError::NoCheckpoint { path: path.to_path_buf() });
         };

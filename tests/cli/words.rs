@@ -184,7 +184,9 @@ fn what_does_not_fit_is_refused_with_three_ways_out() {
     }
     let suggested = run(folder.path(), &[&args[..], &["--suggest"]].concat());
     let suggested = text(&suggested.stdout);
-    let (_, lines) = suggested.split_once("would fit:\n").unwrap_or_else(|| panic!("{suggested}"));
+    let (_, lines) = suggested
+        .split_once("these changes make it fit:\n")
+        .unwrap_or_else(|| panic!("{suggested}"));
     assert_eq!(lines.lines().filter(|line| line.contains("--") && line.contains("iB")).count(), 3);
     let run_folder = folder.path().join("run");
     let refused =

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use eframe::egui;
 
 use super::Work;
-use crate::catalogue;
-pub(in crate::gui) use crate::catalogue::{Tail, is_training};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::trainer::{Begin, Ended};
 use crate::protocol::{Command, Event};
+use crate::run_index;
+pub(in crate::gui) use crate::run_index::{Tail, is_training};
 use crate::train::has_checkpoint;
 
 /// A run that is going on, in a process that this window has started or in another.
@@ -117,7 +117,7 @@ impl Trainer {
                 writeln!(input)
             }
             Link::Pipes { .. } => Err(io::ErrorKind::BrokenPipe.into()),
-            Link::Files { .. } => catalogue::command(&self.run, command),
+            Link::Files { .. } => run_index::command(&self.run, command),
         }
     }
 
@@ -137,7 +137,7 @@ impl Trainer {
             Link::Files { looked, .. } if looked.elapsed() < LOOK => None,
             Link::Files { looked, gone, .. } => {
                 *looked = Instant::now();
-                if catalogue::is_training(&self.run) {
+                if run_index::is_training(&self.run) {
                     *gone = None;
                     return None;
                 }
