@@ -1,43 +1,38 @@
-//! Runs that change their device, and dtypes that a device lacks.
+//! Runs that change their device, and numbers that a device does not have.
 
 use super::*;
 
-/// Returns `TINY` without the device, its last flag.
-fn tiny_on_any_device() -> &'static [&'static str] {
+/// `TINY`, but for the device, which comes last.
+fn anywhere() -> &'static [&'static str] {
     &TINY[..TINY.len() - 1]
 }
 
-/// Returns the losses of a run that continues with other kernels after ten steps.
-fn losses_after_change(
-    folder: &Path,
-    name: &str,
-    from: &[&str],
-    to: &[&str],
-) -> BTreeMap<u64, f64> {
+/// The losses of a run on Vulkan that goes on on another implementation of its ops after ten steps.
+fn changed(folder: &Path, name: &str, from: &[&str], to: &[&str]) -> BTreeMap<u64, f64> {
     let settings = ["--eval_interval=100", "--no-supervise"];
     let mut both = BTreeMap::new();
     let run = format!("--run={name}");
     let first = ["train", "--json", run.as_str()];
-    let args = [&first, tiny_on_any_device(), &settings, from, &["--max_iters=10"]].concat();
+    let args = [&first, anywhere(), &settings, from, &["--max_iters=10"]].concat();
     both.extend(losses(&events(&ok(folder, &args))));
     let args = ["train", "--json", "--resume", run.as_str(), "--no-supervise", "--max_iters=20"];
     both.extend(losses(&events(&ok(folder, &[&args, to].concat()))));
     both.into_iter().map(|(iter, loss)| (iter, loss.parse().unwrap())).collect()
 }
 
-/// A checkpoint does not depend on the kernels that computed it: a run continues with those of CUDA,
-/// which run on Vulkan too, or on the CPU, as if it had never changed.
+/// What a checkpoint holds does not depend on who computed it: with CUDA's kernels, which run here
+/// too, a run goes on as if it had never changed, and the other way round.
 #[cfg(feature = "wgpu")]
 #[test]
-fn a_run_continues_with_other_kernels() {
+fn a_run_goes_on_with_other_kernels() {
     let folder = temporary();
     let wgsl = ["--device=vulkan:0", "--ops=auto"];
     let cube = ["--device=vulkan:0", "--ops=cube"];
     let cpu = ["--device=cpu", "--ops=auto"];
-    let stayed = losses_after_change(folder.path(), "stayed", &wgsl, &wgsl);
+    let stayed = changed(folder.path(), "stayed", &wgsl, &wgsl);
     assert_eq!(stayed.len(), 20);
     for (name, from, to) in [("there", wgsl, cube), ("back", cube, wgsl), ("cpu", cube, cpu)] {
-        let changed = losses_after_change(folder.path(), name, &from, &to);
+        let changed = changed(folder.path(), name, &from, &to);
         for (iter, loss) in &stayed {
             let off = (changed[iter] - loss).abs();
             assert!(off < 1e-4, "{name}, iteration {iter}: {} for {loss}", changed[iter]);
@@ -45,9 +40,9 @@ fn a_run_continues_with_other_kernels() {
     }
 }
 
-/// A dtype that the device lacks is refused before any file is written.
+/// Numbers that a device does not compute in are refused before anything is written.
 #[test]
-fn a_dtype_that_the_device_lacks_is_refused() {
+fn a_dtype_that_the_device_has_not_is_refused_by_name() {
     let folder = temporary();
     let mut devices = vec!["--device=cpu"];
     if cfg!(feature = "wgpu") {
@@ -56,9 +51,7 @@ fn a_dtype_that_the_device_lacks_is_refused() {
     for device in devices {
         for dtype in ["bfloat16", "tf32"] {
             let dtype_flag = format!("--dtype={dtype}");
-            let args =
-                [&["train", "--run=r"], tiny_on_any_device(), &[dtype_flag.as_str(), device]]
-                    .concat();
+            let args = [&["train", "--run=r"], anywhere(), &[dtype_flag.as_str(), device]].concat();
             let refused = run(folder.path(), &args);
             let words = text(&refused.stderr);
             assert_eq!(refused.status.code(), Some(2), "{words}");
