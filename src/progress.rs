@@ -20,7 +20,7 @@ const MAX_ITEMS: usize = 4096;
 /// The state of a run, from the events of all processes that have trained it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// What the run is doing.
+    /// The present state.
     pub state: State,
     /// The run folder.
     pub run: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct Progress {
     pub tokens_per_s: Option<f64>,
 }
 
-/// What a run is doing.
+/// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum State {
     /// Nothing: it has not been started.
@@ -93,9 +93,9 @@ pub enum State {
     Interrupted,
     /// It ended with an error.
     Failed {
-        /// What failed, and where.
+        /// The message: what failed, and where.
         text: String,
-        /// What to do next.
+        /// A hint at the next step.
         hint: String,
         /// The failure of the device, if it was one.
         cause: Option<Cause>,

@@ -84,7 +84,7 @@ pub enum RunState {
     Stopped,
     /// It ended with an error.
     Failed {
-        /// What failed, and where.
+        /// The message: what failed, and where.
         text: String,
     },
     /// Its process was killed.
@@ -191,9 +191,9 @@ impl<T: DeserializeOwned> Tail<T> {
     pub fn of(path: PathBuf, from_start: bool) -> Self {
         let mut tail = Self { path, offset: 0, before: Vec::new(), lines: PhantomData };
         if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
-            let whole = whole_lines(&bytes);
-            tail.offset = start + whole.len() as u64;
-            let last = whole.split_inclusive(|&byte| byte == b'\n').next_back();
+            let lines = complete_lines(&bytes);
+            tail.offset = start + lines.len() as u64;
+            let last = lines.split_inclusive(|&byte| byte == b'\n').next_back();
             tail.before = last.unwrap_or_default().to_vec();
         }
         tail
@@ -341,8 +341,8 @@ fn saved(run: &Path) -> Option<Saved> {
 
 /// Returns the name of a folder, also of `.`.
 fn name(path: &Path) -> String {
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let name = path.file_name().or(whole.file_name()).unwrap_or(path.as_os_str());
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let name = path.file_name().or(absolute.file_name()).unwrap_or(path.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
@@ -357,14 +357,14 @@ fn last_bytes(path: &Path) -> io::Result<(u64, Vec<u8>)> {
 }
 
 /// Cuts off an incomplete last line.
-fn whole_lines(bytes: &[u8]) -> &[u8] {
+fn complete_lines(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     &bytes[..end]
 }
 
 /// Parses the events of a record, without lines that are none, such as the rest of a cut line.
 fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
-    let lines = whole_lines(bytes).split(|&byte| byte == b'\n');
+    let lines = complete_lines(bytes).split(|&byte| byte == b'\n');
     lines.filter_map(|line| serde_json::from_slice(line).ok())
 }
 

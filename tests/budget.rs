@@ -354,18 +354,18 @@ fn a_signal_stops_a_wait_at_once() {
         .env("FAULT_AWAY", "3600")
         .spawn()
         .expect("the program starts");
-    let mut told = None;
+    let mut signalled = None;
     let mut last = Value::Null;
     for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
         last = serde_json::from_str(&line.expect("text")).expect("an event");
         if last["event"] == "waiting" && last["seconds"] == 5 {
             let id = child.id().to_string();
             assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-            told = Some(Instant::now());
+            signalled = Some(Instant::now());
         }
     }
     let status = child.wait().expect("the program ends");
-    let took = told.expect("a wait of five seconds").elapsed();
+    let took = signalled.expect("a wait of five seconds").elapsed();
     assert_eq!(status.code(), Some(130));
     assert_eq!((&last["event"], &last["reason"]), (&"done".into(), &"stopped".into()));
     assert!(took < Duration::from_secs(3), "{took:?}");
@@ -432,7 +432,7 @@ fn a_run_keeps_a_lowered_budget() {
     assert!(warning.contains("the budget stays"), "{warning}");
     let step = run.event("step").expect("a step");
     let held = step["vram_bytes"].as_u64().unwrap();
-    println!("{asked} asked, {less} allowed, {held} held in the end");
+    println!("{asked} planned, {less} allowed, {held} held at the end");
     assert!(held <= less, "{held} of {less}");
     let known = &step["vram_classes"];
     assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));

@@ -107,10 +107,10 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
             tokens.push(pollster::block_on(sampler.next_token()));
             let text = tokenizer.decode(&tokens);
             // The text may end in half a character, which the next token completes.
-            let whole = text.trim_end_matches('\u{fffd}').len();
-            if whole > shown {
-                write(&text[shown..whole]).map_err(CliError::Output)?;
-                shown = whole;
+            let complete = text.trim_end_matches('\u{fffd}').len();
+            if complete > shown {
+                write(&text[shown..complete]).map_err(CliError::Output)?;
+                shown = complete;
             }
         }
         write("\n---------------\n").map_err(CliError::Output)?;

@@ -20,9 +20,9 @@ pub enum CliError {
     /// An invalid argument.
     #[error("{what}")]
     Usage {
-        /// What is invalid, and why.
+        /// The message: what is invalid, and why.
         what: String,
-        /// What to do instead.
+        /// A hint at the next step.
         hint: &'static str,
     },
     /// A file that cannot be read or written.

@@ -56,9 +56,9 @@ pub struct LogLine {
     pub level: Level,
     /// Updates made before; `None` before the run was set up.
     pub iter: Option<u64>,
-    /// What happened.
+    /// The message.
     pub text: String,
-    /// What to do next, if anything.
+    /// A hint at the next step, if there is one.
     pub hint: Option<String>,
 }
 

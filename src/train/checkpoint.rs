@@ -243,7 +243,7 @@ impl Checkpoint {
 pub struct Damaged {
     /// Its folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The damage.
     pub error: TrainError,
 }
 

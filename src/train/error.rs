@@ -33,7 +33,7 @@ pub enum TrainError {
     Checkpoint {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
     /// A folder without a model.
@@ -61,14 +61,14 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// A setting that differs from the loaded model.
-    #[error("`{key}` is {asked} in the configuration, but {have} in {}", path.display())]
+    #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel {
         /// The setting.
         key: &'static str,
         /// Its value in the configuration.
-        asked: String,
+        configured: String,
         /// Its value in the loaded model.
-        have: String,
+        loaded: String,
         /// The loaded model.
         path: PathBuf,
     },

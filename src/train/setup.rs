@@ -117,12 +117,13 @@ impl Setup {
 fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
-        asked if asked >= dataset.vocab_size => Ok(asked),
-        asked => {
-            let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
-            let path = PathBuf::from(&dataset.name);
-            Err(TrainError::OtherModel { key: "vocab_size", asked, have, path })
-        }
+        size if size >= dataset.vocab_size => Ok(size),
+        size => Err(TrainError::OtherModel {
+            key: "vocab_size",
+            configured: size.to_string(),
+            loaded: dataset.vocab_size.to_string(),
+            path: PathBuf::from(&dataset.name),
+        }),
     }
 }
 
@@ -133,9 +134,9 @@ fn initial_source(
 ) -> Result<Option<ModelSource>, TrainError> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
-    let mut have = source.architecture.clone();
-    have.block_size = have.block_size.min(architecture.block_size);
-    source::check_same(architecture, &have, &source.path)?;
+    let mut loaded = source.architecture.clone();
+    loaded.block_size = loaded.block_size.min(architecture.block_size);
+    source::check_same(architecture, &loaded, &source.path)?;
     Ok(Some(source))
 }
 

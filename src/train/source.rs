@@ -180,13 +180,18 @@ pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
 
 /// Checks that a model is the one that the configuration describes.
 pub(super) fn check_same(
-    asked: &Architecture,
-    have: &Architecture,
+    configured: &Architecture,
+    loaded: &Architecture,
     path: &Path,
 ) -> Result<(), TrainError> {
-    for ((key, asked), (_, have)) in settings(asked).into_iter().zip(settings(have)) {
-        if asked != have {
-            return Err(TrainError::OtherModel { key, asked, have, path: path.to_path_buf() });
+    for ((key, configured), (_, loaded)) in settings(configured).into_iter().zip(settings(loaded)) {
+        if configured != loaded {
+            return Err(TrainError::OtherModel {
+                key,
+                configured,
+                loaded,
+                path: path.to_path_buf(),
+            });
         }
     }
     Ok(())

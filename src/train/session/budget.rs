@@ -13,7 +13,7 @@ use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
 use crate::train::TrainError;
 
-/// The interval at which the system is asked for the memory of other programs.
+/// The interval at which the memory of other programs is queried.
 const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A monitor of the device's memory, in bytes.
@@ -21,8 +21,8 @@ pub(super) struct MemoryMonitor {
     /// The most that the pools have held.
     peak: u64,
     others: Option<u64>,
-    /// The time at which the system was asked for `others`.
-    asked: Instant,
+    /// The time of the last query of `others`.
+    queried: Instant,
     /// Step boundaries in a row at which the pools held more than the budget, under the current plan.
     crossings: u32,
 }
@@ -41,15 +41,15 @@ impl MemoryMonitor {
     pub fn new(device: &OpenDevice) -> Self {
         let held = held(device).unwrap_or(0);
         let others = others(&device.info, held);
-        Self { peak: held, others, asked: Instant::now(), crossings: 0 }
+        Self { peak: held, others, queried: Instant::now(), crossings: 0 }
     }
 
     pub fn read(&mut self, device: &OpenDevice) -> MemoryUse {
         let held = held(device);
         self.peak = self.peak.max(held.unwrap_or(0));
-        if self.asked.elapsed() >= OTHERS_INTERVAL {
+        if self.queried.elapsed() >= OTHERS_INTERVAL {
             self.others = others(&device.info, held.unwrap_or(0));
-            self.asked = Instant::now();
+            self.queried = Instant::now();
         }
         MemoryUse { held, peak: held.map(|_| self.peak), others: self.others }
     }
