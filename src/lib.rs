@@ -25,6 +25,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// `allow`: a browser build, or one without the window, does not use all of these modules. The
+// default build does, and there the compiler finds dead code.
+
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 #[cfg(not(target_arch = "wasm32"))]
@@ -38,11 +41,15 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod progress;
 pub mod protocol;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod run_index;
 #[cfg(not(target_arch = "wasm32"))]
 mod supervisor;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod train;
 pub mod web;

@@ -14,12 +14,13 @@ mod setup;
 mod source;
 
 pub use error::TrainError;
+pub use limits::device_profile;
 pub use optimizer::Optimizer;
 pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
 pub(crate) use evaluate::{Evaluation, mean_loss};
-pub(crate) use limits::{device_profile, limits};
+pub(crate) use limits::limits;
 pub(crate) use run::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
 };
