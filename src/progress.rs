@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
-pub use series::{Series, Smoothed, Smoother};
+pub use series::{Series, Smoothed};
 
 use crate::config::Config;
 use crate::plan::Forecast;
