@@ -32,7 +32,6 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 #[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
@@ -47,10 +46,15 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-pub mod progress;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod progress;
 pub mod protocol;
-pub mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod run_index;
 #[cfg(not(target_arch = "wasm32"))]
-pub mod supervisor;
+mod supervisor;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod train;
 pub mod web;
