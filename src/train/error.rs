@@ -114,7 +114,7 @@ impl From<PlanError> for TrainError {
 
 impl TrainError {
     /// For `map_err`: "cannot `action` `path`".
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         move |source| TrainError::Io { action, path, source }
     }
