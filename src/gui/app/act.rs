@@ -152,7 +152,7 @@ impl App {
             Found::Difference(difference) => self.runs_state.difference = Some(difference),
             Found::Fork { checkpoint, config } => {
                 let form = &mut self.settings.form;
-                form.take_over(&config);
+                form.fill_from(&config);
                 form.set("init_from", checkpoint.display().to_string());
             }
             Found::Chosen(inputs) => self.take_in(inputs),

@@ -48,7 +48,7 @@ impl App {
                 .extend(self.progress.checkpoints.last().map(|c| Intent::Export(c.path.clone())));
         }
         let free = ctx.memory(|memory| memory.focused().is_none());
-        let next = control::hold_or_go_on(&self.progress, live).filter(|_| free);
+        let next = control::pause_or_continue(&self.progress, live).filter(|_| free);
         if next.is_some() && pressed(Modifiers::NONE, Key::Space) {
             intents.extend(next);
         }
