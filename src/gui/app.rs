@@ -15,7 +15,7 @@ use super::form::Form;
 use super::layout::{self, Pane, Panes};
 use super::log::{self, LogState};
 use super::platform::{self, Platform};
-use super::runs::{self, Kept, RunsState};
+use super::runs::{self, BrowserStorage, RunsState};
 use super::samples::{self, SampleState};
 use super::setup::{self, Choices, SetupState};
 use super::{Intent, Options, theme};
@@ -260,8 +260,8 @@ impl App {
                 Pane::Samples => samples::show(ui, progress, samples),
                 Pane::Runs => {
                     let Stored { usage, models, .. } = &self.stored;
-                    let kept = Kept { where_to: usage, models };
-                    runs::show(ui, &self.runs, &kept, runs_state, self.shown.as_deref())
+                    let storage = BrowserStorage { usage, models };
+                    runs::show(ui, &self.runs, &storage, runs_state, self.shown.as_deref())
                 }
                 Pane::Log => log::show(ui, progress, log),
             });

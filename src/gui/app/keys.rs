@@ -49,7 +49,7 @@ impl App {
                 .extend(self.progress.checkpoints.last().map(|c| Intent::Export(c.path.clone())));
         }
         let no_focus = ctx.memory(|memory| memory.focused().is_none());
-        let next = control::hold_or_go_on(&self.progress, live).filter(|_| no_focus);
+        let next = control::pause_or_continue(&self.progress, live).filter(|_| no_focus);
         if next.is_some() && pressed(Modifiers::NONE, Key::Space) {
             intents.extend(next);
         }

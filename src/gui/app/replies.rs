@@ -74,7 +74,7 @@ impl App {
             }
             Reply::Config { checkpoint, config } => {
                 let form = &mut self.settings.form;
-                form.take_over(&config);
+                form.fill_from(&config);
                 form.set("init_from", checkpoint.display().to_string());
             }
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
