@@ -11,7 +11,7 @@ use web_time::SystemTime;
 
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::disk::{self, File, OpenOptions, TryLockError};
-use crate::progress::Progress;
+use crate::progress::{Progress, State};
 use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
 use crate::train::checkpoint::STATE_FILE;
 use crate::train::{
@@ -74,8 +74,10 @@ mod seconds {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
-    /// A process holds its lock, or a supervisor is about to start one.
+    /// A process trains it, or a supervisor is about to start one.
     Running,
+    /// A process holds it paused.
+    Paused,
     /// It did all that it was to do.
     Finished,
     /// It was stopped before, or its time was over.
@@ -168,7 +170,7 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
 }
 
 /// Gives the lines of a growing file as they are written: the events of a run, or other JSON.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tail<T = Event> {
     path: PathBuf,
     offset: u64,
@@ -247,12 +249,15 @@ fn summary(path: PathBuf) -> RunSummary {
         .iter()
         .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
         .unwrap_or(SystemTime::UNIX_EPOCH);
-    let Progress { iteration, max_iters, loss, val_loss, best_val_loss, device, .. } = progress;
+    let Progress {
+        state: progress_state, iteration, max_iters, loss, val_loss, best_val_loss, ..
+    } = progress;
+    let device = progress.device;
     // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
     let best = [best_val_loss, saved.best_val_loss];
     RunSummary {
         name: name(&path),
-        state: state(&path, last, modified),
+        state: state(&path, progress_state, last, modified),
         iteration: if iteration == 0 { saved.iteration } else { iteration },
         // A run that goes on may have been given more, which its configuration tells.
         max_iters: config(&path)
@@ -283,11 +288,11 @@ fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     Ok((progress, last))
 }
 
-fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
+fn state(run: &Path, progress: State, last: Option<Event>, modified: SystemTime) -> RunState {
     if is_locked(run) {
-        return RunState::Running;
+        return if progress == State::Paused { RunState::Paused } else { RunState::Running };
     }
-    let lately = || modified.elapsed().is_ok_and(|age| age < RESTART);
+    let is_younger = |than: Duration| modified.elapsed().is_ok_and(|age| age < than);
     match last {
         None => RunState::Empty,
         Some(Event::Done { reason: StopReason::Finished | StopReason::EvalOnly, .. }) => {
@@ -295,7 +300,14 @@ fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
         }
         Some(Event::Done { .. }) => RunState::Stopped,
         Some(Event::Error { text, .. }) => RunState::Failed { text },
-        Some(Event::Replan { reason, .. }) if reason != ReplanReason::Budget && lately() => {
+        Some(Event::Replan { reason, .. })
+            if reason != ReplanReason::Budget && is_younger(RESTART) =>
+        {
+            RunState::Running
+        }
+        Some(Event::Waiting { seconds, .. })
+            if is_younger(RESTART + Duration::from_secs(seconds)) =>
+        {
             RunState::Running
         }
         Some(_) => RunState::Crashed,

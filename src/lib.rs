@@ -19,8 +19,9 @@
 //! | [`recovery`] | what to do when a trainer ends |
 //! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
+//! | `service` | devices, data, runs and exports as requests and replies; connections to trainers |
 //! | `gui` | the window: panels over the same events and commands |
-//! | [`web`] | the browser build: page, worker, the messages between them |
+//! | `web` | the browser build: its entry points, and messages as JavaScript values |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -42,7 +43,10 @@ pub mod plan;
 pub mod progress;
 pub mod protocol;
 pub mod recovery;
+#[cfg(feature = "gui")]
+mod service;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod supervisor;
 pub mod train;
-pub mod web;
+#[cfg(target_arch = "wasm32")]
+mod web;

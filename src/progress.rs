@@ -6,6 +6,8 @@ mod series;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
 pub use series::{Series, Smoothed, Smoother};
 
@@ -19,7 +21,7 @@ const KEPT: usize = 4096;
 
 /// Where a run stands, as told by its events so far: those of one run folder, however many
 /// processes told them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// What the run does.
     pub state: State,
@@ -63,7 +65,7 @@ pub struct Progress {
 }
 
 /// What a run does.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum State {
     /// Nothing: nobody has started it.
     #[default]
@@ -72,10 +74,22 @@ pub enum State {
     Starting,
     /// It trains, evaluates or writes.
     Running,
-    /// It holds until it is resumed.
+    /// It is paused.
     Paused,
-    /// Its device failed, and it is about to start again from the last checkpoint.
+    /// Its device failed, and it is about to restart from the last checkpoint.
     Recovering,
+    /// Its device failed, and it waits for the device to return. Views count the seconds down from
+    /// when this state began.
+    Waiting {
+        /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
+        text: String,
+        /// The number of the attempt that follows the wait, from 1.
+        attempt: u32,
+        /// Attempts before the run gives up.
+        attempts: u32,
+        /// Length of the wait, in seconds.
+        seconds: u64,
+    },
     /// It ended as it should.
     Finished(StopReason),
     /// Its record ends in the middle: the process was killed, the page was closed.
@@ -145,6 +159,23 @@ impl Progress {
                     self.state = State::Recovering;
                 }
             }
+            Event::Paused { iter } => {
+                self.iteration = *iter;
+                self.state = State::Paused;
+            }
+            Event::Resumed { iter } => {
+                self.iteration = *iter;
+                self.state = State::Running;
+            }
+            Event::Waiting { text, attempt, attempts, seconds } => {
+                self.note(Level::Warning, event.to_string(), None);
+                self.state = State::Waiting {
+                    text: text.clone(),
+                    attempt: *attempt,
+                    attempts: *attempts,
+                    seconds: *seconds,
+                };
+            }
             Event::Done { iter, best_val_loss, reason, .. } => {
                 self.iteration = *iter;
                 self.best_val_loss = best_val_loss.or(self.best_val_loss);
@@ -157,15 +188,6 @@ impl Progress {
     /// Tells that a process was started, which says nothing itself before it is set up.
     pub fn starting(&mut self) {
         self.state = State::Starting;
-    }
-
-    /// Tells that the run was asked to hold, or to go on, for which there is no event.
-    pub fn paused(&mut self, paused: bool) {
-        self.state = match (&self.state, paused) {
-            (State::Running, true) => State::Paused,
-            (State::Paused, false) => State::Running,
-            _ => return,
-        };
     }
 
     /// For views that draw no curves: a long run has millions of points.
@@ -254,7 +276,7 @@ impl Progress {
         self.best_val_loss = self.curves.least_val_loss();
     }
 
-    /// So many updates are made. A step may still be under way when a pause is asked for.
+    /// Sets the number of updates made. A paused run still writes checkpoints and samples.
     fn reach(&mut self, iter: u64) {
         self.iteration = iter;
         if self.state != State::Paused {
@@ -291,7 +313,7 @@ mod tests {
     const WARNING: &str =
         r#"{"v":1,"event":"warning","text":"the data is not what this run began with"}"#;
     const ERROR: &str = r#"{"v":1,"event":"error","text":"the device is out of memory","hint":"a smaller --micro_batch","cause":"out_of_memory"}"#;
-    const REPLAN: &str = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the trainer was ended from outside","from":null,"to":null}"#;
+    const REPLAN: &str = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the trainer process was killed","from":null,"to":null}"#;
 
     fn start(resumed_from: Option<u64>) -> String {
         let device = r#"{"id":"cpu","name":"CPU, 2 threads","backend":"cpu","kind":"cpu"}"#;
@@ -377,7 +399,7 @@ mod tests {
         let lines: Vec<_> =
             progress.log.iter().map(|line| (line.level, line.iter, line.text.as_str())).collect();
         let done = "done after 1500 iterations, 122.9 s, best val loss 0.4396";
-        let again = "the trainer was ended from outside; starting again from the last checkpoint";
+        let again = "the trainer process was killed";
         let wanted = [
             (Level::Warning, None, "the data is not what this run began with"),
             (Level::Info, Some(250), "saved /tmp/demo/checkpoints/00000250 (best)"),
@@ -390,20 +412,36 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_lasts_until_the_view_says_so_or_the_process_ends() {
+    fn a_pause_lasts_until_the_run_resumes_or_ends() {
+        let [paused, resumed] =
+            ["paused", "resumed"].map(|name| format!(r#"{{"v":1,"event":"{name}","iter":400}}"#));
         let mut progress = under_way();
-        progress.paused(true);
-        tell(&mut progress, &[&step(400, 2.0), WARNING, SAMPLE, SAMPLE]);
+        tell(&mut progress, &[&step(399, 2.0), &paused, WARNING, SAMPLE, SAMPLE]);
         assert_eq!((progress.state.clone(), progress.samples.len()), (State::Paused, 1));
-        progress.paused(false);
-        assert_eq!(progress.state, State::Running);
-        progress.paused(true);
-        tell(&mut progress, &[ERROR]);
-        progress.paused(false);
-        let cause = Some(Cause::OutOfMemory);
-        assert!(matches!(&progress.state, State::Failed { cause: told, .. } if *told == cause));
+        tell(&mut progress, &[&resumed]);
+        assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 400));
+        tell(&mut progress, &[&paused, ERROR, &step(0, 2.0)]);
+        tell(&mut progress, &[&paused, &start(Some(250))]);
+        assert_eq!(progress.state, State::Running, "a restarted trainer is not paused");
         progress.starting();
         assert_eq!(progress.state, State::Starting);
+    }
+
+    #[test]
+    fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
+        let waiting =
+            r#"{"v":1,"event":"waiting","text":"restarting","attempt":2,"attempts":9,"seconds":5}"#;
+        let mut progress = under_way();
+        tell(&mut progress, &[REPLAN, waiting]);
+        let text = "restarting".to_string();
+        let wanted = State::Waiting { text, attempt: 2, attempts: 9, seconds: 5 };
+        assert_eq!(progress.state, wanted);
+        assert_eq!(progress.log.last().unwrap().text, "restarting in 5 s (attempt 2 of 9)");
+        tell(&mut progress, &[&start(Some(250))]);
+        assert_eq!(progress.state, State::Running);
+        tell(&mut progress, &[waiting, ERROR]);
+        let cause = Some(Cause::OutOfMemory);
+        assert!(matches!(&progress.state, State::Failed { cause: known, .. } if *known == cause));
     }
 
     #[test]

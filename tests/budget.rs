@@ -299,8 +299,76 @@ fn a_run_goes_on_after_its_device_was_lost() {
     let run = Run::new(&args, &[("FAULT_LOSE_SUBMIT", "20")]);
     assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
     let text = run.event("error").expect("an error")["text"].to_string();
-    assert!(text.contains("3 times"), "{text}");
+    assert!(text.contains("3 failures"), "{text}");
     println!("gave up after {:?}", start.elapsed());
+}
+
+/// A device that is lost and cannot be opened for a while is waited for; then the run ends with the
+/// losses of an undisturbed one. `AWAY_SECONDS` says for how long: 4 here.
+#[test]
+fn a_run_waits_for_a_lost_device() {
+    let seconds: u64 = std::env::var("AWAY_SECONDS").map_or(4, |n| n.parse().expect("a number"));
+    let args = to_be_disturbed();
+    let whole = Run::new(&args, &[]);
+    let undisturbed = losses(&whole);
+    let submit = (whole.counted["submits"].as_u64().unwrap() * 2 / 3).to_string();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let once = folder.path().join("once");
+    let away = seconds.to_string();
+    let faults = [
+        ("FAULT_LOSE_SUBMIT", submit.as_str()),
+        ("FAULT_ONCE", once.to_str().expect("a path")),
+        ("FAULT_AWAY", away.as_str()),
+    ];
+    let start = Instant::now();
+    let run = Run::new(&args, &faults);
+    println!("away for {seconds} s: {:?} in {:?}", run.output.status.code(), start.elapsed());
+    assert!(run.output.status.success(), "{}", run.stderr());
+    assert!(once.exists() && start.elapsed() >= Duration::from_secs(seconds));
+    same_losses(&run, &undisturbed, 0.0);
+    assert_eq!(losses(&run).last(), undisturbed.last());
+    let waits: Vec<&Value> =
+        run.events.iter().filter(|event| event["event"] == "waiting").collect();
+    waits.iter().for_each(|wait| println!("{wait}"));
+    // After the loss itself, and after each time that it could not be opened.
+    assert!(waits.len() >= 2, "{waits:?}");
+    assert!(waits[1]["text"].to_string().contains("could not open"), "{}", waits[1]);
+    assert!(run.recorded.contains("\"waiting\""), "events.jsonl has no wait");
+}
+
+/// A wait for a device ends at once with a signal, as a run that trains does.
+#[test]
+fn a_signal_ends_a_wait_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        .args(["train", "--json", "--device=vulkan:0", "--run=run"])
+        .args(to_be_disturbed())
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .env_remove("VK_ADD_DRIVER_FILES")
+        .env("VK_DRIVER_FILES", driver())
+        .env("FAULT_LOSE_SUBMIT", "20")
+        .env("FAULT_ONCE", folder.path().join("once"))
+        .env("FAULT_AWAY", "3600")
+        .spawn()
+        .expect("the program starts");
+    let mut told = None;
+    let mut last = Value::Null;
+    for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
+        last = serde_json::from_str(&line.expect("text")).expect("an event");
+        if last["event"] == "waiting" && last["seconds"] == 5 {
+            let id = child.id().to_string();
+            assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+            told = Some(Instant::now());
+        }
+    }
+    let status = child.wait().expect("the program ends");
+    let took = told.expect("a wait of five seconds").elapsed();
+    assert_eq!(status.code(), Some(130));
+    assert_eq!((&last["event"], &last["reason"]), (&"done".into(), &"stopped".into()));
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 /// Allocations refused once: the run ends with the same data in smaller pieces. For good: it ends

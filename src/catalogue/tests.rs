@@ -53,6 +53,10 @@ fn replan(reason: ReplanReason) -> Event {
     Event::Replan { reason, text: "gone".into(), from: None, to: None }
 }
 
+fn waiting() -> Event {
+    Event::Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1 }
+}
+
 fn write(run: &Path, text: &str) {
     let file = File::options().create(true).append(true).open(run.join(EVENTS_FILE));
     file.unwrap().write_all(text.as_bytes()).unwrap();
@@ -80,6 +84,8 @@ fn the_last_event_tells_how_a_run_stands() {
         (step(7), RunState::Crashed),
         (replan(ReplanReason::Budget), RunState::Crashed),
         (replan(ReplanReason::OutOfMemory), RunState::Running),
+        (waiting(), RunState::Running),
+        (Event::Paused { iter: 7 }, RunState::Crashed),
     ] {
         let folder = tempfile::tempdir().unwrap();
         say(folder.path(), &[start(), step(6), last]);
@@ -98,6 +104,10 @@ fn a_lock_that_is_held_means_running_and_is_left_alone() {
     let held = RunFolder::open(folder.path(), true).unwrap();
     assert_eq!(only(folder.path()).state, RunState::Running);
     assert!(is_training(folder.path()));
+    say(folder.path(), &[start(), Event::Paused { iter: 0 }]);
+    assert_eq!(only(folder.path()).state, RunState::Paused);
+    assert!(is_training(folder.path()));
+    say(folder.path(), &[done(StopReason::Stopped)]);
     drop(held);
     assert!(!is_training(folder.path()));
     assert_eq!(only(folder.path()).state, RunState::Stopped);

@@ -120,13 +120,16 @@ pub(super) struct TrainArgs {
     pub no_supervise: bool,
     /// With --json: stop with a checkpoint when stdin closes
     #[arg(long)]
-    pub stop_on_eof: bool,
-    /// The trainer of a supervisor
+    pub stop_on_close: bool,
+    /// Run as the trainer of a supervisor
     #[arg(long, hide = true)]
     pub supervised: bool,
-    /// Seconds that former trainers of this supervisor took
+    /// Seconds that this run has taken in former trainers
     #[arg(long, hide = true, default_value_t = 0)]
     pub elapsed: u64,
+    /// Name of the device that former trainers used
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub device_name: Option<String>,
 }
 
 /// The window, where there is no subcommand.

@@ -2,7 +2,7 @@
 
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
-use super::watch::watch;
+use super::watch::{FailureOutput, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{self, Kind, Peaks};
@@ -29,7 +29,7 @@ const SOFTWARE: Default = (
 /// Measures, and prints rows as they come, or one JSON object at the end.
 pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, args.json);
+    watch(&device, FailureOutput::new(args.json, false));
     let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));

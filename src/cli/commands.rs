@@ -10,7 +10,7 @@ use super::CliError;
 use super::args::{
     ConfigAction, ConfigArgs, ConvertArgs, DevicesArgs, EvalArgs, Global, PrepareArgs, SampleArgs,
 };
-use super::watch::watch;
+use super::watch::{FailureOutput, watch};
 use crate::config::KEYS;
 use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer};
 use crate::gpu::{self, DeviceChoice, OpenDevice};
@@ -149,7 +149,7 @@ fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliE
 
 fn open(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, false);
+    watch(&device, FailureOutput::Text);
     if global.verbose > 0 {
         tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }

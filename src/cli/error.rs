@@ -6,6 +6,7 @@ use thiserror::Error;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
+use crate::protocol::Cause;
 use crate::train::TrainError;
 
 /// Why a command failed.
@@ -61,6 +62,14 @@ impl CliError {
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
             #[cfg(feature = "gui")]
             CliError::Window(_) => 1,
+        }
+    }
+
+    /// Returns the failure of the device that caused this error, if it was one.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        match self {
+            CliError::Train(error) => error.cause(),
+            _ => None,
         }
     }
 

@@ -47,6 +47,7 @@ mod args;
 mod bench;
 mod commands;
 mod error;
+mod input;
 mod plan;
 mod report;
 mod source;

@@ -6,14 +6,11 @@ use crate::bench::TrainingStep;
 use crate::config::{Budget, Config, Dtype, bytes};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice};
-use crate::plan::{self, Class, Forecast, Limits, PlanError};
+use crate::plan::{self, Class, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError};
 use crate::train;
 
 /// Tokens of GPT-2, where neither the configuration nor its data says how many there are.
 const GPT2_VOCABULARY: u32 = 50_257;
-
-/// Of a card that is not there, a tenth is left to the desktop and the driver.
-const TARGET_SHARE: f64 = 0.9;
 
 /// Prints what a run would take, without running it.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
@@ -74,46 +71,34 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
     }
 }
 
-/// Of a card that was named by its size, else of the device, else none but the budget.
+/// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
+/// neither a target nor a device there are none but the budget that was set: then no driver is asked,
+/// and the answer is the same on every machine.
 fn limits(
     config: &Config,
     target: &Option<Budget>,
     measure: bool,
     global: &Global,
 ) -> Result<(Limits, String), CliError> {
-    // Others than float32 there are on CUDA alone.
-    let cube = config.dtype != Dtype::Float32;
-    if let Some(Budget::Bytes(size)) = target {
-        let budget = match config.vram_budget {
-            // The card has no more.
-            Budget::Bytes(budget) => budget.min(*size),
-            Budget::Percent(share) => (*size as f64 * share / 100.0) as u64,
-            Budget::Auto => (*size as f64 * TARGET_SHARE) as u64,
-            Budget::Unlimited => *size,
-        };
-        let limits = Limits {
-            budget: Some(budget),
-            largest_tensor: None,
-            pools: true,
-            cube,
-            memory: Some(*size),
-        };
-        return Ok((limits, format!("{} of a card with {}", bytes(budget), bytes(*size))));
-    }
     let choice = global.device()?;
-    if choice == DeviceChoice::Auto && !measure && !matches!(config.vram_budget, Budget::Percent(_))
-    {
-        // No driver is asked: the answer is the same on every machine.
-        let (budget, source) = match config.vram_budget {
-            Budget::Bytes(budget) => (Some(budget), bytes(budget)),
-            _ => (None, "none; --vram_budget, --target or --device sets one".into()),
-        };
-        let limits = Limits { budget, largest_tensor: None, pools: true, cube, memory: None };
-        return Ok((limits, source));
-    }
-    let device = gpu::find(choice)?.info;
-    device.check_dtype(config.dtype)?;
-    Ok(train::limits(config, &device, global.ops()?))
+    let is_percent = matches!(config.vram_budget, Budget::Percent(_));
+    let memory = match target {
+        Some(Budget::Bytes(size)) => DeviceMemory::Target(*size),
+        _ if choice == DeviceChoice::Auto && !measure && !is_percent => DeviceMemory::Unknown,
+        _ => {
+            let device = gpu::find(choice)?.info;
+            device.check_dtype(config.dtype)?;
+            return Ok(train::limits(config, &device, global.ops()?));
+        }
+    };
+    // Other types than float32 need CUDA.
+    let cube = config.dtype != Dtype::Float32;
+    let device = DeviceProfile { memory, largest_tensor: None, pools: true, cube };
+    let (limits, source) = device.limits(config.vram_budget);
+    Ok(match limits.budget {
+        Some(_) => (limits, source),
+        None => (limits, "none; --vram_budget, --target or --device sets one".into()),
+    })
 }
 
 /// What the pools hold after a step that reserves its memory without computing, in bytes.

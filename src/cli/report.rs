@@ -34,19 +34,20 @@ impl Report {
         Self { view, progress: Progress::default() }
     }
 
-    /// Shows one event. What cannot be written is lost: a run does not end because nobody reads it.
+    /// Shows an event. What cannot be written is lost: a run does not end because nobody reads it.
     pub fn show(&mut self, event: &Event) {
         if !matches!(self.view, View::Json) {
             self.progress.apply(event);
             self.progress.forget_steps();
         }
         match &self.view {
-            View::Json => line(&event.to_json()),
-            View::Plain { .. } if matches!(event, Event::Warning { .. }) => {
-                tell!("{event}");
-            }
-            View::Plain { quiet: true } => {}
-            View::Plain { quiet: false } => self.lines(event),
+            View::Json => print_event(event),
+            View::Plain { quiet } => match event {
+                Event::Paused { .. } | Event::Resumed { .. } if *quiet => {}
+                event if is_talk(event) => tell!("{event}"),
+                _ if *quiet => {}
+                event => self.print(event),
+            },
             View::Bar(bar) => {
                 bar.set_length(self.progress.max_iters);
                 bar.set_position(self.progress.iteration);
@@ -54,14 +55,16 @@ impl Report {
                 if matches!(event, Event::Done { .. }) {
                     bar.finish_and_clear();
                 }
-                if !matches!(event, Event::Step(_)) {
-                    bar.suspend(|| self.lines(event));
+                match event {
+                    Event::Step(_) => {}
+                    event if is_talk(event) => bar.suspend(|| tell!("{event}")),
+                    event => bar.suspend(|| self.print(event)),
                 }
             }
         }
     }
 
-    fn lines(&self, event: &Event) {
+    fn print(&self, event: &Event) {
         line(&event.to_string());
         let known = (self.progress.entropy_floor, self.progress.best_val_loss);
         if let (Event::Done { .. }, (Some(floor), Some(best))) = (event, known) {
@@ -71,6 +74,30 @@ impl Report {
             ));
         }
     }
+}
+
+/// Returns true for what is said about a run on stderr, beside the output on stdout.
+fn is_talk(event: &Event) -> bool {
+    match event {
+        Event::Warning { .. }
+        | Event::Error { .. }
+        | Event::Replan { .. }
+        | Event::Waiting { .. }
+        | Event::Paused { .. }
+        | Event::Resumed { .. } => true,
+        Event::Start { .. }
+        | Event::Plan(_)
+        | Event::Step(_)
+        | Event::Eval { .. }
+        | Event::Sample { .. }
+        | Event::Checkpoint { .. }
+        | Event::Done { .. } => false,
+    }
+}
+
+/// Prints an event as a JSON line to stdout.
+pub(super) fn print_event(event: &Event) {
+    line(&event.to_json());
 }
 
 fn line(text: &str) {

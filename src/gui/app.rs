@@ -207,7 +207,7 @@ impl App {
             ui.horizontal(|ui| {
                 ui.strong("wgpt");
                 ui.separator();
-                control::headline(ui, &self.progress);
+                control::headline(ui, &self.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                     self.menu(ui);
                 });

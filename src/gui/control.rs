@@ -9,7 +9,7 @@ use super::form::capitalize;
 use super::{Intent, theme};
 use crate::config::bytes;
 use crate::progress::{Level, Progress, State};
-use crate::protocol::{Command, DeviceLine, StopReason};
+use crate::protocol::{Command, DeviceLine, Setting, StopReason};
 
 /// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
@@ -26,6 +26,23 @@ pub(super) struct ControlState {
     error: Option<String>,
     /// True once the run was asked to stop.
     stopping: bool,
+    /// The attempt that the run waits for, and since when, in seconds of the window's clock.
+    waiting: Option<(u32, f64)>,
+}
+
+impl ControlState {
+    /// Returns the seconds until the next attempt of a run that waits for its device.
+    fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
+        let State::Waiting { attempt, seconds, .. } = progress.state else {
+            self.waiting = None;
+            return None;
+        };
+        let (_, since) = match self.waiting {
+            Some(waiting) if waiting.0 == attempt => waiting,
+            _ => *self.waiting.insert((attempt, now)),
+        };
+        Some((seconds as f64 - (now - since)).ceil().max(0.0) as u64)
+    }
 }
 
 /// Draws the progress bar, buttons and figures. `live` is true while a process trains the displayed
@@ -85,6 +102,7 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
         State::Running => ("training", Level::Info),
         State::Paused => ("paused", Level::Warning),
         State::Recovering => ("restarting from the last checkpoint", Level::Warning),
+        State::Waiting { text, .. } => (text.as_str(), Level::Warning),
         State::Finished(StopReason::Finished) => ("finished", Level::Info),
         State::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
         State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
@@ -109,7 +127,7 @@ pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) 
 }
 
 /// Draws the run's device and state.
-pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
+pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlState) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
         // A browser may reveal no more than the kind, which is then the name too.
@@ -124,7 +142,11 @@ pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
         }
         ui.separator();
     }
-    let (words, level) = status(progress);
+    let (mut words, level) = status(progress);
+    if let Some(seconds) = state.countdown(progress, ui.input(|input| input.time)) {
+        words += &format!(" in {seconds} s");
+        ui.ctx().request_repaint_after(Duration::from_secs(1));
+    }
     let color = match (level, &progress.state) {
         (Level::Error, _) => theme::error(ui),
         (Level::Warning, _) => theme::warning(ui),
@@ -184,7 +206,7 @@ fn buttons(
             Some("The run has ended.")
         }
         _ if !live => Some("This run is not active."),
-        State::Starting | State::Recovering => Some("The run is starting."),
+        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
         State::Running | State::Paused => None,
     };
     let mut intent = None;
@@ -262,7 +284,7 @@ fn learning_rate(
     match parse_rate(&typed) {
         Some(value) => {
             state.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-            Some(Intent::Tell(Command::Set { key: "learning_rate".into(), value }))
+            Some(Intent::Tell(Command::Set(Setting::LearningRate(value))))
         }
         None => {
             state.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
@@ -350,9 +372,27 @@ mod tests {
     fn space_pauses_and_resumes_a_live_run() {
         let mut progress = Progress { state: State::Running, ..Progress::default() };
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Tell(Command::Pause)));
-        progress.paused(true);
+        progress.apply(&Event::Paused { iter: 0 });
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Tell(Command::Resume)));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
+    }
+
+    #[test]
+    fn a_wait_is_counted_down_from_its_first_frame() {
+        let waiting = |attempt, seconds| Event::Waiting {
+            text: "restarting".into(),
+            attempt,
+            attempts: 9,
+            seconds,
+        };
+        let (mut progress, mut state) = (Progress::default(), ControlState::default());
+        assert_eq!(state.countdown(&progress, 1.0), None);
+        progress.apply(&waiting(3, 5));
+        let left: Vec<_> =
+            [10.0, 10.5, 13.0, 20.0].map(|now| state.countdown(&progress, now)).into();
+        assert_eq!(left, [Some(5), Some(5), Some(2), Some(0)]);
+        progress.apply(&waiting(4, 15));
+        assert_eq!(state.countdown(&progress, 20.0), Some(15));
     }
 
     #[test]

@@ -1,34 +1,23 @@
 //! The memory plan: whether the run fits on its device, and the changes that would make it fit.
 
+use std::num::NonZeroU64;
+
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, bytes};
-use crate::plan::{self, Fix, Forecast, Limits, PlanError};
+use crate::plan::{self, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError};
 use crate::progress::{Progress, State};
-use crate::protocol::{Command, Step};
-use crate::service::Card;
+use crate::protocol::{Command, Setting, Step};
 
 mod bar;
 
-/// State of the panel: memory and limits of the selected device, in bytes, and the last plan.
+/// State of the panel.
 #[derive(Default)]
 pub(super) struct FitState {
-    /// Total memory, free memory, and the source of the figures.
-    pub card: Option<(u64, u64, String)>,
-    /// The value of the budget `auto`.
-    pub budget: Option<u64>,
-    /// The largest buffer that a kernel can bind.
-    pub largest_tensor: Option<u64>,
-    /// True if memory is allocated in pools.
-    pub pools: bool,
-    /// True if the ops run on cubecl kernels.
-    pub cube: bool,
-    /// True once a device has been queried.
-    known: bool,
-    /// Memory in use by other programs.
-    pub others: Option<u64>,
+    /// The selected device; `None` until it was queried.
+    device: Option<DeviceProfile>,
     cached: Option<CachedPlan>,
     /// A budget that was set by hand but not yet sent to the active run.
     unsent: Option<u64>,
@@ -53,37 +42,29 @@ const MIN_BUDGET: f64 = 0.5;
 const MAX_BUDGET: f64 = 24.0;
 
 impl FitState {
-    /// Sets the memory and limits of the selected device.
-    pub fn set_card(&mut self, card: Card) {
-        let Card { memory, budget, largest_tensor, pools, cube } = card;
-        self.others = memory.as_ref().map(|(total, free, _)| total.saturating_sub(*free));
-        (self.card, self.budget) = (memory, budget);
-        (self.largest_tensor, self.pools, self.cube) = (largest_tensor, pools, cube);
-        self.known = true;
+    /// Sets the selected device.
+    pub fn set_device(&mut self, device: DeviceProfile) {
+        self.device = Some(device);
     }
 
-    /// Returns the limits that the plan for `config` must respect.
-    fn limits(&self, config: &Config) -> Limits {
-        let total = self.card.as_ref().map(|(total, ..)| *total);
-        let budget = match config.vram_budget {
-            Budget::Auto => self.budget,
-            Budget::Bytes(budget) => Some(budget),
-            Budget::Percent(share) => total.map(|total| (total as f64 * share / 100.0) as u64),
-            Budget::Unlimited => None,
-        };
-        let pools = self.pools || !self.known;
-        Limits {
-            budget,
-            largest_tensor: self.largest_tensor,
-            pools,
-            cube: self.cube,
-            memory: total,
+    /// Returns the limits of a run with this budget. Before the device was queried, those of an
+    /// unknown GPU.
+    fn limits(&self, vram_budget: Budget) -> Limits {
+        let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
+        self.device.as_ref().unwrap_or(&unknown).limits(vram_budget).0
+    }
+
+    /// Returns the memory that other programs used when the device was queried.
+    fn others(&self) -> Option<u64> {
+        match self.device.as_ref()?.memory {
+            DeviceMemory::Reported { total, free, .. } => Some(total.saturating_sub(free)),
+            _ => None,
         }
     }
 
     /// Returns the plan for `config`, from the cache if nothing has changed.
     fn plan(&mut self, config: &Config, vocab: u32) -> &CachedPlan {
-        let limits = self.limits(config);
+        let limits = self.limits(config.vram_budget);
         let is_current = |cached: &CachedPlan| {
             cached.config == *config && cached.vocab == vocab && cached.limits == limits
         };
@@ -108,8 +89,7 @@ pub(super) fn show(
     };
     let is_active = matches!(progress.state, State::Running | State::Paused);
     let now = progress.last_step.as_ref().filter(|_| is_active);
-    let others = now.and_then(|step| step.others_bytes).or(state.others);
-    let total = state.card.as_ref().map(|(total, ..)| *total);
+    let others = now.and_then(|step| step.others_bytes).or(state.others());
     let vocab = vocab_size(form, config);
     let CachedPlan { plan, limits, .. } = state.plan(config, vocab);
     let forecast = match plan {
@@ -118,6 +98,7 @@ pub(super) fn show(
         Err(PlanError::TensorTooLarge { .. }) => None,
     };
     if let Some(forecast) = forecast {
+        let total = limits.memory;
         bar::show(ui, &bar::Contents { forecast, others, total, now });
     }
     let fix = verdict(ui, plan, limits.budget);
@@ -129,7 +110,7 @@ pub(super) fn show(
         apply(form, &options);
     }
     ui.add_space(4.0);
-    let intent = budget(ui, form, state, limits.budget, is_active);
+    let intent = budget(ui, form, state, limits, is_active);
     device_memory(ui, state);
     intent
 }
@@ -254,10 +235,11 @@ fn budget(
     ui: &mut egui::Ui,
     form: &mut Form,
     state: &mut FitState,
-    budget: Option<u64>,
+    limits: Limits,
     is_active: bool,
 ) -> Option<Intent> {
-    let max = state.card.as_ref().map_or(MAX_BUDGET, |(total, ..)| *total as f64 / GIB);
+    let budget = limits.budget;
+    let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
     let max = max.max(MIN_BUDGET + 0.1);
     let mut gib = budget.map_or(max, |budget| budget as f64 / GIB);
     let is_dragged = ui.horizontal_wrapped(|ui| {
@@ -274,7 +256,8 @@ fn budget(
         let response = ui.add(slider).labelled_by(label.id);
         if response.changed() {
             form.set("vram_budget", budget_text(gib));
-            state.unsent = form.config().ok().and_then(|config| state.limits(config).budget);
+            let config = form.config().ok();
+            state.unsent = config.and_then(|config| state.limits(config.vram_budget).budget);
         }
         let hover = match platform::IS_PAGE {
             true => "Use the default budget for browsers",
@@ -284,15 +267,13 @@ fn budget(
         let is_set = form.text("vram_budget") != AUTO;
         if ui.add_enabled(is_set, auto).on_hover_text(hover).clicked() {
             form.set("vram_budget", AUTO);
-            state.unsent = state.budget;
+            state.unsent = state.limits(Budget::Auto).budget;
         }
         response.dragged()
     });
     let released = if is_dragged.inner { None } else { state.unsent.take() };
-    released.filter(|_| is_active).map(|bytes| {
-        let key = "vram_budget".to_string();
-        Intent::Tell(Command::Set { key, value: bytes as f64 })
-    })
+    let released = released.filter(|_| is_active).and_then(NonZeroU64::new);
+    released.map(|bytes| Intent::Tell(Command::Set(Setting::VramBudget(bytes))))
 }
 
 /// The budget that is derived from the device.
@@ -306,18 +287,20 @@ fn budget_text(gib: f64) -> String {
 
 /// Draws the total and free memory of the device, or why they are unknown.
 fn device_memory(ui: &mut egui::Ui, state: &FitState) {
-    let text = match &state.card {
-        Some((total, free, source)) => {
+    let text = match state.device.as_ref().map(|device| &device.memory) {
+        None => "Querying the device...".into(),
+        Some(DeviceMemory::Reported { total, free, source }) => {
             format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
         }
-        None if !state.known => "Querying the device...".into(),
-        None if !state.pools => "The CPU uses as much memory as it needs.".into(),
-        None if platform::IS_PAGE => {
-            "Browsers do not report how much memory the device has. A run uses at most 1 GiB unless \
-             you set a larger budget."
-                .into()
+        Some(DeviceMemory::Host) => "The CPU uses as much memory as it needs.".into(),
+        Some(DeviceMemory::Assumed(budget)) => format!(
+            "Browsers do not report how much memory the device has. A run uses at most {} unless you \
+             set a larger budget.",
+            bytes(*budget)
+        ),
+        Some(DeviceMemory::Unknown | DeviceMemory::Target(_)) => {
+            "The device does not report its memory. Set a budget by hand.".into()
         }
-        None => "The device does not report its memory. Set a budget by hand.".into(),
     };
     wrapped(ui, RichText::new(text).small().weak());
 }
@@ -337,9 +320,16 @@ mod tests {
         form
     }
 
-    fn card(budget: u64) -> FitState {
-        let card = Some((8 << 30, 7 << 30, "a test".to_string()));
-        FitState { card, budget: Some(budget), pools: true, ..FitState::default() }
+    /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
+    fn device() -> FitState {
+        let (total, reserve) = (8u64 << 30, (8u64 << 30) / 20);
+        let memory = DeviceMemory::Reported {
+            total,
+            free: (6 << 30) + reserve,
+            source: "a test".to_string(),
+        };
+        let device = DeviceProfile { memory, pools: true, ..DeviceProfile::default() };
+        FitState { device: Some(device), ..FitState::default() }
     }
 
     #[test]
@@ -351,7 +341,8 @@ mod tests {
             ("none", None),
         ] {
             let form = form(&[("vram_budget", text)]);
-            assert_eq!(card(6 << 30).limits(form.config().unwrap()).budget, budget, "{text}");
+            let setting = form.config().unwrap().vram_budget;
+            assert_eq!(device().limits(setting).budget, budget, "{text}");
         }
         assert_eq!(
             (budget_text(6.5), budget_text(8.0)),
@@ -361,7 +352,7 @@ mod tests {
 
     #[test]
     fn every_suggested_change_makes_the_run_fit() {
-        let state = &mut card(2 << 30);
+        let state = &mut device();
         let tight = form(&[("vram_budget", "1GiB")]);
         let plan = state.plan(tight.config().unwrap(), 50_257).plan.clone();
         let Err(PlanError::TooBig { fixes, .. }) = plan else { panic!("{plan:?}") };

@@ -74,6 +74,7 @@ fn summary(cause: Option<Cause>) -> &'static str {
         None => "The run failed.",
         Some(Cause::OutOfMemory) => "The run failed: the graphics card ran out of memory.",
         Some(Cause::DeviceLost) => "The run failed: the graphics card stopped responding.",
+        Some(Cause::Unavailable) => "The run failed: the graphics card could not be opened.",
     }
 }
 

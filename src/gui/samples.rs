@@ -49,14 +49,15 @@ pub(super) fn show(
 
 /// Draws the prompt field and its button.
 fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
-    let is_starting = matches!(progress.state, State::Starting | State::Recovering);
+    let is_starting =
+        matches!(progress.state, State::Starting | State::Recovering | State::Waiting { .. });
     let can_generate = matches!(progress.state, State::Running | State::Paused)
         || platform::IS_PAGE && progress.run.is_some() && !is_starting;
     let reason = match progress.state {
         _ if can_generate && state.writing.is_some() => Some("A sample is being generated."),
         _ if can_generate && !state.prompt.is_empty() => None,
         _ if can_generate => Some("Type a prompt first."),
-        State::Starting | State::Recovering => Some("The run is starting."),
+        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
         _ if platform::IS_PAGE => Some("Show a run or a model first, under Runs."),
         _ => Some("No run is active. `wgpt sample` generates text from a finished run."),
     };
@@ -143,7 +144,9 @@ fn placeholder(progress: &Progress) -> String {
         State::Finished(_) | State::Interrupted | State::Failed { .. } => {
             "This run generated no samples.".into()
         }
-        State::Starting | State::Recovering => "The run is starting.".into(),
+        State::Starting | State::Recovering | State::Waiting { .. } => {
+            "The run is starting.".into()
+        }
         State::Running | State::Paused => match progress.config.as_ref() {
             Some(config) if config.sample_interval > 0 => format!(
                 "No samples yet. The run generates one every {} iterations (sample_interval).",

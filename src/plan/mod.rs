@@ -2,6 +2,7 @@
 //! device's limits alone.
 
 mod choice;
+mod limits;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use thiserror::Error;
 
 use crate::config::{Config, GradCheckpoint, bytes};
 pub use choice::{keep, plan, smaller};
+pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
 use rows::Sizes;
 pub use rows::{Class, Row};
 
@@ -29,23 +31,6 @@ pub struct Plan {
     pub grad_checkpoint: bool,
     /// Sequences of an evaluation's micro-batch.
     pub eval_batch_size: usize,
-}
-
-/// What a device allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Bytes that the run may take; `None` for any number.
-    pub budget: Option<u64>,
-    /// Bytes that a kernel can be given at once; `None` for any number.
-    pub largest_tensor: Option<u64>,
-    /// Whether memory comes from the device's pools, which hold more than their tensors.
-    pub pools: bool,
-    /// Whether the ops are those of `ops::cube`: their matrix products are a library's, so that what
-    /// WGSL kernels compute in passing are tensors there.
-    pub cube: bool,
-    /// Bytes that the device has in all, where known: no larger budget is offered.
-    #[serde(default)]
-    pub memory: Option<u64>,
 }
 
 /// A plan and what it takes.

@@ -1,5 +1,7 @@
 //! Curves that are quick to draw, however long they are.
 
+use serde::{Deserialize, Serialize};
+
 /// The smallest block of the pyramid has `1 << SMALLEST` points: fewer are as quickly looked at one
 /// by one, and the pyramid takes a quarter of the points' memory.
 const SMALLEST: u32 = 3;
@@ -9,7 +11,7 @@ const SMALLEST: u32 = 3;
 /// Over the points lies a pyramid of blocks, each twice as long as those below it, which know where
 /// their least and greatest y are. Only whole blocks are kept, so appending and truncating touch
 /// nothing that lies before.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     points: Vec<[f64; 2]>,
     /// At `[level][n]` the points from `n << (SMALLEST + level)` on.
@@ -17,7 +19,7 @@ pub struct Series {
 }
 
 /// Where y is least and greatest in a block: indices of points, the first of equal ones.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Extremes {
     least: usize,
     greatest: usize,

@@ -9,7 +9,13 @@ use crate::catalogue::{self, Tail};
 use crate::config::Config;
 use crate::data::Dataset;
 use crate::disk;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::{self, DeviceInfo};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::ops::OpsMode;
 use crate::progress::Progress;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::train;
 use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
 
 /// The folder of data sets in a browser's storage.
@@ -47,7 +53,19 @@ pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
 
 fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Failure> {
     match request {
-        Request::Devices | Request::Device { .. } => answer_device(request, reply)?,
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Devices => {
+            let devices = gpu::devices().iter().map(DeviceInfo::line).collect();
+            reply(Reply::Devices { devices });
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Device { choice } => {
+            let info = gpu::find(choice.parse()?)?.info;
+            reply(Reply::Device { device: train::device_profile(&info, OpsMode::AUTO) });
+        }
+        // The worker describes its one device by itself, once it is open.
+        #[cfg(target_arch = "wasm32")]
+        Request::Devices | Request::Device { .. } => {}
         Request::DescribeData { spec } => {
             let data = data::describe(&spec);
             reply(Reply::Data { spec, data });
@@ -92,16 +110,6 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         }
     }
     Ok(())
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-fn answer_device(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Failure> {
-    todo!()
-}
-
-#[cfg(target_arch = "wasm32")]
-fn answer_device(_: Request, _: &mut dyn FnMut(Reply)) -> Result<(), Failure> {
-    Err(Failure::new("a browser has one device, which its worker describes", ""))
 }
 
 /// Reads what a run has recorded, and where its record ends. A run without a record has only begun.

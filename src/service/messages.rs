@@ -8,6 +8,7 @@ use crate::catalogue::{RunSummary, Tail};
 use crate::config::Config;
 use crate::data::TokenizerKind;
 use crate::model::Architecture;
+use crate::plan::DeviceProfile;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
 
@@ -102,8 +103,8 @@ pub(crate) enum Reply {
     },
     /// The memory and the limits of a device.
     Device {
-        /// Memory and limits.
-        memory: DeviceMemory,
+        /// The device as the planner sees it.
+        device: DeviceProfile,
     },
     /// The size of a data set, or why it cannot be read.
     Data {

@@ -97,7 +97,8 @@ mod tests {
 
     fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
         let text = serde_json::to_string(message).unwrap();
-        let again: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let again: T =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert_eq!(serde_json::to_string(&again).unwrap(), text);
         text
     }
@@ -106,8 +107,12 @@ mod tests {
     fn messages_to_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
         let event = Event::Eval { iter: 250, train_loss: 2.5, val_loss: 2.25 };
-        let start =
-            StartRun { run: run.clone(), config: Some(Box::default()), resume: false, max_plan: None };
+        let start = StartRun {
+            run: run.clone(),
+            config: Some(Box::default()),
+            resume: false,
+            max_plan: None,
+        };
         let texts = Texts::Text { name: "pasted".into(), text: "Once".into() };
         for message in [
             ToWorker::Start(start),
@@ -131,7 +136,12 @@ mod tests {
         let obstacle = Obstacle { topic, can_train: false, text: "no".into(), hint: "yes".into() };
         let event = Box::new(event);
         for message in [
-            FromWorker::Reply(Reply::Run { run: run.clone(), view, progress: progress.into(), tail }),
+            FromWorker::Reply(Reply::Run {
+                run: run.clone(),
+                view,
+                progress: progress.into(),
+                tail,
+            }),
             FromWorker::Reply(Reply::Obstacle(obstacle)),
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err("no".into()) }),
             FromWorker::Reply(Reply::Stored {

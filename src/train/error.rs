@@ -10,6 +10,7 @@ use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
+use crate::protocol::Cause;
 
 /// Every way in which training, evaluation or a checkpoint fails. The text says what and where;
 /// [`hint`](Self::hint) says what to do next, where the text does not.
@@ -119,7 +120,7 @@ impl TrainError {
         move |source| TrainError::Io { action, path, source }
     }
 
-    pub(super) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
+    pub(crate) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
         TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
@@ -166,6 +167,22 @@ impl TrainError {
             TrainError::Io { .. } => {
                 "check that the path exists, that you may use it and that the disk has room"
             }
+        }
+    }
+
+    /// Returns the failure of the device that caused this error, if it was one.
+    pub fn cause(&self) -> Option<Cause> {
+        let TrainError::Device(error) = self else { return None };
+        match error {
+            DeviceError::OutOfMemory { .. } => Some(Cause::OutOfMemory),
+            DeviceError::Stopped { .. } => Some(Cause::DeviceLost),
+            DeviceError::Missing { .. } | DeviceError::NoCuda { .. } | DeviceError::Open { .. } => {
+                Some(Cause::Unavailable)
+            }
+            DeviceError::Unknown { .. }
+            | DeviceError::NotBuilt { .. }
+            | DeviceError::Dtype { .. }
+            | DeviceError::TooSmall { .. } => None,
         }
     }
 

@@ -16,7 +16,7 @@ mod source;
 pub use commands::{Commands, Next};
 pub use error::TrainError;
 pub use evaluate::{Evaluation, mean_loss};
-pub use limits::limits;
+pub use limits::{device_profile, limits};
 pub use optimizer::Optimizer;
 pub use run::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,

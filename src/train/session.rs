@@ -49,8 +49,8 @@ pub struct Session<'a> {
     started: Instant,
     /// When the last checkpoint was written, or the run began.
     saved: Instant,
-    /// Commands that came while something else was going on.
-    waiting: VecDeque<Command>,
+    /// Commands that arrived during an evaluation.
+    queued: VecDeque<Command>,
     emit: &'a mut dyn FnMut(&Event),
 }
 
@@ -94,6 +94,7 @@ impl<'a> Session<'a> {
         device.check_dtype(setup.config.dtype)?;
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
+        let starts_over = setup.starts_over;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
         // To evaluate alone is asked of this process, not of all that continue the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
@@ -122,12 +123,16 @@ impl<'a> Session<'a> {
             optimizer,
             started,
             saved: Instant::now(),
-            waiting: VecDeque::new(),
+            queued: VecDeque::new(),
             emit,
         };
         if let Some((checkpoint, damaged)) = loaded {
             session.warn_about(&checkpoint, damaged);
             session.back_to_schedule(&checkpoint.state.config);
+        }
+        if starts_over {
+            session
+                .warn("there is no checkpoint to resume from: starting from the beginning".into());
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings are not kept for later: {error}"));
@@ -181,10 +186,10 @@ impl<'a> Session<'a> {
                 seconds: self.started.elapsed().as_secs_f64(),
                 reason: *reason,
             }),
-            // For the run's own record; the caller tells people.
+            // Recorded only: the caller reports it.
             Err(error) => {
                 let (text, hint) = (error.to_string(), error.hint().to_string());
-                let _ = self.folder.record(&Event::Error { text, hint, cause: None });
+                let _ = self.folder.record(&Event::Error { text, hint, cause: error.cause() });
             }
         }
         self.device.failure.rest();
@@ -196,7 +201,7 @@ impl<'a> Session<'a> {
         commands: &mut impl Commands,
     ) -> Result<StopReason, TrainError> {
         self.evaluate(commands).await?;
-        Ok(self.interrupted(commands).await?.unwrap_or(StopReason::EvalOnly))
+        Ok(self.apply_commands(commands).await?.unwrap_or(StopReason::EvalOnly))
     }
 
     fn announce(&mut self) {
@@ -218,7 +223,7 @@ impl<'a> Session<'a> {
         self.device.failure.beat();
         while self.iteration < max_iters {
             let aside = Instant::now();
-            commands.breathe().await;
+            commands.yield_now().await;
             if self.is_due(self.config.eval_interval.get())
                 && self.last_eval != Some(self.iteration)
             {
@@ -226,12 +231,12 @@ impl<'a> Session<'a> {
                 self.evaluate_and_save(commands).await?;
             }
             let interval = self.config.sample_interval;
-            let stopping = self.waiting.contains(&Command::Stop);
+            let stopping = self.queued.contains(&Command::Stop);
             if self.iteration > 0 && interval > 0 && self.is_due(interval) && !stopping {
                 self.sample(&self.config.sample_prompt.clone()).await;
             }
             // Last, so that what was asked for meanwhile does not wait for another update.
-            if let Some(reason) = self.interrupted(commands).await? {
+            if let Some(reason) = self.apply_commands(commands).await? {
                 self.write_checkpoint(None).await?;
                 return Ok(reason);
             }
@@ -256,7 +261,7 @@ impl<'a> Session<'a> {
         }
         self.write_checkpoint(None).await?;
         if self.last_eval != Some(self.iteration)
-            && let Some(reason) = self.interrupted(commands).await?
+            && let Some(reason) = self.apply_commands(commands).await?
         {
             return Ok(reason);
         }
@@ -372,17 +377,17 @@ impl<'a> Session<'a> {
 
     /// Gives the validation loss, or `None` if the run is to end first.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
-        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut queued = std::mem::take(&mut self.queued);
         let mut stop = || {
             self.device.failure.alive();
             while let Next::Command(command) = commands.next() {
-                waiting.push_back(command);
+                queued.push_back(command);
             }
-            waiting.contains(&Command::Stop) || self.is_late()
+            queued.contains(&Command::Stop) || self.is_late()
         };
         let train_loss = self.split_loss(&self.dataset.train, &mut stop).await;
         let val_loss = self.split_loss(&self.dataset.val, &mut stop).await;
-        self.waiting = waiting;
+        self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
         let iter = self.iteration;
         self.last_eval = Some(iter);

@@ -8,7 +8,7 @@ use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::run::RunFolder;
-use super::{ModelSource, Optimizer, TrainError, source};
+use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
@@ -43,6 +43,8 @@ pub struct Setup {
     pub(super) folder: RunFolder,
     /// What it continues from, and what was wrong with newer checkpoints.
     pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    /// True for a run that was to be resumed and has no checkpoint yet.
+    pub(super) starts_over: bool,
     architecture: Architecture,
     /// Weights to begin with, if not random ones.
     source: Option<ModelSource>,
@@ -67,6 +69,9 @@ impl Setup {
         let (limits, _) = super::limits(&config, device, mode);
         let vocab = architecture.vocab_size as u32;
         let mut forecast = plan::plan(&config, vocab, &limits)?;
+        // A run that was killed before its first checkpoint starts from the beginning.
+        let starts_over = resume && !has_checkpoint(&run);
+        let resume = resume && !starts_over;
         let source = if resume { None } else { initial_source(&config, &architecture)? };
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
@@ -85,6 +90,7 @@ impl Setup {
             forecast,
             folder,
             loaded,
+            starts_over,
             architecture,
             source,
         })

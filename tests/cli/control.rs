@@ -55,7 +55,7 @@ fn the_time_of_former_trainers_counts() {
 #[test]
 fn a_stop_breaks_off_an_evaluation() {
     let folder = temporary();
-    let more = ["--eval_iters=1000000", "--stop-on-eof"];
+    let more = ["--eval_iters=1000000", "--stop-on-close"];
     let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
     let mut child = wgpt(folder.path())
         .args(&args)
@@ -89,6 +89,8 @@ fn commands_on_stdin_are_obeyed() {
         "\n",
         r#"{"command":"set","key":"vram_budget","value":2e18}"#,
         "\n",
+        r#"{"command":"set","key":"batch_size","value":4}"#,
+        "\n",
         r#"{"command":"sample","prompt":"The "}"#,
         "\n",
         r#"{"command":"stop"}"#,
@@ -100,7 +102,9 @@ fn commands_on_stdin_are_obeyed() {
     let events = events(&text(&output.stdout));
     assert_eq!(named(&events, "sample").next().unwrap()["prompt"], "The ");
     let refused = named(&events, "warning").next().expect("no device has 2 EB");
-    assert!(refused["text"].to_string().contains("vram_budget"), "{refused}");
+    assert!(refused["text"].to_string().contains("`vram_budget` cannot be"), "{refused}");
+    let unknown = named(&events, "warning").nth(1).expect("a batch size cannot change");
+    assert!(unknown["text"].to_string().contains("eval_interval"), "{unknown}");
     assert_eq!(events.last().unwrap()["reason"], "stopped");
 
     // The learning rate holds for whoever continues the run, until another one is typed.
@@ -116,6 +120,41 @@ fn commands_on_stdin_are_obeyed() {
     assert_eq!(resume("--decay_lr=false", end + 2), (0.01, 0));
 }
 
+/// Views take the state of a run from its events alone, so that a window that is opened later shows a
+/// paused run as paused.
+#[test]
+fn a_pause_and_its_end_are_events_of_the_run() {
+    use std::io::Write;
+    let folder = temporary();
+    let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS].concat();
+    let mut child = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let run = folder.path().join("r");
+    wait_for(&run.join("checkpoints/00000010/state.json"), &mut child);
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(b"{\"command\":\"pause\"}\n").unwrap();
+    let recorded = || fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !recorded().contains(r#""event":"paused""#) {
+        assert!(Instant::now() < deadline, "no pause");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let length = recorded().len();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(recorded().len(), length, "a paused run trains");
+    stdin.write_all(b"{\"command\":\"resume\"}\n{\"command\":\"stop\"}\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    let paused = named(&events, "paused").next().expect("a pause")["iter"].clone();
+    let done = events.last().unwrap();
+    assert_eq!((&done["reason"], &done["iter"]), (&"stopped".into(), &paused));
+}
+
 /// A run that others started or left can be told what to do by a file in its folder; and one that
 /// was asked to ends with whoever holds its stdin.
 #[test]
@@ -123,7 +162,7 @@ fn commands_reach_a_run_by_its_folder_and_its_stdin_can_be_its_leash() {
     use std::io::Write;
     for by_file in [true, false] {
         let folder = temporary();
-        let args = [&["train", "--json", "--run=r", "--stop-on-eof"], TINY, &ENDLESS].concat();
+        let args = [&["train", "--json", "--run=r", "--stop-on-close"], TINY, &ENDLESS].concat();
         let mut child = wgpt(folder.path())
             .args(&args)
             .stdin(Stdio::piped())

@@ -18,15 +18,10 @@ fn kill_and_resume_change_no_bit() {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut kills = 0;
     loop {
-        // Until there is a checkpoint the run begins anew, in the same folder.
-        let has_checkpoint = fs::read_dir(folder.path().join("killed/checkpoints"))
-            .is_ok_and(|entries| entries.flatten().any(|e| e.path().join("state.json").exists()));
-        if !has_checkpoint {
-            let _ = fs::remove_dir_all(folder.path().join("killed"));
-        }
         let mut command = wgpt(folder.path());
         command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if has_checkpoint {
+        // Without a checkpoint --resume starts from the beginning.
+        if folder.path().join("killed/config.toml").exists() {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
@@ -59,6 +54,22 @@ fn kill_and_resume_change_no_bit() {
     }
     assert_eq!(kills, 20);
     assert_eq!(got, want);
+}
+
+/// A run that ended before its first checkpoint needs no settings to start over: it has its own.
+#[test]
+fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
+    let folder = temporary();
+    let short = ["--max_iters=6", "--lr_decay_iters=6"];
+    let want = losses(&train(folder.path(), "whole", &short));
+    train(folder.path(), "r", &[&short[..], &["--eval_only=true"]].concat());
+    assert_eq!(fs::read_dir(folder.path().join("r/checkpoints")).unwrap().count(), 0);
+    let args = ["train", "--json", "--resume", "--run=r", "--device=cpu"];
+    let seen = events(&ok(folder.path(), &args));
+    assert_eq!(losses(&seen), want);
+    assert_eq!(named(&seen, "start").next().unwrap()["resumed_from"], Value::Null);
+    let warning = named(&seen, "warning").next().expect("a warning")["text"].to_string();
+    assert!(warning.contains("from the beginning"), "{warning}");
 }
 
 /// What is damaged is noticed, and the checkpoint before it is used.

@@ -186,7 +186,8 @@ impl App {
 
     /// Shows an error of the run.
     pub(super) fn fail(&mut self, text: String, cause: Option<Cause>) {
-        let hint = "Copy details has everything that is known; a run with a checkpoint can be continued";
+        let hint =
+            "Copy details has everything that is known; a run with a checkpoint can be continued";
         self.apply(&[Event::Error { text, hint: hint.into(), cause }]);
     }
 

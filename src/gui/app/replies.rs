@@ -40,7 +40,7 @@ impl App {
     fn take(&mut self, reply: Reply) {
         match reply {
             Reply::Devices { devices } => self.take_devices(devices),
-            Reply::Device { memory } => self.fit.set_device(memory),
+            Reply::Device { device } => self.fit.set_device(device),
             Reply::Data { spec, data } => {
                 if self.requested.data.as_ref() == Some(&spec) {
                     self.settings.form.data = Some(data);

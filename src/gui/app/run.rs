@@ -71,7 +71,8 @@ impl App {
     /// The folder that `out_dir` names, else one that does not exist yet.
     fn new_run_folder(&self) -> Option<PathBuf> {
         let form = &self.settings.form;
-        let numbered = |number: u32| self.settings.runs.join(format!("{}-{number}", form.run_name()));
+        let numbered =
+            |number: u32| self.settings.runs.join(format!("{}-{number}", form.run_name()));
         let exists = |run: &Path| run.exists() || self.runs.iter().any(|known| known.path == run);
         match form.text("out_dir").trim() {
             "" => (1..).map(numbered).find(|run| !exists(run)),

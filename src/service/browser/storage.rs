@@ -1,8 +1,9 @@
-//! Files of the origin's own file system as slots of the pool.
+//! The storage of the page's origin: files of its private file system as slots of the pool.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::JsValue;
@@ -13,28 +14,29 @@ use web_sys::{
     StorageEstimate, StorageManager, WorkerGlobalScope,
 };
 
-use super::messages::Storage;
-use super::words;
 use crate::disk;
 use crate::disk::pool::{InMemory, Slot, mounted};
+use crate::service::StorageUsage;
+use crate::web;
 
 /// The folder of the slots, which are numbered from 0.
 const FOLDER: &str = "wgpt-1";
 
-/// Slots that are kept free: a checkpoint and what is written beside it take fewer.
-const FREE: usize = 24;
+/// Free slots: more than a checkpoint and the files written beside it need.
+const FREE_SLOTS: usize = 24;
 
-/// How often a slot is asked for that a worker before this one may still hold, every 100 ms.
-const TRIES: u32 = 50;
+/// Attempts to open a slot, which a former worker may still hold, and the time between them.
+const ATTEMPTS: u32 = 50;
+const RETRY: Duration = Duration::from_millis(100);
 
-/// Where more slots come from.
+/// The slots of the origin's file system, and new ones.
 #[derive(Default)]
-pub(super) struct Source {
-    /// `None` where nothing is kept.
+pub(super) struct Slots {
+    /// `None` where nothing is stored.
     folder: RefCell<Option<FileSystemDirectoryHandle>>,
-    slots: Cell<usize>,
-    /// Whether one is being made.
-    busy: Cell<bool>,
+    count: Cell<usize>,
+    /// Whether one is being created.
+    is_busy: Cell<bool>,
 }
 
 struct Handle(FileSystemSyncAccessHandle);
@@ -50,7 +52,7 @@ fn refused(error: JsValue) -> io::Error {
         Some("QuotaExceededError") => io::ErrorKind::StorageFull,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, words(&error))
+    io::Error::new(kind, web::error_text(&error))
 }
 
 impl Slot for Handle {
@@ -67,7 +69,7 @@ impl Slot for Handle {
             let written =
                 self.0.write_with_u8_array_and_options(rest, &options).map_err(refused)? as usize;
             if written == 0 {
-                let full = "the browser has no more room for this page";
+                let full = "the browser has no more space for this page";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, full));
             }
             done += written;
@@ -94,43 +96,43 @@ fn manager() -> Option<StorageManager> {
     (!manager.is_undefined()).then_some(manager)
 }
 
-impl Source {
-    /// Takes all files of the origin; without them, files in memory.
+impl Slots {
+    /// Mounts all files of the origin, or files in memory where there are none.
     ///
     /// # Errors
-    /// Why nothing is kept.
+    /// Why nothing is stored.
     pub async fn open(&self) -> Result<(), String> {
         let opened = open_folder().await.map(|(folder, slots)| {
             self.folder.replace(Some(folder));
-            self.slots.set(slots);
+            self.count.set(slots);
         });
-        self.make_room().await;
-        opened.map_err(|error| words(&error))
+        self.make_space().await;
+        opened.map_err(|error| web::error_text(&error))
     }
 
-    /// Makes slots until enough are free.
-    pub async fn make_room(&self) {
+    /// Creates slots until enough are free.
+    pub async fn make_space(&self) {
         // One at a time: a number that is skipped would end the list when it is opened again.
-        if self.busy.replace(true) {
+        if self.is_busy.replace(true) {
             return;
         }
-        self.make_slots().await;
-        self.busy.set(false);
+        self.create_slots().await;
+        self.is_busy.set(false);
     }
 
-    async fn make_slots(&self) {
-        while mounted::free_slots() < FREE {
+    async fn create_slots(&self) {
+        while mounted::free_slots() < FREE_SLOTS {
             let folder = self.folder.borrow().clone();
             let slot: Rc<dyn Slot> = match folder {
                 None => Rc::new(InMemory::default()),
                 Some(folder) => {
-                    let number = self.slots.get();
-                    match make(&folder, number).await {
+                    let number = self.count.get();
+                    match create(&folder, number).await {
                         Ok(slot) => {
-                            self.slots.set(number + 1);
+                            self.count.set(number + 1);
                             slot
                         }
-                        // Whatever needs it will say that there is no room.
+                        // The write that needs it reports that there is no space.
                         Err(_) => return,
                     }
                 }
@@ -141,21 +143,25 @@ impl Source {
         }
     }
 
-    /// What the browser gives and what is taken.
-    pub async fn room(&self) -> Storage {
-        let kept = self.folder.borrow().is_some();
-        let Some(manager) = manager().filter(|_| kept) else { return Storage::default() };
+    /// Measures the space that the browser gives, and the part in use.
+    pub async fn usage(&self) -> StorageUsage {
+        let is_stored = self.folder.borrow().is_some();
+        let Some(manager) = manager().filter(|_| is_stored) else {
+            return StorageUsage::default();
+        };
         let estimate = match manager.estimate() {
             Ok(promise) => JsFuture::from(promise).await.ok(),
             Err(_) => None,
         };
-        let Some(estimate) = estimate else { return Storage::default() };
+        let Some(estimate) = estimate else { return StorageUsage::default() };
         let estimate: StorageEstimate = estimate.unchecked_into();
         let persisted = match manager.persisted() {
-            Ok(promise) => JsFuture::from(promise).await.is_ok_and(|kept| kept.is_truthy()),
+            Ok(promise) => {
+                JsFuture::from(promise).await.is_ok_and(|persisted| persisted.is_truthy())
+            }
             Err(_) => false,
         };
-        Storage {
+        StorageUsage {
             quota: estimate.get_quota().unwrap_or(0.0) as u64,
             used: estimate.get_usage().unwrap_or(0.0) as u64,
             persisted,
@@ -181,9 +187,9 @@ async fn open_folder() -> Result<(FileSystemDirectoryHandle, usize), JsValue> {
 }
 
 async fn access(file: FileSystemFileHandle) -> Result<Rc<dyn Slot>, JsValue> {
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
-        tries += 1;
+        attempts += 1;
         match JsFuture::from(file.create_sync_access_handle()).await {
             Ok(handle) => return Ok(Rc::new(Handle(handle.unchecked_into()))),
             Err(error) => {
@@ -191,25 +197,19 @@ async fn access(file: FileSystemFileHandle) -> Result<Rc<dyn Slot>, JsValue> {
                 if name.as_deref() != Some("NoModificationAllowedError") {
                     return Err(error);
                 }
-                if tries == TRIES {
+                if attempts == ATTEMPTS {
                     return Err("another tab or window has this page open".into());
                 }
-                sleep(100).await;
+                web::sleep(RETRY).await;
             }
         }
     }
 }
 
-async fn sleep(ms: i32) {
-    let promise = js_sys::Promise::new(&mut |resolve, _| {
-        if let Ok(scope) = js_sys::global().dyn_into::<WorkerGlobalScope>() {
-            let _ = scope.set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, ms);
-        }
-    });
-    let _ = JsFuture::from(promise).await;
-}
-
-async fn make(folder: &FileSystemDirectoryHandle, number: usize) -> Result<Rc<dyn Slot>, JsValue> {
+async fn create(
+    folder: &FileSystemDirectoryHandle,
+    number: usize,
+) -> Result<Rc<dyn Slot>, JsValue> {
     let create = FileSystemGetFileOptions::new();
     create.set_create(true);
     let file = folder.get_file_handle_with_options(&number.to_string(), &create);

@@ -1,36 +1,29 @@
-//! Files that were dropped or chosen, on their way to the worker.
+//! Reading files that were dropped or chosen.
 
 use wasm_bindgen_futures::JsFuture;
 use web_sys::File;
 
-use super::dialog;
-use super::line::Line;
 use crate::config::bytes;
-use crate::gui::work::tokenizer_for;
-use crate::web::messages::Ask;
+use crate::gui::platform::Input;
+use crate::service::Texts;
+use crate::web::error_text;
 
-/// The most bytes of text that a page takes: it holds them a few times over while it prepares them.
-const MOST_TEXT: f64 = (256u32 << 20) as f64;
+/// The most bytes of text that a page takes: it holds them several times while they are prepared.
+const MAX_TEXT: u64 = 256 << 20;
 
-/// Between documents that are prepared together.
-const BETWEEN: &str = "<|endoftext|>";
+/// The separator of documents that are prepared together.
+const SEPARATOR: &str = "<|endoftext|>";
 
-/// Has a text turned into tokens.
-pub(super) fn prepare(name: String, text: String) -> Ask {
-    let tokenizer = tokenizer_for(text.len() as u64);
-    Ask::Prepare { name, text, tokenizer }
-}
-
-/// The texts of files, one after the other.
+/// Reads texts and joins them, under the name of the first.
 ///
 /// # Errors
-/// When one cannot be read, is no text, or they are too much for a page.
-pub(super) async fn read(files: &[File]) -> Result<String, String> {
-    let all: f64 = files.iter().map(|file| file.size()).sum();
-    if all > MOST_TEXT {
-        let (have, most) = (bytes(all as u64), bytes(MOST_TEXT as u64));
+/// If one cannot be read or is not UTF-8, or they are too long for a page.
+pub(super) async fn texts(files: &[File]) -> Result<Input, String> {
+    let size = files.iter().map(|file| file.size()).sum::<f64>() as u64;
+    if size > MAX_TEXT {
+        let (size, max) = (bytes(size), bytes(MAX_TEXT));
         return Err(format!(
-            "these texts have {have}, a page takes {most}: use wgpt on the desktop"
+            "these texts have {size}, a page takes at most {max}: use wgpt on the desktop"
         ));
     }
     let mut texts = Vec::with_capacity(files.len());
@@ -38,25 +31,31 @@ pub(super) async fn read(files: &[File]) -> Result<String, String> {
         let name = file.name();
         let read = contents(file).await.map_err(|error| format!("{name}: {error}"))?;
         texts.push(String::from_utf8(read).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            format!("{name} is no UTF-8 text: byte {at} is not; save it as UTF-8")
+            let offset = error.utf8_error().valid_up_to();
+            format!("{name} is not UTF-8 at byte {offset}: save it as UTF-8")
         })?);
     }
-    Ok(texts.join(BETWEEN))
+    let name = files.first().map(stem).unwrap_or_default();
+    Ok(Input::Texts(Texts::Text { name, text: texts.join(SEPARATOR) }))
 }
 
-/// Has the model in a zip kept.
+/// Reads the zip of a model.
 ///
 /// # Errors
-/// When it cannot be read.
-pub(super) async fn import(line: &Line, file: &File, name: String) -> Result<(), String> {
-    let zip = contents(file).await?;
-    line.ask_with(&Ask::Import { name }, &zip);
-    Ok(())
+/// If it cannot be read.
+pub(super) async fn model(file: &File) -> Result<Input, String> {
+    let zip = contents(file).await.map_err(|error| format!("{}: {error}", file.name()))?;
+    Ok(Input::Model { name: stem(file), zip })
+}
+
+/// The file's name without its extension.
+fn stem(file: &File) -> String {
+    let name = file.name();
+    name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem).to_string()
 }
 
 async fn contents(file: &File) -> Result<Vec<u8>, String> {
     let read = JsFuture::from(file.array_buffer()).await;
-    let read = read.map_err(|error| format!("it cannot be read: {}", dialog::words(&error)))?;
+    let read = read.map_err(|error| format!("cannot be read: {}", error_text(&error)))?;
     Ok(js_sys::Uint8Array::new(&read).to_vec())
 }
