@@ -6,6 +6,7 @@
 #![cfg(feature = "gui")]
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -167,6 +168,10 @@ fn keys_reach_a_run_of_another_process() {
     });
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("pause"));
+    // The window takes the pause from the record of the run, not from its own command.
+    let mut record = File::options().append(true).open(run.join("events.jsonl")).unwrap();
+    writeln!(record, r#"{{"v":1,"event":"paused","iter":60}}"#).unwrap();
+    wait(&mut harness, |harness| harness.query_by_label("Resume").is_some());
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("resume"));
     harness.key_press_modifiers(Modifiers::COMMAND, Key::Period);

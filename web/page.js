@@ -66,7 +66,7 @@ function writeLoss(told) {
 /** The browser gives a page that has lost the graphics card no other: the next page goes on. */
 function comeAgain() {
   const count = (readLoss()?.count ?? 0) + 1;
-  const isTraining = ['starting', 'running', 'recovering'].includes(element('status').dataset.state);
+  const isTraining = ['starting', 'running', 'recovering', 'waiting'].includes(element('status').dataset.state);
   if (count <= MOST_LOSSES && writeLoss({ at: Date.now(), count, isTraining })) {
     location.reload();
   } else {

@@ -4,9 +4,12 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use super::data::{self, free_path};
-use super::{Destination, Reply, Request, StorageUsage, StoredData, StoredModel};
+use super::{Destination, Reply, Request, StoredModel};
+#[cfg(any(target_arch = "wasm32", test))]
+use super::{StorageUsage, StoredData};
 use crate::catalogue::{self, Tail};
 use crate::config::Config;
+#[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
 use crate::disk;
 #[cfg(not(target_arch = "wasm32"))]
@@ -17,11 +20,6 @@ use crate::progress::Progress;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::train;
 use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
-
-/// The folder of data sets in a browser's storage.
-pub(crate) const DATA: &str = "data";
-/// The folder of imported models in a browser's storage.
-pub(crate) const MODELS: &str = "models";
 
 /// Why a request failed, and what to do next.
 pub(super) struct Failure {
@@ -192,19 +190,19 @@ fn remove(path: &Path) -> Result<(), Failure> {
     Ok(disk::remove_dir_all(path).map_err(TrainError::io("remove", path))?)
 }
 
-/// Data and models in a browser's storage.
+/// Lists the data and the models in a browser's storage, which are beside its runs.
 #[cfg(any(target_arch = "wasm32", test))]
 pub(super) fn stored(root: &Path, usage: StorageUsage) -> Reply {
     let folders = |name: &str| {
         let entries = disk::read_dir(root.join(name)).into_iter().flatten().flatten();
         entries.map(|entry| entry.path())
     };
-    let data = folders(DATA).filter_map(|path| {
+    let data = folders("data").filter_map(|path| {
         let spec = path.display().to_string();
         let name = Dataset::open(&spec, 1).ok()?.name;
         Some(StoredData { spec, name })
     });
-    let models = folders(MODELS).filter_map(|path| stored_model(&path).ok());
+    let models = folders("models").filter_map(|path| stored_model(&path).ok());
     Reply::Stored { data: data.collect(), models: models.collect(), usage }
 }
 
@@ -220,4 +218,71 @@ fn stored_model(folder: &Path) -> Result<StoredModel, TrainError> {
 
 fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::State;
+    use crate::protocol::Event;
+    use crate::service::{Job, Texts, View};
+
+    fn replies(request: Request) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        answer(request, &mut |reply| replies.push(reply));
+        replies
+    }
+
+    #[test]
+    fn prepared_data_is_stored_and_described() {
+        let root = tempfile::tempdir().unwrap();
+        let text = "The fox saw nine red baskets and went home.\n".repeat(200);
+        let texts = Texts::Text { name: "foxes".into(), text };
+        let prepare = Request::Prepare { texts, folder: root.path().join("data") };
+        let Some(Reply::Prepared { spec }) = replies(prepare).pop() else { panic!("no data") };
+        let Reply::Stored { data, models, .. } = stored(root.path(), StorageUsage::default())
+        else {
+            panic!("no list")
+        };
+        assert_eq!((data[0].spec.as_str(), data[0].name.as_str()), (spec.as_str(), "foxes"));
+        assert_eq!((data.len(), models.len()), (1, 0));
+        let described = replies(Request::DescribeData { spec });
+        assert!(matches!(&described[..], [Reply::Data { data: Ok(_), .. }]), "{described:?}");
+    }
+
+    #[test]
+    fn a_run_is_read_with_paths_as_they_are_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("moved");
+        let empty = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let [Reply::Run { progress, .. }] = &empty[..] else { panic!("{empty:?}") };
+        assert_eq!(progress.state, State::Idle);
+
+        std::fs::create_dir(&run).unwrap();
+        let path = "elsewhere/checkpoints/00000010".into();
+        let event = Event::Checkpoint { iter: 10, path, best: true };
+        std::fs::write(run.join("events.jsonl"), event.to_json() + "\n").unwrap();
+        let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
+        assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));
+    }
+
+    #[test]
+    fn what_fails_says_which_request_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let import = Request::Import {
+            folder: folder.path().to_path_buf(),
+            name: "model".into(),
+            zip: b"no zip".to_vec(),
+        };
+        let remove = Request::Remove { path: folder.path().to_path_buf() };
+        for (request, expected) in [(import, Job::Import), (remove, Job::Other)] {
+            let failed = replies(request);
+            assert!(
+                matches!(&failed[..], [Reply::Failed { job, text, .. }] if *job == expected && !text.is_empty()),
+                "{failed:?}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

@@ -172,6 +172,10 @@ pub(crate) enum Reply {
         to: PathBuf,
         /// The zip, where one was requested.
         #[serde(skip)]
+        #[cfg_attr(
+            not(target_arch = "wasm32"),
+            allow(dead_code, reason = "only a page requests a zip")
+        )]
         zip: Vec<u8>,
     },
     /// A model is stored.

@@ -25,6 +25,6 @@ pub(crate) use desktop::Client;
 
 pub(crate) use messages::{
     DataInfo, Destination, Job, Obstacle, Reply, Request, StorageUsage, StoredData, StoredModel,
-    Texts, Topic, View,
+    Texts, View,
 };
 pub(crate) use trainer::{Ended, Launch, Start, Trainer};

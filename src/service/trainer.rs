@@ -8,6 +8,10 @@ use crate::protocol::{Command, Event};
 
 /// How a run is started.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    target_arch = "wasm32",
+    allow(dead_code, reason = "a page has one device, and its run ends with it")
+)]
 pub(crate) struct Launch {
     /// A new run, or one that continues.
     pub start: Start,
@@ -23,8 +27,13 @@ pub(crate) enum Start {
     /// A new run.
     New {
         /// Its settings as arguments of `wgpt train`.
+        #[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "a worker takes `config`"))]
         flags: Vec<String>,
         /// The configuration that these mean.
+        #[cfg_attr(
+            not(target_arch = "wasm32"),
+            allow(dead_code, reason = "a process takes `flags`")
+        )]
         config: Box<Config>,
     },
     /// A run that continues from its newest checkpoint, with its own configuration.

@@ -93,7 +93,8 @@ mod tests {
     use super::*;
     use crate::catalogue::Tail;
     use crate::progress::Progress;
-    use crate::service::{Job, Obstacle, StorageUsage, Texts, Topic, View};
+    use crate::service::messages::Topic;
+    use crate::service::{Job, Obstacle, StorageUsage, Texts, View};
 
     fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
         let text = serde_json::to_string(message).unwrap();

@@ -89,6 +89,7 @@ pub(super) struct Overrides {
 }
 
 /// The state of the window that a platform reports outside of it, once a frame.
+#[allow(dead_code, reason = "each platform reports some of it")]
 pub(super) struct Frame<'a> {
     pub ctx: &'a egui::Context,
     pub form: &'a Form,

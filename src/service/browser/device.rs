@@ -4,7 +4,8 @@ use js_sys::Reflect;
 use wasm_bindgen::prelude::JsValue;
 
 use crate::gpu::{self, Backend, DeviceError, DeviceId, OpenDevice};
-use crate::service::{Obstacle, Topic};
+use crate::service::Obstacle;
+use crate::service::messages::Topic;
 
 /// Opens the device.
 ///

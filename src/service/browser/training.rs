@@ -14,8 +14,9 @@ use crate::model::{SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
+use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
-use crate::service::{Job, Obstacle, Reply, Topic};
+use crate::service::{Job, Obstacle, Reply};
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
 /// The longest time that a run keeps messages waiting, unless the device does.

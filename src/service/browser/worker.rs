@@ -19,8 +19,9 @@ use crate::gpu::{DeviceError, Failure, Kind, OpenDevice};
 use crate::ops::OpsMode;
 use crate::protocol::{Cause, Command, Event};
 use crate::service::answer::{answer, stored};
+use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
-use crate::service::{Job, Obstacle, Reply, Request, StorageUsage, Topic};
+use crate::service::{Job, Obstacle, Reply, Request, StorageUsage};
 use crate::train::{TrainError, device_profile, record};
 use crate::{catalogue, web};
 
