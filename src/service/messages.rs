@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{RunSummary, Tail};
 use crate::config::Config;
-use crate::data::TokenizerKind;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
 use crate::progress::Progress;
@@ -18,78 +17,37 @@ use crate::protocol::DeviceLine;
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].
     Devices,
-    /// Reads the memory and the limits of a device: [`Reply::Device`].
-    Device {
-        /// The device as `--device` takes it.
-        choice: String,
-    },
-    /// Reads the size of a data set: [`Reply::Data`].
-    DescribeData {
-        /// The data set as `--data` takes it.
-        spec: String,
-    },
-    /// Tokenizes texts: [`Reply::Preparing`] while it runs, then [`Reply::Prepared`].
-    Prepare {
-        /// The texts.
-        texts: Texts,
-        /// The folder in which a new data folder is created.
-        folder: PathBuf,
-    },
+    /// Reads the memory and the limits of a device, given as `--device` takes it: [`Reply::Device`].
+    Device { choice: String },
+    /// Reads the size of a data set, given as `--data` takes it: [`Reply::Data`].
+    DescribeData { spec: String },
+    /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
+    /// [`Reply::Prepared`].
+    Prepare { texts: Texts, folder: PathBuf },
     /// Lists the runs in a folder: [`Reply::Runs`].
-    ListRuns {
-        /// The folder.
-        folder: PathBuf,
-    },
+    ListRuns { folder: PathBuf },
     /// Reads the recorded events of a run: [`Reply::Run`].
-    ReadRun {
-        /// The run folder.
-        run: PathBuf,
-        /// How the run is to be drawn.
-        view: View,
-    },
+    ReadRun { run: PathBuf, view: View },
     /// Reads the configurations of two runs: [`Reply::Comparison`].
-    Compare {
-        /// The run folders.
-        runs: [PathBuf; 2],
-    },
-    /// Reads the configuration that a new run needs to begin with these weights: [`Reply::Config`].
-    Fork {
-        /// A checkpoint, a run or a model.
-        checkpoint: PathBuf,
-    },
-    /// Writes a checkpoint as a Hugging Face folder: [`Reply::Exported`].
-    Export {
-        /// A checkpoint, a run or a model.
-        checkpoint: PathBuf,
-        /// Where the model is written.
-        to: Destination,
-    },
-    /// Stores the model in a zip: a Hugging Face GPT-2 folder or a checkpoint. [`Reply::Imported`].
+    Compare { runs: [PathBuf; 2] },
+    /// Reads the configuration for a new run that begins with the weights of a checkpoint, a run or a
+    /// model: [`Reply::Config`].
+    Fork { checkpoint: PathBuf },
+    /// Writes a checkpoint, a run or a model as a Hugging Face folder: [`Reply::Exported`].
+    Export { checkpoint: PathBuf, to: Destination },
+    /// Unpacks a Hugging Face GPT-2 folder or a checkpoint into a new folder below `folder`:
+    /// [`Reply::Imported`].
     Import {
-        /// The folder in which a new model folder is created.
         folder: PathBuf,
-        /// The wanted name of the model folder.
         name: String,
-        /// The zip.
         #[serde(skip)]
         zip: Vec<u8>,
     },
     /// Deletes a run, data or a model from the browser's storage: [`Reply::Stored`].
-    Remove {
-        /// Its folder.
-        path: PathBuf,
-    },
-    /// Generates text with a model while no run trains: [`Reply::Sampled`], several times.
-    Sample {
-        /// A run, a checkpoint or a model.
-        path: PathBuf,
-        /// The text to continue.
-        prompt: String,
-        /// Tokens to generate.
-        tokens: u32,
-        /// Seed of the random draws.
-        seed: u64,
-    },
+    Remove { path: PathBuf },
+    /// Generates text with a checkpoint, a run or a model while no run trains: [`Reply::Sampled`],
+    /// several times.
+    Sample { path: PathBuf, prompt: String, tokens: u32, seed: u64 },
 }
 
 /// A reply of the service.
@@ -97,80 +55,28 @@ pub(crate) enum Request {
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// The devices of this machine. In a browser the one device, once it is open.
-    Devices {
-        /// The devices.
-        devices: Vec<DeviceLine>,
-    },
+    Devices { devices: Vec<DeviceLine> },
     /// The memory and the limits of a device.
-    Device {
-        /// The device as the planner sees it.
-        device: DeviceProfile,
-    },
+    Device { device: DeviceProfile },
     /// The size of a data set, or why it cannot be read.
-    Data {
-        /// The data set as `--data` takes it.
-        spec: String,
-        /// Its size.
-        data: Result<DataInfo, String>,
-    },
-    /// Texts are being tokenized.
-    Preparing {
-        /// The name of the new data set.
-        name: String,
-        /// The finished share, from 0 to 1.
-        share: f32,
-    },
-    /// Texts are tokenized.
-    Prepared {
-        /// The new data set as `--data` takes it.
-        spec: String,
-    },
+    Data { spec: String, data: Result<DataInfo, String> },
+    /// The share of a new data set that is tokenized, from 0 to 1.
+    Preparing { name: String, share: f32 },
+    /// A new data set, as `--data` takes it.
+    Prepared { spec: String },
     /// The runs in a folder, the newest first.
-    Runs {
-        /// The folder.
-        folder: PathBuf,
-        /// The runs.
-        runs: Vec<RunSummary>,
-    },
+    Runs { folder: PathBuf, runs: Vec<RunSummary> },
     /// Data and models in the browser's storage. Unasked, after each change.
-    Stored {
-        /// Data sets.
-        data: Vec<StoredData>,
-        /// Imported models.
-        models: Vec<StoredModel>,
-        /// The space that the storage uses.
-        usage: StorageUsage,
-    },
-    /// The recorded progress of a run.
-    Run {
-        /// The run folder.
-        run: PathBuf,
-        /// How the run is to be drawn.
-        view: View,
-        /// Its progress up to the last recorded event.
-        progress: Box<Progress>,
-        /// Reads the events after that.
-        tail: Tail,
-    },
+    Stored { data: Vec<StoredData>, models: Vec<StoredModel>, usage: StorageUsage },
+    /// The recorded progress of a run; `tail` reads the events after that.
+    Run { run: PathBuf, view: View, progress: Box<Progress>, tail: Tail },
     /// The configurations of two runs.
-    Comparison {
-        /// The run folders.
-        runs: [PathBuf; 2],
-        /// Their configurations.
-        configs: Box<[Config; 2]>,
-    },
+    Comparison { runs: [PathBuf; 2], configs: Box<[Config; 2]> },
     /// The configuration for a new run that begins with existing weights.
-    Config {
-        /// The weights.
-        checkpoint: PathBuf,
-        /// The configuration.
-        config: Box<Config>,
-    },
-    /// A model is exported.
+    Config { checkpoint: PathBuf, config: Box<Config> },
+    /// An exported model: its folder, or a name for the zip.
     Exported {
-        /// The folder, or a name for the zip.
         to: PathBuf,
-        /// The zip, where one was requested.
         #[serde(skip)]
         #[cfg_attr(
             not(target_arch = "wasm32"),
@@ -178,31 +84,15 @@ pub(crate) enum Reply {
         )]
         zip: Vec<u8>,
     },
-    /// A model is stored.
-    Imported {
-        /// The model.
-        model: StoredModel,
-    },
-    /// Text that a model generates.
-    Sampled {
-        /// The text it continues.
-        prompt: String,
-        /// All of the text so far, without the prompt.
-        text: String,
-        /// Whether the text is complete.
-        done: bool,
-    },
+    /// A model that was stored.
+    Imported { model: StoredModel },
+    /// All of the text so far that a model generates, without the prompt.
+    Sampled { prompt: String, text: String, done: bool },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
-    /// A request failed.
-    Failed {
-        /// The kind of request.
-        job: Job,
-        /// What failed, and where.
-        text: String,
-        /// What to do next; empty where the text says it.
-        hint: String,
-    },
+    /// A request failed: what failed and where, and what to do next. The hint is empty where the text
+    /// says it.
+    Failed { job: Job, text: String, hint: String },
 }
 
 /// Texts to tokenize.
@@ -211,13 +101,8 @@ pub(crate) enum Reply {
 pub(crate) enum Texts {
     /// Files and folders.
     Files(Vec<PathBuf>),
-    /// A text without a file, such as one from the clipboard.
-    Text {
-        /// The wanted name of the data set.
-        name: String,
-        /// The text. `<|endoftext|>` separates documents.
-        text: String,
-    },
+    /// A text without a file. `<|endoftext|>` separates documents.
+    Text { name: String, text: String },
 }
 
 /// How the progress of a run is to be drawn.
@@ -244,22 +129,17 @@ pub(crate) enum Destination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
-    /// [`Request::Prepare`]
     Prepare,
-    /// [`Request::Export`]
     Export,
-    /// [`Request::Import`]
     Import,
-    /// [`Request::Sample`]
     Sample,
-    /// Any other request.
     Other,
 }
 
 /// Something that prevents training in a browser, or makes it slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Obstacle {
-    /// The part that fails: of each there is at most one obstacle.
+    /// Of each topic there is at most one obstacle.
     pub topic: Topic,
     /// Whether training works all the same.
     pub can_train: bool,
@@ -294,19 +174,16 @@ pub(crate) struct DataInfo {
     pub val_tokens: u64,
 }
 
-/// A data set in the browser's storage.
+/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its name for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredData {
-    /// The data set as `--data` takes it: `data/NAME`.
     pub spec: String,
-    /// Its name for people.
     pub name: String,
 }
 
-/// A model in the browser's storage that was imported.
+/// An imported model in the browser's storage, `models/NAME`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredModel {
-    /// Its folder, `models/NAME`.
     pub path: PathBuf,
     /// Its name for people.
     pub name: String,

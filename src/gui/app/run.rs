@@ -21,12 +21,15 @@ impl App {
     pub(super) fn show(&mut self, run: PathBuf, mut progress: Progress, tail: Tail) {
         progress.run = Some(run.clone());
         self.progress = progress;
+        let followed = self.client.follow(&run, tail);
+        let is_followed = followed.is_some();
         if !self.has_own_run() {
-            self.trainer = self.client.follow(&run, tail);
+            self.trainer = followed;
         }
         match self.trainer.as_ref().filter(|trainer| trainer.run() == run) {
             Some(trainer) if !trainer.is_set_up() => self.progress.starting(),
             Some(_) => {}
+            None if is_followed => {}
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => self.progress.interrupted(),
         }

@@ -33,7 +33,6 @@ impl Worker {
     pub async fn train(&self, start: StartRun) {
         let run = start.run.clone();
         self.current.set(Some(run.clone()));
-        self.commands.borrow_mut().clear();
         if let Err(error) = self.session(start).await {
             let (text, hint) = (error.to_string(), error.hint().to_string());
             self.emit(&run, Event::Error { text, hint, cause: error.cause() });

@@ -206,7 +206,11 @@ impl Worker {
     fn enqueue(&self, job: Job, task: Task) {
         match self.current.get() {
             Some(_) => self.fail(job, "a run trains", "stop it, or wait until it is done"),
-            None => self.tasks.borrow_mut().push_back(task),
+            None => {
+                // Commands from here on are for this task.
+                self.commands.borrow_mut().clear();
+                self.tasks.borrow_mut().push_back(task);
+            }
         }
     }
 
