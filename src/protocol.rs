@@ -71,14 +71,14 @@ pub enum Event {
     },
     /// The run continues, but something deserves attention.
     Warning {
-        /// What happened, and what to do.
+        /// The message: what happened, and what to do.
         text: String,
     },
     /// The run failed.
     Error {
-        /// What failed, and where.
+        /// The message: what failed, and where.
         text: String,
-        /// What to do next.
+        /// A hint at the next step.
         hint: String,
         /// The failure of the device, if it was one.
         #[serde(default)]
@@ -99,7 +99,7 @@ pub enum Event {
     Replan {
         /// The reason.
         reason: ReplanReason,
-        /// What happened.
+        /// The message.
         text: String,
         /// The plan before, if the run got as far as planning.
         from: Option<Plan>,
@@ -125,7 +125,7 @@ pub enum Event {
         best_val_loss: Option<f64>,
         /// Wall time of this process, in seconds.
         seconds: f64,
-        /// Why the run ended.
+        /// The reason for the end.
         reason: StopReason,
     },
 }
@@ -186,7 +186,7 @@ pub enum ReplanReason {
     Budget,
 }
 
-/// Why a run ended.
+/// The reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -196,7 +196,7 @@ pub enum StopReason {
     MaxTime,
     /// A command or a signal stopped it.
     Stopped,
-    /// `eval_only` asked for no more than an evaluation.
+    /// The run was an evaluation only (`eval_only`).
     EvalOnly,
 }
 
@@ -223,7 +223,7 @@ struct Line<'a> {
 impl Event {
     /// Returns the event as one JSON line, without the line break.
     pub fn to_json(&self) -> String {
-        // Numbers and strings only: serialising cannot fail.
+        // Numbers and strings: serializing cannot fail.
         serde_json::to_string(&Line { v: VERSION, event: self }).unwrap_or_default()
     }
 }

@@ -32,9 +32,9 @@ pub struct TrainerFailure {
     pub iteration: u64,
     /// True if it had its device open.
     pub opened: bool,
-    /// What failed, and where.
+    /// The message: what failed, and where.
     pub text: String,
-    /// What to do about it.
+    /// A hint at the next step.
     pub hint: String,
     /// The failure of the device, if it was one.
     pub cause: Option<Cause>,
@@ -94,7 +94,7 @@ impl AppliedCommands {
         settings.chain(self.paused.then_some(Command::Pause))
     }
 
-    /// True once the run was told to stop: it is not restarted.
+    /// Returns true after a stop command: the run is not restarted.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }

@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Time that a trainer has to exit after it reported a failure of its device.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Capacity of the event channel. When nobody reads the events, the trainer blocks.
+/// Capacity of the event channel. When it is full, the trainer blocks.
 const EVENT_CAPACITY: usize = 1024;
 
 /// The exit code of a Rust process that panicked.
@@ -76,7 +76,7 @@ struct TrainerExit {
     code: Option<u8>,
     /// True if it reported an error.
     reported: bool,
-    /// What its events said, the error included.
+    /// Its events, summed up; the error included.
     failure: TrainerFailure,
     /// The device that it opened.
     device: Option<DeviceLine>,
@@ -251,7 +251,7 @@ impl TrainerExit {
     }
 }
 
-/// Waits while commands come in; returns false once the run is told to stop.
+/// Waits while applying commands; returns false after a stop command.
 fn wait(delay: Duration, commands: &Receiver<Command>, applied: &mut AppliedCommands) -> bool {
     let began = Instant::now();
     loop {

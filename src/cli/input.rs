@@ -13,8 +13,8 @@ use signal_hook::flag;
 
 use super::CliError;
 use super::report::print_event;
-use crate::catalogue::Tail;
 use crate::protocol::{Command, Event, Setting};
+use crate::run_index::Tail;
 use crate::supervisor::TrainerProcess;
 
 /// The interval at which signals are polled.

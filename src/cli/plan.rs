@@ -1,4 +1,4 @@
-//! `wgpt plan`.
+//! `wgpt plan`: the memory that a run will take.
 
 use super::CliError;
 use super::args::{Global, PlanArgs};
@@ -9,10 +9,10 @@ use crate::gpu::{self, DeviceChoice};
 use crate::plan::{self, Class, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError};
 use crate::train;
 
-/// Tokens of GPT-2, where neither the configuration nor its data says how many there are.
+/// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
 const GPT2_VOCABULARY: u32 = 50_257;
 
-/// Prints what a run would take, without running it.
+/// Runs `wgpt plan`.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let resolved = args.source.resolve(None)?;
     for warning in &resolved.warnings {
@@ -31,7 +31,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
                 table(&least, &source);
             }
             if args.suggest && !args.json {
-                say!("would fit:");
+                say!("these changes make it fit:");
                 for fix in &fixes {
                     say!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
                 }
@@ -62,9 +62,11 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
     }
     match Dataset::open(&config.data, u64::from(config.block_size.get())) {
         Ok(dataset) => Ok(dataset.vocab_size),
-        // To plan needs no data: it may still be to be prepared.
+        // A plan needs no data: it may not be prepared yet.
         Err(error @ DataError::Missing { .. }) => {
-            tell!("warning: {error}; planning with the {GPT2_VOCABULARY} tokens of GPT-2");
+            tell!(
+                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
+            );
             Ok(GPT2_VOCABULARY)
         }
         Err(error) => Err(error.into()),
@@ -72,8 +74,8 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
 }
 
 /// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
-/// neither a target nor a device there are none but the budget that was set: then no driver is asked,
-/// and the answer is the same on every machine.
+/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the same
+/// on every machine.
 fn limits(
     config: &Config,
     target: &Option<Budget>,
@@ -101,7 +103,7 @@ fn limits(
     })
 }
 
-/// What the pools hold after a step that reserves its memory without computing, in bytes.
+/// Reserves the memory of a step without computing it; returns the bytes that the pools hold then.
 fn measure(
     config: &Config,
     vocab: u32,
@@ -111,8 +113,8 @@ fn measure(
     let device = gpu::open(global.device()?)?;
     if gpu::memory(&device.device).is_none() {
         return Err(CliError::Usage {
-            what: format!("{} has no memory of its own to measure", device.info.name),
-            hint: "name a graphics device: --device=vulkan:0",
+            what: format!("{} has no memory pools to measure", device.info.name),
+            hint: "give a GPU: --device=vulkan:0",
         });
     }
     let config = Config { vocab_size: vocab, ..config.clone() };

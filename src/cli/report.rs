@@ -1,4 +1,4 @@
-//! Events as JSON lines, as plain lines, or as a bar with lines above it.
+//! The output of a run: JSON lines, plain lines, or a progress bar with lines above it.
 
 use std::io::{IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::progress::Progress;
 use crate::protocol::Event;
 
-/// Shows the events of a run.
+/// A printer of the events of a run.
 pub(super) struct Report {
     view: View,
     progress: Progress,
@@ -20,7 +20,7 @@ enum View {
 }
 
 impl Report {
-    /// A bar on a terminal, plain lines elsewhere.
+    /// Creates a progress bar on a terminal, plain lines elsewhere.
     pub fn new(json: bool, quiet: bool) -> Self {
         let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
@@ -34,7 +34,7 @@ impl Report {
         Self { view, progress: Progress::default() }
     }
 
-    /// Shows an event. What cannot be written is lost: a run does not end because nobody reads it.
+    /// Prints an event. Output that cannot be written is lost: that must not end a run.
     pub fn show(&mut self, event: &Event) {
         if !matches!(self.view, View::Json) {
             self.progress.apply(event);
@@ -44,7 +44,7 @@ impl Report {
             View::Json => print_event(event),
             View::Plain { quiet } => match event {
                 Event::Paused { .. } | Event::Resumed { .. } if *quiet => {}
-                event if is_talk(event) => tell!("{event}"),
+                event if is_message(event) => tell!("{event}"),
                 _ if *quiet => {}
                 event => self.print(event),
             },
@@ -57,7 +57,7 @@ impl Report {
                 }
                 match event {
                     Event::Step(_) => {}
-                    event if is_talk(event) => bar.suspend(|| tell!("{event}")),
+                    event if is_message(event) => bar.suspend(|| tell!("{event}")),
                     event => bar.suspend(|| self.print(event)),
                 }
             }
@@ -70,14 +70,14 @@ impl Report {
         if let (Event::Done { .. }, (Some(floor), Some(best))) = (event, known) {
             let above = best - floor;
             line(&format!(
-                "no model can get below {floor:.4} on this data, its exact entropy: {above:.4} to go"
+                "the entropy of this data is {floor:.4}: no model can get below; {above:.4} to go"
             ));
         }
     }
 }
 
-/// Returns true for what is said about a run on stderr, beside the output on stdout.
-fn is_talk(event: &Event) -> bool {
+/// Returns true for messages, which go to stderr; the rest is output on stdout.
+fn is_message(event: &Event) -> bool {
     match event {
         Event::Warning { .. }
         | Event::Error { .. }

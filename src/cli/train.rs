@@ -39,7 +39,7 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     let trainer = TrainerProcess::default();
     let signal = handle_signals(sender.clone(), trainer.clone())?;
     if json {
-        // If the supervisor is killed, nobody is left who would restart this run, or stop it.
+        // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         read_stdin(sender.clone(), args.stop_on_close || supervised);
     }
     let result = train(args, global, &mut report, trainer, sender, &commands);
@@ -47,7 +47,7 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
         let (text, hint, cause) = (error.to_string(), error.hint().to_string(), error.cause());
         report.show(&Event::Error { text, hint, cause });
         if supervised && cause.is_some() {
-            // The supervisor decides whether this ends the run, and says so.
+            // The supervisor reports it if it ends the run.
             return Ok(ExitCode::from(error.exit_code()));
         }
     }
@@ -209,7 +209,7 @@ fn check_name(found: &Found, name: Option<&str>) -> Result<(), DeviceError> {
     }
 }
 
-/// Returns the folder that was asked for, else a new one.
+/// Returns the given run folder, else that of the configuration, else a new one.
 fn run_folder(
     typed: Option<PathBuf>,
     config: &Config,

@@ -19,9 +19,9 @@ use super::runs::{self, BrowserStorage, RunsState};
 use super::samples::{self, SampleState};
 use super::setup::{self, Choices, SetupState};
 use super::{Intent, Options, theme};
-use crate::catalogue::RunSummary;
 use crate::progress::{Level, Progress};
 use crate::protocol::{DeviceLine, Event};
+use crate::run_index::RunSummary;
 use crate::service::{Client, Obstacle, Trainer};
 
 mod actions;

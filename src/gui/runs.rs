@@ -6,7 +6,7 @@ use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
 use web_time::SystemTime;
 
 use super::{Intent, platform, theme};
-use crate::catalogue::{RunState, RunSummary};
+use crate::run_index::{RunState, RunSummary};
 
 /// Crashed runs offered for continuation at a time.
 const MAX_OFFERS: usize = 3;

@@ -7,7 +7,6 @@ use super::data::{self, free_path};
 use super::{Destination, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
 use super::{StorageUsage, StoredData};
-use crate::catalogue::{self, Tail};
 use crate::config::Config;
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
@@ -17,6 +16,7 @@ use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
 use crate::progress::Progress;
+use crate::run_index::{self, Tail};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::train;
 use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
@@ -73,7 +73,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Prepared { spec });
         }
         Request::ListRuns { folder } => {
-            let runs = catalogue::runs(&folder);
+            let runs = run_index::runs(&folder);
             reply(Reply::Runs { folder, runs });
         }
         Request::ReadRun { run, view } => {
@@ -81,7 +81,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Run { run, view, progress: Box::new(progress), tail });
         }
         Request::Compare { runs } => {
-            if let [Some(a), Some(b)] = runs.each_ref().map(|run| catalogue::config(run)) {
+            if let [Some(a), Some(b)] = runs.each_ref().map(|run| run_index::config(run)) {
                 reply(Reply::Comparison { runs, configs: Box::new([a, b]) });
             }
         }
@@ -112,7 +112,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
 
 /// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
 fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
-    let (mut progress, tail) = match catalogue::follow(run) {
+    let (mut progress, tail) = match run_index::follow(run) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             (Progress::default(), Tail::open(run, true))
         }
@@ -129,14 +129,11 @@ fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
 
 /// The configuration of the run that a checkpoint belongs to, else one with the model's shapes.
 fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
-    if let Some(config) = checkpoint.ancestors().take(3).find_map(catalogue::config) {
+    if let Some(config) = checkpoint.ancestors().take(3).find_map(run_index::config) {
         return Ok(config);
     }
     let source = ModelSource::open(checkpoint)?;
-    data::config_of(&source.architecture).ok_or_else(|| {
-        let text = format!("{}: wgpt has no model of these shapes", checkpoint.display());
-        Failure::new(text, "begin with another model")
-    })
+    Ok(data::config_of(&source.architecture)?)
 }
 
 /// Packs a model in memory. Returns a name for the file, and the zip.

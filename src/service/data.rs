@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::{DataInfo, Reply, Texts};
-use crate::config::{Config, Layer, resolve};
+use crate::config::{Config, ConfigError, Layer, resolve};
 use crate::data::{
     self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, stories,
 };
 use crate::disk;
 use crate::model::Architecture;
-use crate::train::TrainError;
+use crate::train::{self, TrainError};
 
 /// The built-in data set.
 const STORIES: &str = "builtin:stories";
@@ -112,19 +112,9 @@ pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
 }
 
 /// The configuration of GPT-2 with the shapes of a model.
-pub(super) fn config_of(model: &Architecture) -> Option<Config> {
-    let Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu } = model;
-    let pairs = [
-        ("n_layer", n_layer.to_string()),
-        ("n_head", n_head.to_string()),
-        ("n_embd", n_embd.to_string()),
-        ("block_size", block_size.to_string()),
-        ("vocab_size", vocab_size.to_string()),
-        ("bias", bias.to_string()),
-        ("gelu", format!("{gelu:?}").to_ascii_lowercase()),
-    ];
-    let layer = Layer::flags(pairs.map(|(key, text)| (key.to_string(), text))).ok()?;
-    Some(resolve(vec![layer]).ok()?.config)
+pub(super) fn config_of(model: &Architecture) -> Result<Config, ConfigError> {
+    let settings = train::settings(model).map(|(key, value)| (key.to_string(), value));
+    Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{RunSummary, Tail};
 use crate::config::Config;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
+use crate::run_index::{RunSummary, Tail};
 
 /// A request to the service.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -91,8 +91,8 @@ impl Attachment for FromWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::Tail;
     use crate::progress::Progress;
+    use crate::run_index::Tail;
     use crate::service::messages::Topic;
     use crate::service::{Job, Obstacle, StorageUsage, Texts, View};
 

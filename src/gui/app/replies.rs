@@ -7,11 +7,11 @@ use eframe::egui;
 
 use super::actions::absolute;
 use super::{App, FOLLOW, Pace, Stored};
-use crate::catalogue::{self, RunSummary};
 use crate::gui::charts::Overlay;
 use crate::gui::platform::IS_PAGE;
 use crate::progress::Sample;
 use crate::protocol::DeviceLine;
+use crate::run_index::{self, RunSummary};
 use crate::service::{Job, Obstacle, Reply, View};
 
 impl App {
@@ -69,7 +69,7 @@ impl App {
             Reply::Comparison { runs, configs } => {
                 let [a, b] = &*configs;
                 if runs[..] == self.requested.comparison[..] {
-                    self.runs_state.difference = Some(catalogue::difference(a, b));
+                    self.runs_state.difference = Some(run_index::difference(a, b));
                 }
             }
             Reply::Config { checkpoint, config } => {

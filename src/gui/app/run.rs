@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::actions::absolute;
 use super::{App, WhenClosed};
-use crate::catalogue::Tail;
 use crate::gui::platform::IS_PAGE;
 use crate::progress::{Progress, State};
 use crate::protocol::Cause;
+use crate::run_index::Tail;
 use crate::service::{Ended, Launch, Request, Start, Trainer, View};
 
 impl App {

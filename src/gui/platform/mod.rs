@@ -9,7 +9,7 @@ use eframe::egui;
 use super::form::Form;
 use crate::progress::Progress;
 use crate::service::{Destination, Texts};
-use crate::{catalogue, disk};
+use crate::{disk, run_index};
 
 #[cfg(target_arch = "wasm32")]
 mod browser;
@@ -107,7 +107,7 @@ pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
         let mut entries = disk::read_dir(first).into_iter().flatten().flatten();
         entries.any(|entry| is_tokens(entry.path()))
     };
-    Some(if catalogue::is_run(first) {
+    Some(if run_index::is_run(first) {
         Input::Run(first.clone())
     } else if has_tokens() {
         Input::Data(first.clone())

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use super::connection::Connection;
-use crate::catalogue::Tail;
 use crate::protocol::{Command, Event};
+use crate::run_index::Tail;
 use crate::service::trainer::Transport;
 use crate::service::worker_messages::{StartRun, ToWorker};
 use crate::service::{Ended, Job, Launch, Reply, Request, Start, Trainer};

@@ -7,13 +7,13 @@ use web_time::Instant;
 
 use super::event_loop::EventLoop;
 use super::worker::Worker;
-use crate::catalogue;
 use crate::config::{Config, GradCheckpoint, bytes};
 use crate::gpu;
 use crate::model::{SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
+use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
 use crate::service::{Job, Obstacle, Reply};
@@ -47,7 +47,7 @@ impl Worker {
 
     async fn session(&self, start: StartRun) -> Result<(), TrainError> {
         let StartRun { run, config, resume, max_plan } = start;
-        let recorded = || catalogue::config(&run).map(Box::new);
+        let recorded = || run_index::config(&run).map(Box::new);
         let Some(config) = config.or_else(recorded) else {
             return Err(TrainError::NoCheckpoint { path: run });
         };

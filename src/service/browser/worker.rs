@@ -23,7 +23,7 @@ use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
 use crate::service::{Job, Obstacle, Reply, Request, StorageUsage};
 use crate::train::{TrainError, device_profile, record};
-use crate::{catalogue, web};
+use crate::{run_index, web};
 
 /// Milliseconds between two heartbeats, for the device's watchdog and for the page.
 const HEARTBEAT: i32 = 1000;
@@ -224,7 +224,7 @@ impl Worker {
         self.storage.make_space().await;
         let usage = self.measure_usage().await;
         let folder = PathBuf::from(RUNS);
-        let runs = catalogue::runs(&folder);
+        let runs = run_index::runs(&folder);
         self.reply(Reply::Runs { folder, runs });
         self.reply(stored(Path::new(""), usage));
     }

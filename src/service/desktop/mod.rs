@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::answer::answer;
 use super::{Launch, Reply, Request, Trainer};
-use crate::catalogue::{self, Tail};
+use crate::run_index::{self, Tail};
 use process::ChildProcess;
 use run_folder::RunFolder;
 
@@ -58,7 +58,7 @@ impl Client {
 
     /// Follows a run from the end of its record on, if another process trains it.
     pub fn follow(&self, run: &Path, tail: Tail) -> Option<Trainer> {
-        let is_training = catalogue::is_training(run);
+        let is_training = run_index::is_training(run);
         is_training.then(|| Trainer::followed(run, RunFolder::new(run, tail)))
     }
 }
