@@ -2,7 +2,7 @@
 
 use eframe::egui::{self, RichText};
 
-use super::form::Form;
+use super::form::{Form, capitalize};
 use super::{Intent, host, theme};
 use crate::config::{Budget, Config, bytes};
 use crate::plan::{self, Fix, Forecast, Limits, PlanError};
@@ -184,6 +184,7 @@ fn verdict(
         Err(error @ PlanError::TensorTooLarge { .. }) => {
             let text = RichText::new("Does not fit").strong().color(theme::error(ui));
             wrapped(ui, text);
+            let error = capitalize(&error.to_string());
             wrapped(ui, RichText::new(format!("{error}. Reduce n_embd or block_size.")));
             None
         }
