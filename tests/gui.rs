@@ -73,7 +73,7 @@ fn failed_run() {
     let events = recorded_events();
     let half = events.len() / 2;
     let replan = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the device was lost","from":null,"to":null}"#;
-    let error = r#"{"v":1,"event":"error","text":"the device was lost 3 times without an update in between","hint":"update the graphics driver, then continue with --resume","cause":"device_lost"}"#;
+    let error = r#"{"v":1,"event":"error","text":"the device was lost; 3 failures without a new update in between","hint":"update the graphics driver, then continue with --resume","cause":"device_lost"}"#;
     let end = [replan, error].map(|line| serde_json::from_str(line).expect("an event"));
     snapshot("crashed", |app| {
         app.apply(&events[..half]);

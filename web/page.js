@@ -67,7 +67,7 @@ function writeLoss(loss) {
 /** Reloads the page after a device loss: the browser gives this page no other device. */
 function reloadAfterLoss() {
   const count = (readLoss()?.count ?? 0) + 1;
-  const isTraining = ['starting', 'running', 'recovering'].includes(element('status').dataset.state);
+  const isTraining = ['starting', 'running', 'recovering', 'waiting'].includes(element('status').dataset.state);
   if (count <= MAX_LOSSES && writeLoss({ at: Date.now(), count, isTraining })) {
     location.reload();
   } else {
