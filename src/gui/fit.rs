@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use eframe::egui::{self, RichText};
 
-use super::form::Form;
+use super::form::{Form, capitalize};
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, bytes};
 use crate::plan::{self, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError};
@@ -152,6 +152,7 @@ fn verdict(
         Err(error @ PlanError::TensorTooLarge { .. }) => {
             let text = RichText::new("Does not fit").strong().color(theme::error(ui));
             wrapped(ui, text);
+            let error = capitalize(&error.to_string());
             wrapped(ui, RichText::new(format!("{error}. Reduce n_embd or block_size.")));
             None
         }

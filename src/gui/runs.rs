@@ -29,7 +29,7 @@ pub(super) struct RunsState {
     deleting: Option<PathBuf>,
 }
 
-/// What a browser stores besides the runs.
+/// Browser storage: its use, and the models stored besides the runs.
 pub(super) struct BrowserStorage<'a> {
     /// The used and available space, as a sentence.
     pub usage: &'a str,
