@@ -116,14 +116,6 @@ pub fn is_training(run: &Path) -> bool {
     is_locked(run) || summary(run.to_path_buf()).state == RunState::Running
 }
 
-/// Reads the record of a run.
-///
-/// # Errors
-/// If its record cannot be read.
-pub fn progress(run: &Path) -> io::Result<Progress> {
-    follow(run).map(|(progress, _)| progress)
-}
-
 /// Reads the record of a run; also returns a reader of the events after it.
 ///
 /// # Errors

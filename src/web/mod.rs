@@ -4,11 +4,10 @@
 mod document;
 mod envelope;
 
-use eframe::WebRunner;
 use wasm_bindgen::prelude::{JsValue, wasm_bindgen};
 use web_sys::HtmlCanvasElement;
 
-use crate::gui::{App, Options};
+use crate::gui::{self, Options};
 use crate::service::browser;
 
 pub(crate) use document::{document, download, error_text, sleep};
@@ -21,10 +20,7 @@ pub(crate) use envelope::{pack, unpack};
 /// If nothing can draw on the canvas.
 #[wasm_bindgen]
 pub async fn start(canvas: HtmlCanvasElement, demo: bool, resume: bool) -> Result<(), JsValue> {
-    let options = Options { demo, resume, ..Options::default() };
-    let create: eframe::AppCreator<'static> =
-        Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
-    WebRunner::new().start(canvas, eframe::WebOptions::default(), create).await
+    gui::open(canvas, Options { demo, resume, ..Options::default() }).await
 }
 
 /// Opens the storage and the device, and answers the page's messages from now on.

@@ -21,8 +21,10 @@ pub(super) use browser::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrid
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrides};
 
-/// What the program opens the window with. A page is opened by [`web`](crate::web).
+/// Opening the window.
 pub mod entry {
+    #[cfg(target_arch = "wasm32")]
+    pub use super::browser::open;
     #[cfg(not(target_arch = "wasm32"))]
     pub use super::desktop::{GuiError, open};
 }

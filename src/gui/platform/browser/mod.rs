@@ -2,6 +2,7 @@
 
 mod dialogs;
 mod files;
+mod open;
 mod status;
 mod url;
 
@@ -17,6 +18,7 @@ use crate::gui::Options;
 use crate::service::Destination;
 use crate::web::error_text;
 use dialogs::FileDialog;
+pub use open::open;
 use status::Status;
 use url::Url;
 
