@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
-pub use series::{Series, Smoothed, Smoother};
+pub use series::{Series, Smoothed};
 
 use crate::config::Config;
 use crate::plan::Forecast;

@@ -21,8 +21,10 @@ pub use source::ModelSource;
 pub(crate) use commands::{Commands, Next};
 pub(crate) use evaluate::{Evaluation, mean_loss};
 pub(crate) use limits::limits;
+#[cfg(test)]
+pub(crate) use run::RunFolder;
 pub(crate) use run::{
-    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, record,
 };
 pub(crate) use session::Session;
 pub(crate) use setup::{Request, Setup};

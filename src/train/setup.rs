@@ -96,7 +96,7 @@ impl Setup {
         })
     }
 
-    /// Returns the number of weights, including padding: a page checks that its storage has space.
+    /// Returns the number of weights, including padding.
     #[cfg(target_arch = "wasm32")]
     pub fn parameters(&self) -> u64 {
         self.architecture.parameters() as u64
