@@ -36,10 +36,10 @@ use closing::Closing;
 use settings::{Settings, WhenClosed};
 use stored::Stored;
 
-/// How often the runs are listed.
+/// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
 
-/// How often the record of another process's run is read.
+/// The time between two reads of the record of another process's run.
 const FOLLOW: Duration = Duration::from_millis(200);
 
 /// The window.
@@ -54,7 +54,8 @@ pub struct App {
     client: Client,
     platform: Platform,
     pace: Pace,
-    /// The form with its overrides, and the form that is stored as long as nobody changes these.
+    /// The flags of the form with its overrides, and the form that is stored as long as they are
+    /// unchanged.
     overridden: Option<(Vec<String>, Form)>,
     devices: Vec<DeviceLine>,
     obstacles: Vec<Obstacle>,
@@ -84,14 +85,14 @@ struct Requested {
     comparison: Vec<PathBuf>,
 }
 
-/// How long replies and events may wait to be drawn; threads of the service read it.
+/// The delay between a reply or an event and the frame that draws it; threads of the service read it.
 #[derive(Clone)]
 struct Pace(Arc<AtomicU64>);
 
 impl Pace {
     const USUAL: Duration = Duration::from_millis(50);
-    /// Where the browser draws in software, a frame takes a fifth of a second from training: at the
-    /// usual pace it took five times as long.
+    /// The pace of a browser that draws in software: a frame takes a fifth of a second from training,
+    /// which took five times as long at the usual pace.
     const SLOW: Duration = Duration::from_secs(2);
 
     fn new() -> Self {
@@ -195,7 +196,7 @@ impl App {
         self.settings.form.set(key, text);
     }
 
-    /// Whether the shown run trains.
+    /// Returns true if the shown run trains.
     fn is_live(&self) -> bool {
         let trained = self.trainer.as_ref().map(Trainer::run);
         trained.is_some() && trained == self.shown.as_deref()

@@ -81,8 +81,8 @@ pub(super) fn show(
 /// continues one that ended early and has a checkpoint.
 pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Intent> {
     match &progress.state {
-        State::Running if live => Some(Intent::Tell(Command::Pause)),
-        State::Paused if live => Some(Intent::Tell(Command::Resume)),
+        State::Running if live => Some(Intent::Send(Command::Pause)),
+        State::Paused if live => Some(Intent::Send(Command::Resume)),
         State::Interrupted
         | State::Failed { .. }
         | State::Finished(StopReason::Stopped | StopReason::MaxTime)
@@ -219,7 +219,7 @@ fn buttons(
     };
     let (text, help) = match &next {
         Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
-        Some(Intent::Tell(Command::Resume)) => ("Resume", "Resume training (Space)."),
+        Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
         _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
     };
     let disabled = if state.stopping || next.is_none() { reason } else { None };
@@ -229,10 +229,10 @@ fn buttons(
     let help = "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.";
     if button(ui, "Stop and save", reason, help) {
         state.stopping = true;
-        intent = Some(Intent::Tell(Command::Stop));
+        intent = Some(Intent::Send(Command::Stop));
     }
     if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
-        intent = Some(Intent::Tell(Command::Checkpoint));
+        intent = Some(Intent::Send(Command::Checkpoint));
     }
     let newest = progress.checkpoints.last();
     let missing = newest.is_none().then_some("There is no checkpoint yet.");
@@ -284,7 +284,7 @@ fn learning_rate(
     match parse_rate(&typed) {
         Some(value) => {
             state.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-            Some(Intent::Tell(Command::Set(Setting::LearningRate(value))))
+            Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
         }
         None => {
             state.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
@@ -371,9 +371,9 @@ mod tests {
     #[test]
     fn space_pauses_and_resumes_a_live_run() {
         let mut progress = Progress { state: State::Running, ..Progress::default() };
-        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Tell(Command::Pause)));
+        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
         progress.apply(&Event::Paused { iter: 0 });
-        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Tell(Command::Resume)));
+        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }
 

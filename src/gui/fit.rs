@@ -274,7 +274,7 @@ fn budget(
     });
     let released = if is_dragged.inner { None } else { state.unsent.take() };
     let released = released.filter(|_| is_active).and_then(NonZeroU64::new);
-    released.map(|bytes| Intent::Tell(Command::Set(Setting::VramBudget(bytes))))
+    released.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
 }
 
 /// The budget that is derived from the device.

@@ -25,7 +25,7 @@ use crate::protocol::Command;
 pub use app::App;
 pub use platform::entry::*;
 
-/// How the window opens.
+/// Options of the window.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Starts a demo run.
@@ -45,7 +45,7 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intent {
     /// Sends a command to the trainer.
-    Tell(Command),
+    Send(Command),
     /// Starts the run that the form describes.
     Start,
     /// Continues a run from its newest checkpoint.

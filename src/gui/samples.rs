@@ -77,7 +77,7 @@ fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Op
     });
     row.inner.then(|| {
         state.selected = None;
-        Intent::Tell(Command::Sample { prompt: state.prompt.clone() })
+        Intent::Send(Command::Sample { prompt: state.prompt.clone() })
     })
 }
 

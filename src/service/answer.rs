@@ -21,7 +21,7 @@ use crate::run_index::{self, Tail};
 use crate::train;
 use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
 
-/// Why a request failed, and what to do next.
+/// The reason why a request failed, and what to do next.
 pub(super) struct Failure {
     pub text: String,
     pub hint: String,
@@ -152,10 +152,12 @@ fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure>
     let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
     let name = format!("model-{}", file_name(checkpoint));
     let out = if empty { folder } else { folder.join(name) };
-    let program = std::env::current_exe().map_err(|error| Failure::new(error.to_string(), ""))?;
-    let mut process = std::process::Command::new(program);
-    let output = process.arg("export").arg(checkpoint).arg("-o").arg(&out).output();
-    let output = output.map_err(|error| Failure::new(error.to_string(), ""))?;
+    let run = || {
+        let mut process = std::process::Command::new(std::env::current_exe()?);
+        process.arg("export").arg(checkpoint).arg("-o").arg(&out).output()
+    };
+    let output =
+        run().map_err(|error| Failure::new(format!("`wgpt export` did not start: {error}"), ""))?;
     match output.status.success() {
         true => Ok(out),
         false => Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim(), "")),
@@ -178,7 +180,7 @@ fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
     unpacked
 }
 
-/// Removes a run, data or a model, where there is no file manager to do it.
+/// Removes a run, data or a model from the browser's storage, which has no file manager.
 fn remove(path: &Path) -> Result<(), Failure> {
     if cfg!(not(target_arch = "wasm32")) {
         let text = format!("{} stays: wgpt removes nothing from the disk", path.display());

@@ -105,17 +105,17 @@ pub(crate) enum Texts {
     Text { name: String, text: String },
 }
 
-/// How the progress of a run is to be drawn.
+/// The place of a run in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum View {
-    /// As the run that the window shows.
+    /// The run that the window shows.
     Main,
-    /// As curves beside those of another run.
+    /// Curves beside those of another run.
     Overlay,
 }
 
-/// Where an exported model goes.
+/// The destination of an exported model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Destination {
@@ -139,13 +139,13 @@ pub(crate) enum Job {
 /// Something that prevents training in a browser, or makes it slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Obstacle {
-    /// Of each topic there is at most one obstacle.
+    /// A later obstacle of the same topic replaces this one.
     pub topic: Topic,
-    /// Whether training works all the same.
+    /// True if training works all the same.
     pub can_train: bool,
-    /// What is wrong.
+    /// The problem.
     pub text: String,
-    /// What to do next.
+    /// The next step.
     pub hint: String,
 }
 
@@ -157,7 +157,7 @@ pub(crate) enum Topic {
     Device,
     /// An adapter that computes in software.
     SoftwareAdapter,
-    /// Storage that keeps nothing.
+    /// Storage that loses everything when the page closes.
     Storage,
     /// Storage that is too small for the run.
     Quota,
@@ -189,18 +189,18 @@ pub(crate) struct StoredModel {
     pub name: String,
     /// Its shapes. A run that begins with it needs the same.
     pub architecture: Architecture,
-    /// Whether its tokenizer is known, so that it can generate text.
+    /// True if its tokenizer is known, so that it can generate text.
     pub has_tokenizer: bool,
 }
 
 /// The space that the browser's storage uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StorageUsage {
-    /// The most that it may use; 0 where nothing is kept.
+    /// The most that it may use; 0 where nothing is stored.
     pub quota: u64,
     /// The part in use.
     pub used: u64,
-    /// Whether the browser asks before it clears the storage.
+    /// True if the browser asks before it clears the storage.
     pub persisted: bool,
 }
 

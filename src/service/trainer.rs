@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::protocol::{Command, Event};
 
-/// How a run is started.
+/// The start of a run.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     target_arch = "wasm32",
@@ -17,7 +17,7 @@ pub(crate) struct Launch {
     pub start: Start,
     /// The device as `--device` takes it.
     pub device: String,
-    /// Whether the run stops when the window closes.
+    /// True if the run stops when the window closes.
     pub stop_on_close: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Start {
     Resume,
 }
 
-/// How a trainer ended.
+/// The end of a trainer.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     /// Its exit code; `None` if it was killed.
@@ -60,7 +60,7 @@ pub(super) trait Transport {
     /// Returns the events since the last call.
     fn events(&mut self) -> Vec<Event>;
 
-    /// Returns how the trainer ended, once it has and all its events were returned.
+    /// Returns the end of the trainer once all its events were returned.
     fn ended(&mut self) -> Option<Ended>;
 }
 
@@ -86,17 +86,17 @@ impl Trainer {
         Self { run, is_own: false, is_set_up: true, transport }
     }
 
-    /// The run folder.
+    /// Returns the run folder.
     pub fn run(&self) -> &Path {
         &self.run
     }
 
-    /// Whether this program has started the run.
+    /// Returns true if this program has started the run.
     pub fn is_own(&self) -> bool {
         self.is_own
     }
 
-    /// Whether the run has begun to train.
+    /// Returns true if the run has begun to train.
     pub fn is_set_up(&self) -> bool {
         self.is_set_up
     }
@@ -116,7 +116,7 @@ impl Trainer {
         events
     }
 
-    /// Returns how the trainer ended, once it has and all its events were returned.
+    /// Returns the end of the trainer once all its events were returned.
     pub fn ended(&mut self) -> Option<Ended> {
         self.transport.ended()
     }

@@ -36,7 +36,7 @@ pub(crate) struct StartRun {
     pub run: PathBuf,
     /// The configuration; `None` continues a run with its own.
     pub config: Option<Box<Config>>,
-    /// Whether to continue from the run's newest checkpoint.
+    /// True to continue from the run's newest checkpoint.
     pub resume: bool,
     /// The largest plan that may be used, after the device ran out of memory.
     pub max_plan: Option<Plan>,

@@ -9,7 +9,7 @@ use crate::gui::form::Form;
 use crate::gui::layout::{self, Pane};
 use crate::gui::platform::{self, Choice, IS_PAGE, Input, Overrides};
 use crate::gui::{Intent, Options};
-use crate::protocol::{Cause, Command, Event};
+use crate::protocol::{Command, Event};
 use crate::service::{Request, Texts, View};
 
 /// Tokens that a model generates whose configuration is unknown.
@@ -132,11 +132,11 @@ impl App {
     /// Carries out what a panel requests.
     pub(super) fn act(&mut self, intent: Intent, ctx: &egui::Context) {
         match intent {
-            Intent::Tell(Command::Sample { prompt }) if IS_PAGE && !self.is_live() => {
+            Intent::Send(Command::Sample { prompt }) if IS_PAGE && !self.is_live() => {
                 self.sample(prompt);
             }
-            Intent::Tell(_) if !self.is_live() => self.warn("the shown run does not train".into()),
-            Intent::Tell(command) => self.send_command(&command),
+            Intent::Send(_) if !self.is_live() => self.warn("the shown run does not train".into()),
+            Intent::Send(command) => self.send_command(&command),
             Intent::Start => self.start_run(),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.request_run(absolute(&run)),
@@ -185,10 +185,10 @@ impl App {
     }
 
     /// Shows an error of the run.
-    pub(super) fn fail(&mut self, text: String, cause: Option<Cause>) {
+    pub(super) fn fail(&mut self, text: String) {
         let hint =
             "Copy details has everything that is known; a run with a checkpoint can be continued";
-        self.apply(&[Event::Error { text, hint: hint.into(), cause }]);
+        self.apply(&[Event::Error { text, hint: hint.into(), cause: None }]);
     }
 
     /// Shows a warning in the log.

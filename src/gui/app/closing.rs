@@ -5,7 +5,7 @@ use eframe::egui;
 use super::{App, WhenClosed};
 use crate::protocol::{Command, Setting};
 
-/// Whether the window is about to close.
+/// The state of a window that is to close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Closing {
     #[default]
@@ -30,7 +30,7 @@ impl App {
         }
     }
 
-    /// Draws the question what happens to the run, if it is being asked.
+    /// Draws the dialog that asks what happens to the run.
     pub(super) fn ask_before_closing(&mut self, ui: &egui::Ui) {
         if self.closing != Closing::Asking {
             return;

@@ -39,10 +39,10 @@ impl App {
             intents.push(Intent::ChooseTexts);
         }
         if live && pressed(CTRL, Key::S) {
-            intents.push(Intent::Tell(Command::Checkpoint));
+            intents.push(Intent::Send(Command::Checkpoint));
         }
         if live && pressed(CTRL, Key::Period) {
-            intents.push(Intent::Tell(Command::Stop));
+            intents.push(Intent::Send(Command::Stop));
         }
         if pressed(CTRL, Key::E) {
             intents

@@ -6,7 +6,6 @@ use super::actions::absolute;
 use super::{App, WhenClosed};
 use crate::gui::platform::IS_PAGE;
 use crate::progress::{Progress, State};
-use crate::protocol::Cause;
 use crate::run_index::Tail;
 use crate::service::{Ended, Launch, Request, Start, Trainer, View};
 
@@ -39,12 +38,13 @@ impl App {
         }
     }
 
-    /// Whether a run that this window has started trains.
+    /// Returns true if a run that this window has started trains.
     pub(super) fn has_own_run(&self) -> bool {
         self.trainer.as_ref().is_some_and(Trainer::is_own)
     }
 
-    /// Whether another run can start; warns if not. Stops following the run of another process.
+    /// Returns true if another run can start, and warns if not. Stops following the run of another
+    /// process.
     fn can_start(&mut self) -> bool {
         if self.has_own_run() {
             self.warn("a run of this window is training: stop it first".into());
@@ -106,7 +106,7 @@ impl App {
         self.progress.starting();
         match self.client.start(&run, Launch { start, device, stop_on_close }) {
             Ok(trainer) => self.trainer = Some(trainer),
-            Err(error) => self.fail(format!("the trainer could not be started: {error}"), None),
+            Err(error) => self.fail(format!("the trainer could not be started: {error}")),
         }
         self.shown = Some(run);
         self.listed = None;
@@ -123,13 +123,13 @@ impl App {
             return;
         }
         let name = trainer.run().display();
-        let (text, cause) = match (ended.code, ended.output.trim()) {
-            (None, _) => (format!("the process of {name} was killed"), Some(Cause::DeviceLost)),
-            (Some(code), "") => (format!("the trainer of {name} exited with code {code}"), None),
-            (Some(_), output) => (output.to_string(), None),
+        let text = match (ended.code, ended.output.trim()) {
+            (None, _) => format!("the process of {name} was killed"),
+            (Some(code), "") => format!("the trainer of {name} exited with code {code}"),
+            (Some(_), output) => output.to_string(),
         };
         match (is_shown, ended.code) {
-            (true, _) => self.fail(text, cause),
+            (true, _) => self.fail(text),
             (false, Some(0)) => {}
             (false, None) => self.warn(text),
             (false, Some(_)) => self.warn(format!("{name}: {text}")),

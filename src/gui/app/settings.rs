@@ -16,7 +16,7 @@ const SETTINGS: &str = "wgpt";
 /// The key of the layout: apart, so that a layout of another version does not lose the settings.
 const LAYOUT: &str = "layout";
 
-/// What happens to a run when its window closes.
+/// The fate of a run when its window closes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum WhenClosed {
     /// A dialog asks; without an answer the run continues.

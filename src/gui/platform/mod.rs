@@ -1,5 +1,5 @@
-//! What a desktop and a browser do differently around the window: dialogs, the clipboard, URLs,
-//! screenshots. Both platforms have the same functions.
+//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms have
+//! the same functions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) enum Input {
     Export {
         /// The checkpoint.
         checkpoint: PathBuf,
-        /// Where it goes.
+        /// The destination.
         to: Destination,
     },
     /// Settings from the page's URL.
@@ -64,7 +64,7 @@ pub(super) enum Input {
     Close,
 }
 
-/// What a dialog asks for.
+/// The subject of a dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Texts to tokenize.
@@ -84,9 +84,9 @@ pub(super) struct Overrides {
     pub device: Option<String>,
     /// Settings by their keys.
     pub settings: Vec<(String, String)>,
-    /// Whether they replace everything that was typed before.
+    /// True if they replace everything that was typed before.
     pub replace_all: bool,
-    /// Why parts of them could not be read.
+    /// Errors of the parts that could not be read.
     pub problems: Vec<String>,
 }
 

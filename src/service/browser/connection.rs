@@ -46,7 +46,7 @@ struct State {
 /// A worker, and the functions that the browser calls for its messages and errors.
 struct RunningWorker {
     worker: Worker,
-    /// Whether it takes messages.
+    /// True once it takes messages.
     is_ready: bool,
     _on_message: Closure<dyn FnMut(MessageEvent)>,
     _on_error: Closure<dyn FnMut(ErrorEvent)>,
@@ -59,11 +59,11 @@ struct Run {
     failure: TrainerFailure,
     recovery: Recovery,
     commands: AppliedCommands,
-    /// Whether the run has a checkpoint.
+    /// True once the run has a checkpoint.
     has_checkpoint: bool,
-    /// Whether no worker has been told to train yet since one failed.
+    /// True while the run waits for its device after a failure.
     is_waiting: bool,
-    /// Whether the present worker takes the place of one that failed and has not begun to train.
+    /// True from the restart after a failure until the new worker begins to train.
     is_restarting: bool,
 }
 
@@ -135,7 +135,7 @@ impl Connection {
         self.0.borrow_mut().events.drain(..).collect()
     }
 
-    /// Whether no run trains and all events were returned.
+    /// Returns true if no run trains and all events were returned.
     pub fn has_ended(&self) -> bool {
         let state = self.0.borrow();
         state.run.is_none() && state.events.is_empty()

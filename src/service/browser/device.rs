@@ -10,7 +10,7 @@ use crate::service::messages::Topic;
 /// Opens the device.
 ///
 /// # Errors
-/// Why there is none, and what to do.
+/// The obstacle, if the browser gives no device.
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
         return Err(obstacle(
@@ -64,7 +64,7 @@ fn obstacle(text: &str, hint: &str) -> Obstacle {
     Obstacle { topic: Topic::Device, can_train: false, text, hint }
 }
 
-/// Whether a property of the global object, or of one of its own, is set.
+/// Returns true if a property of the global object, or of one of its properties, is set.
 fn is_truthy(path: &[&str]) -> bool {
     let property = path.iter().fold(js_sys::global().into(), |object: JsValue, name| {
         Reflect::get(&object, &JsValue::from_str(name)).unwrap_or(JsValue::UNDEFINED)

@@ -35,7 +35,7 @@ pub(super) struct Slots {
     /// `None` where nothing is stored.
     folder: RefCell<Option<FileSystemDirectoryHandle>>,
     count: Cell<usize>,
-    /// Whether one is being created.
+    /// True while one is being created.
     is_busy: Cell<bool>,
 }
 
@@ -100,7 +100,7 @@ impl Slots {
     /// Mounts all files of the origin, or files in memory where there are none.
     ///
     /// # Errors
-    /// Why nothing is stored.
+    /// The reason why nothing is stored.
     pub async fn open(&self) -> Result<(), String> {
         let opened = open_folder().await.map(|(folder, slots)| {
             self.folder.replace(Some(folder));

@@ -19,7 +19,7 @@ use crate::service::worker_messages::{FromWorker, StartRun};
 use crate::service::{Job, Obstacle, Reply};
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
-/// The longest time that a run keeps messages waiting, unless the device does.
+/// The longest time between two looks at the message queue, unless the device blocks the worker.
 const MAX_DELAY: Duration = Duration::from_millis(30);
 
 /// The time between two replies with a growing sample.

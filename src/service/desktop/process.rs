@@ -12,7 +12,7 @@ use crate::protocol::{Command, Event};
 use crate::service::trainer::Transport;
 use crate::service::{Ended, Launch, Start};
 
-/// Lines of a trainer's output that are kept for its last words.
+/// Lines of a trainer's output that an error message quotes.
 const LAST_LINES: usize = 20;
 
 /// The pipes of a trainer's process.
@@ -20,7 +20,7 @@ pub(super) struct ChildProcess {
     child: Child,
     input: Option<ChildStdin>,
     events: Receiver<Event>,
-    /// Whether all events were read and the pipe is closed.
+    /// True once all events were read and the pipe is closed.
     is_drained: bool,
     output: Receiver<String>,
 }

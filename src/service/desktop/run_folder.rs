@@ -12,8 +12,8 @@ use crate::service::trainer::Transport;
 /// The time between two checks that the other process still trains.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// How long nothing may train in the folder before the run counts as ended: a supervisor takes a
-/// moment to start the next trainer.
+/// The time without a trainer after which the run counts as ended: a supervisor takes a moment to
+/// start the next one.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// The run folder of another process.

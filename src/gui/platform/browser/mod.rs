@@ -22,7 +22,7 @@ pub use open::open;
 use status::Status;
 use url::Url;
 
-/// Whether the window is a page in a browser.
+/// True if the window is a page in a browser.
 pub(in crate::gui) const IS_PAGE: bool = true;
 
 /// The folder in which runs are created and listed.
@@ -45,7 +45,7 @@ pub(in crate::gui) fn overrides() -> Overrides {
 /// The inputs since the last frame, shared with what the browser calls.
 type Inputs = Rc<RefCell<Vec<Input>>>;
 
-/// Opens dialogs and collects what they return; keeps the URL and the status up to date.
+/// Opens dialogs and collects what they return; updates the URL and the status.
 pub(in crate::gui) struct Platform {
     ctx: egui::Context,
     inputs: Inputs,

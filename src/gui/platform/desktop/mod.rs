@@ -16,7 +16,7 @@ use crate::service::Destination;
 pub use open::{GuiError, open};
 use screenshot::Screenshot;
 
-/// Whether the window is a page in a browser.
+/// True if the window is a page in a browser.
 pub(in crate::gui) const IS_PAGE: bool = false;
 
 /// The first folder in which runs are created and listed.

@@ -8,22 +8,22 @@ use eframe::egui;
 
 use crate::gui::platform::Frame;
 
-/// How long a window without a run takes to list devices and runs, in seconds.
+/// The time that a window without a run takes to list devices and runs, in seconds.
 const IDLE: f64 = 2.0;
 
-/// How often the window checks whether the run has ended.
+/// The time between two checks that the run has ended.
 const CHECK: Duration = Duration::from_millis(200);
 
-/// A screenshot that is to be taken once there is something to see.
+/// A screenshot that was requested.
 pub(super) struct Screenshot {
     /// The file to write, a PNG.
     pub path: PathBuf,
-    /// Whether the run has to end first.
+    /// True if the run has to end first.
     pub wait_for_run: bool,
 }
 
 impl Screenshot {
-    /// Whether it is time.
+    /// Returns true if it is time.
     pub fn is_due(&self, frame: &Frame<'_>) -> bool {
         let is_idle = !self.wait_for_run && frame.ctx.input(|input| input.time) > IDLE;
         let is_due = is_idle || frame.progress.has_ended();
@@ -43,7 +43,7 @@ impl Screenshot {
                 .map(|screenshot| screenshot.save(&self.path));
             if let Some(Err(error)) = saved {
                 let path = self.path.display();
-                // Without a terminal nobody can be told.
+                // Without a terminal the message is lost.
                 let _ = writeln!(std::io::stderr(), "cannot write {path}: {error}");
             }
             close.send_viewport_cmd(egui::ViewportCommand::Close);
