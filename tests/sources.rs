@@ -5,7 +5,8 @@
 //! 3. `config`, `plan`, `protocol` and `progress` are pure: no I/O, no clock, no chance, no device.
 //! 4. No unsafe code but in one place, no global mutable state but in one place, no file whose name
 //!    says nothing.
-//! 5. Only `web`, `service/browser` and `gui/platform/browser` speak to a browser, and only `disk` to the system's files.
+//! 5. Only `web`, `service/browser` and `gui/platform/browser` speak to a browser, and only `disk` to
+//!    the system's files.
 //!
 //! Comments and literals do not count: the sources are cut into tokens first. A new module gets a
 //! line in [`MODULES`]; that is also how a renamed one does not slip out of its rules.

@@ -1,9 +1,8 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! Each panel is a function of the state ([`Progress`](crate::progress::Progress), the form, the runs)
-//! that draws it and returns an [`Intent`]: panels change nothing but how they look. [`App`] carries
-//! intents out. What takes time is a request to the [`service`](crate::service); what differs between
-//! a program and a page is in `platform`.
+//! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns an
+//! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What takes time is
+//! a request to the `service`; what differs between a program and a page is in `platform`.
 
 mod app;
 mod charts;

@@ -319,10 +319,7 @@ impl Worker {
     }
 }
 
-/// The cause that an error of the device has for recovery.
+/// The cause that an error of the open device has for recovery.
 fn cause(error: &DeviceError) -> Cause {
-    match error {
-        DeviceError::OutOfMemory { .. } => Cause::OutOfMemory,
-        _ => Cause::DeviceLost,
-    }
+    TrainError::from(error.clone()).cause().unwrap_or(Cause::DeviceLost)
 }
