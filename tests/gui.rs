@@ -183,6 +183,18 @@ fn shortcuts_reach_a_run_of_another_process() {
     assert!(harness.query_by_label("write a checkpoint now").is_some(), "F1 shows no help");
 }
 
+#[test]
+fn the_wait_for_a_lost_device_is_counted_down() {
+    let waiting =
+        r#"{"v":1,"event":"waiting","text":"restarting","attempt":3,"attempts":9,"seconds":5}"#;
+    let mut harness = window(Theme::Dark, still());
+    harness.state_mut().apply(&recorded_events()[..2]);
+    harness.state_mut().apply(&[serde_json::from_str(waiting).expect("an event")]);
+    harness.run_steps(2);
+    assert!(harness.query_by_label("restarting in 5 s").is_some());
+    wait(&mut harness, |harness| harness.query_by_label("restarting in 3 s").is_some());
+}
+
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

@@ -53,7 +53,7 @@ pub(super) fn show(
     state: &mut ControlState,
     live: bool,
 ) -> Option<Intent> {
-    let can_stop = matches!(progress.state, State::Running | State::Paused);
+    let can_stop = matches!(progress.state, State::Running | State::Paused | State::Waiting { .. });
     state.stopping &= live && can_stop;
     ui.add_space(4.0);
     let total = group_thousands(progress.max_iters as f64, 0);
@@ -206,7 +206,8 @@ fn buttons(
             Some("The run has ended.")
         }
         _ if !live => Some("This run is not active."),
-        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
+        State::Starting | State::Recovering => Some("The run is starting."),
+        State::Waiting { .. } => Some("The run waits for its device."),
         State::Running | State::Paused => None,
     };
     let mut intent = None;
@@ -226,8 +227,14 @@ fn buttons(
     if button(ui, text, disabled, help) {
         intent = next;
     }
-    let help = "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.";
-    if button(ui, "Stop and save", reason, help) {
+    let is_waiting = live && !state.stopping && matches!(progress.state, State::Waiting { .. });
+    let (disabled, help) = match is_waiting {
+        true => (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint."),
+        false => {
+            (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
+        }
+    };
+    if button(ui, "Stop and save", disabled, help) {
         state.stopping = true;
         intent = Some(Intent::Send(Command::Stop));
     }
