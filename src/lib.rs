@@ -22,7 +22,7 @@
 //! | `service` | answers requests of the window: devices, data, runs, plans, exports |
 //! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
-//! | [`web`] | the browser build: page and worker |
+//! | `web` | the browser build: page and worker |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -53,8 +53,11 @@ pub mod protocol;
 mod recovery;
 #[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 mod run_index;
+#[cfg(feature = "gui")]
+mod service;
 #[cfg(not(target_arch = "wasm32"))]
 mod supervisor;
 #[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod train;
-pub mod web;
+#[cfg(target_arch = "wasm32")]
+mod web;

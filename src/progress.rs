@@ -6,6 +6,8 @@ mod series;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
 pub use series::{Series, Smoothed};
 
@@ -18,7 +20,7 @@ use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
 const MAX_ITEMS: usize = 4096;
 
 /// The state of a run, from the events of all processes that have trained it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The present state.
     pub state: State,
@@ -62,7 +64,7 @@ pub struct Progress {
 }
 
 /// The state of a run.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum State {
     /// Nothing: it has not been started.
     #[default]

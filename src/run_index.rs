@@ -116,14 +116,6 @@ pub fn is_training(run: &Path) -> bool {
     is_locked(run) || summary(run.to_path_buf()).state == RunState::Running
 }
 
-/// Reads the record of a run.
-///
-/// # Errors
-/// If its record cannot be read.
-pub fn progress(run: &Path) -> io::Result<Progress> {
-    follow(run).map(|(progress, _)| progress)
-}
-
 /// Reads the record of a run; also returns a reader of the events after it.
 ///
 /// # Errors
@@ -170,7 +162,7 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
 }
 
 /// A reader of the JSON lines of a growing file, such as the events of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tail<T = Event> {
     path: PathBuf,
     offset: u64,

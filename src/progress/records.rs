@@ -3,11 +3,13 @@
 use std::mem::take;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::Series;
 use crate::protocol::Step;
 
 /// The curves of a run. x is the number of updates made before.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     /// Mean loss over the global batch, in nats per token.
     pub loss: Series,
@@ -28,7 +30,7 @@ pub struct Curves {
 }
 
 /// A text that the model generated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Updates made before.
     pub iter: u64,
@@ -39,7 +41,7 @@ pub struct Sample {
 }
 
 /// A checkpoint that was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Updates made before.
     pub iter: u64,
@@ -50,7 +52,7 @@ pub struct Checkpoint {
 }
 
 /// A line of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// Its importance.
     pub level: Level,
@@ -63,7 +65,7 @@ pub struct LogLine {
 }
 
 /// The importance of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// Normal progress.
     Info,

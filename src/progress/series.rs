@@ -1,5 +1,7 @@
 //! Curves that are fast to draw, however long they are.
 
+use serde::{Deserialize, Serialize};
+
 /// The binary logarithm of the smallest block of the pyramid. Smaller blocks save no time over their
 /// points, and so the pyramid takes a quarter of the points' memory.
 const SMALLEST: u32 = 3;
@@ -9,7 +11,7 @@ const SMALLEST: u32 = 3;
 /// A pyramid of blocks over the points, each twice as long as those below it, holds the positions of
 /// the lowest and the highest y. Only complete blocks are kept, so that appending and truncating
 /// change nothing before them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     points: Vec<[f64; 2]>,
     /// `[level][n]` is the block that begins at point `n << (SMALLEST + level)`.
@@ -17,7 +19,7 @@ pub struct Series {
 }
 
 /// The indices of the points of a block with the lowest and the highest y, the first of equal ones.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Extremes {
     least: usize,
     greatest: usize,

@@ -200,9 +200,9 @@ fn a_tail_starts_over_with_another_record() {
 #[test]
 fn progress_is_read_from_the_whole_record() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(progress(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(follow(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     say(folder.path(), &[start(), eval(0, 3.0), step(0), eval(1, 4.0)]);
-    let progress = progress(folder.path()).unwrap();
+    let (progress, _) = follow(folder.path()).unwrap();
     assert_eq!((progress.iteration, progress.best_val_loss), (1, Some(3.0)));
 }
 

@@ -115,12 +115,12 @@ impl From<PlanError> for TrainError {
 
 impl TrainError {
     /// Returns a function for `map_err`: "cannot `action` `path`".
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         move |source| TrainError::Io { action, path, source }
     }
 
-    pub(super) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
+    pub(crate) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
         TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
