@@ -58,7 +58,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Device { choice } => {
-            let info = gpu::find(choice.parse()?)?.info;
+            let info = gpu::select(choice.parse()?)?.info;
             reply(Reply::Device { device: train::device_profile(&info, OpsMode::AUTO) });
         }
         // The worker describes its one device by itself, once it is open.

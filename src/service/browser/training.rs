@@ -111,7 +111,8 @@ impl Worker {
         let device = self.open_device().await?;
         let model = source.model(&device.device)?;
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let mut sampler = Sampler::new(&model, &ids, options);
+        let mode = OpsMode::AUTO.on(device.info.kind);
+        let mut sampler = Sampler::new(&model, &ids, options, mode);
         let (mut generated, mut replied) = (Vec::new(), Instant::now());
         for number in 1..=tokens {
             generated.push(sampler.next_token().await);

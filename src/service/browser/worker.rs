@@ -15,7 +15,7 @@ use web_sys::{DedicatedWorkerGlobalScope, MessageEvent};
 use super::RUNS;
 use super::device;
 use super::storage::Slots;
-use crate::gpu::{DeviceError, Failure, Kind, OpenDevice};
+use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{Cause, Command, Event};
 use crate::service::answer::{answer, stored};
@@ -75,7 +75,7 @@ enum Task {
 
 /// The run that trains and its device's failure, which the panic hook reads.
 #[derive(Clone, Default)]
-pub(super) struct CurrentRun(Arc<Mutex<(Option<PathBuf>, Failure)>>);
+pub(super) struct CurrentRun(Arc<Mutex<(Option<PathBuf>, Watchdog)>>);
 
 impl CurrentRun {
     fn get(&self) -> Option<PathBuf> {
@@ -83,15 +83,15 @@ impl CurrentRun {
     }
 
     fn failure(&self) -> Option<DeviceError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.get().cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.failure().cloned()
     }
 
     pub fn set(&self, run: Option<PathBuf>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = run;
     }
 
-    fn watch(&self, failure: Failure) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = failure;
+    fn watch(&self, watchdog: Watchdog) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = watchdog;
     }
 }
 
@@ -162,8 +162,8 @@ impl Worker {
         self.send(FromWorker::Heartbeat);
         let device = self.device.borrow();
         let Some(device) = device.as_ref() else { return };
-        device.failure.check_pulse();
-        if let (Some(error), Some(run)) = (device.failure.get(), self.current.get()) {
+        device.watchdog.check();
+        if let (Some(error), Some(run)) = (device.watchdog.failure(), self.current.get()) {
             let (text, hint) = (error.to_string(), error.hint().to_string());
             self.emit(&run, Event::Error { text, hint, cause: Some(cause(error)) });
         }
@@ -298,7 +298,7 @@ impl Worker {
                 return Err(error.into());
             }
         };
-        self.current.watch(device.failure.clone());
+        self.current.watch(device.watchdog.clone());
         self.device.replace(Some(device.clone()));
         self.describe(&device);
         if device.info.kind == Kind::Software {
