@@ -13,11 +13,11 @@
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
-//! | [`progress`] | the one reducer that every view of a run reads |
+//! | `progress` | the state of a run, reduced from its events; every view reads it |
 //! | [`bench`](mod@bench) | what a device reaches, kernel by kernel |
-//! | [`catalogue`] | runs on the disk: which there are and how they stand |
-//! | [`recovery`] | what to do when a trainer ends |
-//! | [`supervisor`] | runs the trainer as a child process, starts it again when its device fails |
+//! | `run_index` | runs on the disk: a list with their states, and their records |
+//! | `recovery` | the policy after a trainer failed: restart, wait or give up |
+//! | `supervisor` | runs the trainer as a child process, restarts it when its device fails |
 //! | [`cli`] | subcommands; events -> text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
 //! | [`web`] | the browser build: page, worker, the messages between them |
@@ -30,7 +30,6 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 #[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
@@ -45,10 +44,15 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-pub mod progress;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod progress;
 pub mod protocol;
-pub mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod run_index;
 #[cfg(not(target_arch = "wasm32"))]
-pub mod supervisor;
+mod supervisor;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod train;
 pub mod web;

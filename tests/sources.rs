@@ -38,7 +38,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("model", Layer::Core),
     ("train", Layer::Core),
     ("bench", Layer::Core),
-    ("catalogue", Layer::Core),
+    ("run_index", Layer::Core),
     ("supervisor", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),

@@ -19,10 +19,10 @@ use super::runs::{self, Kept, RunsState};
 use super::samples::{self, SampleState};
 use super::setup::{self, Choices, SetupState};
 use super::{Intent, Options, theme};
-use crate::catalogue::RunSummary;
 use crate::gpu::DeviceInfo;
 use crate::progress::Progress;
 use crate::protocol::{Command, Event};
+use crate::run_index::RunSummary;
 
 mod act;
 mod keys;

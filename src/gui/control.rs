@@ -8,7 +8,7 @@ use super::charts::grouped;
 use super::{Intent, theme};
 use crate::config::bytes;
 use crate::progress::{Level, Progress, State};
-use crate::protocol::{Command, DeviceLine, StopReason};
+use crate::protocol::{Command, DeviceLine, Setting, StopReason};
 
 /// Room for the buttons to the right of the headline.
 const MENU_WIDTH: f32 = 140.0;
@@ -82,6 +82,7 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
         State::Running => ("training", Level::Info),
         State::Paused => ("paused", Level::Warning),
         State::Recovering => ("starting again from the last checkpoint", Level::Warning),
+        State::Waiting { text, .. } => (text.as_str(), Level::Warning),
         State::Finished(StopReason::Finished) => ("finished", Level::Info),
         State::Finished(StopReason::MaxTime) => ("finished: its time is up", Level::Info),
         State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
@@ -186,7 +187,9 @@ fn buttons(
             Some("The run has ended.")
         }
         _ if !live => Some("This run is not going on."),
-        State::Starting | State::Recovering => Some("The run is being set up."),
+        State::Starting | State::Recovering | State::Waiting { .. } => {
+            Some("The run is being set up.")
+        }
         State::Running | State::Paused => None,
     };
     let mut intent = None;
@@ -262,7 +265,7 @@ fn rate(
     match parse_rate(&typed) {
         Some(value) => {
             state.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-            Some(Intent::Tell(Command::Set { key: "learning_rate".into(), value }))
+            Some(Intent::Tell(Command::Set(Setting::LearningRate(value))))
         }
         None => {
             state.refused = Some(format!("{typed:?} is no learning rate; 3e-4 is one"));
@@ -349,7 +352,7 @@ mod tests {
     fn a_space_holds_and_the_next_one_goes_on() {
         let mut progress = Progress { state: State::Running, ..Progress::default() };
         assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Pause)));
-        progress.paused(true);
+        progress.apply(&Event::Paused { iter: 0 });
         assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Resume)));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }

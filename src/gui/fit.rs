@@ -1,5 +1,7 @@
 //! Whether a run fits into the memory of its device, and what it would take to make it fit.
 
+use std::num::NonZeroU64;
+
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
@@ -7,7 +9,7 @@ use super::{Intent, host, theme};
 use crate::config::{Budget, Config, bytes};
 use crate::plan::{self, Fix, Forecast, Limits, PlanError};
 use crate::progress::{Progress, State};
-use crate::protocol::{Command, Step};
+use crate::protocol::{Command, Setting, Step};
 
 mod bar;
 
@@ -300,10 +302,8 @@ fn budget(
         response.dragged()
     });
     let told = if held.inner { None } else { state.untold.take() };
-    told.filter(|_| is_going_on).map(|bytes| {
-        let key = "vram_budget".to_string();
-        Intent::Tell(Command::Set { key, value: bytes as f64 })
-    })
+    let told = told.filter(|_| is_going_on).and_then(NonZeroU64::new);
+    told.map(|bytes| Intent::Tell(Command::Set(Setting::VramBudget(bytes))))
 }
 
 /// The budget that a device gives by itself.

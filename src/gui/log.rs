@@ -72,6 +72,7 @@ fn plain(cause: Option<Cause>) -> &'static str {
         None => "The run failed.",
         Some(Cause::OutOfMemory) => "The run failed: the graphics card has too little memory free.",
         Some(Cause::DeviceLost) => "The run failed: the graphics card stopped answering.",
+        Some(Cause::Unavailable) => "The run failed: the graphics card could not be opened.",
     }
 }
 

@@ -6,7 +6,7 @@ use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
 use web_time::SystemTime;
 
 use super::{Intent, host, theme};
-use crate::catalogue::{RunState, RunSummary};
+use crate::run_index::{RunState, RunSummary};
 
 /// Runs that are offered to be continued at a time.
 const MOST_OFFERS: usize = 3;
@@ -173,7 +173,8 @@ fn actions(
 ) -> Option<Intent> {
     let none = run.is_none().then_some("Select a run first.");
     let no_checkpoint = run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
-    let running = run.filter(|run| run.state == RunState::Running).map(|_| "It is running.");
+    let is_live = |run: &&RunSummary| matches!(run.state, RunState::Running | RunState::Paused);
+    let running = run.filter(is_live).map(|_| "It is running.");
     let place = run.and_then(|run| overlaid.iter().position(|path| *path == run.path));
     let mut clicked = None;
     ui.horizontal_wrapped(|ui| {
@@ -382,7 +383,7 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
         RunState::Finished => (theme::good(ui), false),
         RunState::Stopped | RunState::Empty => (weak, false),
         RunState::Failed { .. } => (theme::error(ui), true),
-        RunState::Crashed => (theme::warning(ui), true),
+        RunState::Crashed | RunState::Paused => (theme::warning(ui), true),
     };
     match filled {
         true => ui.painter().circle_filled(center, 4.0, color),
@@ -393,6 +394,7 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
 fn word(state: &RunState) -> &'static str {
     match state {
         RunState::Running => "running",
+        RunState::Paused => "paused",
         RunState::Finished => "finished",
         RunState::Stopped => "stopped",
         RunState::Failed { .. } => "failed",

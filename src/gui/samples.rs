@@ -46,14 +46,17 @@ pub(super) fn show(
 
 /// A box for the beginning of a text, and a button.
 fn ask(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
-    let is_being_set_up = matches!(progress.state, State::Starting | State::Recovering);
+    let is_being_set_up =
+        matches!(progress.state, State::Starting | State::Recovering | State::Waiting { .. });
     let can_write = matches!(progress.state, State::Running | State::Paused)
         || host::IS_PAGE && progress.run.is_some() && !is_being_set_up;
     let reason = match progress.state {
         _ if can_write && state.writing.is_some() => Some("A text is being written."),
         _ if can_write && !state.prompt.is_empty() => None,
         _ if can_write => Some("Type how the text is to begin."),
-        State::Starting | State::Recovering => Some("The run is being set up."),
+        State::Starting | State::Recovering | State::Waiting { .. } => {
+            Some("The run is being set up.")
+        }
         _ if host::IS_PAGE => Some("Show a run or a model first: under Runs."),
         _ => Some("No run is going on. `wgpt sample` writes texts with a finished one."),
     };
@@ -139,7 +142,9 @@ fn nothing(progress: &Progress) -> String {
         State::Finished(_) | State::Interrupted | State::Failed { .. } => {
             "This run has written no text.".into()
         }
-        State::Starting | State::Recovering => "The run is being set up.".into(),
+        State::Starting | State::Recovering | State::Waiting { .. } => {
+            "The run is being set up.".into()
+        }
         State::Running | State::Paused => match progress.config.as_ref() {
             Some(config) if config.sample_interval > 0 => format!(
                 "No text yet. The run writes one every {} iterations (sample_interval).",

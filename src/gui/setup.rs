@@ -4,10 +4,10 @@ use eframe::egui::{self, RichText};
 
 use super::form::Form;
 use super::{Intent, host, theme};
-use crate::catalogue;
 use crate::config::{Budget, Config, preset_names};
 use crate::gpu::{DeviceInfo, Kind};
 use crate::progress::Progress;
+use crate::run_index;
 
 mod keys;
 
@@ -125,7 +125,7 @@ fn pending(ui: &mut egui::Ui, form: &Form, progress: &Progress, running: &Config
     // The budget alone is told to the run at once.
     let told = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
     let is_told = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == told);
-    let changes: Vec<String> = catalogue::difference(config, running)
+    let changes: Vec<String> = run_index::difference(config, running)
         .into_iter()
         .filter(|(key, ..)| !(*key == "vram_budget" && is_told))
         .map(|(key, here, there)| format!("{key}: {}, now {}", quoted(&here), quoted(&there)))

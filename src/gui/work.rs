@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use super::fit::Card;
 use super::form::DataInfo;
 use super::host;
-use crate::catalogue::RunSummary;
 use crate::config::Config;
 use crate::data::TokenizerKind;
 use crate::gpu::DeviceInfo;
 use crate::progress::Progress;
+use crate::run_index::RunSummary;
 
 /// An answer to what [`Work`](host::Work) was asked.
 pub(super) enum Found {

@@ -4,11 +4,11 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use super::messages::{Ask, DATA, DataInfo, MODELS, ModelInfo, RUNS, Reply, STORIES, Storage};
-use crate::catalogue::{self, Tail};
 use crate::data::{
     self, Dataset, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind, stories,
 };
 use crate::disk;
+use crate::run_index::{self, Tail};
 use crate::train::{ModelSource, TrainError, archive, record};
 
 /// Where a text lies while it is cut into tokens.
@@ -51,7 +51,7 @@ pub(super) fn answer(
         Ask::Show { run } => {
             let path = Path::new(&run);
             let events = Tail::open(path, true).read();
-            let config = catalogue::config(path).map(Box::new);
+            let config = run_index::config(path).map(Box::new);
             say(Reply::Run { run, config, events }, None);
         }
         Ask::Remove { path } => {
@@ -89,7 +89,7 @@ pub(super) fn answer(
 pub(super) fn stored(storage: Storage) -> Reply {
     let data = folders(DATA).into_iter().filter_map(|path| data_info(&path).ok());
     Reply::Stored {
-        runs: catalogue::runs(Path::new(RUNS)),
+        runs: run_index::runs(Path::new(RUNS)),
         data: std::iter::once(built_in()).chain(data).collect(),
         models: folders(MODELS).into_iter().filter_map(|path| model_info(&path).ok()).collect(),
         storage,

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue};
@@ -10,8 +11,8 @@ use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::messages::{Ask, ObstacleKind, Reply, WORKER_ATTRIBUTE};
 use super::words;
-use crate::protocol::{Cause, Event};
-use crate::recovery::{Decision, Failed, Heard, Recovery};
+use crate::protocol::{Cause, Command, Event, StopReason};
+use crate::recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 
 /// A worker that is kept going: when its device fails, another takes its place, and the run goes on
 /// from its last checkpoint.
@@ -28,6 +29,8 @@ struct End {
     run: Option<Run>,
     /// Seconds without a word from the worker, as far as this page was awake to count them.
     silent: u32,
+    /// Failures so far: a timer of an earlier one restarts nothing.
+    failures: u64,
     /// When they were counted last, in milliseconds.
     counted: f64,
     wake: Rc<dyn Fn()>,
@@ -47,13 +50,15 @@ struct Run {
     path: String,
     /// What it was begun with.
     ask: Ask,
-    told: Failed,
+    failure: TrainerFailure,
     recovery: Recovery,
     /// Whether there is anything to continue from.
     saved: bool,
-    heard: Heard,
-    /// Whether another worker is about to begin, which has heard nothing yet.
-    again: bool,
+    applied: AppliedCommands,
+    /// True until the next worker has started after a failure: it is sent `applied` then.
+    restarting: bool,
+    /// True during a wait before a restart.
+    waiting: bool,
 }
 
 /// Seconds of silence after which a worker that trains counts as hung: it has a pulse of one second.
@@ -68,6 +73,7 @@ impl Link {
             heard: VecDeque::new(),
             run: None,
             silent: 0,
+            failures: 0,
             counted: 0.0,
             wake: Rc::new(wake),
         };
@@ -90,16 +96,23 @@ impl Link {
                 end.run = Some(Run {
                     path: run.clone(),
                     ask: ask.clone(),
-                    told: Failed::default(),
+                    failure: TrainerFailure::default(),
                     recovery: Recovery::default(),
                     saved: *resume,
-                    heard: Heard::default(),
-                    again: false,
+                    applied: AppliedCommands::default(),
+                    restarting: false,
+                    waiting: false,
                 });
             }
             Ask::Tell { command } => {
                 if let Some(run) = &mut end.run {
-                    run.heard.take(command);
+                    run.applied.apply(command);
+                    if run.waiting {
+                        // Nothing trains: the next worker is sent what it missed.
+                        return if *command == Command::Stop {
+                            end.stop_waiting()
+                        };
+                    }
                 }
             }
             _ => {}
@@ -149,8 +162,8 @@ impl End {
             return false;
         }
         self.silent = 0;
-        run.told.text = format!("the trainer has said nothing for {SILENCE} seconds");
-        run.told.hint = "close other pages that use the graphics card".into();
+        run.failure.text = format!("the trainer has not answered for {SILENCE} seconds");
+        run.failure.hint = "close other pages that use the graphics card".into();
         true
     }
 
@@ -177,16 +190,15 @@ impl End {
         match (&letter.0, &mut self.run) {
             (Reply::Pulse, _) => return false,
             (Reply::Event { event, run: path }, Some(run)) if *path == run.path => match &**event {
-                Event::Error { text, hint, cause: cause @ Some(_) } => {
-                    (run.told.text, run.told.hint) = (text.clone(), hint.clone());
-                    run.told.cause = *cause;
+                event @ Event::Error { cause: Some(_), .. } => {
+                    run.failure.observe(event);
                     return true;
                 }
                 event => {
-                    if matches!(event, Event::Start { .. }) && std::mem::take(&mut run.again) {
-                        again.extend(run.heard.again());
+                    if matches!(event, Event::Start { .. }) && std::mem::take(&mut run.restarting) {
+                        again.extend(run.applied.replay());
                     }
-                    run.told.take(event);
+                    run.failure.observe(event);
                     run.saved |= matches!(event, Event::Checkpoint { .. });
                 }
             },
@@ -200,45 +212,73 @@ impl End {
         false
     }
 
-    /// What is said, and asked of the next worker, after one has failed.
-    fn after_failure(&mut self) {
-        let Some(mut run) = self.run.take() else { return };
-        let failed = std::mem::take(&mut run.told);
-        let cause = failed.cause;
-        if run.heard.stopping {
-            self.say(&run.path, failed.event());
-            return self.hear((Reply::Ended { run: run.path }, None));
-        }
+    /// Decides what follows the failure of a worker; returns the time until
+    /// [`restart`](Self::restart), if the run is to be restarted.
+    fn after_failure(&mut self) -> Option<Duration> {
+        let mut run = self.run.take()?;
+        self.failures += 1;
         let path = run.path.clone();
-        match run.recovery.after(failed) {
-            Decision::Again { event, less } => {
-                let record = Ask::Record { run: path.clone(), event: Box::new(event.clone()) };
-                self.say(&path, event);
-                if let Ask::Start { resume, less: most, .. } = &mut run.ask {
-                    *resume = run.saved;
-                    *most = less.or(most.take());
+        let failure = std::mem::take(&mut run.failure);
+        let cause = failure.cause;
+        if run.applied.is_stopping() {
+            self.say(&path, failure.into_event());
+            self.hear((Reply::Ended { run: path }, None));
+            return None;
+        }
+        match run.recovery.decide(failure) {
+            Decision::Restart { events, delay, plan } => {
+                for event in events {
+                    self.say_and_record(&path, event);
                 }
-                self.send(&record, None);
-                let again = run.ask.clone();
-                self.send(&again, None);
-                run.again = true;
+                if let Ask::Start { resume, less, .. } = &mut run.ask {
+                    *resume = run.saved;
+                    *less = plan.or(less.take());
+                }
+                run.waiting = true;
                 self.run = Some(run);
+                Some(delay)
             }
-            Decision::GiveUp { event } => {
-                let record = Ask::Record { run: path.clone(), event: Box::new(event.clone()) };
-                self.send(&record, None);
+            Decision::GiveUp { error, .. } => {
                 let kind = match cause {
                     Some(Cause::OutOfMemory) => ObstacleKind::OutOfMemory,
+                    Some(Cause::Unavailable) => ObstacleKind::NoAdapter,
                     _ => ObstacleKind::DeviceLost,
                 };
-                if let Event::Error { text, hint, .. } = &event {
+                if let Event::Error { text, hint, .. } = &error {
                     let (text, hint) = (text.clone(), hint.clone());
                     self.hear((Reply::Obstacle { kind, text, hint }, None));
                 }
-                self.say(&path, event);
+                self.say_and_record(&path, error);
                 self.hear((Reply::Ended { run: path }, None));
+                None
             }
         }
+    }
+
+    /// Has the new worker continue the run.
+    fn restart(&mut self) {
+        let Some(run) = self.run.as_mut().filter(|run| run.waiting) else { return };
+        (run.waiting, run.restarting) = (false, true);
+        let ask = run.ask.clone();
+        self.send(&ask, None);
+    }
+
+    /// Ends a run that waits for its device.
+    fn stop_waiting(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        let done = Event::Done {
+            iter: run.recovery.furthest(),
+            best_val_loss: None,
+            seconds: 0.0,
+            reason: StopReason::Stopped,
+        };
+        self.say_and_record(&run.path, done);
+        self.hear((Reply::Ended { run: run.path }, None));
+    }
+
+    fn say_and_record(&mut self, run: &str, event: Event) {
+        self.send(&Ask::Record { run: run.into(), event: Box::new(event.clone()) }, None);
+        self.say(run, event);
     }
 }
 
@@ -283,8 +323,8 @@ fn try_begin(end: &Rc<RefCell<End>>) -> Result<(), JsValue> {
         let mut end = ears.borrow_mut();
         let training = match &mut end.run {
             // A panic has said more already.
-            Some(run) if run.told.text.is_empty() => {
-                (run.told.text, run.told.hint) = (text.clone(), hint.clone());
+            Some(run) if run.failure.text.is_empty() => {
+                (run.failure.text, run.failure.hint) = (text.clone(), hint.clone());
                 true
             }
             run => run.is_some(),
@@ -308,7 +348,30 @@ fn try_begin(end: &Rc<RefCell<End>>) -> Result<(), JsValue> {
 
 fn replace(end: &Rc<RefCell<End>>) {
     begin(end);
-    end.borrow_mut().after_failure();
+    let Some(delay) = end.borrow_mut().after_failure() else { return };
+    if delay.is_zero() {
+        return end.borrow_mut().restart();
+    }
+    let failure = end.borrow().failures;
+    let end = end.clone();
+    wasm_bindgen_futures::spawn_local(async move {
+        sleep(delay).await;
+        let mut end = end.borrow_mut();
+        if end.failures == failure {
+            end.restart();
+        }
+    });
+}
+
+async fn sleep(delay: Duration) {
+    let milliseconds = i32::try_from(delay.as_millis()).unwrap_or(i32::MAX);
+    let timer = js_sys::Promise::new(&mut |resolve, _| {
+        if let Some(window) = web_sys::window() {
+            let _ = window
+                .set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, milliseconds);
+        }
+    });
+    let _ = wasm_bindgen_futures::JsFuture::from(timer).await;
 }
 
 /// Asks that what is stored stays until somebody removes it. Browsers decide without a word, or ask.

@@ -6,12 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::RunSummary;
 use crate::config::Config;
 use crate::data::TokenizerKind;
 use crate::model::Architecture;
 use crate::plan::{Limits, Plan};
 use crate::protocol::{Command, DeviceLine, Event};
+use crate::run_index::RunSummary;
 
 /// Where runs lie.
 pub const RUNS: &str = "runs";

@@ -19,7 +19,7 @@ use super::messages::{Ask, ObstacleKind, Reply, Storage};
 use super::storage::Source;
 use super::turn::Turn;
 use crate::config::{Budget, Config, GradCheckpoint, bytes};
-use crate::gpu::{self, DeviceError, Failure, Kind, OpenDevice};
+use crate::gpu::{self, Backend, DeviceError, DeviceId, Failure, Kind, OpenDevice};
 use crate::model::{SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::{Limits, Plan};
@@ -290,10 +290,7 @@ impl Worker {
         self.commands.borrow_mut().clear();
         let result = self.session(&run, config, resume, less).await;
         if let Err(error) = result {
-            let cause = match &error {
-                TrainError::Device(error) => Some(cause(error)),
-                _ => None,
-            };
+            let cause = error.cause();
             let (text, hint) = (error.to_string(), error.hint().to_string());
             let event = Box::new(Event::Error { text, hint, cause });
             self.say(&Reply::Event { run: run.clone(), event });
@@ -315,7 +312,7 @@ impl Worker {
         less: Option<Plan>,
     ) -> Result<(), TrainError> {
         let path = Path::new(run);
-        let kept = || crate::catalogue::config(path).map(Box::new);
+        let kept = || crate::run_index::config(path).map(Box::new);
         let Some(config) = config.or_else(kept) else {
             return Err(TrainError::NoCheckpoint { path: path.to_path_buf() });
         };
@@ -346,7 +343,11 @@ impl Worker {
         if let Some(device) = self.device.borrow().clone() {
             return Ok(device);
         }
-        let device = open().await.map_err(|(_, text, _)| DeviceError::Stopped { reason: text })?;
+        let device = open().await.map_err(|(_, reason, _)| DeviceError::Open {
+            id: DeviceId { backend: Backend::WebGpu, index: 0 },
+            name: "WebGPU".into(),
+            reason,
+        })?;
         self.ready(device.clone());
         Ok(device)
     }
@@ -419,7 +420,7 @@ impl Commands for Orders<'_> {
         }
     }
 
-    async fn breathe(&mut self) {
+    async fn yield_now(&mut self) {
         if self.breathed.elapsed() >= BREATH {
             self.turn.pass().await;
             self.worker.storage.make_room().await;

@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <vulkan/vulkan_core.h>
@@ -57,6 +58,7 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 static struct {
     const char *driver, *once;
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
+    uint64_t away;                                      /* seconds */
     uint64_t cap, binding, heap;                        /* UINT64_MAX: as it is */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
@@ -106,6 +108,27 @@ static bool may_fire(void)
     return !config.once || once == OURS;
 }
 
+/* Whether the device is away: for `away` seconds from the first attempt to open it after a fault of
+ * whichever process. That attempt writes a byte into the file of `once`, which is empty until then. */
+static bool is_away(void)
+{
+    struct stat file;
+    struct timespec now;
+    if (!config.away || stat(config.once, &file) || clock_gettime(CLOCK_REALTIME, &now))
+        return false;
+    if (!file.st_size) {
+        int fd = open(config.once, O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (fd < 0 || write(fd, "!", 1) != 1)
+            fprintf(stderr, "wgpt-fault: FAULT_AWAY: %s: %s\n", config.once, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return true;
+    }
+    double since = difftime(now.tv_sec, file.st_mtim.tv_sec) +
+                   (now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
+    return since < (double)config.away;
+}
+
 static bool bad(const char *name, const char *value, const char *why)
 {
     fprintf(stderr, "wgpt-fault: FAULT_%s=%s: %s\n", name, value, why);
@@ -141,7 +164,8 @@ static bool set(const char *name, const char *value)
         const char *name;
         uint64_t *value;
         bool *plus;
-    } numbers[] = {{"BINDING", &config.binding, NULL},
+    } numbers[] = {{"AWAY", &config.away, NULL},
+                   {"BINDING", &config.binding, NULL},
                    {"CAP", &config.cap, NULL},
                    {"HANG_WAIT", &config.hang_wait, NULL},
                    {"HEAP", &config.heap, NULL},
@@ -188,6 +212,8 @@ static bool configure(void)
         fine = set(name, equals + 1);
         free(name);
     }
+    if (fine && config.away && !config.once)
+        fine = bad("AWAY", "", "needs FAULT_ONCE");
     return fine;
 }
 
@@ -586,6 +612,8 @@ static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
 static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *asked,
                                    const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
+    if (is_away())
+        return VK_ERROR_INITIALIZATION_FAILED;
     VkDeviceCreateInfo info = *asked;
     VkExtensionProperties *list;
     uint32_t n;

@@ -196,14 +196,7 @@ impl App {
             Intent::Tell(_) if !self.is_live() => {
                 self.warn("the run that is shown is not going on".into());
             }
-            Intent::Tell(command) => {
-                match command {
-                    Command::Pause => self.progress.paused(true),
-                    Command::Resume => self.progress.paused(false),
-                    _ => {}
-                }
-                self.tell(&command);
-            }
+            Intent::Tell(command) => self.tell(&command),
             Intent::Start => self.start_run(),
             Intent::Continue(run) => {
                 self.revived = None;

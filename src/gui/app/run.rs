@@ -8,7 +8,7 @@ use crate::gui::form::Form;
 use crate::gui::host::{self, Tail, Trainer};
 use crate::gui::trainer::{Begin, Ended};
 use crate::progress::{Progress, State};
-use crate::protocol::{Cause, Command};
+use crate::protocol::{Cause, Command, Setting};
 
 impl App {
     /// Has a run looked up, to show it.
@@ -27,7 +27,7 @@ impl App {
         }
         match self.trainer.as_ref().filter(|trainer| trainer.run == run) {
             Some(trainer) if !trainer.started => self.progress.starting(),
-            Some(trainer) => self.progress.paused(trainer.paused),
+            Some(_) => {}
             None if host::is_training(&run) => {}
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => self.progress.interrupted(),
@@ -108,8 +108,7 @@ impl App {
     /// Tells the trainer what the end of the window means.
     pub(super) fn set_leash(&mut self, stop: bool) {
         if self.trains_itself() {
-            let value = if stop { 1.0 } else { 0.0 };
-            self.tell(&Command::Set { key: "stop_on_eof".into(), value });
+            self.tell(&Command::Set(Setting::StopOnClose(stop)));
         }
     }
 

@@ -116,6 +116,7 @@ fn state(state: &State) -> &'static str {
         State::Running => "running",
         State::Paused => "paused",
         State::Recovering => "recovering",
+        State::Waiting { .. } => "waiting",
         State::Finished(_) => "finished",
         State::Interrupted => "interrupted",
         State::Failed { .. } => "failed",

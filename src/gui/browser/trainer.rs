@@ -15,8 +15,6 @@ pub(in crate::gui) struct Trainer {
     pub run: PathBuf,
     /// Whether it is set up.
     pub started: bool,
-    /// Whether it was told to hold.
-    pub paused: bool,
     line: Line,
     ended: bool,
 }
@@ -40,13 +38,13 @@ impl Trainer {
             resume: begin.form.is_none(),
             less: None,
         });
-        Ok(Self { run: run.to_path_buf(), started: false, paused: false, line, ended: false })
+        Ok(Self { run: run.to_path_buf(), started: false, line, ended: false })
     }
 
     /// Never called: [`is_training`] says so.
     pub fn attach(run: &Path, _: Tail, work: &Work) -> Self {
         let (run, line) = (run.to_path_buf(), work.line());
-        Self { run, started: true, paused: false, line, ended: true }
+        Self { run, started: true, line, ended: true }
     }
 
     /// What happened since the last call.
@@ -60,8 +58,6 @@ impl Trainer {
             }
         }
         self.started |= found.iter().any(|event| matches!(event, Event::Start { .. }));
-        // A run that was started again holds no more.
-        self.paused &= !found.iter().any(|event| matches!(event, Event::Start { .. }));
         found
     }
 
@@ -70,11 +66,6 @@ impl Trainer {
     /// # Errors
     /// Never: the worker listens, or another takes its place.
     pub fn tell(&mut self, command: &Command) -> io::Result<()> {
-        match command {
-            Command::Pause => self.paused = true,
-            Command::Resume => self.paused = false,
-            _ => {}
-        }
         self.line.ask(&Ask::Tell { command: command.clone() });
         Ok(())
     }

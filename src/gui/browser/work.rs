@@ -14,13 +14,13 @@ use super::dialog::{self, Chooser};
 use super::files::{import, prepare, read};
 use super::line::Line;
 use super::models::{named, shaped};
-use crate::catalogue::{self, RunSummary};
 use crate::config::{Config, bytes};
 use crate::gui::fit::Card;
 use crate::gui::form;
 use crate::gui::work::Found;
 use crate::progress::{Level, Progress};
 use crate::protocol::Event;
+use crate::run_index::{self, RunSummary};
 use crate::web::messages::{
     Ask, DATA, DEFAULT_BUDGET, DataInfo, MODELS, ModelInfo, ObstacleKind, Reply, Storage,
 };
@@ -247,7 +247,7 @@ impl Work {
         let compared =
             self.compared.as_ref().map(|runs| runs.each_ref().map(|run| self.configs.get(run)));
         if let Some([Some(a), Some(b)]) = compared {
-            found.push(Found::Difference(catalogue::difference(a, b)));
+            found.push(Found::Difference(run_index::difference(a, b)));
             self.compared = None;
         }
     }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui;
 
-use crate::catalogue;
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::app::FromOutside;
 use crate::gui::work::Given;
+use crate::run_index;
 
 /// Whether the window is a page of a browser.
 pub(in crate::gui) const IS_PAGE: bool = false;
@@ -60,7 +60,7 @@ pub(in crate::gui) fn dropped(ctx: &egui::Context) -> Vec<Input> {
 /// Texts are prepared, data and runs are taken as they are.
 pub(in crate::gui) fn recognize(inputs: Vec<Input>) -> Option<Given> {
     let first = inputs.first()?;
-    Some(if catalogue::is_run(first) {
+    Some(if run_index::is_run(first) {
         Given::Run(first.clone())
     } else if first.is_dir() && holds_tokens(first) {
         Given::Data(first.clone())

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use eframe::egui;
 
 use super::Work;
-use crate::catalogue;
-pub(in crate::gui) use crate::catalogue::{Tail, is_training};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::trainer::{Begin, Ended};
 use crate::protocol::{Command, Event};
+use crate::run_index;
+pub(in crate::gui) use crate::run_index::{Tail, is_training};
 use crate::train::has_checkpoint;
 
 /// A run that is going on, in a process that this window has started or in another.
@@ -23,8 +23,6 @@ pub(in crate::gui) struct Trainer {
     pub run: PathBuf,
     /// Whether it is set up.
     pub started: bool,
-    /// Whether it was told to hold.
-    pub paused: bool,
     link: Link,
 }
 
@@ -76,13 +74,13 @@ impl Trainer {
         let talk = lines(child.stderr.take(), ctx, Some);
         let input = child.stdin.take();
         let link = Link::Pipes { child, input, events, silent: false, talk };
-        Ok(Self { run: run.to_path_buf(), started: false, paused: false, link })
+        Ok(Self { run: run.to_path_buf(), started: false, link })
     }
 
     /// Follows a run that another process trains, from where `tail` stands.
     pub fn attach(run: &Path, tail: Tail, _: &Work) -> Self {
         let link = Link::Files { tail, looked: Instant::now(), gone: None };
-        Self { run: run.to_path_buf(), started: true, paused: false, link }
+        Self { run: run.to_path_buf(), started: true, link }
     }
 
     /// What happened since the last call.
@@ -105,8 +103,6 @@ impl Trainer {
             Link::Files { tail, .. } => tail.read(),
         };
         self.started |= found.iter().any(|event| matches!(event, Event::Start { .. }));
-        // A process that was started again holds no more.
-        self.paused &= !found.iter().any(|event| matches!(event, Event::Start { .. }));
         found
     }
 
@@ -115,18 +111,13 @@ impl Trainer {
     /// # Errors
     /// When the trainer does not listen any more.
     pub fn tell(&mut self, command: &Command) -> io::Result<()> {
-        match command {
-            Command::Pause => self.paused = true,
-            Command::Resume => self.paused = false,
-            _ => {}
-        }
         match &mut self.link {
             Link::Pipes { input: Some(input), .. } => {
                 serde_json::to_writer(&mut *input, command)?;
                 writeln!(input)
             }
             Link::Pipes { .. } => Err(io::ErrorKind::BrokenPipe.into()),
-            Link::Files { .. } => catalogue::command(&self.run, command),
+            Link::Files { .. } => run_index::command(&self.run, command),
         }
     }
 
@@ -146,7 +137,7 @@ impl Trainer {
             Link::Files { looked, .. } if looked.elapsed() < LOOK => None,
             Link::Files { looked, gone, .. } => {
                 *looked = Instant::now();
-                if catalogue::is_training(&self.run) {
+                if run_index::is_training(&self.run) {
                     *gone = None;
                     return None;
                 }
@@ -170,7 +161,7 @@ fn arguments(begin: &Begin) -> Vec<OsString> {
         None => vec!["--resume".into()],
     };
     // Whatever ends the window ends its pipes.
-    let leash = begin.ends_with_window.then(|| "--stop-on-eof".to_string());
+    let leash = begin.ends_with_window.then(|| "--stop-on-close".to_string());
     let device = format!("--device={}", begin.device);
     settings.into_iter().chain([device]).chain(leash).map(OsString::from).collect()
 }

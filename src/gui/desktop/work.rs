@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use eframe::egui;
 
-use crate::catalogue;
 use crate::data::{Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, prepare};
 use crate::gpu::{self, Backend, CardMemory, DeviceInfo, Kind};
 use crate::gui::fit::Card;
 use crate::gui::form::DataInfo;
 use crate::gui::work::{Found, tokenizer_for};
 use crate::progress::Level;
+use crate::run_index;
 use crate::train::CHECKPOINTS_FOLDER;
 
 /// Starts threads and hears from them.
@@ -102,7 +102,7 @@ impl Work {
     /// The runs below a folder.
     pub fn runs(&self, folder: PathBuf) {
         self.run(move |tell| {
-            let runs = catalogue::runs(&folder);
+            let runs = run_index::runs(&folder);
             tell(Found::Runs { folder: Some(folder), runs });
         });
     }
@@ -115,7 +115,7 @@ impl Work {
     /// All that a run folder tells.
     pub fn show(&self, path: PathBuf) {
         self.run(move |tell| {
-            if let Ok((mut progress, tail)) = catalogue::follow(&path) {
+            if let Ok((mut progress, tail)) = run_index::follow(&path) {
                 // A run that was begun elsewhere recorded paths as they were from there.
                 for checkpoint in &mut progress.checkpoints {
                     if let Some(name) = checkpoint.path.file_name() {
@@ -130,7 +130,7 @@ impl Work {
     /// The same, to draw it beside another run.
     pub fn overlay(&self, path: PathBuf) {
         self.run(move |tell| {
-            if let Ok(progress) = catalogue::progress(&path) {
+            if let Ok(progress) = run_index::progress(&path) {
                 tell(Found::Overlay { path, progress: Box::new(progress) });
             }
         });
@@ -139,8 +139,8 @@ impl Work {
     /// In what two runs differ.
     pub fn difference(&self, runs: [PathBuf; 2]) {
         self.run(move |tell| {
-            if let [Some(a), Some(b)] = runs.map(|run| catalogue::config(&run)) {
-                tell(Found::Difference(catalogue::difference(&a, &b)));
+            if let [Some(a), Some(b)] = runs.map(|run| run_index::config(&run)) {
+                tell(Found::Difference(run_index::difference(&a, &b)));
             }
         });
     }
@@ -148,7 +148,7 @@ impl Work {
     /// The configuration of a run, or of the run that a checkpoint belongs to.
     pub fn fork(&self, checkpoint: PathBuf) {
         self.run(move |tell| {
-            let config = checkpoint.ancestors().take(3).find_map(catalogue::config);
+            let config = checkpoint.ancestors().take(3).find_map(run_index::config);
             if let Some(config) = config.map(Box::new) {
                 tell(Found::Fork { checkpoint, config });
             }

@@ -1,4 +1,4 @@
-//! Runs on the disk: which there are, how they stand, what they were set to, and what they say.
+//! The runs on the disk: a list with their states, their configurations, and their records.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
@@ -11,48 +11,48 @@ use web_time::SystemTime;
 
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::disk::{self, File, OpenOptions, TryLockError};
-use crate::progress::Progress;
+use crate::progress::{Progress, State};
 use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
 use crate::train::checkpoint::STATE_FILE;
 use crate::train::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
 };
 
-/// Bytes of either end of a record that a summary is made of: some hundred lines.
-const END: u64 = 64 << 10;
+/// The bytes at either end of a record that a summary reads: some hundred lines.
+const END_BYTES: u64 = 64 << 10;
 
-/// How long a supervisor may take to start a trainer again, until it counts as gone.
-const RESTART: Duration = Duration::from_secs(60);
+/// The time that a restart may take before the run counts as crashed.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A run folder, as it stands.
+/// A summary of a run folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     /// The folder.
     pub path: PathBuf,
     /// The folder's name.
     pub name: String,
-    /// Whether it trains, and how it ended if it does not.
+    /// Its state.
     pub state: RunState,
     /// Updates made.
     pub iteration: u64,
     /// Updates that it is to make, where known.
     pub max_iters: Option<u64>,
-    /// The last step's loss.
+    /// The loss of the last step.
     pub loss: Option<f64>,
     /// The last validation loss.
     pub val_loss: Option<f64>,
     /// The best validation loss.
     pub best_val_loss: Option<f64>,
-    /// What it computes on.
+    /// The device that trains it.
     pub device: Option<DeviceLine>,
-    /// When it last said something.
+    /// The time of its last event.
     #[serde(with = "seconds")]
     pub modified: SystemTime,
-    /// Whether it can be continued.
+    /// True if it can be resumed from a checkpoint.
     pub has_checkpoint: bool,
 }
 
-/// A time as whole seconds since 1970.
+/// Times in JSON, as whole seconds since 1970.
 mod seconds {
     use std::time::Duration;
 
@@ -70,29 +70,31 @@ mod seconds {
     }
 }
 
-/// Whether a run trains, and how it ended if it does not.
+/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
-    /// A process holds its lock, or a supervisor is about to start one.
+    /// A process trains it, or a supervisor is about to start one.
     Running,
-    /// It did all that it was to do.
+    /// A process keeps it paused.
+    Paused,
+    /// It is done.
     Finished,
-    /// It was stopped before, or its time was over.
+    /// It was stopped, or reached its `max_time`.
     Stopped,
     /// It ended with an error.
     Failed {
-        /// What failed, and where.
+        /// The message: what failed, and where.
         text: String,
     },
-    /// Its process ended without a word.
+    /// Its process was killed.
     Crashed,
-    /// It never said anything.
+    /// It has no event yet.
     Empty,
 }
 
-/// The runs directly below `folder`, and `folder` itself if it is one, the newest first. Reads the
-/// ends of their records only.
+/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads only
+/// the ends of their records.
 pub fn runs(folder: &Path) -> Vec<RunSummary> {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
@@ -104,17 +106,17 @@ pub fn runs(folder: &Path) -> Vec<RunSummary> {
     found
 }
 
-/// Whether a folder holds a run.
+/// Returns true if a folder holds a run.
 pub fn is_run(path: &Path) -> bool {
     [CONFIG_FILE, EVENTS_FILE].iter().any(|name| disk::is_file(&path.join(name)))
 }
 
-/// Whether a process trains in a run folder, or a supervisor is about to start one.
+/// Returns true if a process trains in a run folder, or a supervisor is about to start one.
 pub fn is_training(run: &Path) -> bool {
     is_locked(run) || summary(run.to_path_buf()).state == RunState::Running
 }
 
-/// All that a run has said.
+/// Reads the record of a run.
 ///
 /// # Errors
 /// If its record cannot be read.
@@ -122,17 +124,17 @@ pub fn progress(run: &Path) -> io::Result<Progress> {
     follow(run).map(|(progress, _)| progress)
 }
 
-/// All that a run has said, and what gives the events after that.
+/// Reads the record of a run; also returns a reader of the events after it.
 ///
 /// # Errors
 /// If its record cannot be read.
 pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
     let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
-    tail.pass(&mut |event| progress.apply(&event))?;
+    tail.read_each(&mut |event| progress.apply(&event))?;
     Ok((progress, tail))
 }
 
-/// Gives a command to whatever process trains in a run folder.
+/// Sends a command to the process that trains in a run folder.
 ///
 /// # Errors
 /// If it cannot be written there.
@@ -144,15 +146,15 @@ pub fn command(run: &Path, command: &Command) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// The resolved configuration that a run keeps, if this version can read it.
+/// Reads the resolved configuration of a run, if this version can.
 pub fn config(run: &Path) -> Option<Config> {
     let text = disk::read_to_string(run.join(CONFIG_FILE)).ok()?;
     let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
     Some(resolve(vec![layer]).ok()?.config)
 }
 
-/// The settings that differ, as key and both values, in the order of [`KEYS`]. Where the runs lie is
-/// no setting.
+/// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is left
+/// out.
 pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)> {
     let values = |config| toml::Table::try_from(config).unwrap_or_default();
     let text = |value: Option<&toml::Value>| match value {
@@ -167,47 +169,46 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
         .collect()
 }
 
-/// Gives the lines of a growing file as they are written: the events of a run, or other JSON.
+/// A reader of the JSON lines of a growing file, such as the events of a run.
 #[derive(Debug)]
 pub struct Tail<T = Event> {
     path: PathBuf,
     offset: u64,
-    /// The line that ends at `offset`: another one there means another file.
+    /// The line that ends at `offset`. If it is another one, the file was replaced.
     before: Vec<u8>,
     lines: PhantomData<fn() -> T>,
 }
 
 impl Tail {
-    /// Begins with the first event of a run, or with the next one that it writes.
+    /// Opens the record of a run, at its first event or at its end.
     pub fn open(run: &Path, from_start: bool) -> Self {
         Self::of(run.join(EVENTS_FILE), from_start)
     }
 }
 
 impl<T: DeserializeOwned> Tail<T> {
-    /// Begins with the first line of a file, or with the next one that is written. The file need not
-    /// exist.
+    /// Opens a file at its first line or at its end. The file need not exist.
     pub fn of(path: PathBuf, from_start: bool) -> Self {
         let mut tail = Self { path, offset: 0, before: Vec::new(), lines: PhantomData };
         if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
-            let whole = whole_lines(&bytes);
-            tail.offset = start + whole.len() as u64;
-            let last = whole.split_inclusive(|&byte| byte == b'\n').next_back();
+            let lines = complete_lines(&bytes);
+            tail.offset = start + lines.len() as u64;
+            let last = lines.split_inclusive(|&byte| byte == b'\n').next_back();
             tail.before = last.unwrap_or_default().to_vec();
         }
         tail
     }
 
-    /// What was written since the last call, in whole lines; others are left out. A file that was
-    /// replaced is read from its start; one that cannot be read has nothing.
+    /// Reads the complete lines that were written since the last call, without those that are no `T`. A
+    /// file that was replaced is read from its start; one that cannot be read is empty.
     pub fn read(&mut self) -> Vec<T> {
         let mut found = Vec::new();
-        // The next call reads what this one could not.
-        let _ = self.pass(&mut |value| found.push(value));
+        // The next call tries again.
+        let _ = self.read_each(&mut |value| found.push(value));
         found
     }
 
-    fn pass(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
+    fn read_each(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
         let mut file = BufReader::new(File::open(&self.path)?);
         if !self.continues(&mut file)? {
             file.rewind()?;
@@ -228,7 +229,7 @@ impl<T: DeserializeOwned> Tail<T> {
         }
     }
 
-    /// Whether what was read last still stands where it stood; leaves `file` behind it.
+    /// Returns true if the last line is unchanged; positions `file` after it.
     fn continues(&self, file: &mut (impl Read + Seek)) -> io::Result<bool> {
         let mut found = vec![0; self.before.len()];
         file.seek(SeekFrom::Start(self.offset - found.len() as u64))?;
@@ -247,14 +248,17 @@ fn summary(path: PathBuf) -> RunSummary {
         .iter()
         .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
         .unwrap_or(SystemTime::UNIX_EPOCH);
-    let Progress { iteration, max_iters, loss, val_loss, best_val_loss, device, .. } = progress;
+    let Progress {
+        state: progress_state, iteration, max_iters, loss, val_loss, best_val_loss, ..
+    } = progress;
+    let device = progress.device;
     // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
     let best = [best_val_loss, saved.best_val_loss];
     RunSummary {
         name: name(&path),
-        state: state(&path, last, modified),
+        state: state(&path, progress_state, last, modified),
         iteration: if iteration == 0 { saved.iteration } else { iteration },
-        // A run that goes on may have been given more, which its configuration tells.
+        // A resumed run may have a larger `max_iters` in its configuration.
         max_iters: config(&path)
             .map(|config| config.max_iters.get())
             .or(Some(max_iters))
@@ -269,10 +273,10 @@ fn summary(path: PathBuf) -> RunSummary {
     }
 }
 
-/// What the ends of a record tell, and the last event.
+/// Reads the ends of a record; also returns the last event.
 fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     let mut head = Vec::new();
-    File::open(record)?.take(END).read_to_end(&mut head)?;
+    File::open(record)?.take(END_BYTES).read_to_end(&mut head)?;
     let start = events(&head).find(|event| matches!(event, Event::Start { .. }));
     let (_, tail) = last_bytes(record)?;
     let (mut progress, mut last) = (Progress::default(), None);
@@ -283,11 +287,11 @@ fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     Ok((progress, last))
 }
 
-fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
+fn state(run: &Path, progress: State, last: Option<Event>, modified: SystemTime) -> RunState {
     if is_locked(run) {
-        return RunState::Running;
+        return if progress == State::Paused { RunState::Paused } else { RunState::Running };
     }
-    let lately = || modified.elapsed().is_ok_and(|age| age < RESTART);
+    let is_younger = |than: Duration| modified.elapsed().is_ok_and(|age| age < than);
     match last {
         None => RunState::Empty,
         Some(Event::Done { reason: StopReason::Finished | StopReason::EvalOnly, .. }) => {
@@ -295,7 +299,14 @@ fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
         }
         Some(Event::Done { .. }) => RunState::Stopped,
         Some(Event::Error { text, .. }) => RunState::Failed { text },
-        Some(Event::Replan { reason, .. }) if reason != ReplanReason::Budget && lately() => {
+        Some(Event::Replan { reason, .. })
+            if reason != ReplanReason::Budget && is_younger(RESTART_TIMEOUT) =>
+        {
+            RunState::Running
+        }
+        Some(Event::Waiting { seconds, .. })
+            if is_younger(RESTART_TIMEOUT + Duration::from_secs(seconds)) =>
+        {
             RunState::Running
         }
         Some(_) => RunState::Crashed,
@@ -304,13 +315,13 @@ fn state(run: &Path, last: Option<Event>, modified: SystemTime) -> RunState {
 
 fn is_locked(run: &Path) -> bool {
     let Ok(lock) = File::open(run.join(LOCK_FILE)) else { return false };
-    // Shared: two that look at a run at once must not take each other for a trainer.
+    // Shared: two processes that check at the same time must not take each other for a trainer.
     let taken = lock.try_lock_shared();
     let _ = lock.unlock();
     matches!(taken, Err(TryLockError::WouldBlock))
 }
 
-/// What is needed of a checkpoint's state.
+/// The part of a checkpoint's state that a summary shows.
 #[derive(Default, Deserialize)]
 struct Saved {
     iteration: u64,
@@ -318,7 +329,7 @@ struct Saved {
     best_val_loss: Option<f64>,
 }
 
-/// The state of the newest checkpoint.
+/// Reads the state of the newest checkpoint.
 fn saved(run: &Path) -> Option<Saved> {
     let entries = disk::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
     let numbered = |entry: disk::DirEntry| {
@@ -328,32 +339,32 @@ fn saved(run: &Path) -> Option<Saved> {
     serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
 }
 
-/// The folder's name; that of `.` is known only with what is above it.
+/// Returns the name of a folder, also of `.`.
 fn name(path: &Path) -> String {
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let name = path.file_name().or(whole.file_name()).unwrap_or(path.as_os_str());
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let name = path.file_name().or(absolute.file_name()).unwrap_or(path.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
-/// The last [`END`] bytes of a file, and where they begin.
+/// Reads the last [`END_BYTES`] bytes of a file; also returns their offset.
 fn last_bytes(path: &Path) -> io::Result<(u64, Vec<u8>)> {
     let mut file = File::open(path)?;
-    let start = file.metadata()?.len().saturating_sub(END);
+    let start = file.metadata()?.len().saturating_sub(END_BYTES);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(END).read_to_end(&mut bytes)?;
+    file.take(END_BYTES).read_to_end(&mut bytes)?;
     Ok((start, bytes))
 }
 
-/// Without a last line that is still being written.
-fn whole_lines(bytes: &[u8]) -> &[u8] {
+/// Cuts off an incomplete last line.
+fn complete_lines(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     &bytes[..end]
 }
 
-/// What is no event, such as the rest of a line that was cut, is left out.
+/// Parses the events of a record, without lines that are none, such as the rest of a cut line.
 fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
-    let lines = whole_lines(bytes).split(|&byte| byte == b'\n');
+    let lines = complete_lines(bytes).split(|&byte| byte == b'\n');
     lines.filter_map(|line| serde_json::from_slice(line).ok())
 }
 

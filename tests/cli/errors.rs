@@ -1,10 +1,10 @@
-//! What is refused, and in what words.
+//! Bad input, and the errors that it gets.
 
 use super::*;
 
-/// Each line: what is typed, the exit code, and what the one error line must contain.
+/// Each row: the arguments, the exit code, and a part of the error.
 #[test]
-fn bad_input_gets_one_clear_line() {
+fn bad_input_gets_one_clear_error() {
     let folder = temporary();
     let path = folder.path();
     fs::write(path.join("story.txt"), "to be or not to be\n".repeat(100)).unwrap();
@@ -78,16 +78,16 @@ fn bad_input_gets_one_clear_line() {
     }
     let after = listing(path);
     for (file, bytes) in &before {
-        // A run folder logs that it was opened again; nothing else is touched.
+        // A run records the attempt to resume it; no other file changes.
         if !file.ends_with("events.jsonl") && !file.ends_with("log.txt") {
             assert_eq!(after.get(file), Some(bytes), "{} changed", file.display());
         }
     }
 }
 
-/// The tables of what fits on which card are what `wgpt plan` says.
+/// The tables of docs/memory.md agree with `wgpt plan`.
 #[test]
-fn the_tables_of_cards_are_the_plans() {
+fn the_tables_of_gpus_agree_with_the_planner() {
     let text = include_str!("../../docs/memory.md");
     let rows = text.lines().filter(|line| {
         line.starts_with("| ") && line.split('|').nth(1).is_some_and(|card| card.ends_with("GiB "))
@@ -119,7 +119,7 @@ fn the_tables_of_cards_are_the_plans() {
     assert_eq!(compared, 48);
 }
 
-/// What nanoGPT's own train_gpt2.py says can be planned before its data is there.
+/// nanoGPT's train_gpt2.py can be planned before its data is prepared.
 #[test]
 fn a_plan_needs_no_data() {
     let folder = temporary();
@@ -132,10 +132,10 @@ fn a_plan_needs_no_data() {
     assert_eq!((&plan["fits"], &plan["micro_batch"]), (&true.into(), &12.into()));
 }
 
-/// Runs that ended with `CUDA out of memory` elsewhere, on a card of 12 GiB: the commands of
+/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands of
 /// docs/memory.md.
 #[test]
-fn what_ran_out_of_memory_elsewhere_fits() {
+fn runs_that_ran_out_of_memory_elsewhere_fit() {
     let folder = temporary();
     let stories = [
         "--batch_size=64 --gradient_accumulation_steps=1",
@@ -161,16 +161,16 @@ fn what_ran_out_of_memory_elsewhere_fits() {
     }
 }
 
-/// What does not fit ends before anything is written, with changes that would fit.
+/// A run that does not fit is refused before any file is written, with three changes that make it fit.
 #[test]
-fn what_does_not_fit_is_refused_with_three_ways_out() {
+fn a_run_that_does_not_fit_is_refused_with_three_fixes() {
     let folder = temporary();
     let args = ["plan", "--preset=gpt2-xl", "--target", "12GiB"];
     let output = run(folder.path(), &args);
     assert_eq!(output.status.code(), Some(3));
     let error = text(&output.stderr);
     let (_, fixes) = error.split_once("it would fit with ").unwrap_or_else(|| panic!("{error}"));
-    // Options that can be tried.
+    // Each is an option that works.
     let options: Vec<&str> = fixes
         .lines()
         .next()
@@ -184,7 +184,9 @@ fn what_does_not_fit_is_refused_with_three_ways_out() {
     }
     let suggested = run(folder.path(), &[&args[..], &["--suggest"]].concat());
     let suggested = text(&suggested.stdout);
-    let (_, lines) = suggested.split_once("would fit:\n").unwrap_or_else(|| panic!("{suggested}"));
+    let (_, lines) = suggested
+        .split_once("these changes make it fit:\n")
+        .unwrap_or_else(|| panic!("{suggested}"));
     assert_eq!(lines.lines().filter(|line| line.contains("--") && line.contains("iB")).count(), 3);
     let run_folder = folder.path().join("run");
     let refused =
@@ -194,7 +196,7 @@ fn what_does_not_fit_is_refused_with_three_ways_out() {
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_panic() {
+fn a_closed_stdout_is_no_error() {
     let folder = temporary();
     for args in [&["completions", "bash"][..], &["config", "init", "--preset=gpt2"], &["devices"]] {
         let mut child = wgpt(folder.path())
@@ -212,7 +214,7 @@ fn output_that_nobody_reads_is_no_panic() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn output_that_a_full_disk_refuses_is_an_error() {
+fn a_full_disk_behind_stdout_is_an_error() {
     let folder = temporary();
     for args in [&["completions", "bash"][..], &["config", "init"], &["devices"]] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

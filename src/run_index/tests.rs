@@ -1,4 +1,4 @@
-//! Tests on run folders as the trainer writes them.
+//! Tests on run folders as a trainer writes them.
 
 use super::*;
 use crate::config::InitFrom;
@@ -53,6 +53,10 @@ fn replan(reason: ReplanReason) -> Event {
     Event::Replan { reason, text: "gone".into(), from: None, to: None }
 }
 
+fn waiting() -> Event {
+    Event::Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1 }
+}
+
 fn write(run: &Path, text: &str) {
     let file = File::options().create(true).append(true).open(run.join(EVENTS_FILE));
     file.unwrap().write_all(text.as_bytes()).unwrap();
@@ -69,7 +73,7 @@ fn only(run: &Path) -> RunSummary {
 }
 
 #[test]
-fn the_last_event_tells_how_a_run_stands() {
+fn the_last_event_tells_the_state_of_a_run() {
     let failed = RunState::Failed { text: "no data".into() };
     for (last, wanted) in [
         (done(StopReason::Finished), RunState::Finished),
@@ -80,6 +84,8 @@ fn the_last_event_tells_how_a_run_stands() {
         (step(7), RunState::Crashed),
         (replan(ReplanReason::Budget), RunState::Crashed),
         (replan(ReplanReason::OutOfMemory), RunState::Running),
+        (waiting(), RunState::Running),
+        (Event::Paused { iter: 7 }, RunState::Crashed),
     ] {
         let folder = tempfile::tempdir().unwrap();
         say(folder.path(), &[start(), step(6), last]);
@@ -92,12 +98,16 @@ fn the_last_event_tells_how_a_run_stands() {
 }
 
 #[test]
-fn a_lock_that_is_held_means_running_and_is_left_alone() {
+fn a_locked_run_is_running_or_paused() {
     let folder = tempfile::tempdir().unwrap();
     say(folder.path(), &[start(), done(StopReason::Stopped)]);
     let held = RunFolder::open(folder.path(), true).unwrap();
     assert_eq!(only(folder.path()).state, RunState::Running);
     assert!(is_training(folder.path()));
+    say(folder.path(), &[start(), Event::Paused { iter: 0 }]);
+    assert_eq!(only(folder.path()).state, RunState::Paused);
+    assert!(is_training(folder.path()));
+    say(folder.path(), &[done(StopReason::Stopped)]);
     drop(held);
     assert!(!is_training(folder.path()));
     assert_eq!(only(folder.path()).state, RunState::Stopped);
@@ -105,11 +115,11 @@ fn a_lock_that_is_held_means_running_and_is_left_alone() {
 }
 
 #[test]
-fn a_long_record_is_told_by_its_ends() {
+fn a_long_record_is_summarized_from_its_ends() {
     let folder = tempfile::tempdir().unwrap();
     say(folder.path(), &[start(), eval(0, 9.0)]);
     let lines: String = (0..2000).map(|iter| step(iter).to_json() + "\n").collect();
-    assert!(lines.len() as u64 > 4 * END);
+    assert!(lines.len() as u64 > 4 * END_BYTES);
     write(folder.path(), &lines);
     write(folder.path(), "not an event\n");
     write(folder.path(), &done(StopReason::Finished).to_json());
@@ -130,7 +140,7 @@ fn a_long_record_is_told_by_its_ends() {
 }
 
 #[test]
-fn runs_are_the_newest_first_and_nothing_else() {
+fn runs_are_listed_newest_first() {
     let folder = tempfile::tempdir().unwrap();
     for (name, age) in [("old", 300), ("new", 100), ("between", 200)] {
         let run = folder.path().join(name);
@@ -151,7 +161,7 @@ fn runs_are_the_newest_first_and_nothing_else() {
 }
 
 #[test]
-fn a_tail_gives_whole_lines_once() {
+fn a_tail_returns_complete_lines_once() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path();
     let mut all = Tail::open(run, true);
@@ -174,7 +184,7 @@ fn a_tail_gives_whole_lines_once() {
 }
 
 #[test]
-fn a_tail_begins_again_with_another_record() {
+fn a_tail_starts_over_with_another_record() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path();
     say(run, &[start(), step(0)]);
@@ -188,7 +198,7 @@ fn a_tail_begins_again_with_another_record() {
 }
 
 #[test]
-fn progress_takes_in_everything() {
+fn progress_is_read_from_the_whole_record() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(progress(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     say(folder.path(), &[start(), eval(0, 3.0), step(0), eval(1, 4.0)]);
