@@ -70,7 +70,7 @@ impl FromStr for Budget {
                 Err(format!("`{text}` is not a plausible amount of device memory"))
             }
             ..MIN_WITHOUT_UNIT if *bytes == 1 => {
-                Err(format!("`{text}` is {text} bytes; did you mean {text}GiB?"))
+                Err(format!("`{text}` means {text} bytes, not {text}GiB"))
             }
             _ => Ok(Budget::Bytes(amount as u64)),
         }
