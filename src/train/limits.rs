@@ -1,13 +1,13 @@
 //! What a run may take of its device.
 
 use crate::config::{Budget, Config, bytes};
-use crate::gpu::{Backend, DeviceInfo, Kind, device_memory};
+use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::Limits;
 
 /// The limits of a run on a device, and where its budget comes from, for people.
 pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
-    let card = device_memory(device);
+    let card = reported_memory(device);
     let (budget, source) = match (config.vram_budget, &card) {
         (Budget::Bytes(budget), _) => (Some(budget), format!("{}, as asked", bytes(budget))),
         (Budget::Unlimited, _) => (None, "none, as asked".to_string()),

@@ -8,7 +8,7 @@ use eframe::egui;
 
 use crate::catalogue;
 use crate::data::{Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, prepare};
-use crate::gpu::{self, Backend, DeviceInfo, DeviceMemory, Kind};
+use crate::gpu::{self, Backend, DeviceInfo, Kind, ReportedMemory};
 use crate::gui::fit::Card;
 use crate::gui::form::DataInfo;
 use crate::gui::work::{Found, tokenizer_for};
@@ -224,9 +224,9 @@ fn data_folder(runs: &Path) -> PathBuf {
 }
 
 fn card(info: &DeviceInfo) -> Card {
-    let memory = gpu::device_memory(info);
+    let memory = gpu::reported_memory(info);
     Card {
-        budget: memory.as_ref().map(DeviceMemory::available),
+        budget: memory.as_ref().map(ReportedMemory::available),
         memory: memory.map(|memory| (memory.total, memory.free, memory.source.to_string())),
         largest_tensor: info.max_binding,
         pools: info.kind != Kind::Cpu,
