@@ -1,5 +1,6 @@
-// One AdamW update in place, element by element (Loshchilov and Hutter 2017, arXiv:1711.05101, in
-// PyTorch's form). The factor that clips the gradient is read from the device.
+// Updates weights and moments in place by one AdamW step (Loshchilov and Hutter 2017,
+// arXiv:1711.05101, in PyTorch's form), one pack per invocation. The clip factor is read from a
+// buffer, so the host does not wait for the gradient norm.
 
 @group(0) @binding(0) var<storage, read_write> w: array<pack>;
 @group(0) @binding(1) var<storage, read_write> grad: array<pack>;
@@ -32,9 +33,9 @@ fn main(
         return;
     }
     let g = grad[i] * clip[0];
-    let first = p.beta1 * m[i] + (1.0 - p.beta1) * g;
-    let second = p.beta2 * v[i] + (1.0 - p.beta2) * g * g;
-    m[i] = first;
-    v[i] = second;
-    w[i] = p.decay * w[i] - p.step_size * first / (sqrt(second) * p.second_correction + p.eps);
+    let new_m = p.beta1 * m[i] + (1.0 - p.beta1) * g;
+    let new_v = p.beta2 * v[i] + (1.0 - p.beta2) * g * g;
+    m[i] = new_m;
+    v[i] = new_v;
+    w[i] = p.decay * w[i] - p.step_size * new_m / (sqrt(new_v) * p.second_correction + p.eps);
 }

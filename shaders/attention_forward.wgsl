@@ -1,7 +1,8 @@
-// Causal attention, out = softmax(q k^T * scale) v, and the log-sum-exp of each row of scores, with
-// an online softmax (Dao et al. 2022, arXiv:2205.14135). An invocation owns ROWS queries, so that
-// no other has a part in their softmax. The workgroup goes through the keys up to its last query,
-// STEP at a time. Needs hash.wgsl, attention_rows.wgsl, rows_staged.wgsl or rows_shuffled.wgsl.
+// Causal attention: out = softmax(q k^T * scale) v, and the log-sum-exp of each row of scores, by
+// an online softmax (Dao et al. 2022, arXiv:2205.14135). Each invocation owns ROWS queries, so
+// their softmax needs no exchange. The workgroup loops over the keys up to its last query, STEP at
+// a time. Needs dropout_mask.wgsl, attention_rows.wgsl, and attention_rows_staged.wgsl or
+// attention_rows_shuffled.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
 @group(0) @binding(1) var<storage, read_write> out: array<pack>;
@@ -14,18 +15,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let pair = p.first_pair + group.y;
     let sequence = pair / p.heads;
     let head = pair % p.heads;
-    // Late queries see the most keys: they begin first, so that the dispatch ends evenly.
+    // The last queries attend to the most keys: they start first, so that no long workgroup is left
+    // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * WG * ROWS;
-    let own = first + lane * ROWS;
-    let key = sequence_key(p.mask, sequence);
+    let first_query = first + lane * ROWS;
+    let mask_key = sequence_key(p.mask, sequence);
 
     var q: array<array<pack, SIZE>, ROWS>;
     var acc: array<array<pack, SIZE>, ROWS>;
-    var largest: array<f32, ROWS>;
+    var row_max: array<f32, ROWS>;
     var sum: array<f32, ROWS>;
     for (var r = 0u; r < ROWS; r++) {
-        largest[r] = LEAST;
-        let at = packed_at(p, sequence, own + r, head, 0u);
+        row_max[r] = LOWEST;
+        let at = packed_at(p, sequence, first_query + r, head, 0u);
         for (var d = 0u; d < SIZE; d++) {
             q[r][d] = qkv[at + d] * p.scale;
         }
@@ -39,16 +41,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let d = i % SIZE;
                 let k = qkv[packed_at(p, sequence, position, head, 1u) + d];
                 let v = qkv[packed_at(p, sequence, position, head, 2u) + d];
-                put_rows(i, k, v);
+                store_rows(i, k, v);
             }
             workgroupBarrier();
         }
         let tile_end = min(begin + TILE, end);
         for (var j = begin; j < tile_end; j += STEP) {
-            let place = j - begin;
+            let tile_row = j - begin;
             let key_at = packed_at(p, sequence, j + lane, head, 1u);
             let value_at = packed_at(p, sequence, j + lane, head, 2u);
-            // Said, not left to the declaration: SwiftShader under Chromium keeps the last round's.
+            // Initialised explicitly: without it, SwiftShader under Chromium keeps the values of
+            // the previous iteration.
             var products = array<array<pack, STEP>, ROWS>();
             for (var d = 0u; d < SIZE; d++) {
                 var loaded: pack;
@@ -56,7 +59,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     loaded = qkv[key_at + d];
                 }
                 for (var i = 0u; i < STEP; i++) {
-                    let k = first_row(loaded, i, place + i, d);
+                    let k = first_row(loaded, i, tile_row + i, d);
                     for (var r = 0u; r < ROWS; r++) {
                         products[r][i] += q[r][d] * k;
                     }
@@ -64,24 +67,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
             var probs: array<array<f32, STEP>, ROWS>;
             for (var r = 0u; r < ROWS; r++) {
-                var new_largest = largest[r];
+                var new_max = row_max[r];
                 for (var i = 0u; i < STEP; i++) {
-                    probs[r][i] = select(LEAST, sum_of(products[r][i]), j + i <= own + r);
-                    new_largest = max(new_largest, probs[r][i]);
+                    probs[r][i] = select(LOWEST, sum_of(products[r][i]), j + i <= first_query + r);
+                    new_max = max(new_max, probs[r][i]);
                 }
-                let shrink = exp(largest[r] - new_largest);
-                largest[r] = new_largest;
-                sum[r] *= shrink;
+                let rescale = exp(row_max[r] - new_max);
+                row_max[r] = new_max;
+                sum[r] *= rescale;
                 for (var i = 0u; i < STEP; i++) {
-                    probs[r][i] = exp(probs[r][i] - new_largest);
+                    probs[r][i] = exp(probs[r][i] - new_max);
                     sum[r] += probs[r][i];
                     if (DROPOUT) {
-                        let index = (head * p.time + own + r) * p.time + j + i;
-                        probs[r][i] *= keep(p.mask, key, index);
+                        let index = (head * p.time + first_query + r) * p.time + j + i;
+                        probs[r][i] *= dropout_factor(p.mask, mask_key, index);
                     }
                 }
                 for (var d = 0u; d < SIZE; d++) {
-                    acc[r][d] *= shrink;
+                    acc[r][d] *= rescale;
                 }
             }
             for (var d = 0u; d < SIZE; d++) {
@@ -90,7 +93,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     loaded = qkv[value_at + d];
                 }
                 for (var i = 0u; i < STEP; i++) {
-                    let v = second_row(loaded, i, place + i, d);
+                    let v = second_row(loaded, i, tile_row + i, d);
                     for (var r = 0u; r < ROWS; r++) {
                         acc[r][d] += probs[r][i] * v;
                     }
@@ -103,13 +106,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 
     for (var r = 0u; r < ROWS; r++) {
-        let position = own + r;
+        let position = first_query + r;
         if (position < p.time) {
             let at = row_at(p, sequence, position, head);
             for (var d = 0u; d < SIZE; d++) {
                 out[at + d] = acc[r][d] / sum[r];
             }
-            log_sum_exp[pair * p.time + position] = largest[r] + log(sum[r]);
+            log_sum_exp[pair * p.time + position] = row_max[r] + log(sum[r]);
         }
     }
 }

@@ -1,4 +1,4 @@
-// y = mask * x + residual, element by element. Needs hash.wgsl.
+// Computes y = mask * x + residual, one element per invocation. Needs dropout_mask.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> residual: array<f32>;
@@ -22,8 +22,8 @@ fn main(
         return;
     }
     let sequence = i / p.per_sequence;
-    let key = sequence_key(p.mask, sequence);
-    var value = x[i] * keep(p.mask, key, i - sequence * p.per_sequence);
+    let mask_key = sequence_key(p.mask, sequence);
+    var value = x[i] * dropout_factor(p.mask, mask_key, i - sequence * p.per_sequence);
     if (RESIDUAL) {
         value += residual[i];
     }

@@ -1,7 +1,7 @@
-// y[row] = base[row mod period] + table[token of row - first], a pack for each invocation; nothing
-// is added for tokens that the table does not hold.
+// Computes y[row] = base[row mod period] + shard[tokens[row] - first], one pack per invocation.
+// Adds nothing for tokens outside the shard.
 
-@group(0) @binding(0) var<storage, read_write> table: array<pack>;
+@group(0) @binding(0) var<storage, read_write> shard: array<pack>;
 @group(0) @binding(1) var<storage, read_write> base: array<pack>;
 @group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<pack>;
@@ -11,7 +11,7 @@ struct Params {
     // Packs in a row.
     width: u32,
     period: u32,
-    // The table's first token, and how many it holds.
+    // The shard's first token, and its number of rows.
     first: u32,
     rows: u32,
 }
@@ -30,10 +30,10 @@ fn main(
     let row = i / p.width;
     let column = i - row * p.width;
     var value = base[(row % p.period) * p.width + column];
-    // Below the first, the difference wraps to a large number.
-    let place = tokens[row] - p.first;
-    if (place < p.rows) {
-        value += table[place * p.width + column];
+    // Wraps to a large number for tokens below the first.
+    let shard_row = tokens[row] - p.first;
+    if (shard_row < p.rows) {
+        value += shard[shard_row * p.width + column];
     }
     y[i] = value;
 }

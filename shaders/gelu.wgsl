@@ -1,5 +1,5 @@
-// GELU, which keeps zeros, and its derivative; ERF chooses between the exact form and the tanh form
-// of OpenAI's GPT-2 (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+// GELU and its derivative (Hendrycks and Gimpel 2016, arXiv:1606.08415): the exact form if ERF,
+// else the tanh form of OpenAI's GPT-2. gelu(0) = 0, so zero padding stays zero.
 
 const TANH_SCALE = 0.7978845608;  // sqrt(2 / pi)
 const TANH_CUBIC = 0.044715;
@@ -15,8 +15,8 @@ fn erf(x: vec4<f32>, exp_minus_square: vec4<f32>) -> vec4<f32> {
     return sign(x) * (1.0 - poly * t * exp_minus_square);
 }
 
-// exp(-2 u) of the tanh form, u bounded where the logistic function of 2 u is 0 or 1 in f32: some
-// drivers' exp overflows to what is no number.
+// Returns exp(-2 u) of the tanh form. u is clamped where the logistic function of 2 u is 0 or 1 in
+// f32: the exp of some drivers overflows to NaN.
 fn exp_minus_2u(x: vec4<f32>) -> vec4<f32> {
     let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * x * x);
     return exp(clamp(-2.0 * u, vec4<f32>(-80.0), vec4<f32>(80.0)));
@@ -27,7 +27,7 @@ fn gelu(x: vec4<f32>) -> vec4<f32> {
         let e = exp(-0.5 * x * x);
         return 0.5 * x * (1.0 + erf(x * 0.7071067812, e));
     }
-    // (1 + tanh(u)) / 2 is the logistic function of 2 u, which does not cancel.
+    // The logistic function of 2 u equals (1 + tanh(u)) / 2, without cancellation.
     return x / (1.0 + exp_minus_2u(x));
 }
 

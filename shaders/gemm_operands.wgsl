@@ -1,49 +1,50 @@
-// What the two gemm kernels have in common: out = a b with its epilogue, out [m, n]. a is [m, k], or
-// [k, m] where A_TRANSPOSED; b is [k, n], or [n, k] where B_TRANSPOSED. All is done in blocks of
-// 4 x 4, which are zero outside of the matrices. Where ACTIVATED, a is what GELU is applied to: it
-// is computed again at each load, so that nobody has to keep its result. Needs gelu.wgsl.
+// Shared by the two gemm kernels: the loads and the epilogue of out = a b, with out [m, n]. a is
+// [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
+// block of 4 x 4, zero outside the matrices. If ACTIVATED, GELU is applied to a: it is recomputed
+// at each load, so that its output need not be stored. Needs gelu.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<pack>;
 @group(0) @binding(1) var<storage, read_write> b: array<pack>;
 @group(0) @binding(2) var<storage, read_write> out: array<pack>;
-// [n]: added to each row, or, where BIAS_GRADIENT, the column sums of b.
+// [n]: added to each row; if BIAS_GRADIENT, receives the column sums of b.
 @group(0) @binding(3) var<storage, read_write> bias: array<pack>;
 // [m, n]: added to the result.
 @group(0) @binding(4) var<storage, read_write> residual: array<pack>;
-// [m, n]: what GELU was applied to; the result is multiplied with its derivative there.
-@group(0) @binding(5) var<storage, read_write> pre: array<pack>;
+// [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE.
+@group(0) @binding(5) var<storage, read_write> pre_activation: array<pack>;
 
 struct Params {
     m: u32,
     n: u32,
     k: u32,
-    // The rows of out that this dispatch computes: from here to last_row.
+    // This dispatch computes rows first_row to last_row (exclusive) of out.
     first_row: u32,
     last_row: u32,
     // Where the matrices begin in their buffers, in elements.
     a_offset: u32,
     b_offset: u32,
     out_offset: u32,
-    // From one line to the next: they may be columns of wider matrices.
+    // Elements from one row to the next: a and out may be columns of wider matrices.
     a_stride: u32,
     out_stride: u32,
 }
 @group(0) @binding(6) var<uniform> p: Params;
 
-fn a4(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
-    let v = a_stored(line, column, lines, width);
+// Returns four elements of a row of a, activated if ACTIVATED. a is [rows, width] in memory.
+fn a4(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    let v = a_stored(row, column, rows, width);
     if (ACTIVATED) {
         return gelu(v);
     }
     return v;
 }
 
-// Four elements of a line of a matrix [lines, width] in memory.
-fn a_stored(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
-    if (line >= lines || column >= width) {
+// Returns four elements of a row of a as stored.
+fn a_stored(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    if (row >= rows || column >= width) {
         return vec4<f32>();
     }
-    let at = p.a_offset + line * p.a_stride + column;
+    let at = p.a_offset + row * p.a_stride + column;
     if (VEC == 4u) {
         return widen(a[at / VEC]);
     }
@@ -54,11 +55,12 @@ fn a_stored(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
     return v;
 }
 
-fn b4(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
-    if (line >= lines || column >= width) {
+// Returns four elements of a row of b.
+fn b4(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    if (row >= rows || column >= width) {
         return vec4<f32>();
     }
-    let at = p.b_offset + line * width + column;
+    let at = p.b_offset + row * width + column;
     if (VEC == 4u) {
         return widen(b[at / VEC]);
     }
@@ -69,43 +71,44 @@ fn b4(line: u32, column: u32, lines: u32, width: u32) -> vec4<f32> {
     return v;
 }
 
-// The block of four lines from `line` on, a matrix column for each.
-fn a_lines(line: u32, column: u32, lines: u32, width: u32) -> mat4x4<f32> {
+// Returns the block at (row, column) of a as stored: matrix column i is row + i.
+fn a_rows(row: u32, column: u32, rows: u32, width: u32) -> mat4x4<f32> {
     return mat4x4<f32>(
-        a4(line, column, lines, width),
-        a4(line + 1u, column, lines, width),
-        a4(line + 2u, column, lines, width),
-        a4(line + 3u, column, lines, width),
+        a4(row, column, rows, width),
+        a4(row + 1u, column, rows, width),
+        a4(row + 2u, column, rows, width),
+        a4(row + 3u, column, rows, width),
     );
 }
 
-fn b_lines(line: u32, column: u32, lines: u32, width: u32) -> mat4x4<f32> {
+// Returns the block at (row, column) of b as stored: matrix column i is row + i.
+fn b_rows(row: u32, column: u32, rows: u32, width: u32) -> mat4x4<f32> {
     return mat4x4<f32>(
-        b4(line, column, lines, width),
-        b4(line + 1u, column, lines, width),
-        b4(line + 2u, column, lines, width),
-        b4(line + 3u, column, lines, width),
+        b4(row, column, rows, width),
+        b4(row + 1u, column, rows, width),
+        b4(row + 2u, column, rows, width),
+        b4(row + 3u, column, rows, width),
     );
 }
 
-// The block of the left factor at (row, k): a matrix column for each k.
+// Returns the block of the left factor at (row, k): one matrix column per k.
 fn a_by_k(row: u32, k: u32) -> mat4x4<f32> {
     if (A_TRANSPOSED) {
-        return a_lines(k, row, p.k, p.m);
+        return a_rows(k, row, p.k, p.m);
     }
-    return transpose(a_lines(row, k, p.m, p.k));
+    return transpose(a_rows(row, k, p.m, p.k));
 }
 
-// The block of the right factor at (k, column): a matrix column for each k.
+// Returns the block of the right factor at (k, column): one matrix column per k.
 fn b_by_k(k: u32, column: u32) -> mat4x4<f32> {
     if (B_TRANSPOSED) {
-        return transpose(b_lines(column, k, p.n, p.k));
+        return transpose(b_rows(column, k, p.n, p.k));
     }
-    return b_lines(k, column, p.k, p.n);
+    return b_rows(k, column, p.k, p.n);
 }
 
-// Writes a block of the product, a matrix column for each row, through the epilogue.
-fn finish(row: u32, column: u32, product: mat4x4<f32>) {
+// Applies the epilogue to a block of the product, one matrix column per row, and writes it to out.
+fn write_block(row: u32, column: u32, product: mat4x4<f32>) {
     for (var i = 0u; i < 4u; i++) {
         if (row + i >= p.last_row) {
             return;
@@ -113,12 +116,12 @@ fn finish(row: u32, column: u32, product: mat4x4<f32>) {
         for (var j = 0u; j < 4u; j += VEC) {
             if (column + j < p.n) {
                 let at = ((row + i) * p.n + column + j) / VEC;
-                var value = part(product[i], j);
+                var value = narrow(product[i], j);
                 if (BIAS) {
                     value += bias[(column + j) / VEC];
                 }
                 if (DERIVATIVE) {
-                    value *= part(gelu_derivative(widen(pre[at])), 0u);
+                    value *= narrow(gelu_derivative(widen(pre_activation[at])), 0u);
                 }
                 if (RESIDUAL) {
                     value += residual[at];
@@ -133,11 +136,11 @@ fn finish(row: u32, column: u32, product: mat4x4<f32>) {
     }
 }
 
-// Writes column sums of b.
-fn finish_bias(column: u32, sums: vec4<f32>) {
+// Writes four column sums of b to bias.
+fn write_column_sums(column: u32, sums: vec4<f32>) {
     for (var j = 0u; j < 4u; j += VEC) {
         if (column + j < p.n) {
-            bias[(column + j) / VEC] = part(sums, j);
+            bias[(column + j) / VEC] = narrow(sums, j);
         }
     }
 }

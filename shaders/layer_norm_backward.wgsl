@@ -1,5 +1,5 @@
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, and the sums over
-// p.rows_per_group rows that make up d-gamma and d-beta. A workgroup goes through its rows in order
+// Computes dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, and the partial
+// sums of d_gamma and d_beta over p.rows_per_group rows. A workgroup loops over its rows in order
 // and keeps both sums in registers, so that dy and x are read once. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
@@ -10,7 +10,7 @@ const COLUMNS = (WIDTH + WG - 1u) / WG;
 @group(0) @binding(3) var<storage, read_write> mean: array<f32>;
 @group(0) @binding(4) var<storage, read_write> rstd: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dx: array<pack>;
-// [groups, 2, WIDTH]: d-gamma and d-beta of each workgroup's rows.
+// [groups, 2, WIDTH]: d_gamma and d_beta of each workgroup's rows.
 @group(0) @binding(6) var<storage, read_write> partial: array<pack>;
 
 struct Params {

@@ -1,5 +1,5 @@
-// y = (x - mean) * rstd * gamma + beta, a workgroup for each row. The row is read once and held in
-// registers: WIDTH packs over WG invocations. Needs reduce.wgsl.
+// Computes y = (x - mean) * rstd * gamma + beta, one workgroup per row. The row is read once and
+// held in registers: WIDTH packs over WG invocations. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
@@ -38,7 +38,7 @@ fn main(
         }
     }
     let mu = workgroup_sum(sum_of(sum), lane) / size;
-    // The variance from centred values: sum of squares less square of sum cancels.
+    // The variance is that of centred values: E[x^2] - E[x]^2 would cancel.
     var squares = pack();
     for (var i = 0u; i < COLUMNS; i++) {
         if (i * WG + lane < WIDTH) {

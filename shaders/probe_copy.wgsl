@@ -1,4 +1,4 @@
-// y = x, for the bandwidth of the device's memory: reads and writes 4 bytes an element.
+// Computes y = x to measure memory bandwidth: reads and writes 4 bytes per element.
 
 @group(0) @binding(0) var<storage, read_write> x: array<pack>;
 @group(0) @binding(1) var<storage, read_write> y: array<pack>;

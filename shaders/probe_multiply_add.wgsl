@@ -1,12 +1,12 @@
-// Multiply-adds in registers, for the most that the device can compute: 8 chains of packs to an
-// invocation, so that none waits for its own last result, and nothing of memory but the end.
+// Multiply-adds in registers to measure peak arithmetic: 8 independent chains of packs per
+// invocation hide the latency of each, and memory is touched only at the end.
 
 @group(0) @binding(0) var<storage, read_write> y: array<pack>;
 
 struct Params {
     packs: u32,
     rounds: u32,
-    // Unknown to the compiler, which would work out the sum otherwise.
+    // Parameters rather than constants, so that the compiler cannot fold the loop.
     factor: f32,
     summand: f32,
 }

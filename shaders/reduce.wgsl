@@ -1,9 +1,9 @@
-// Sums and maxima over a workgroup of WG invocations, WG a power of two. Halving, so that the order
-// of the additions, and with it every bit, is the same in each run.
+// Sums and maxima over a workgroup of WG invocations, WG a power of two. A tree of fixed shape: the
+// order of the additions, and with it every bit of the sum, is the same in each run.
 
 var<workgroup> lanes: array<f32, WG>;
 
-// Every invocation of the workgroup must call this, and gets the sum.
+// Returns the sum to every invocation. All invocations of the workgroup must call it.
 fn workgroup_sum(value: f32, lane: u32) -> f32 {
     lanes[lane] = value;
     workgroupBarrier();
@@ -14,12 +14,12 @@ fn workgroup_sum(value: f32, lane: u32) -> f32 {
         workgroupBarrier();
     }
     let sum = lanes[0];
-    // Before the next call writes.
+    // Every invocation has read before the next call writes.
     workgroupBarrier();
     return sum;
 }
 
-// Every invocation of the workgroup must call this, and gets the maximum.
+// Returns the maximum to every invocation. All invocations of the workgroup must call it.
 fn workgroup_max(value: f32, lane: u32) -> f32 {
     lanes[lane] = value;
     workgroupBarrier();

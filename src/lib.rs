@@ -7,8 +7,8 @@
 //! |---|---|
 //! | [`config`] | turns what was typed (TOML, nanoGPT `.py`, variables, flags, presets) into a `Config` |
 //! | [`plan`] | turns a config and a device's limits into a split of the step, every tensor with its bytes |
-//! | [`disk`] | files: the system's, or a browser's |
-//! | [`data`] | sources, tokenizers, token shards, windows, the built-in corpus |
+//! | `disk` | files: the system's, or a browser's |
+//! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
 //! | [`gpu`] | lists, selects and opens devices |
 //! | [`ops`] | one folder per op: forward and backward pass in every implementation |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
@@ -27,14 +27,20 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// `allow`: a browser build, or one without the window, does not use all of these modules. The
+// default build does, and there the compiler finds dead code.
+
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod config;
-pub mod data;
-pub mod disk;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod data;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod disk;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;

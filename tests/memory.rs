@@ -1,5 +1,5 @@
-//! What a training step takes of a device: memory and launches. On the first Vulkan adapter that
-//! can, by dry runs where nothing needs to be computed.
+//! Tests the memory and the launches of training steps on Vulkan. Most steps are dry runs, which
+//! allocate as usual and compute nothing.
 
 #![cfg(feature = "wgpu")]
 
@@ -8,29 +8,31 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
 use wgpt::config::{self, Config, Dtype, GradCheckpoint, Layer};
-use wgpt::gpu;
+use wgpt::gpu::{self, Kind};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Limits};
 
-/// A dry run and the pools belong to the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Serialises the tests: dry runs and memory pools belong to the whole process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn vulkan() -> Device {
+/// Opens the first Vulkan adapter. Returns it and the mode of its fastest kernels.
+fn vulkan() -> (Device, OpsMode) {
     let choice = "vulkan:0".parse().expect("a device name");
-    gpu::open(choice).expect("these tests need a Vulkan adapter").device
+    let open = gpu::open(choice).expect("these tests need a Vulkan adapter");
+    (open.device, OpsMode::AUTO.on(open.info.kind))
 }
 
-/// The first Vulkan adapter that computes in `dtype`.
-fn vulkan_in(dtype: Dtype) -> Device {
+/// Opens the first Vulkan adapter that computes in `dtype`. Returns it and its kind.
+fn vulkan_in(dtype: Dtype) -> (Device, Kind) {
     let open = |number| gpu::open(format!("vulkan:{number}").parse().expect("a device name"));
     (0..)
         .map_while(|number| open(number).ok())
-        .map(|open| open.device)
-        .find(|device| gpu::dtypes(device).contains(&dtype))
+        .map(|open| (open.device, open.info.kind))
+        .find(|(device, _)| gpu::dtypes(device).contains(&dtype))
         .unwrap_or_else(|| panic!("no Vulkan adapter computes in {dtype:?}: Mesa's lavapipe does"))
 }
 
@@ -41,9 +43,9 @@ fn config(flags: &[(&str, usize)]) -> Config {
 }
 
 #[test]
-fn a_micro_step_of_twelve_layers_is_at_most_500_launches() {
-    let _alone = alone();
-    let device = vulkan();
+fn a_micro_batch_of_twelve_layers_takes_at_most_500_launches() {
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
     let config = config(&[
         ("n_layer", 12),
         ("n_embd", 24),
@@ -51,14 +53,14 @@ fn a_micro_step_of_twelve_layers_is_at_most_500_launches() {
         ("batch_size", 2),
         ("vocab_size", 64),
     ]);
-    let step = TrainingStep::new(&device, &config, OpsMode::AUTO);
+    let step = TrainingStep::new(&device, &config, mode);
     let ((_, launches), _) = gpu::dry_run(&device, || gpu::count_launches(|| step.gradients()));
-    println!("{launches} launches for forward and backward passes of 12 layers");
+    println!("{launches} launches in the forward and backward passes of 12 layers");
     assert!((100..=500).contains(&launches), "{launches}");
 }
 
-/// Bytes beyond weights and moments that a step of one sequence takes at its peak.
-fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
+/// Returns the peak of a step of one sequence in bytes, without weights and moments.
+fn peak(device: &Device, mode: OpsMode, layers: usize, width: usize, time: usize) -> u64 {
     let config = config(&[
         ("n_layer", layers),
         ("n_head", 4),
@@ -68,36 +70,37 @@ fn peak(device: &Device, layers: usize, width: usize, time: usize) -> u64 {
         ("vocab_size", 512),
         ("loss_chunk", 64),
     ]);
-    let step = TrainingStep::new(device, &config, OpsMode::AUTO);
+    let step = TrainingStep::new(device, &config, mode);
     let before = gpu::memory(device).unwrap().in_use;
     let (_, peak) = gpu::dry_run(device, || step.gradients());
     peak - before
 }
 
-/// A matrix of time x time somewhere would show, and so would an activation kept twice.
+/// Detects matrices of `time x time`, and activations that are saved twice.
 #[test]
 fn memory_grows_linearly_with_the_context() {
-    let _alone = alone();
-    let device = vulkan();
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
     let (layers, width) = (4, 128);
     let [short, middle, long] =
-        [256, 512, 1024].map(|time| peak(&device, layers, width, time) as f64);
+        [256, 512, 1024].map(|time| peak(&device, mode, layers, width, time) as f64);
     println!("256: {short}, 512: {middle}, 1024: {long} bytes");
     let slope = (long - middle) / 512.0;
     let earlier = (middle - short) / 256.0;
     assert!((slope / earlier - 1.0).abs() < 0.1, "{earlier} bytes a token, then {slope}");
-    // Of the model's width 12 activations for each token and block, and its log-sum-exp; what one
-    // block takes in passing is spread over the four.
+    // A block saves 12 activations of the model's width per token, and the log-sum-exp. The
+    // temporary tensors of one block are spread over the four.
     let of_blocks = (layers * width * 4) as f64;
     let units = (slope - (4 * 4 * layers) as f64) / of_blocks;
-    println!("{units} times the width for each token and block");
+    println!("{units} times the width per token and block");
     assert!((12.0..=13.5).contains(&units), "{units}");
 }
 
-/// The plan's table against what a step really holds, over models of many shapes.
+/// Compares the plan's prediction with the memory that a step takes, for models of many shapes.
 fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
-    let _alone = alone();
-    let device = vulkan_in(dtype);
+    let _guard = one_at_a_time();
+    let (device, kind) = vulkan_in(dtype);
+    let mode = mode.on(kind);
     let cube = mode.implementation == Implementation::Cube;
     let limits = Limits { cube, ..Limits::default() };
     let (mut worst, mut compared) = (0.0f64, 0);
@@ -134,7 +137,7 @@ fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
         let off = predicted / peak - 1.0;
         println!("{:6.2}% of {peak}: {flags:?}, checkpoint {checkpoint}", off * 100.0);
         worst = worst.max(off.abs());
-        // Ids, masks and partial sums are in no row.
+        // The plan has no rows for ids, masks and partial sums.
         assert!(predicted + 32_768.0 >= peak * (1.0 - tolerance), "{predicted} for {peak}");
         assert!(predicted <= peak * (1.0 + 2.0 * tolerance) + 32_768.0, "{predicted} for {peak}");
     }
@@ -143,54 +146,60 @@ fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
 }
 
 #[test]
-fn the_plan_knows_what_a_step_holds() {
+fn the_plan_predicts_the_memory_of_a_step() {
     compare_with_the_plan(OpsMode::AUTO, Dtype::Float32, 0.01);
 }
 
-/// As on CUDA, whose kernels run here too.
+/// The kernels for CUDA, which run on Vulkan too.
 #[test]
-fn the_plan_knows_what_a_step_of_cube_kernels_holds() {
+fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
     compare_with_the_plan(OpsMode::CUBE, Dtype::Float32, 0.01);
 }
 
-/// As in bfloat16, which is of the same size and which this device has not.
+/// Half precision, in f16: bfloat16 has the same size, but few Vulkan adapters compute in it.
 #[test]
-fn the_plan_knows_what_a_step_in_half_precision_holds() {
+fn the_plan_predicts_the_memory_of_a_step_in_half_precision() {
     compare_with_the_plan(OpsMode::CUBE, Dtype::Float16, 0.01);
 }
 
 #[test]
-fn the_loss_takes_a_tenth_of_what_whole_logits_take() {
-    let _alone = alone();
-    let device = vulkan();
+fn the_chunked_loss_takes_a_tenth_of_the_memory_of_all_logits() {
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
     let (n, c, v) = (512, 384, 4096);
-    let ad = device.clone().autodiff();
-    let x = Tensor::<2>::zeros([n, c], &ad).require_grad();
-    let wte = Tensor::<2>::zeros([v, c], &ad).require_grad();
+    let x = Tensor::<2>::zeros([n, c], &device);
+    let wte = Tensor::<2>::zeros([v, c], &device);
     let targets: Arc<[u32]> = vec![0; n].into();
-    let indices = TensorData::new(vec![0i32; n], [n, 1]);
-    let indices = Tensor::<2, Int>::from_data(indices, &ad);
     let before = gpu::memory(&device).unwrap().in_use;
     let gradients = 4 * (n * c + v * c) as u64;
     let extra = |peak: u64| (peak - before - gradients) as f64;
     let loss = CrossEntropy { vocab: v, chunk: 64, scale: 1.0 };
     let (_, ours) = gpu::dry_run(&device, || {
-        ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets, loss, OpsMode::AUTO)
-            .backward()
+        ops::linear_cross_entropy_gradients(x, vec![wte], targets, loss, mode)
     });
+    let ad = device.clone().autodiff();
+    let x = Tensor::<2>::zeros([n, c], &ad).require_grad();
+    let wte = Tensor::<2>::zeros([v, c], &ad).require_grad();
+    let indices = TensorData::new(vec![0i32; n], [n, 1]);
+    let indices = Tensor::<2, Int>::from_data(indices, &ad);
+    let before = gpu::memory(&device).unwrap().in_use;
+    let extra_of_stock = |peak: u64| (peak - before - gradients) as f64;
     let (_, stock) = gpu::dry_run(&device, || {
         let logits = x.clone().matmul(wte.clone().transpose());
         activation::log_softmax(logits, 1).gather(1, indices).mean().neg().backward()
     });
-    let (ours, stock) = (extra(ours), extra(stock));
-    println!("beyond the gradients {ours} bytes, burn's ops {stock}: {:.1} times", stock / ours);
+    let (ours, stock) = (extra(ours), extra_of_stock(stock));
+    println!(
+        "{ours} bytes besides the gradients, {stock} with burn's ops: {:.1} times",
+        stock / ours
+    );
     assert!(ours * 10.0 <= stock, "{ours} against {stock}");
 }
 
 #[test]
 fn memory_is_flat_over_500_steps() {
-    let _alone = alone();
-    let device = vulkan();
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
     let config = config(&[
         ("n_layer", 1),
         ("n_head", 2),
@@ -199,11 +208,11 @@ fn memory_is_flat_over_500_steps() {
         ("batch_size", 2),
         ("vocab_size", 64),
     ]);
-    let mut step = TrainingStep::new(&device, &config, OpsMode::AUTO);
+    let mut step = TrainingStep::new(&device, &config, mode);
     let mut reserved = |steps: usize| {
         for number in 0..steps {
             step.step();
-            // As a run does at its log lines: no queue of work without end.
+            // A run waits at its log lines; without waits the queue would grow without bound.
             if number % 10 == 9 {
                 gpu::wait(&device).unwrap();
             }

@@ -1,5 +1,5 @@
-//! The model against reference data made with PyTorch in f64 (tests/reference/make.py), on the CPU
-//! and on every Vulkan adapter, with both implementations of the ops.
+//! Compares the model with reference data from PyTorch in f64 (tests/reference/make.py), on the CPU
+//! and on every Vulkan adapter, with the kernels and with the reference ops.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
 }
 
-/// A reference file, wholly in memory.
+/// A reference file in memory.
 struct Case {
     bytes: Vec<u8>,
 }
@@ -37,7 +37,7 @@ impl Case {
         tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
     }
 
-    /// Row `step` of a `[steps, ...]` tensor of ids.
+    /// Returns row `step` of a `[steps, len]` tensor of ids.
     fn ids(&self, name: &str, step: usize, len: usize) -> Arc<[u32]> {
         let file = SafeTensors::deserialize(&self.bytes).unwrap();
         let data = file.tensor(name).unwrap().data().to_vec();
@@ -61,7 +61,7 @@ fn architecture(gelu: Gelu, bias: bool) -> Architecture {
     Architecture { n_layer, n_head, n_embd, block_size: TIME, vocab_size: VOCAB, bias, gelu }
 }
 
-/// The largest difference, relative to the largest element of `want`.
+/// Returns the largest difference, relative to the largest element of `want`.
 fn error(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let scale = want.iter().fold(0.0f64, |max, &x| max.max(f64::from(x.abs()))).max(1e-12);
@@ -77,7 +77,8 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-/// The elements of a weight's parts, of which all beyond `len` are padding.
+/// Returns the first `len` elements of a weight's parts, and checks that the rest, padding, is
+/// zero.
 fn unpadded(parts: Vec<Tensor<1>>, len: usize) -> Vec<f32> {
     let mut all: Vec<f32> = parts.into_iter().flat_map(values).collect();
     assert!(all[len..].iter().all(|&padding| padding == 0.0));
@@ -93,32 +94,31 @@ fn batch(case: &Case, step: usize) -> MicroBatch {
     }
 }
 
-/// What a device must reach: the CPU computes as PyTorch does in f32; software Vulkan sums in
-/// another order and has less exact transcendental functions.
+/// The largest errors allowed, relative to the largest value of a tensor.
 struct Tolerance {
     loss: f64,
     grad: f64,
 }
 
+/// Compares logits, loss, gradients and ten updates of one reference model.
 fn check_case(
     name: &str,
     gelu: Gelu,
     bias: bool,
     device: &Device,
     mode: OpsMode,
-    tables: usize,
+    shards: usize,
     tolerance: &Tolerance,
 ) {
     let mut case = Case::open(&format!("gpt_{name}.safetensors"));
     let architecture = architecture(gelu, bias);
-    let device = device.clone().autodiff();
-    let mut model = Gpt::with_tables(&architecture, &mut case, &device, tables).unwrap();
+    let mut model = Gpt::with_shards(&architecture, &mut case, device, shards).unwrap();
     let pass = Pass { mode, dropout: None };
     let tokens = BATCH * TIME;
     // A chunk that does not divide the rows, so that the last one is short.
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
 
-    let logits = values(model.logits(batch(&case, 0).tokens, BATCH, mode).inner());
+    let logits = values(model.logits(batch(&case, 0).tokens, BATCH, mode));
     let off = error(&logits, &case.f32("logits"));
     assert!(off < tolerance.grad, "{name}: logits are off by {off:e}");
 
@@ -127,7 +127,7 @@ fn check_case(
     let mut optimizer = Optimizer::new(&config, &model, mode);
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
-        // With and without checkpointing by turns: the reference knows neither.
+        // Odd steps use activation checkpointing, which must not change the results.
         let mut sums = WeightGradients::default();
         let value = model.add_gradients(&batch(&case, step), loss, pass, step % 2 == 1, &mut sums);
         let sum = sums.into_vec();
@@ -139,7 +139,11 @@ fn check_case(
                 let grad = grads.by_ref().take(parameter.parts.len()).collect();
                 let want = case.f32(&format!("grad.{}", parameter.name));
                 let off = error(&unpadded(grad, want.len()), &want);
-                assert!(off < tolerance.grad, "{name}: grad {} off by {off:e}", parameter.name);
+                assert!(
+                    off < tolerance.grad,
+                    "{name}: gradient of {} is off by {off:e}",
+                    parameter.name
+                );
             }
             assert!(grads.next().is_none());
         }
@@ -149,7 +153,7 @@ fn check_case(
         model = next;
     }
     for parameter in parameters(&model) {
-        // The key bias has no gradient but rounding, which AdamW blows up; the loss ignores it.
+        // The gradient of the key bias is zero but for rounding, which AdamW amplifies.
         if parameter.name.ends_with("c_attn.bias") {
             continue;
         }
@@ -159,8 +163,8 @@ fn check_case(
     }
 }
 
-fn check_device(device: &Device, tolerance: &Tolerance) {
-    for mode in [OpsMode::AUTO, OpsMode::REFERENCE] {
+fn check_device(device: &Device, kind: gpu::Kind, tolerance: &Tolerance) {
+    for mode in [OpsMode::AUTO.on(kind), OpsMode::REFERENCE] {
         check_checkpointing(device, mode);
         check_case("tanh_bias", Gelu::Tanh, true, device, mode, 1, tolerance);
         check_case("tanh_nobias", Gelu::Tanh, false, device, mode, 3, tolerance);
@@ -169,12 +173,12 @@ fn check_device(device: &Device, tolerance: &Tolerance) {
     }
 }
 
-/// Dropout included: the second run of a block must drop out what the first did.
+/// Compares gradients with and without activation checkpointing, with dropout: the recomputed
+/// blocks must drop the same elements.
 fn check_checkpointing(device: &Device, mode: OpsMode) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
-    let device = device.clone().autodiff();
     let architecture = architecture(Gelu::Tanh, true);
-    let model = Gpt::with_tables(&architecture, &mut case, &device, 2).unwrap();
+    let model = Gpt::with_shards(&architecture, &mut case, device, 2).unwrap();
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / (BATCH * TIME) as f32 };
     let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };
     let pass = Pass { mode, dropout: Some(dropout) };
@@ -193,12 +197,13 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
 
 #[test]
 fn cpu_matches_pytorch() {
-    check_device(&Device::flex(), &Tolerance { loss: 1e-5, grad: 1e-4 });
+    check_device(&Device::flex(), gpu::Kind::Cpu, &Tolerance { loss: 1e-5, grad: 1e-4 });
 }
 
-/// A Hugging Face folder and nanoGPT's files, with and without the names that torch.compile leaves.
+/// A Hugging Face folder, and checkpoints of nanoGPT with and without the prefixes of
+/// torch.compile.
 #[test]
-fn models_of_other_programs_load() {
+fn checkpoints_of_other_programs_load() {
     let cases = [
         ("hf_tiny", "hf_tiny_logits.safetensors"),
         ("nanogpt_ckpt.pt", "nanogpt_logits.safetensors"),
@@ -214,9 +219,9 @@ fn models_of_other_programs_load() {
     }
 }
 
-/// A model exported without biases and trained on by transformers has some, whatever its config says.
+/// transformers trains the biases of a model even if its config says that it has none.
 #[test]
-fn biases_that_were_trained_elsewhere_are_not_lost() {
+fn biases_are_read_although_the_config_denies_them() {
     let folder = tempfile::tempdir().unwrap();
     let tiny = reference("hf_tiny");
     let config = std::fs::read_to_string(tiny.join("config.json")).unwrap();
@@ -226,14 +231,14 @@ fn biases_that_were_trained_elsewhere_are_not_lost() {
     assert!(ModelSource::open(folder.path()).unwrap().architecture.bias);
 }
 
-/// The cache of keys and values gives what a full forward pass gives.
+/// Sampling with the key and value cache draws the same tokens as full forward passes.
 #[test]
-fn sampling_with_a_cache_equals_full_passes() {
+fn cached_sampling_equals_full_forward_passes() {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, &Device::flex()).unwrap();
     let options = SampleOptions { temperature: 0.0, top_k: 0, seed: 0 };
     let mut tokens = vec![1, 2, 3];
-    let mut sampler = Sampler::new(&model, &tokens, options);
+    let mut sampler = Sampler::new(&model, &tokens, options, OpsMode::AUTO);
     while tokens.len() < TIME {
         let logits = values(model.logits(tokens.clone().into(), 1, OpsMode::AUTO));
         let last = &logits[(tokens.len() - 1) * VOCAB..];
@@ -241,7 +246,7 @@ fn sampling_with_a_cache_equals_full_passes() {
         tokens.push(pollster::block_on(sampler.next_token()));
         assert_eq!(tokens.last(), Some(&(best as u32)), "token {}", tokens.len());
     }
-    // Past the model's positions it goes on with the end of the text.
+    // Past the model's positions, sampling continues from the end of the text.
     let mut next = || pollster::block_on(sampler.next_token());
     let more: Vec<u32> = (0..3 * TIME).map(|_| next()).collect();
     assert!(more.iter().all(|&token| (token as usize) < VOCAB));
@@ -254,11 +259,11 @@ fn every_vulkan_adapter_matches_pytorch() {
         gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan).collect();
     assert!(
         !adapters.is_empty(),
-        "no Vulkan adapter: install a driver, or mesa-vulkan-drivers for one in software"
+        "no Vulkan adapter: install a driver, or mesa-vulkan-drivers for a software renderer"
     );
     for info in adapters {
         eprintln!("{}: {}", info.id, info.name);
         let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
-        check_device(&open.device, &Tolerance { loss: 1e-5, grad: 1e-4 });
+        check_device(&open.device, open.info.kind, &Tolerance { loss: 1e-5, grad: 1e-4 });
     }
 }

@@ -1,5 +1,5 @@
-//! Every kernel of `shaders/` in every variant that wgpt launches: does it parse and validate, does
-//! it guard its bounds, is it used at all?
+//! Checks every variant of every kernel in `shaders/`: it parses, validates, and respects the
+//! limits that WebGPU guarantees. Every file is part of a kernel.
 
 #![cfg(feature = "wgpu")]
 
@@ -27,7 +27,7 @@ fn every_variant_is_valid() {
                 continue;
             }
         };
-        // What a browser has too, but for the exchange of values in a subgroup.
+        // Nothing beyond WebGPU but subgroup operations.
         let capabilities = Capabilities::SUBGROUP;
         if let Err(error) = Validator::new(ValidationFlags::all(), capabilities).validate(&module) {
             failures.push(format!("{variant}\n{}", error.emit_to_string(&source)));
@@ -42,7 +42,8 @@ fn every_variant_is_valid() {
             .iter()
             .filter(|(_, variable)| matches!(variable.space, naga::AddressSpace::Storage { .. }));
         if storage.count() > 8 {
-            failures.push(format!("{variant}: more than the 8 buffers that WebGPU promises"));
+            failures
+                .push(format!("{variant}: more than the 8 storage buffers that WebGPU guarantees"));
         }
         let mut layouter = naga::proc::Layouter::default();
         layouter.update(module.to_ctx()).expect("a valid module has a layout");
@@ -60,7 +61,7 @@ fn every_variant_is_valid() {
 }
 
 #[test]
-fn every_file_is_in_a_kernel() {
+fn every_file_is_part_of_a_kernel() {
     let sources: Vec<String> = kernel_variants().iter().map(|spec| spec.source()).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
     for entry in std::fs::read_dir(folder).unwrap() {

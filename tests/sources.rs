@@ -1,4 +1,4 @@
-//! The rules that keep the modules apart, checked by reading the sources under `src/`.
+//! Checks the rules between modules by reading the sources under `src/`.
 //!
 //! 1. Training and everything before it know no front end; front ends know no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
@@ -7,25 +7,25 @@
 //!    says nothing.
 //! 5. Only `web` and `gui/browser` speak to a browser, and only `disk` to the system's files.
 //!
-//! Comments and literals do not count: the sources are cut into tokens first. A new module gets a
-//! line in [`MODULES`]; that is also how a renamed one does not slip out of its rules.
+//! The sources are split into tokens first, without comments and literals. Every module needs a line
+//! in [`MODULES`], so that a renamed one keeps its rules.
 
 use std::path::Path;
 
-/// What a module of `src/` may know.
+/// The layer of a module, which says what it may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layer {
     /// Values in, values out.
     Pure,
-    /// Files, clocks and tensors, but no front end and no graphics interface.
+    /// Files, clocks and tensors, but no front end and no graphics API.
     Core,
-    /// The same, and graphics interfaces.
+    /// As `Core`, and graphics APIs.
     Device,
     /// Events in, commands out, no tensors.
     Front,
 }
 
-/// Every module of `src/`, by the name of its file or folder.
+/// The modules of `src/`, by the name of their file or folder.
 const MODULES: &[(&str, Layer)] = &[
     ("config", Layer::Pure),
     ("plan", Layer::Pure),
@@ -48,19 +48,19 @@ const MODULES: &[(&str, Layer)] = &[
     ("main", Layer::Front),
 ];
 
-/// Crates stand for their families too: `egui` for `egui_plot`, `rand` for `rand_chacha`.
+/// Each entry also matches crates with this prefix: `egui_plot`, `rand_chacha`.
 const UI_CRATES: &[&str] = &["clap", "indicatif", "egui", "eframe", "winit", "rfd"];
 const TENSOR_CRATES: &[&str] = &["burn"];
-const CHANCE_CRATES: &[&str] = &["rand", "getrandom", "fastrand"];
-/// Matched inside names, so that `Device::wgpu_options` counts.
+const RANDOM_CRATES: &[&str] = &["rand", "getrandom", "fastrand"];
+/// Matched as parts of names, as in `Device::wgpu_options`.
 const GRAPHICS: &[&str] = &["wgpu", "cubecl"];
 const IMPURE_STD: &[&str] = &["fs", "env", "io", "net", "process", "thread"];
 const CLOCKS: &[&str] = &["Instant", "SystemTime"];
 const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln", "dbg"];
-/// What makes a `static` mutable behind a shared reference.
+/// Types with interior mutability, which make a `static` mutable.
 const INTERIOR: &[&str] = &["Mutex", "RwLock", "Atomic", "Once", "Lazy", "Cell", "Condvar"];
-/// Without an `s` at the end.
-const EMPTY_NAMES: &[&str] = &["util", "helper", "common", "manager"];
+/// File names that say nothing, without a final `s`.
+const VAGUE_NAMES: &[&str] = &["util", "helper", "common", "manager"];
 const MAX_LINES: usize = 500;
 
 #[test]
@@ -72,13 +72,13 @@ fn sources_keep_the_rules() {
         files.iter().flat_map(|(path, source)| check(path, source)).collect();
     for (module, _) in MODULES {
         if !files.iter().any(|(path, _)| module_of(path) == *module) {
-            failures.push(format!("src/{module}: not there; take it out of MODULES, or rename it"));
+            failures.push(format!("src/{module}: does not exist; remove it from MODULES"));
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// All Rust files below `folder` with their paths from `src/`, sorted.
+/// Collects the Rust files below `folder` with their paths relative to `src/`, sorted.
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
     let mut entries: Vec<_> =
         std::fs::read_dir(folder).expect("src/ is readable").map(Result::unwrap).collect();
@@ -93,7 +93,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
     }
 }
 
-/// `train` of `train/session.rs`, `plan` of `plan.rs`.
+/// Returns the module of a file: `train` for `train/session.rs`, `plan` for `plan.rs`.
 fn module_of(path: &str) -> &str {
     path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
 }
@@ -102,7 +102,7 @@ fn layer_of(module: &str) -> Option<Layer> {
     MODULES.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
 }
 
-/// What is wrong with one file: `src/PATH:LINE: WHAT (invariant N)`.
+/// Returns the violations in one file, each as `src/PATH:LINE: WHAT (invariant N)`.
 fn check(path: &str, source: &str) -> Vec<String> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let tokens = tokens(source);
@@ -116,8 +116,8 @@ fn check(path: &str, source: &str) -> Vec<String> {
     }
     check_places(path, &tokens, &mut found);
     for name in path.trim_end_matches(".rs").split('/') {
-        if EMPTY_NAMES.contains(&name.trim_end_matches('s')) {
-            found.push((1, format!("`{name}` says nothing about what is in it (invariant 4)")));
+        if VAGUE_NAMES.contains(&name.trim_end_matches('s')) {
+            found.push((1, format!("`{name}` does not describe its content (invariant 4)")));
         }
     }
     let lines = source.lines().count();
@@ -129,7 +129,7 @@ fn check(path: &str, source: &str) -> Vec<String> {
     found.into_iter().map(|(line, what)| format!("src/{path}:{line}: {what}")).collect()
 }
 
-/// Invariants 1 to 3.
+/// Checks invariants 1 to 3.
 fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     for named in paths(tokens) {
         let mut refuse = |rule: &str| {
@@ -138,7 +138,7 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
         if layer != Layer::Front {
             let front = named.module().and_then(layer_of) == Some(Layer::Front);
             if front || named.is_of(UI_CRATES) {
-                refuse("training and what comes before it know no front end (invariant 1)");
+                refuse("training and everything before it know no front end (invariant 1)");
             }
         } else if named.is_of(TENSOR_CRATES) {
             refuse("front ends know no tensor (invariant 1)");
@@ -151,8 +151,8 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
             if impure_std || impure_module {
                 refuse("this module is pure: no I/O and no device (invariant 3)");
             }
-            if named.is_of(TENSOR_CRATES) || named.is_of(CHANCE_CRATES) {
-                refuse("this module is pure: no tensors and no chance (invariant 3)");
+            if named.is_of(TENSOR_CRATES) || named.is_of(RANDOM_CRATES) {
+                refuse("this module is pure: no tensors and no randomness (invariant 3)");
             }
         }
     }
@@ -171,7 +171,7 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
     }
 }
 
-/// What speaks to a browser.
+/// Crates for browser APIs.
 const BROWSER_CRATES: &[&str] = &["web_sys", "js_sys", "wasm_bindgen"];
 const BROWSER_IN: &[&str] = &["web/", "gui/browser/"];
 
@@ -180,7 +180,8 @@ const BROWSER_IN: &[&str] = &["web/", "gui/browser/"];
 const FILES_IN: &[&str] =
     &["disk/", "cli/", "gui/desktop/", "data/source/parquet.rs", "gpu/cuda.rs"];
 
-/// Invariant 5: whoever reads and writes does not know whether it is in a browser. Tests do.
+/// Checks invariant 5: the code for files is the same on the desktop and in a browser. Tests are
+/// exempt.
 fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let is_test = |window: &[Token<'_>]| window.iter().map(|token| token.text).eq(TEST);
@@ -197,7 +198,7 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
             refuse("only web and gui/browser speak to a browser (invariant 5)");
         }
         if matches!(named.segments[..], ["std", "fs", ..]) && !is_in(FILES_IN) {
-            refuse("files are disk's (invariant 5)");
+            refuse("use `disk` for files (invariant 5)");
         }
     }
 }
@@ -226,11 +227,11 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     }
 }
 
-/// Where the one exception from invariant 4 stands: a browser has no file system that the standard
-/// library knows, and a program has one of them, which it does not hand around.
+/// The exception from invariant 4: the file system of the browser build, which is global like the
+/// one of an operating system.
 const STATE_IN: &str = "disk/pool/mounted.rs";
 
-/// Invariant 4: no `static mut`, and no `static` that changes behind a shared reference.
+/// Checks invariant 4: no `static mut`, and no `static` with interior mutability.
 fn check_statics(tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     for (index, token) in tokens.iter().enumerate() {
         if token.text != "static" {
@@ -246,21 +247,21 @@ fn check_statics(tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// `AtomicBool` is of `Atomic`, `OnceLock` of `Once`, `RefCell` of `Cell`, `Excellent` of none.
+/// Matches prefixes and suffixes: `AtomicBool` of `Atomic`, `OnceLock` of `Once`, `RefCell` of `Cell`.
 fn is_interior(text: &str, name: &str) -> bool {
     text.starts_with(name) || text.ends_with(name)
 }
 
-/// A path as it is written in code or in `use`, where `a::{b, c}` is two.
+/// A path in code or in `use`, where `a::{b, c}` is two paths.
 struct Named<'a> {
     line: usize,
     segments: Vec<&'a str>,
-    /// Whether it stands in `use` or `extern crate`, where one segment is a crate.
+    /// True in `use` and `extern crate`, where a single segment is a crate.
     imported: bool,
 }
 
 impl<'a> Named<'a> {
-    /// Whether it begins with one of these crates or a member of their families.
+    /// Returns true if the path begins with one of these crates, or with a crate of that prefix.
     fn is_of(&self, crates: &[&str]) -> bool {
         let root = self.segments[0];
         let after = |name: &&str| root.strip_prefix(*name);
@@ -268,7 +269,7 @@ impl<'a> Named<'a> {
             && crates.iter().filter_map(after).any(|rest| rest.is_empty() || rest.starts_with('_'))
     }
 
-    /// The module of this crate that it leads to: `cli` of `crate::cli::run`, `super::cli` and
+    /// Returns the module of this crate in the path: `cli` in `crate::cli::run`, `super::cli` and
     /// `wgpt::cli`.
     fn module(&self) -> Option<&'a str> {
         let ours = |segment: &&&str| ["crate", "super", "self", "wgpt"].contains(*segment);
@@ -292,14 +293,14 @@ fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Named<'a>> {
             index += 1;
             continue;
         }
-        // `::burn::x` begins with the crate as `burn::x` does.
+        // `::burn::x` begins with the same crate as `burn::x`.
         index += usize::from(text(index) == "::");
         index = read_path(tokens, index, &[], imported, &mut found).max(index + 1);
     }
     found
 }
 
-/// Reads the path at `index`, which continues `prefix`; gives the index after it.
+/// Reads the path at `index`, which continues `prefix`, and returns the index after it.
 fn read_path<'a>(
     tokens: &[Token<'a>],
     mut index: usize,
@@ -312,7 +313,7 @@ fn read_path<'a>(
         if imported && token.text == "{" {
             index += 1;
             while tokens.get(index).is_some_and(|token| token.text != "}") {
-                // A comma, or the `as name` of the member before.
+                // A comma, or the `as name` of the previous member.
                 let skip = ["::", ",", "as"].contains(&tokens[index].text);
                 index = if skip {
                     index + 1
@@ -352,7 +353,7 @@ struct Token<'a> {
     text: &'a str,
 }
 
-/// Cuts Rust into tokens and leaves out comments, texts, characters and lifetimes.
+/// Splits Rust code into tokens, without comments, strings, characters and lifetimes.
 fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -362,7 +363,7 @@ fn tokens(source: &str) -> Vec<Token<'_>> {
             (rest.find('\n').unwrap_or(rest.len()), false)
         } else if rest.starts_with("/*") {
             (block_comment(rest), false)
-        } else if let Some(len) = raw_text(rest) {
+        } else if let Some(len) = raw_string(rest) {
             (len, false)
         } else if c == '"' {
             (quoted(rest, '"'), false)
@@ -384,7 +385,7 @@ fn tokens(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// The length of a comment that begins here; they nest.
+/// Returns the length of the block comment that begins here; block comments nest.
 fn block_comment(rest: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {
@@ -407,8 +408,8 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of a raw text such as `r#"..."#` that begins here.
-fn raw_text(rest: &str) -> Option<usize> {
+/// Returns the length of the raw string that begins here, such as `r#"..."#`.
+fn raw_string(rest: &str) -> Option<usize> {
     let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
         let after = rest.strip_prefix(prefix);
         after.is_some_and(|after| after.trim_start_matches('#').starts_with('"'))
@@ -418,7 +419,7 @@ fn raw_text(rest: &str) -> Option<usize> {
     Some(rest[open..].find(&close).map_or(rest.len(), |end| open + end + close.len()))
 }
 
-/// The length of a text or character with escapes that begins here.
+/// Returns the length of the string or character literal that begins here.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -432,7 +433,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// The length of `'x'`, `'\n'` or `'static`.
+/// Returns the length of `'x'`, `'\n'` or `'static`.
 fn character_or_lifetime(rest: &str) -> usize {
     let mut chars = rest.chars().skip(1);
     match (chars.next(), chars.next()) {
@@ -444,9 +445,8 @@ fn character_or_lifetime(rest: &str) -> usize {
     }
 }
 
-/// The scanner finds what it is there for.
 #[test]
-fn breaches_are_found() {
+fn violations_are_found() {
     for (path, code, invariant) in [
         ("train/a.rs", "use clap::Parser;", 1),
         ("config/a.rs", "fn f(bar: &indicatif::ProgressBar) {}", 1),
@@ -478,7 +478,7 @@ fn breaches_are_found() {
         ("gui/a.rs", "use web_sys::Window;", 5),
         ("cli/a.rs", "thread_local! { static BAR: RefCell<u8> = const { RefCell::new(0) }; }", 4),
     ] {
-        // A literal that is not seen to end would swallow the third line.
+        // An unterminated literal would hide the third line.
         let source = format!("const A: [char; 2] = ['\"', '\\''];\n/* \" /* */ ' */\n{code}\n");
         expect(path, &source, 3, &format!("(invariant {invariant})"));
     }
@@ -499,7 +499,7 @@ fn expect(path: &str, source: &str, line: usize, end: &str) {
 }
 
 #[test]
-fn prose_and_lawful_code_pass() {
+fn comments_and_valid_code_pass() {
     for (path, code) in [
         (
             "plan.rs",

@@ -1,116 +1,99 @@
-//! Each op at GPT-2's sizes, scaled down on slow devices, beside burn's stock ops.
+//! Measures single ops, with burn's stock ops for comparison.
 
-use std::sync::Arc;
+use burn::tensor::{Device, Distribution, Tensor};
 
-use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
-
-use super::{KernelRow, Options, best, fraction};
-use crate::config::Gelu;
+use super::{KernelRow, best_seconds, fraction};
 use crate::gpu::{DeviceError, Peaks};
-use crate::ops::{self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments};
+use crate::ops::OpsMode;
 
-/// Where and how the kernels are measured.
+/// The device and the options of the measurements.
 pub(super) struct Bench<'a> {
     pub device: &'a Device,
-    pub options: &'a Options,
+    pub mode: OpsMode,
+    /// Whether to measure burn's stock ops too.
+    pub compare: bool,
     pub peaks: Option<Peaks>,
 }
 
-/// Sizes of everything that is measured.
+/// The sizes of all cases.
 pub(super) struct Sizes {
-    /// Rows of products.
-    rows: usize,
-    /// Width of the residual stream.
-    c: usize,
+    /// Rows of the matrix products.
+    pub rows: usize,
+    /// The width of the residual stream.
+    pub c: usize,
     /// Sequences, positions and heads of attention.
-    attention: [usize; 3],
+    pub attention: [usize; 3],
     /// Rows and chunk of the loss.
-    loss: [usize; 2],
-    /// Rows of what goes row by row.
-    norm_rows: usize,
-    vocab: usize,
+    pub loss: [usize; 2],
+    /// Rows of embedding, layer norm and dropout.
+    pub norm_rows: usize,
+    pub vocab: usize,
     /// Weights that AdamW updates.
-    weights: usize,
+    pub weights: usize,
 }
 
-const SLOW: Sizes = Sizes {
-    rows: 768,
-    c: 384,
-    attention: [1, 512, 8],
-    loss: [512, 64],
-    norm_rows: 2048,
-    vocab: 4096,
-    weights: 4 << 20,
-};
+impl Sizes {
+    /// The sizes for software renderers and weak integrated GPUs.
+    pub const SMALL: Self = Self {
+        rows: 768,
+        c: 384,
+        attention: [1, 512, 8],
+        loss: [512, 64],
+        norm_rows: 2048,
+        vocab: 4096,
+        weights: 4 << 20,
+    };
 
-const FAST: Sizes = Sizes {
-    rows: 8192,
-    c: 768,
-    attention: [8, 1024, 12],
-    loss: [2048, 512],
-    norm_rows: 8192,
-    vocab: 50_304,
-    weights: 32 << 20,
-};
+    /// The sizes of GPT-2 124M.
+    pub const GPT2: Self = Self {
+        rows: 8192,
+        c: 768,
+        attention: [8, 1024, 12],
+        loss: [2048, 512],
+        norm_rows: 8192,
+        vocab: 50_304,
+        weights: 32 << 20,
+    };
+}
 
 /// Measures one op.
 pub(super) type Case = fn(&Bench, &Sizes) -> Result<KernelRow, DeviceError>;
 
-/// What is measured, in the order of a step.
-pub(super) const CASES: &[Case] = &[
-    embed_forward,
-    embed_backward,
-    layer_norm_forward,
-    layer_norm_backward,
-    linear_forward,
-    linear_backward,
-    gelu_forward,
-    gelu_backward,
-    attention_forward,
-    attention_backward,
-    dropout,
-    loss,
-    adamw,
-];
-
-/// What an op has to do.
-struct Work {
-    size: String,
-    /// Bytes that have to move, if each is read or written once.
-    bytes: usize,
+/// The cost of an op at one size.
+pub(super) struct Cost {
+    /// The size, for the user.
+    pub size: String,
+    /// Bytes of all operands, each read or written once.
+    pub bytes: usize,
     /// Multiplications and additions.
-    operations: usize,
+    pub operations: usize,
 }
 
 impl Bench<'_> {
-    /// The case at the sizes of a slow or a fast device.
-    pub fn measure(&self, case: &Case, slow: bool) -> Result<KernelRow, DeviceError> {
-        case(self, if slow { &SLOW } else { &FAST })
-    }
-
-    fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+    pub fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), self.device)
     }
 
-    /// A leaf of the graph.
-    fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+    /// Returns a random leaf of burn's autodiff graph, for stock ops.
+    pub fn leaf<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         let device = self.device.clone().autodiff();
         Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), &device).require_grad()
     }
 
-    fn row(
+    /// Returns the row of an op from two functions that return seconds.
+    pub fn row(
         &self,
         name: &'static str,
-        work: Work,
+        cost: Cost,
         ours: impl FnOnce() -> Result<f64, DeviceError>,
         stock: impl FnOnce() -> Result<f64, DeviceError>,
     ) -> Result<KernelRow, DeviceError> {
         let seconds = ours()?;
-        let stock_ms = if self.options.compare { Some(stock()? * 1e3) } else { None };
-        let (bytes, operations) = (work.bytes as f64, work.operations as f64);
+        let stock_ms = if self.compare { Some(stock()? * 1e3) } else { None };
+        let (bytes, operations) = (cost.bytes as f64, cost.operations as f64);
         Ok(KernelRow {
             name,
-            size: work.size,
+            size: cost.size,
             ms: seconds * 1e3,
             stock_ms,
             gb_per_s: bytes / seconds * 1e-9,
@@ -119,357 +102,29 @@ impl Bench<'_> {
         })
     }
 
-    /// Times an op.
-    fn forward<T>(
+    /// Times the op `ours`, and the stock op.
+    pub fn forward<T>(
         &self,
         name: &'static str,
-        work: Work,
+        cost: Cost,
         ours: impl Fn() -> T,
         stock: impl Fn() -> T,
     ) -> Result<KernelRow, DeviceError> {
-        let time = |op: &dyn Fn() -> T| best(self.device, || (), |()| drop(op()));
-        self.row(name, work, || time(&ours), || time(&stock))
+        let time = |op: &dyn Fn() -> T| best_seconds(self.device, || (), |()| drop(op()));
+        self.row(name, cost, || time(&ours), || time(&stock))
     }
 
-    /// Times the gradients of an op; its forward pass is made before.
-    fn backward<const D: usize>(
+    /// Times the backward pass `ours`, and burn's backward pass of the op `stock`, whose forward
+    /// pass is not timed.
+    pub fn backward<T>(
         &self,
         name: &'static str,
-        work: Work,
-        ours: impl Fn() -> Tensor<D>,
-        stock: impl Fn() -> Tensor<D>,
+        cost: Cost,
+        ours: impl Fn() -> T,
+        stock: impl Fn() -> Tensor<2>,
     ) -> Result<KernelRow, DeviceError> {
-        let time =
-            |op: &dyn Fn() -> Tensor<D>| best(self.device, op, |output| drop(output.backward()));
-        self.row(name, work, || time(&ours), || time(&stock))
+        let ours = || best_seconds(self.device, || (), |()| drop(ours()));
+        let stock = || best_seconds(self.device, &stock, |output| drop(output.backward()));
+        self.row(name, cost, ours, stock)
     }
-}
-
-/// Token ids in no run.
-fn ids(count: usize, vocab: usize) -> Arc<[u32]> {
-    (0..count as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab as u32).collect()
-}
-
-fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
-    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-    let count = ids.len();
-    Tensor::from_data(TensorData::new(ids, [count]), device)
-}
-
-fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let tokens = ids(s.norm_rows, s.vocab);
-    let indices = indices(&tokens, bench.device);
-    let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([s.norm_rows, s.c]));
-    let work = Work {
-        size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
-        bytes: 12 * s.norm_rows * s.c,
-        operations: s.norm_rows * s.c,
-    };
-    let mode = bench.options.mode;
-    bench.forward(
-        "embed",
-        work,
-        || ops::embed(std::slice::from_ref(&wte), wpe.clone(), tokens.clone(), s.norm_rows, mode),
-        || {
-            let y = module::embedding(wte.clone(), indices.clone().unsqueeze());
-            y.squeeze_dim::<2>(0) + wpe.clone()
-        },
-    )
-}
-
-/// As in training, the output head has left its gradient of the same weights before.
-fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let tokens = ids(s.norm_rows, s.vocab);
-    let dy = bench.random([s.norm_rows, s.c]);
-    let head = || bench.random([s.vocab, s.c]);
-    let mode = bench.options.mode;
-    let ours = |head| {
-        let rows = s.norm_rows;
-        drop(ops::embed_gradients(dy.clone(), vec![head], &tokens, rows, rows, mode));
-    };
-    let leaf = bench.leaf([s.vocab, s.c]);
-    let indices = indices(&tokens, &bench.device.clone().autodiff());
-    // What burn's autodiff does for tied weights: a gradient of the embedding, added to the head's.
-    let embedded = || {
-        let y = module::embedding(leaf.clone(), indices.clone().unsqueeze::<2>());
-        let y = y.squeeze_dim::<2>(0) * Tensor::from_inner(dy.clone());
-        (y, head())
-    };
-    let stock = |(y, head): (Tensor<2>, Tensor<2>)| {
-        let sum = leaf.grad(&y.backward()).map(|grad| grad + head);
-        drop(sum);
-    };
-    let work = Work {
-        size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
-        bytes: 20 * s.norm_rows * s.c,
-        operations: s.norm_rows * s.c,
-    };
-    bench.row(
-        "embed backward",
-        work,
-        || best(bench.device, head, ours),
-        || best(bench.device, embedded, stock),
-    )
-}
-
-fn stock_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>) -> Tensor<2> {
-    let centered = x.clone() - x.mean_dim(1);
-    let variance = (centered.clone() * centered.clone()).mean_dim(1);
-    centered / (variance + 1e-5).sqrt() * gamma.unsqueeze() + beta.unsqueeze()
-}
-
-fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (x, gamma, beta) =
-        (bench.random([s.norm_rows, s.c]), bench.random([s.c]), bench.random([s.c]));
-    let elements = s.norm_rows * s.c;
-    let work = Work {
-        size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 8 * elements,
-        operations: 8 * elements,
-    };
-    let mode = bench.options.mode;
-    bench.forward(
-        "layer_norm",
-        work,
-        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode),
-        || stock_norm(x.clone(), gamma.clone(), beta.clone()),
-    )
-}
-
-fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (x, gamma, beta) = (bench.leaf([s.norm_rows, s.c]), bench.leaf([s.c]), bench.leaf([s.c]));
-    let elements = s.norm_rows * s.c;
-    let work = Work {
-        size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 12 * elements,
-        operations: 14 * elements,
-    };
-    let mode = bench.options.mode;
-    bench.backward(
-        "layer_norm backward",
-        work,
-        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode),
-        || stock_norm(x.clone(), gamma.clone(), beta.clone()),
-    )
-}
-
-/// Rows, inputs and outputs of the widest linear layer.
-fn wide(s: &Sizes) -> [usize; 3] {
-    [s.rows, s.c, 4 * s.c]
-}
-
-fn product([m, k, n]: [usize; 3]) -> Work {
-    Work {
-        size: format!("{m} x {k} x {n}"),
-        bytes: 4 * (m * k + k * n + m * n),
-        operations: 2 * m * k * n,
-    }
-}
-
-fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = wide(s);
-    let (x, w) = (bench.random([m, k]), bench.random([k, n]));
-    let mode = bench.options.mode;
-    bench.forward(
-        "gemm",
-        product([m, k, n]),
-        || ops::linear(x.clone(), w.clone(), None, None, Activation::Identity, mode),
-        || x.clone().matmul(w.clone()),
-    )
-}
-
-fn linear_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = wide(s);
-    let (x, w) = (bench.leaf([m, k]), bench.leaf([k, n]));
-    let once = product([m, k, n]);
-    let work = Work { bytes: 2 * once.bytes, operations: 2 * once.operations, ..once };
-    let mode = bench.options.mode;
-    bench.backward(
-        "gemm backward",
-        work,
-        || ops::linear(x.clone(), w.clone(), None, None, Activation::Identity, mode),
-        || x.clone().matmul(w.clone()),
-    )
-}
-
-/// The layer after the activation: `[rows, 4c]` to `[rows, c]`.
-fn narrow(s: &Sizes) -> [usize; 3] {
-    [s.rows, 4 * s.c, s.c]
-}
-
-fn stock_projection(x: Tensor<2>, w: Tensor<2>, b: Tensor<1>, residual: Tensor<2>) -> Tensor<2> {
-    activation::gelu_approximate(x).matmul(w) + b.unsqueeze() + residual
-}
-
-fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = narrow(s);
-    let (x, w, b) = (bench.random([m, k]), bench.random([k, n]), bench.random([n]));
-    let residual = bench.random([m, n]);
-    let once = product([m, k, n]);
-    let work = Work { bytes: once.bytes + 4 * m * n, ..once };
-    let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
-    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
-    bench.forward(
-        "gelu + gemm + bias + residual",
-        work,
-        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
-        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
-    )
-}
-
-fn gelu_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [m, k, n] = narrow(s);
-    let (x, w, b) = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]));
-    let residual = bench.leaf([m, n]);
-    let once = product([m, k, n]);
-    let work = Work { bytes: 2 * once.bytes + 4 * m * k, operations: 2 * once.operations, ..once };
-    let (mode, form) = (bench.options.mode, Activation::Gelu(Gelu::Tanh));
-    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
-    bench.backward(
-        "gelu + gemm + bias + residual backward",
-        work,
-        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
-        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
-    )
-}
-
-/// Attention with a matrix of `time x time` for each head.
-fn stock_attention(qkv: Tensor<2>, hidden: Tensor<4, burn::tensor::Bool>, s: &Sizes) -> Tensor<2> {
-    let [batch, time, heads] = s.attention;
-    let size = s.c / heads;
-    let qkv = qkv.reshape([batch, time, 3, heads, size]);
-    let part = |i: usize| -> Tensor<4> {
-        let part = qkv.clone().narrow(2, i, 1);
-        part.reshape([batch, time, heads, size]).swap_dims(1, 2)
-    };
-    let scores = part(0).matmul(part(1).transpose()).mul_scalar(1.0 / (size as f32).sqrt());
-    let scores = scores.mask_fill(hidden.expand([batch, heads, time, time]), f32::NEG_INFINITY);
-    let out = activation::softmax(scores, 3).matmul(part(2));
-    out.swap_dims(1, 2).reshape([batch * time, s.c])
-}
-
-fn hidden(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
-    let time = s.attention[1];
-    Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
-}
-
-/// `factor` products of which each costs `batch * time^2 / 2 * c` multiply-adds.
-fn attention(s: &Sizes, products: usize, tensors: usize) -> Work {
-    let [batch, time, heads] = s.attention;
-    Work {
-        size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
-        bytes: 4 * tensors * batch * time * s.c,
-        operations: products * batch * time * time * s.c,
-    }
-}
-
-fn shape(s: &Sizes) -> AttentionShape {
-    let [batch, time, heads] = s.attention;
-    AttentionShape { batch, time, heads, dropout: None }
-}
-
-fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [batch, time, _] = s.attention;
-    let qkv = bench.random([batch * time, 3 * s.c]);
-    let (hidden, mode) = (hidden(s, bench.device), bench.options.mode);
-    bench.forward(
-        "attention",
-        attention(s, 2, 4),
-        || ops::attention(qkv.clone(), shape(s), mode),
-        || stock_attention(qkv.clone(), hidden.clone(), s),
-    )
-}
-
-fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [batch, time, _] = s.attention;
-    let qkv = bench.leaf([batch * time, 3 * s.c]);
-    let hidden = hidden(s, &bench.device.clone().autodiff());
-    let mode = bench.options.mode;
-    bench.backward(
-        "attention backward",
-        attention(s, 5, 8),
-        || ops::attention(qkv.clone(), shape(s), mode),
-        || stock_attention(qkv.clone(), hidden.clone(), s),
-    )
-}
-
-fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let shape = [s.norm_rows, s.c];
-    let (x, residual) = (bench.random(shape), bench.random(shape));
-    let elements = s.norm_rows * s.c;
-    let work = Work {
-        size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 12 * elements,
-        operations: 2 * elements,
-    };
-    let mode = bench.options.mode;
-    let mask = Dropout::new(0.2, 1, 1, 1, 0);
-    bench.forward(
-        "dropout + residual",
-        work,
-        || ops::dropout(x.clone(), Some(residual.clone()), s.norm_rows, mask, mode),
-        || {
-            // burn's own draws the mask from a generator.
-            let kept = x.random_like(Distribution::Bernoulli(0.8));
-            x.clone() * kept * 1.25 + residual.clone()
-        },
-    )
-}
-
-fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [rows, chunk] = s.loss;
-    let (x, wte) = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
-    let targets = ids(rows, s.vocab);
-    let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
-    let loss = CrossEntropy { vocab: s.vocab, chunk, scale: 1.0 / rows as f32 };
-    let work = Work {
-        size: format!("{rows} x {} x {}, chunks of {chunk}", s.c, s.vocab),
-        // Logits are written, read twice and overwritten by their gradient, which is read twice.
-        bytes: 4 * (2 * rows * s.c + 2 * s.vocab * s.c + 6 * rows * s.vocab),
-        operations: 6 * rows * s.c * s.vocab,
-    };
-    let mode = bench.options.mode;
-    bench.forward(
-        "linear_cross_entropy, with gradients",
-        work,
-        || {
-            ops::linear_cross_entropy(x.clone(), vec![wte.clone()], targets.clone(), loss, mode)
-                .backward()
-        },
-        || {
-            let logits = x.clone().matmul(wte.clone().transpose());
-            let of_targets = activation::log_softmax(logits, 1).gather(1, indices.clone());
-            of_targets.mean().neg().backward()
-        },
-    )
-}
-
-fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let elements = s.weights;
-    let work = Work {
-        size: format!("{elements} weights"),
-        // The gradient is read for its norm, too.
-        bytes: 32 * elements,
-        operations: 18 * elements,
-    };
-    let scalars = AdamW::new(1, 1e-4, 0.1, 0.9, 0.95, 1e-8);
-    let grad: Tensor<1> = bench.random([elements]);
-    // Held by nobody else, so that the update is in place.
-    let time = |mode| {
-        let mut state = Some((
-            bench.random([elements]),
-            Moments { m: grad.zeros_like(), v: grad.zeros_like() },
-        ));
-        best(
-            bench.device,
-            || (),
-            |()| {
-                let Some((w, moments)) = state.take() else { return };
-                let norm = ops::gradient_norm(std::slice::from_ref(&grad), 1.0, mode);
-                state = Some(ops::adamw(w, grad.clone(), moments, norm.clip, scalars, mode));
-            },
-        )
-    };
-    let stock = || time(crate::ops::OpsMode::REFERENCE);
-    bench.row("gradient norm + adamw", work, || time(bench.options.mode), stock)
 }

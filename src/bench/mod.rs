@@ -1,11 +1,13 @@
-//! What a device reaches: its peaks, each kernel as a share of them, whole training steps.
+//! Benchmarks a device: its peaks, single kernels relative to them, and whole training steps.
 //!
-//! Everything stands beside the same work by burn's stock ops, in the same run, so that a ratio
-//! means something where a time does not: on another machine, or on software.
+//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where the
+//! times alone are not: on another machine, or on a software renderer.
 
+mod cases;
 mod kernels;
 mod step;
 
+use kernels::{Bench, Sizes};
 pub use step::TrainingStep;
 
 use std::time::Instant;
@@ -18,105 +20,110 @@ use crate::gpu::{self, DeviceError, Kind, OpenDevice, Peaks};
 use crate::ops::OpsMode;
 use crate::protocol::DeviceLine;
 
-/// What is to be measured.
+/// The measurements to make.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The kernels one by one.
+pub(crate) struct Options {
+    /// Whether to measure single kernels.
     pub kernels: bool,
-    /// The model and micro-batch of whole steps, if those are to be measured.
+    /// The model and micro-batch of whole training steps; `None` to measure none.
     pub steps: Option<Config>,
-    /// Whether burn's stock ops are measured too. They take many times the memory.
+    /// Whether to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
-    /// Which implementation of the ops; the numbers are those of `steps`.
+    /// The implementation of the ops. The dtype of whole steps is that of `steps`.
     pub mode: OpsMode,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Where.
+pub(crate) struct Report {
+    /// The device.
     pub device: DeviceLine,
-    /// The most that the device does; `None` on the processor.
+    /// The peaks of the device; `None` on the CPU.
     pub peaks: Option<Peaks>,
-    /// The kernels.
+    /// Single kernels.
     pub kernels: Vec<KernelRow>,
-    /// Whole steps.
+    /// Whole training steps.
     pub steps: Vec<StepRow>,
 }
 
-/// One op at one size.
+/// The measurement of one op at one size.
 #[derive(Clone, Debug, Serialize)]
-pub struct KernelRow {
-    /// The op, and whether its forward or its backward pass.
+pub(crate) struct KernelRow {
+    /// The op, and `backward` for its backward pass.
     pub name: &'static str,
-    /// Its sizes.
+    /// The size, for the user.
     pub size: String,
-    /// Milliseconds, the best of several.
+    /// The best time of several runs, in milliseconds.
     pub ms: f64,
-    /// Milliseconds of burn's stock ops for the same.
+    /// The best time of burn's stock ops, in milliseconds.
     pub stock_ms: Option<f64>,
-    /// Bytes that it has to move at least, in 10^9 a second.
+    /// The bytes that the op must move, in 10^9 per second.
     pub gb_per_s: f64,
-    /// Its multiplications and additions, in 10^9 a second.
+    /// Multiplications and additions, in 10^9 per second.
     pub gflop_per_s: f64,
-    /// The share of the device's peak, of whichever of the two binds; `None` without peaks.
+    /// The share of the peak of memory or of arithmetic, whichever limits the op; `None` without
+    /// peaks.
     pub fraction: Option<f64>,
 }
 
-/// Whole training steps: forward, backward, gradient norm, AdamW.
+/// The measurement of whole training steps: forward and backward pass, gradient norm, AdamW.
 #[derive(Clone, Debug, Serialize)]
-pub struct StepRow {
-    /// Which implementation of the ops.
+pub(crate) struct StepRow {
+    /// The implementation of the ops.
     pub ops: &'static str,
-    /// What activations are kept in and products multiply.
+    /// The dtype of activations and products.
     pub dtype: Dtype,
-    /// Weights.
+    /// The number of weights.
     pub parameters: usize,
-    /// Sequences.
+    /// Sequences in a step.
     pub micro_batch: usize,
-    /// Positions.
+    /// Positions in a sequence.
     pub block_size: usize,
-    /// Milliseconds of the first step, which compiles the kernels.
+    /// The time of the first step, which compiles the kernels, in milliseconds.
     pub first_ms: f64,
-    /// Milliseconds of a step, the best of several.
+    /// The best time of several steps, in milliseconds.
     pub ms: f64,
-    /// Tokens in a second.
+    /// Tokens per second.
     pub tokens_per_s: f64,
-    /// Operations in 10^9 a second, as `6 P + 6 L C T` a token: causal attention counted once.
+    /// Operations in 10^9 per second. A token counts `6 P + 6 L C T`: half of a full attention, as
+    /// it is causal.
     pub gflop_per_s: f64,
-    /// The share of the device's peak; `None` without peaks.
+    /// The share of the device's peak of arithmetic; `None` without peaks.
     pub fraction: Option<f64>,
-    /// Kernels launched in a step.
+    /// Kernel launches per step.
     pub launches: usize,
-    /// Most bytes that the device's pools held; `None` on the processor.
+    /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,
 }
 
-/// Measures, and gives each row to `show` as soon as it is there.
+/// Measures everything in `options`, and passes each measurement to `show` as soon as it is made.
 ///
 /// # Errors
-/// When the device stops.
-pub fn run(
+/// If the device fails.
+pub(crate) fn run(
     device: &OpenDevice,
     options: &Options,
     show: &mut dyn FnMut(Line),
 ) -> Result<Report, DeviceError> {
     let slow = match device.info.kind {
         Kind::Software | Kind::Cpu => true,
-        // The sizes of cards would take it seconds a kernel, and drivers reset it for that.
+        // A weak integrated GPU would take seconds per kernel at the larger sizes, and drivers
+        // reset a device for that.
         Kind::Integrated => gpu::peaks(&device.device, true)?
             .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
         _ => false,
     };
+    let mode = options.mode.on(device.info.kind);
     let peaks = gpu::peaks(&device.device, slow)?;
     show(Line::Peaks(peaks));
     gpu::release_unused(&device.device);
     let mut report =
         Report { device: device.info.line(), peaks, kernels: Vec::new(), steps: Vec::new() };
     if options.kernels {
-        let bench = kernels::Bench { device: &device.device, options, peaks };
-        for case in kernels::CASES {
-            let row = bench.measure(case, slow)?;
+        let bench = Bench { device: &device.device, mode, compare: options.compare, peaks };
+        let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
+        for case in cases::CASES {
+            let row = case(&bench, sizes)?;
             show(Line::Kernel(&row));
             report.kernels.push(row);
             gpu::release_unused(&device.device);
@@ -124,9 +131,8 @@ pub fn run(
     }
     if let Some(config) = &options.steps {
         device.check_dtype(config.dtype)?;
-        let others = options.compare && options.mode != OpsMode::REFERENCE;
-        for mode in [Some(options.mode), others.then_some(OpsMode::REFERENCE)] {
-            let Some(mode) = mode else { continue };
+        let compare = options.compare && options.mode != OpsMode::REFERENCE;
+        for mode in [mode].into_iter().chain(compare.then_some(OpsMode::REFERENCE)) {
             let row = step::measure(&device.device, config, mode, peaks)?;
             show(Line::Step(&row));
             report.steps.push(row);
@@ -136,18 +142,18 @@ pub fn run(
     Ok(report)
 }
 
-/// Something that was measured.
-pub enum Line<'a> {
+/// One measurement of a report, in the order in which they are made.
+pub(crate) enum Line<'a> {
     /// The device's peaks.
     Peaks(Option<Peaks>),
-    /// A kernel.
+    /// A single kernel.
     Kernel(&'a KernelRow),
-    /// A step.
+    /// Whole training steps.
     Step(&'a StepRow),
 }
 
-/// The share of what binds: the time that bytes and operations take at the peaks, over the time
-/// that it took.
+/// Returns the share of the limiting peak: the time that `bytes` or `operations` take at the
+/// device's peaks, whichever is longer, over the measured `seconds`.
 fn fraction(peaks: Option<Peaks>, bytes: f64, operations: f64, seconds: f64) -> Option<f64> {
     let peaks = peaks?;
     let memory = bytes * 1e-9 / peaks.copy_gb_per_s;
@@ -155,13 +161,15 @@ fn fraction(peaks: Option<Peaks>, bytes: f64, operations: f64, seconds: f64) -> 
     Some(memory.max(compute) / seconds)
 }
 
-/// Runs of a timing, and seconds after which no other is begun.
-const RUNS: usize = 20;
-const ENOUGH_SECONDS: f64 = 1.5;
+/// The most timed runs of one measurement.
+const MAX_RUNS: usize = 20;
 
-/// The seconds of the best of several runs of `work` on what `prepare` gives, after one run that
-/// compiles. Only `work` is timed.
-fn best<T>(
+/// The timed seconds after which a measurement of at least two runs ends.
+const MAX_SECONDS: f64 = 1.5;
+
+/// Returns the seconds of the fastest of several runs of `work` on the result of `prepare`, after
+/// one run that compiles the kernels. Times `work` only.
+fn best_seconds<T>(
     device: &Device,
     mut prepare: impl FnMut() -> T,
     mut work: impl FnMut(T),
@@ -176,8 +184,8 @@ fn best<T>(
     };
     run()?;
     let (mut best, mut spent) = (f64::INFINITY, 0.0);
-    for count in 0..RUNS {
-        if count >= 2 && spent > ENOUGH_SECONDS {
+    for count in 0..MAX_RUNS {
+        if count >= 2 && spent > MAX_SECONDS {
             break;
         }
         let seconds: f64 = run()?;

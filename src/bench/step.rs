@@ -1,11 +1,11 @@
-//! Whole training steps.
+//! Measures whole training steps.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 
-use super::{StepRow, best, fraction};
+use super::{StepRow, best_seconds, fraction};
 use crate::config::Config;
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
@@ -15,10 +15,10 @@ use crate::ops::{CrossEntropy, Implementation, OpsMode};
 use crate::plan::Plan;
 use crate::train::Optimizer;
 
-/// Tokens of GPT-2, where the configuration names no number.
+/// GPT-2's vocabulary size, for configurations that leave it to the data.
 const GPT2_VOCABULARY: u32 = 50_257;
 
-/// A model with all that a training step needs, on tokens that mean nothing.
+/// A model with everything that a training step needs, on meaningless tokens.
 pub struct TrainingStep {
     model: Option<Gpt>,
     optimizer: Optimizer,
@@ -26,32 +26,32 @@ pub struct TrainingStep {
     loss: CrossEntropy,
     dropout: Option<StepDropout>,
     grad_checkpoint: bool,
-    /// Micro-batches of an update; more than two take no more memory than two.
+    /// Micro-batches per update, at most two, because more need no more memory.
     accumulation: usize,
     mode: OpsMode,
     step: u64,
-    /// Of the last update's gradient.
+    /// The gradient norm of the last update.
     norm: Option<Tensor<1>>,
 }
 
 impl TrainingStep {
-    /// Puts the model that `config` describes on `device`, with one micro-batch to an update.
+    /// Builds the model of `config` on `device`, with one micro-batch per update.
     pub fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let plan = Plan { accumulation: 1, ..Plan::new(config, vocab) };
         Self::planned(device, config, &plan, mode)
     }
 
-    /// As [`new`](Self::new), cut by `plan`.
+    /// Builds the model of `config` on `device`, with steps split by `plan`.
     pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let mode = mode.in_dtype(config.dtype);
         let architecture = Architecture::new(config, vocab);
         let mut weights = RandomWeights::new(&architecture, config.seed);
-        let model = Gpt::new(&architecture, &mut weights, &device.clone().autodiff())
+        let model = Gpt::new(&architecture, &mut weights, device)
             .expect("random weights exist for every name");
         let rows = plan.micro_batch * architecture.block_size;
-        // Any order will do, as long as tokens come in no run.
+        // Any ids will do that are scattered over the vocabulary.
         let ids = |from: u32| -> Arc<[u32]> {
             (from..from + rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect()
         };
@@ -79,7 +79,7 @@ impl TrainingStep {
         }
     }
 
-    /// The gradients of an update's micro-batches; waits for nothing.
+    /// Queues the gradients of an update's micro-batches, and does not wait for them.
     pub fn gradients(&self) -> WeightGradients {
         let mut sums = WeightGradients::default();
         if let Some(model) = &self.model {
@@ -95,7 +95,7 @@ impl TrainingStep {
         sums
     }
 
-    /// One update; waits for nothing.
+    /// Queues one update, and does not wait for it.
     pub fn step(&mut self) {
         let grads = self.gradients().into_vec();
         let Some(model) = self.model.take() else { return };
@@ -105,11 +105,11 @@ impl TrainingStep {
         self.norm = Some(norm);
     }
 
-    /// Reads the last update's gradient norm, which all kernels had a part in: what the device could
-    /// not do is told by a read, where a wait may say that all is well.
+    /// Reads the gradient norm of the last update, which depends on every kernel of the backward
+    /// pass. A read fails after a failed launch or allocation, where a wait may succeed.
     ///
     /// # Errors
-    /// When there is nothing to read.
+    /// If the device failed.
     fn check(&self) -> Result<(), DeviceError> {
         let Some(norm) = self.norm.clone() else { return Ok(()) };
         let read = norm.try_into_data();
@@ -117,6 +117,10 @@ impl TrainingStep {
     }
 }
 
+/// Measures training steps of `config` on `device`.
+///
+/// # Errors
+/// If the device fails.
 pub(super) fn measure(
     device: &Device,
     config: &Config,
@@ -130,9 +134,10 @@ pub(super) fn measure(
     gpu::wait(device)?;
     let first_ms = start.elapsed().as_secs_f64() * 1e3;
     let ((), launches) = gpu::count_launches(|| bench.step());
-    let seconds = best(device, || (), |()| bench.step())?;
+    let seconds = best_seconds(device, || (), |()| bench.step())?;
     bench.check()?;
-    let architecture = bench.model.as_ref().expect("a model between steps").architecture().clone();
+    let architecture =
+        bench.model.as_ref().expect("the step has put the model back").architecture().clone();
     let Architecture { n_layer, n_embd, block_size, .. } = architecture;
     let micro_batch = bench.batch.sequences;
     let tokens = (micro_batch * block_size) as f64;

@@ -91,6 +91,7 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
     }
     let device = open(global)?;
     let model = source.model(&device.device)?;
+    let mode = global.ops()?.on(device.info.kind);
     let mut out = std::io::stdout().lock();
     for number in 0..args.num_samples {
         let options = SampleOptions {
@@ -98,7 +99,7 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
             top_k: args.top_k,
             seed: args.seed.wrapping_add(u64::from(number)),
         };
-        let mut sampler = Sampler::new(&model, &prompt, options);
+        let mut sampler = Sampler::new(&model, &prompt, options, mode);
         let mut write = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
         write(&start).map_err(CliError::Output)?;
         let mut tokens = Vec::new();
@@ -179,12 +180,9 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     }
     let device = open(global)?;
     let model = source.model(&device.device)?;
-    let evaluation = Evaluation {
-        block_size: architecture.block_size,
-        sequences: 8,
-        chunk: 256,
-        mode: global.ops()?,
-    };
+    let mode = global.ops()?.on(device.info.kind);
+    let evaluation =
+        Evaluation { block_size: architecture.block_size, sequences: 8, chunk: 256, mode };
     let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
     let loss = |split| -> Result<f64, CliError> {
         let mut never = || false;
@@ -297,9 +295,9 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
             for key in KEYS {
                 let line = text.lines().find(|line| line.starts_with(&format!("{} = ", key.name)));
                 let value = line.and_then(|line| line.split("  # ").next()).unwrap_or(key.name);
-                let place = resolved.places.get(key.name);
-                let place = place.map_or_else(String::new, ToString::to_string);
-                say!("{:<40} {place}", value.trim_end());
+                let provenance = resolved.provenance.get(key.name);
+                let provenance = provenance.map_or_else(String::new, ToString::to_string);
+                say!("{:<40} {provenance}", value.trim_end());
             }
             warn(&resolved.warnings);
         }

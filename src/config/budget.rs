@@ -1,26 +1,26 @@
-//! How much of a device's memory a run may take.
+//! The memory budget, and byte counts as people read and write them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How much of a device's memory a run may take.
+/// The device memory that a run may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Budget {
-    /// What is free when the run begins, less a reserve.
+    /// The memory that is free when the run starts, less a reserve.
     #[default]
     Auto,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// This share of what the device has, in (0, 100].
+    /// A percentage of the device's memory, in (0, 100].
     Percent(f64),
-    /// As much as the driver gives.
+    /// No limit but the driver's.
     Unlimited,
 }
 
-/// Bytes in the units that people write, binary ones with an i.
+/// Units of memory with their bytes; binary units have an i.
 const UNITS: &[(&str, u64)] = &[
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -34,8 +34,8 @@ const UNITS: &[(&str, u64)] = &[
     ("", 1),
 ];
 
-/// An amount without a unit is one of bytes: below this, a unit was forgotten.
-const LEAST: f64 = 1024.0;
+/// A number without a unit counts bytes. Below this one, the unit was probably forgotten.
+const MIN_WITHOUT_UNIT: f64 = 1024.0;
 
 impl FromStr for Budget {
     type Err = String;
@@ -53,22 +53,23 @@ impl FromStr for Budget {
         let number: f64 = number
             .replace('_', "")
             .parse()
-            .map_err(|_| format!("`{text}` is no amount of memory"))?;
+            .map_err(|_| format!("`{text}` is not an amount of memory"))?;
         if unit == "%" {
             return match number > 0.0 && number <= 100.0 {
                 true => Ok(Budget::Percent(number)),
-                false => Err("a share is above 0% and at most 100%".into()),
+                false => Err("a percentage must be above 0% and at most 100%".into()),
             };
         }
         let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-        let Some((_, bytes)) = known else { return Err(format!("`{unit}` is no unit of memory")) };
+        let Some((_, bytes)) = known else {
+            return Err(format!("`{unit}` is not a unit of memory"));
+        };
         let amount = number * *bytes as f64;
         match amount {
             ..1.0 | 1_152_921_504_606_846_976.0.. => {
-                Err(format!("`{text}` is no amount that a device has"))
+                Err(format!("`{text}` is not a plausible amount of device memory"))
             }
-            // Nobody means so few bytes.
-            ..LEAST if *bytes == 1 => {
+            ..MIN_WITHOUT_UNIT if *bytes == 1 => {
                 Err(format!("`{text}` is {text} bytes; did you mean {text}GiB?"))
             }
             _ => Ok(Budget::Bytes(amount as u64)),
@@ -90,7 +91,7 @@ impl fmt::Display for Budget {
             Budget::Auto => f.write_str("auto"),
             Budget::Unlimited => f.write_str("none"),
             Budget::Percent(share) => write!(f, "{share}%"),
-            // The largest unit that loses nothing.
+            // The largest unit that is exact.
             Budget::Bytes(bytes) => {
                 let exact = |&&(name, unit): &&(&str, u64)| {
                     name.ends_with("iB") && *bytes > 0 && bytes.is_multiple_of(unit)
@@ -110,7 +111,7 @@ impl From<Budget> for String {
     }
 }
 
-/// Bytes for people: the two digits that matter, in GiB or MiB.
+/// Formats a number of bytes in GiB or MiB.
 pub fn bytes(count: u64) -> String {
     let mib = count as f64 / f64::from(1 << 20);
     if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.1} MiB") }
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_read_and_print_alike() {
+    fn budgets_parse_and_print_the_same_text() {
         for (text, budget) in [
             ("auto", Budget::Auto),
             ("none", Budget::Unlimited),

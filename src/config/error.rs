@@ -1,148 +1,146 @@
-//! What can be wrong with a config. Each message says what, where, and what to do next.
+//! Errors in a configuration. Each message says what is wrong, where, and what to do next.
 
-use super::value::Refusal;
+use super::value::InvalidValue;
 use std::fmt;
 
-/// Where a value was set. The order is the precedence: a later place wins.
+/// The place where a value was set. The order is the precedence: a later variant wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// Nobody set it.
+pub enum Provenance {
+    /// The default of the setting.
     Default,
-    /// It follows from the use of this file, a nanoGPT config.
+    /// Implied by this nanoGPT config file.
     Implied(String),
     /// A line of a built-in preset.
     Preset {
-        /// The preset's name.
+        /// The name of the preset.
         name: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// The model that training starts from.
+    /// The path of the model that training starts from.
     Model(String),
     /// A line of a file.
     File {
-        /// The file's name as the caller gave it.
+        /// The name of the file as the caller gave it.
         name: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// An environment variable.
     Variable(String),
-    /// A flag, without dashes and as it was typed.
+    /// A flag as typed, without its dashes.
     Flag(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Default => f.write_str("default"),
-            Place::Implied(file) => write!(f, "nanoGPT config {file}"),
-            Place::Preset { name, line } => write!(f, "preset {name}, line {line}"),
-            Place::Model(path) => write!(f, "model {path}"),
-            Place::File { name, line } => write!(f, "{name}:{line}"),
-            Place::Variable(name) => write!(f, "environment variable {name}"),
-            Place::Flag(name) => write!(f, "flag --{name}"),
+            Provenance::Default => f.write_str("default"),
+            Provenance::Implied(file) => write!(f, "nanoGPT config {file}"),
+            Provenance::Preset { name, line } => write!(f, "preset {name}, line {line}"),
+            Provenance::Model(path) => write!(f, "model {path}"),
+            Provenance::File { name, line } => write!(f, "{name}:{line}"),
+            Provenance::Variable(name) => write!(f, "environment variable {name}"),
+            Provenance::Flag(name) => write!(f, "flag --{name}"),
         }
     }
 }
 
-/// Why a config could not be resolved. Places are boxed so that a `Result` stays small.
+/// An error in a configuration. The provenance is boxed to keep `Result` small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A name that is no key.
-    #[error("{place}: unknown key `{key}`; {}", or_list(*nearest))]
+    /// A name that is not a key.
+    #[error("{provenance}: unknown key `{key}`; {}", suggestion(*nearest))]
     UnknownKey {
         /// The name as typed.
         key: String,
-        /// Where it was typed.
-        place: Box<Place>,
-        /// The known key most like it, if one is alike.
+        /// The place where it was typed.
+        provenance: Box<Provenance>,
+        /// The most similar key, if any is similar enough.
         nearest: Option<&'static str>,
     },
-    /// A value of another type than the key takes.
-    #[error("{place}: {key} takes {expected}, not {found}; {hint}")]
+    /// A value of the wrong type.
+    #[error("{provenance}: {key} takes {expected}, not {found}; {hint}")]
     WrongType {
         /// The key.
         key: &'static str,
-        /// Where it was set.
-        place: Box<Place>,
+        /// The place where it was set.
+        provenance: Box<Provenance>,
         /// The type the key takes.
         expected: String,
         /// The value as typed.
         found: String,
-        /// What to write instead.
+        /// Advice on how to write it.
         hint: String,
     },
-    /// A value that the key, or another key's value, does not allow.
-    #[error("{place}: {key} = {value} is not allowed: {rule}; {hint}")]
+    /// A value out of range, or in conflict with the value of another key.
+    #[error("{provenance}: {key} = {value} is not allowed: {rule}; {hint}")]
     NotAllowed {
         /// The key.
         key: &'static str,
-        /// Where it, or the value that it does not fit, was set.
-        place: Box<Place>,
-        /// Its value.
+        /// The place where it, or the value that it conflicts with, was set.
+        provenance: Box<Provenance>,
+        /// The value.
         value: String,
         /// The rule it breaks.
         rule: String,
-        /// What to set instead.
+        /// Advice on a valid value.
         hint: String,
     },
-    /// A line that cannot be read.
+    /// A line that cannot be parsed.
     #[error("{file}:{line}: {problem}\n    {quote}\n{hint}")]
     Syntax {
-        /// The file's name as the caller gave it.
+        /// The name of the file as the caller gave it.
         file: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The line.
+        /// The text of the line.
         quote: String,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         problem: String,
-        /// What to write instead.
+        /// Advice on how to write it.
         hint: &'static str,
     },
     /// A preset that does not exist.
-    #[error("--preset: there is no preset `{name}`; choose one of {known}")]
+    #[error("--preset: unknown preset `{name}`; choose one of {known}")]
     UnknownPreset {
         /// The name as typed.
         name: String,
         /// All presets.
         known: String,
     },
-    /// Nothing says what to train on.
+    /// No training data was given.
     #[error(
-        "no data: `data` is not set; pass --data DIR (a folder that `wgpt prepare` or nanoGPT \
-         wrote), or --data builtin:stories to try wgpt without any"
+        "no training data: pass --data DIR (a folder prepared by `wgpt prepare` or nanoGPT), or \
+         --data builtin:stories to try wgpt without data of your own"
     )]
     NoData,
     /// The key table and [`Config`](super::Config) disagree.
-    #[error(
-        "the table of config keys does not fit the config ({0}); please report this as a bug in wgpt"
-    )]
+    #[error("internal error in the table of settings ({0}); please report this as a bug in wgpt")]
     Table(String),
 }
 
 impl ConfigError {
-    /// Says where a value was refused.
-    pub(crate) fn refused(
-        refusal: Refusal,
+    /// Adds the key and the provenance to an invalid value.
+    pub(super) fn invalid(
+        error: InvalidValue,
         key: &'static str,
-        place: Place,
+        provenance: Provenance,
         value: String,
     ) -> Self {
-        let place = Box::new(place);
-        match refusal {
-            Refusal::Type { expected, hint } => {
-                ConfigError::WrongType { key, place, expected, found: value, hint }
+        let provenance = Box::new(provenance);
+        match error {
+            InvalidValue::Type { expected, hint } => {
+                ConfigError::WrongType { key, provenance, expected, found: value, hint }
             }
-            Refusal::Range { rule, hint } => {
-                ConfigError::NotAllowed { key, place, value, rule, hint }
+            InvalidValue::Range { rule, hint } => {
+                ConfigError::NotAllowed { key, provenance, value, rule, hint }
             }
         }
     }
 }
 
-fn or_list(nearest: Option<&'static str>) -> String {
+fn suggestion(nearest: Option<&'static str>) -> String {
     match nearest {
         Some(name) => format!("did you mean `{name}`?"),
         None => "`wgpt config show` lists all keys".into(),

@@ -1,4 +1,4 @@
-//! The literals and arithmetic that a nanoGPT config may contain, and that a flag may be typed as.
+//! Parser for the literals and arithmetic that nanoGPT configs and flags may contain.
 //!
 //! ```text
 //! sum     = product (("+" | "-") product)*
@@ -9,13 +9,14 @@
 
 use super::value::Value;
 
-/// Nesting beyond this is nobody's config; the limit keeps hostile text from ending the stack.
-const DEEPEST: usize = 32;
+/// Limit of nested parentheses, so that hostile text cannot overflow the stack.
+const MAX_DEPTH: usize = 32;
 
 /// Evaluates one expression, which may be followed by a comment.
 ///
-/// The error says what is wrong as a clause without place, such as "`/` is not supported".
-pub(crate) fn parse(text: &str) -> Result<Value, String> {
+/// # Errors
+/// A clause that says what is wrong but not where, such as "`/` is not supported".
+pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut parser = Parser { rest: text, depth: 0 };
     let value = parser.sum()?;
     match parser.peek() {
@@ -30,13 +31,14 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The next character that is not blank; `None` at the end or at a comment.
+    /// Skips blanks and returns the next character; `None` at the end or at a comment.
     fn peek(&mut self) -> Option<char> {
         self.rest = self.rest.trim_start_matches([' ', '\t']);
         self.rest.chars().next().filter(|&c| c != '#')
     }
 
-    fn take(&mut self, wanted: char) -> bool {
+    /// Consumes the next character if it is `wanted`.
+    fn consume(&mut self, wanted: char) -> bool {
         let found = self.peek() == Some(wanted);
         if found {
             self.rest = &self.rest[wanted.len_utf8()..];
@@ -47,9 +49,9 @@ impl<'a> Parser<'a> {
     fn sum(&mut self) -> Result<Value, String> {
         let mut left = self.product()?;
         loop {
-            if self.take('+') {
+            if self.consume('+') {
                 left = combine(left, self.product()?, i64::checked_add, |a, b| a + b)?;
-            } else if self.take('-') {
+            } else if self.consume('-') {
                 left = combine(left, self.product()?, i64::checked_sub, |a, b| a - b)?;
             } else {
                 return Ok(left);
@@ -59,7 +61,7 @@ impl<'a> Parser<'a> {
 
     fn product(&mut self) -> Result<Value, String> {
         let mut left = self.unary()?;
-        while self.take('*') {
+        while self.consume('*') {
             if self.rest.starts_with('*') {
                 return Err("`**` is not supported".into());
             }
@@ -72,7 +74,7 @@ impl<'a> Parser<'a> {
         let mut negative = false;
         let mut signed = false;
         while let Some(sign @ ('+' | '-')) = self.peek() {
-            self.take(sign);
+            self.consume(sign);
             negative ^= sign == '-';
             signed = true;
         }
@@ -96,28 +98,28 @@ impl<'a> Parser<'a> {
             Some(c) if is_word(c) => match self.word(false) {
                 "True" => Ok(Value::Bool(true)),
                 "False" => Ok(Value::Bool(false)),
-                "None" => Err("`None` means nothing here".into()),
-                word => Err(named(word, self.rest)),
+                "None" => Err("`None` is not supported".into()),
+                word => Err(unexpected_name(word, self.rest)),
             },
             Some(found) => Err(unsupported(found, self.rest)),
         }
     }
 
     fn parenthesis(&mut self) -> Result<Value, String> {
-        if self.depth == DEEPEST {
-            return Err(format!("more than {DEEPEST} parentheses in each other"));
+        if self.depth == MAX_DEPTH {
+            return Err(format!("more than {MAX_DEPTH} nested parentheses"));
         }
-        self.take('(');
+        self.consume('(');
         self.depth += 1;
         let value = self.sum()?;
         self.depth -= 1;
-        if !self.take(')') {
+        if !self.consume(')') {
             return Err("a `)` is missing, or a list or call is not supported".into());
         }
         Ok(value)
     }
 
-    /// Takes a word, or a number with its point and the sign of its exponent.
+    /// Consumes a word, or a number with its point and the sign of its exponent.
     fn word(&mut self, number: bool) -> &'a str {
         let mut before = ' ';
         let end = self.rest.find(|c| {
@@ -162,8 +164,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The clause for a name: what stands after it tells what was meant.
-fn named(word: &str, rest: &str) -> String {
+/// Describes the problem with a name, by the character after it.
+fn unexpected_name(word: &str, rest: &str) -> String {
     match rest.chars().next() {
         Some('(') => format!("`{word}(...)` is a call"),
         Some('\'' | '"') => format!("strings with the prefix `{word}` are not supported"),
@@ -189,13 +191,13 @@ fn escape(c: Option<char>) -> Result<char, String> {
         Some('t') => Ok('\t'),
         Some('r') => Ok('\r'),
         Some(c @ ('\\' | '\'' | '"')) => Ok(c),
-        // Python would read the `\f` of 'data\first' as a form feed without a word.
+        // Python silently reads the `\f` of 'data\first' as a form feed.
         Some(c) => Err(format!("`\\{}` is not supported, double the backslash", c.escape_debug())),
         None => Err("the string ends in a backslash".into()),
     }
 }
 
-/// Reads a decimal number as Python does: `_` only between digits, no leading zero on an integer.
+/// Parses a decimal number as Python does: `_` only between digits, no leading zero on an integer.
 fn number(word: &str) -> Result<Value, String> {
     let not_a_number = || format!("`{word}` is not a decimal number");
     let digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_digit);
@@ -245,8 +247,8 @@ mod tests {
 
     #[test]
     fn literals() {
-        let text = |t: &str| Value::Text(t.into());
-        for (typed, meant) in [
+        let string = |s: &str| Value::Text(s.into());
+        for (text, value) in [
             ("12", Value::Int(12)),
             ("5_000", Value::Int(5000)),
             ("0", Value::Int(0)),
@@ -256,17 +258,17 @@ mod tests {
             ("2.", Value::Float(2.0)),
             ("True", Value::Bool(true)),
             ("False # off", Value::Bool(false)),
-            ("'a # b' # comment", text("a # b")),
-            (r#""it's\n\"\\""#, text("it's\n\"\\")),
-            ("''", text("")),
+            ("'a # b' # comment", string("a # b")),
+            (r#""it's\n\"\\""#, string("it's\n\"\\")),
+            ("''", string("")),
         ] {
-            assert_eq!(parse(typed), Ok(meant), "{typed}");
+            assert_eq!(parse(text), Ok(value), "{text}");
         }
     }
 
     #[test]
     fn arithmetic_keeps_integers_and_precedence() {
-        for (typed, meant) in [
+        for (text, value) in [
             ("5 * 8", Value::Int(40)),
             ("1000 - 10 - 1", Value::Int(989)),
             ("2 + 3 * 4", Value::Int(14)),
@@ -276,13 +278,13 @@ mod tests {
             ("2 * 0.5", Value::Float(1.0)),
             ("1e-3-1e-4", Value::Float(1e-3 - 1e-4)),
         ] {
-            assert_eq!(parse(typed), Ok(meant), "{typed}");
+            assert_eq!(parse(text), Ok(value), "{text}");
         }
     }
 
     #[test]
-    fn everything_else_says_what_it_is() {
-        for (typed, clause) in [
+    fn errors_name_the_unsupported_syntax() {
+        for (text, clause) in [
             ("", "missing"),
             ("# only a comment", "missing"),
             ("5 *", "missing"),
@@ -315,8 +317,8 @@ mod tests {
             ("1e308 * 10", "too large"),
             ("1e999", "too large"),
         ] {
-            let problem = parse(typed).expect_err(typed);
-            assert!(problem.contains(clause), "{typed}: {problem}");
+            let problem = parse(text).expect_err(text);
+            assert!(problem.contains(clause), "{text}: {problem}");
         }
         assert!(parse(&"(".repeat(100_000)).is_err());
         assert_eq!(parse(&format!("{}1", "-".repeat(100_000))), Ok(Value::Int(1)));

@@ -1,46 +1,44 @@
-//! The one table of configuration keys.
+//! The table of settings.
 //!
-//! Everything that has to know the keys reads this table: unknown-key detection, type and range
-//! checks, the command line's flags, the `WGPT_*` variables and the files that `wgpt config` writes.
-//! A key is added here and as a field of [`Config`](super::Config); a test compares the two.
+//! Parsing, type and range checks, flags, `WGPT_*` variables and the files written by `wgpt config`
+//! all follow from this table. To add a setting, add a row here and a field in
+//! [`Config`](super::Config); a test compares the two.
 
 use super::value::Kind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text,
 };
 
-/// One key: a line of a config file, a flag and an environment variable.
+/// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// The name as nanoGPT writes it, with underscores.
+    /// The name in nanoGPT's spelling, with underscores.
     pub name: &'static str,
-    /// Which values it takes.
+    /// The type and range of its values.
     pub kind: Kind,
-    /// The heading it stands under in help texts and written files. Keys of one group are adjacent
-    /// in [`KEYS`].
+    /// The heading in help texts and written files. Keys of one group are adjacent in [`KEYS`].
     pub group: &'static str,
-    /// One line, with the unit.
+    /// One line of help, with the unit.
     pub help: &'static str,
-    /// The default as it would be typed.
+    /// The default, as typed on the command line.
     pub default: &'static str,
 }
 
 impl Key {
-    /// The environment variable of this key: `WGPT_BATCH_SIZE` for `batch_size`.
+    /// Returns the environment variable of this key: `WGPT_BATCH_SIZE` for `batch_size`.
     pub fn variable(&self) -> String {
         format!("{VARIABLE_PREFIX}{}", self.name.to_ascii_uppercase())
     }
 }
 
-/// What every environment variable of wgpt starts with.
+/// The prefix of all environment variables that wgpt reads.
 pub const VARIABLE_PREFIX: &str = "WGPT_";
 
-/// `WGPT_*` variables that are no config keys but belong to another part of wgpt, so that nobody is
-/// warned about them.
-pub const RESERVED_VARIABLES: &[&str] =
+/// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
+pub(super) const RESERVED_VARIABLES: &[&str] =
     &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_LOG", "WGPT_OPS", "WGPT_PRESET"];
 
-// The caps keep every product that is formed later inside an i64: the largest global batch is
-// 2^16 * 2^20 sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
+// The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
+// sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
 const LAYERS: Kind = Count { min: 1, max: 1 << 10 };
 const WIDTH: Kind = Count { min: 1, max: 1 << 16 };
 const BLOCK: Kind = Count { min: 1, max: 1 << 20 };
@@ -50,7 +48,7 @@ const ACCUMULATION: Kind = Count { min: 1, max: 1 << 20 };
 const VOCABULARY: Kind = Count { min: 0, max: i32::MAX as u64 };
 const AUTO_U32: Kind = Count { min: 0, max: u32::MAX as u64 };
 const NONZERO_U32: Kind = Count { min: 1, max: u32::MAX as u64 };
-// TOML has no integer above i64::MAX, and what was resolved is written to the run folder as TOML.
+// TOML integers end at i64::MAX, and the resolved config is written to the run folder as TOML.
 const AUTO_U64: Kind = Count { min: 0, max: i64::MAX as u64 };
 const NONZERO_U64: Kind = Count { min: 1, max: i64::MAX as u64 };
 
@@ -72,8 +70,8 @@ const fn key(
     Key { name, kind, group, help, default }
 }
 
-/// Every key of [`Config`](super::Config), in the order in which files and help texts list them.
-#[rustfmt::skip] // One row a line: this is read as a table.
+/// All settings, in the order of files and help texts.
+#[rustfmt::skip] // One row per line, to read as a table.
 pub const KEYS: &[Key] = &[
     key("data", Text, DATA, "", "a prepared data folder, or builtin:stories"),
     key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
@@ -124,22 +122,22 @@ pub const KEYS: &[Key] = &[
     key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
 ];
 
-/// nanoGPT's name for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`.
-/// It is accepted wherever a key is, but is no field of [`Config`](super::Config).
+/// nanoGPT's key for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`. It is
+/// accepted everywhere, but is not a field of [`Config`](super::Config).
 pub const DATASET: &Key =
     &key("dataset", Text, DATA, "", "nanoGPT's spelling of data = data/DATASET");
 
-/// A key of nanoGPT that is accepted, answered with one warning, and dropped.
+/// A nanoGPT key that is accepted with a warning and has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ignored {
-    /// The name; one that ends in `*` stands for all names with that beginning.
+    /// The name; a trailing `*` matches any ending.
     pub name: &'static str,
-    /// Why it has no meaning here, or what to use instead.
+    /// The reason, or what to use instead.
     pub reason: &'static str,
 }
 
-/// All keys that are accepted and dropped.
-#[rustfmt::skip] // One row a line: this is read as a table.
+/// All keys that are accepted without effect.
+#[rustfmt::skip] // One row per line, to read as a table.
 pub const IGNORED: &[Ignored] = &[
     Ignored { name: "compile", reason: "the kernels are compiled in any case" },
     Ignored { name: "backend", reason: "one process trains on one device" },
@@ -148,26 +146,26 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "wandb_*", reason: "the run folder's events.jsonl has every number" },
 ];
 
-/// What a typed name refers to.
+/// The table row that a name refers to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Known {
-    Key(&'static Key),
+pub(super) enum KnownKey {
+    Setting(&'static Key),
     Ignored(&'static Ignored),
 }
 
-/// Looks up a name as it stands in a file.
-pub(crate) fn lookup(name: &str) -> Option<Known> {
+/// Looks up a name as written in a file.
+pub(super) fn lookup(name: &str) -> Option<KnownKey> {
     if let Some(key) = KEYS.iter().chain([DATASET]).find(|key| key.name == name) {
-        return Some(Known::Key(key));
+        return Some(KnownKey::Setting(key));
     }
     let matches = |entry: &&Ignored| match entry.name.strip_suffix('*') {
-        Some(beginning) => name.starts_with(beginning),
+        Some(prefix) => name.starts_with(prefix),
         None => name == entry.name,
     };
-    IGNORED.iter().find(matches).map(Known::Ignored)
+    IGNORED.iter().find(matches).map(KnownKey::Ignored)
 }
 
-/// What other trainers call our keys, where spelling does not lead there.
+/// Names of the same settings in other trainers, where they are spelled too differently.
 const ALIASES: &[(&str, &str)] = &[
     ("context_length", "block_size"),
     ("d_model", "n_embd"),
@@ -182,26 +180,23 @@ const ALIASES: &[(&str, &str)] = &[
     ("wd", "weight_decay"),
 ];
 
-/// The key that `name` was probably meant to be, or `None` where no key is alike.
-pub(crate) fn nearest(name: &str) -> Option<&'static str> {
+/// Returns the key that `name` was probably meant to be.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let alias = ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name));
     if let Some((_, key)) = alias {
         return Some(key);
     }
-    most_alike(name, KEYS.iter().chain([DATASET]).map(|key| key.name))
+    most_similar(name, KEYS.iter().chain([DATASET]).map(|key| key.name))
 }
 
-/// The candidate most like `typed`, if it is alike enough to be worth offering.
-pub(crate) fn most_alike<'a>(
-    typed: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    // Edit distance finds slips of the finger, Jaro-Winkler finds shortened names (`accum`). Below
-    // 0.6 what they find is chance.
+/// Returns the candidate most similar to `typed`, if any is similar enough to suggest.
+fn most_similar<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Edit distance finds typos, Jaro-Winkler finds shortened names (`accum`). Matches that score
+    // below 0.6 are coincidence.
     let typed = typed.to_lowercase();
     let score = |name: &str| {
-        let slips = strsim::normalized_damerau_levenshtein(&typed, name);
-        slips.max(strsim::jaro_winkler(&typed, name) * 0.8)
+        let typo = strsim::normalized_damerau_levenshtein(&typed, name);
+        typo.max(strsim::jaro_winkler(&typed, name) * 0.8)
     };
     candidates
         .map(|name| (score(name), name))
@@ -216,7 +211,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn names_are_unique_and_groups_are_together() {
+    fn names_are_unique_and_groups_are_adjacent() {
         let names: BTreeSet<_> = KEYS.iter().map(|key| key.name).collect();
         assert_eq!(names.len(), KEYS.len());
         let mut groups: Vec<_> = KEYS.iter().map(|key| key.group).collect();
@@ -226,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn every_default_is_a_value_of_its_kind() {
+    fn every_default_is_valid() {
         for key in KEYS {
             assert!(key.kind.parse(key.default).is_ok(), "{}", key.name);
         }
     }
 
     #[test]
-    fn slips_find_the_key_that_was_meant() {
-        for (typed, meant) in [
+    fn typos_suggest_the_intended_key() {
+        for (typed, intended) in [
             ("batchsize", "batch_size"),
             ("learning_rte", "learning_rate"),
             ("n_layers", "n_layer"),
@@ -246,7 +241,7 @@ mod tests {
             ("data_set", "dataset"),
             ("lr", "learning_rate"),
         ] {
-            assert_eq!(nearest(typed), Some(meant), "{typed}");
+            assert_eq!(nearest(typed), Some(intended), "{typed}");
         }
         assert_eq!(nearest("zzqx"), None);
         for (alias, key) in ALIASES {
@@ -255,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_a_beginning() {
-        let ignored = |name| matches!(lookup(name), Some(Known::Ignored(_)));
+    fn a_star_matches_any_ending() {
+        let ignored = |name| matches!(lookup(name), Some(KnownKey::Ignored(_)));
         assert!(ignored("wandb_log") && ignored("wandb_anything") && ignored("compile"));
         assert!(!ignored("wandb") && !ignored("compiled") && !ignored("batch_size"));
     }

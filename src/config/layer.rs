@@ -1,100 +1,111 @@
-//! What was typed in one place: a preset, a file, the environment or the flags.
+//! The settings of one source: a preset, a file, the environment or the flags.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Provenance};
 use super::keys::{
-    self, DATASET, IGNORED, Ignored, KEYS, Known, RESERVED_VARIABLES, VARIABLE_PREFIX,
+    self, DATASET, IGNORED, Ignored, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX,
 };
 use super::presets::{preset_names, preset_texts};
 use super::python::{self, quote};
-use super::value::{Kind, Refusal, Value};
+use super::value::{InvalidValue, Kind, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// The source of a [`Layer`], in order of precedence: a later one wins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
     /// A built-in config.
-    Preset(String),
+    Preset,
     /// The model that training starts from.
     Model,
     /// A config file.
-    File {
-        /// The file's name as the caller gave it.
-        name: String,
-        /// Whether it is a nanoGPT `.py` config.
-        nanogpt: bool,
-    },
+    File,
     /// `WGPT_*` variables.
     Environment,
     /// The command line.
     Flags,
 }
 
-/// The keys that one source sets: each of a known name, the right type and the allowed range.
-///
-/// What one key means beside another is checked by [`resolve`](super::resolve()).
+/// The values that one source sets. Their names, types and ranges are valid; the rules between keys
+/// are checked by [`resolve`](super::resolve()).
 #[derive(Debug, Clone)]
 pub struct Layer {
-    pub(super) origin: Origin,
-    pub(super) values: BTreeMap<&'static str, (Value, Place)>,
-    pub(super) ignored: BTreeMap<&'static str, Place>,
+    pub(super) source: Source,
+    /// The name of the file if it is a nanoGPT `.py` config.
+    pub(super) nanogpt_file: Option<String>,
+    pub(super) values: BTreeMap<&'static str, (Value, Provenance)>,
+    pub(super) ignored: BTreeMap<&'static str, Provenance>,
     pub(super) warnings: Vec<String>,
 }
 
 impl Layer {
-    /// A built-in config; [`preset_names`] lists them.
+    /// Reads a built-in config; `preset_names` lists them.
+    ///
+    /// # Errors
+    /// If no preset has this name.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
         let texts = preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset {
             name: name.into(),
             known: preset_names().collect::<Vec<_>>().join(", "),
         })?;
-        let place = |line| Place::Preset { name: name.into(), line };
-        let empty = Self::new(Origin::Preset(name.into()));
+        let provenance = |line| Provenance::Preset { name: name.into(), line };
         let file = format!("preset {name}");
-        texts.iter().try_fold(empty, |layer, text| layer.with_toml(&file, text, place))
+        texts.iter().try_fold(Self::new(Source::Preset), |layer, text| {
+            layer.with_toml(&file, text, provenance)
+        })
     }
 
-    /// A TOML config. `file` is only shown, in errors.
+    /// Parses a TOML config. `file` is the name for errors.
+    ///
+    /// # Errors
+    /// If the text is not a flat TOML table of valid settings.
     pub fn toml(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let origin = Origin::File { name: file.into(), nanogpt: false };
-        let place = |line| Place::File { name: file.into(), line };
-        Self::new(origin).with_toml(file, text, place)
+        let provenance = |line| Provenance::File { name: file.into(), line };
+        Self::new(Source::File).with_toml(file, text, provenance)
     }
 
-    /// A nanoGPT `.py` config, which is read and never run. `file` is only shown, in errors.
+    /// Parses a nanoGPT `.py` config without running it. `file` is the name for errors.
+    ///
+    /// # Errors
+    /// If a line is not `name = literal`, or does not set a valid setting.
     pub fn python(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let mut layer = Self::new(Origin::File { name: file.into(), nanogpt: true });
+        let mut layer = Self { nanogpt_file: Some(file.into()), ..Self::new(Source::File) };
         for assignment in python::assignments(file, text) {
             let python::Assignment { name, value, line } = assignment?;
-            let place = Place::File { name: file.into(), line };
+            let provenance = Provenance::File { name: file.into(), line };
             let shown = value.to_string();
-            layer.set(name, place, shown, |kind| kind.accept(value))?;
+            layer.set(name, provenance, shown, |kind| kind.accept(value))?;
         }
         Ok(layer.with_dataset())
     }
 
-    /// What the model at `path` is, as pairs of key and text.
+    /// Takes the architecture of the model at `path`, as pairs of key and text.
+    ///
+    /// # Errors
+    /// If a value is not valid.
     pub fn model<'a>(
         path: &str,
         settings: impl IntoIterator<Item = (&'a str, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut layer = Self::new(Origin::Model);
+        let mut layer = Self::new(Source::Model);
         for (name, text) in settings {
-            let place = Place::Model(path.into());
-            layer.set(name, place, shown(&text), |kind| kind.parse(&text))?;
+            let provenance = Provenance::Model(path.into());
+            layer.set(name, provenance, shown(&text), |kind| kind.parse(&text))?;
         }
         Ok(layer)
     }
 
-    /// The environment. Variables of other programs and [`RESERVED_VARIABLES`] are skipped, as are
-    /// empty ones; a `WGPT_*` variable that is no key is a warning, not an error, because it may be
-    /// meant for another version.
+    /// Reads the environment. Skips variables of other programs, empty ones and those that other
+    /// parts of wgpt read. An unknown `WGPT_*` variable causes a warning and not an error, because
+    /// it may belong to another version.
+    ///
+    /// # Errors
+    /// If a value is not valid.
     pub fn environment(
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut layer = Self::new(Origin::Environment);
-        // The environment has no order; errors and warnings have one.
+        let mut layer = Self::new(Source::Environment);
+        // The environment is unordered; sort it so that errors and warnings are not.
         let variables: BTreeMap<String, String> = variables.into_iter().collect();
         for (variable, text) in variables {
             let ours = variable.starts_with(VARIABLE_PREFIX);
@@ -103,8 +114,8 @@ impl Layer {
             }
             match KEYS.iter().chain([DATASET]).find(|key| key.variable() == variable) {
                 Some(key) => {
-                    let place = Place::Variable(variable);
-                    layer.set(key.name, place, shown(&text), |kind| kind.parse(&text))?;
+                    let provenance = Provenance::Variable(variable);
+                    layer.set(key.name, provenance, shown(&text), |kind| kind.parse(&text))?;
                 }
                 None => layer.warnings.push(unknown_variable(&variable)),
             }
@@ -112,49 +123,53 @@ impl Layer {
         Ok(layer.with_dataset())
     }
 
-    /// The flags, as pairs of name and text: `("batch-size", "8")` or `("batch_size", "8")`.
+    /// Parses flags, given as pairs of name and text: `("batch-size", "8")` or `("batch_size", "8")`.
+    ///
+    /// # Errors
+    /// If a name or a value is not valid.
     pub fn flags(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let mut layer = Self::new(Origin::Flags);
+        let mut layer = Self::new(Source::Flags);
         for (flag, text) in pairs {
             let name = flag.trim_start_matches('-').replace('-', "_");
-            let place = Place::Flag(flag.trim_start_matches('-').into());
-            layer.set(&name, place, shown(&text), |kind| kind.parse(&text))?;
+            let provenance = Provenance::Flag(flag.trim_start_matches('-').into());
+            layer.set(&name, provenance, shown(&text), |kind| kind.parse(&text))?;
         }
         Ok(layer.with_dataset())
     }
 
-    /// Where the layer comes from.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
+    fn new(source: Source) -> Self {
+        Layer {
+            source,
+            nanogpt_file: None,
+            values: BTreeMap::new(),
+            ignored: BTreeMap::new(),
+            warnings: Vec::new(),
+        }
     }
 
-    fn new(origin: Origin) -> Self {
-        Layer { origin, values: BTreeMap::new(), ignored: BTreeMap::new(), warnings: Vec::new() }
-    }
-
-    /// Sets one key, or notes that it is dropped. A key that is set twice keeps the later value, as
-    /// in Python.
+    /// Sets one key, or records that it has no effect. If a key is set twice, the later value wins,
+    /// as in Python.
     fn set(
         &mut self,
         name: &str,
-        place: Place,
+        provenance: Provenance,
         shown: String,
-        read: impl FnOnce(&Kind) -> Result<Value, Refusal>,
+        read: impl FnOnce(&Kind) -> Result<Value, InvalidValue>,
     ) -> Result<(), ConfigError> {
         match keys::lookup(name) {
-            Some(Known::Key(key)) => {
-                let value = read(&key.kind).map_err(|refusal| {
-                    ConfigError::refused(refusal, key.name, place.clone(), shown)
+            Some(KnownKey::Setting(key)) => {
+                let value = read(&key.kind).map_err(|error| {
+                    ConfigError::invalid(error, key.name, provenance.clone(), shown)
                 })?;
-                self.values.insert(key.name, (value, place));
+                self.values.insert(key.name, (value, provenance));
             }
-            Some(Known::Ignored(ignored)) => {
-                self.ignored.entry(ignored.name).or_insert(place);
+            Some(KnownKey::Ignored(ignored)) => {
+                self.ignored.entry(ignored.name).or_insert(provenance);
             }
             None => {
                 let nearest = keys::nearest(name);
-                let place = Box::new(place);
-                return Err(ConfigError::UnknownKey { key: quote(name), place, nearest });
+                let provenance = Box::new(provenance);
+                return Err(ConfigError::UnknownKey { key: quote(name), provenance, nearest });
             }
         }
         Ok(())
@@ -164,7 +179,7 @@ impl Layer {
         mut self,
         file: &str,
         text: &str,
-        place: impl Fn(usize) -> Place,
+        provenance: impl Fn(usize) -> Provenance,
     ) -> Result<Self, ConfigError> {
         let line_at = |byte: usize| 1 + text.bytes().take(byte).filter(|&b| b == b'\n').count();
         let syntax = |line: usize, problem: String, hint: &'static str| ConfigError::Syntax {
@@ -177,58 +192,58 @@ impl Layer {
         let table = DeTable::parse(text).map_err(|error| {
             let line = line_at(error.span().map_or(0, |span| span.start));
             let problem = error.message().trim_end().replace('\n', ", ");
-            syntax(line, problem, "write one `key = value` per line; text stands in \"quotes\"")
+            syntax(line, problem, "write one `key = value` per line, with text in \"quotes\"")
         })?;
-        // In the order of the file, so that the first error is the first one in the file.
+        // In the order of the file, to report its first error.
         let mut entries: Vec<_> = table.into_inner().into_iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
             let line = line_at(key.span().start);
             if value.get_ref().is_table() {
-                let problem = "a config is flat: it has no sections and no dotted keys".into();
-                return Err(syntax(line, problem, "remove the section, keep its keys"));
+                let problem = "sections and dotted keys are not supported".into();
+                return Err(syntax(line, problem, "remove the section but keep its keys"));
             }
             let shown = quote(text.get(value.span()).unwrap_or_default());
-            self.set(key.get_ref(), place(line), shown, |kind| {
+            self.set(key.get_ref(), provenance(line), shown, |kind| {
                 kind.accept(literal(value.get_ref(), kind)?)
             })?;
         }
         Ok(self.with_dataset())
     }
 
-    /// Turns nanoGPT's `dataset` into `data`, unless this layer says where the data is.
+    /// Turns nanoGPT's `dataset` into `data`, unless this layer sets `data` too.
     fn with_dataset(mut self) -> Self {
-        if let Some((Value::Text(dataset), place)) = self.values.remove(DATASET.name) {
+        if let Some((Value::Text(dataset), provenance)) = self.values.remove(DATASET.name) {
             let data = match Path::new(&dataset).is_absolute() {
                 true => Value::Text(dataset),
                 false => Value::Text(format!("data/{dataset}")),
             };
-            self.values.entry("data").or_insert((data, place));
+            self.values.entry("data").or_insert((data, provenance));
         }
         self
     }
 }
 
-/// The TOML value as a literal, or why `kind` does not take it.
-fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, Refusal> {
+/// Converts a TOML value to a literal. `kind` is the expected kind, for errors.
+fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, InvalidValue> {
     match value {
         DeValue::Boolean(value) => Ok(Value::Bool(*value)),
         DeValue::String(text) => Ok(Value::Text(text.to_string())),
         DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
             .map(Value::Int)
-            .map_err(|_| Refusal::Range {
-                rule: "it does not fit into 64 bits".into(),
+            .map_err(|_| InvalidValue::Range {
+                rule: "it does not fit in 64 bits".into(),
                 hint: format!("the largest integer is {}", i64::MAX),
             }),
         DeValue::Float(digits) => {
             let number = digits.as_str().parse();
-            number.map(Value::Float).map_err(|_| kind.mistyped())
+            number.map(Value::Float).map_err(|_| kind.type_error())
         }
-        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(kind.mistyped()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(kind.type_error()),
     }
 }
 
-/// Typed text as an error shows it.
+/// Quotes typed text for an error.
 fn shown(text: &str) -> String {
     if text.is_empty() { "\"\"".into() } else { quote(text) }
 }
@@ -237,18 +252,18 @@ fn unknown_variable(variable: &str) -> String {
     let name = variable.trim_start_matches(VARIABLE_PREFIX);
     match keys::nearest(name) {
         Some(key) => format!(
-            "environment variable {variable} is not known and has no effect; did you mean {VARIABLE_PREFIX}{}?",
+            "unknown environment variable {variable} has no effect; did you mean {VARIABLE_PREFIX}{}?",
             key.to_ascii_uppercase()
         ),
-        None => format!("environment variable {variable} is not known and has no effect"),
+        None => format!("unknown environment variable {variable} has no effect"),
     }
 }
 
-/// The warning for a key that is accepted and dropped.
-pub(super) fn ignored_warning(name: &str, place: &Place) -> String {
-    let reason =
-        IGNORED.iter().find(|ignored| ignored.name == name).map(|Ignored { reason, .. }| reason);
-    format!("{place}: {name} has no effect: {}", reason.copied().unwrap_or("it is nanoGPT's own"))
+/// Returns the warning for a key that is accepted without effect.
+pub(super) fn ignored_warning(name: &str, provenance: &Provenance) -> String {
+    let ignored = IGNORED.iter().find(|ignored| ignored.name == name);
+    let reason = ignored.map_or("only nanoGPT uses it", |Ignored { reason, .. }| *reason);
+    format!("{provenance}: {name} has no effect: {reason}")
 }
 
 #[cfg(test)]
@@ -271,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_sets_keys_and_warns_of_strangers() {
+    fn the_environment_sets_keys_and_warns_about_unknown_ones() {
         let layer = Layer::environment(pairs(&[
             ("PATH", "/bin"),
             ("WGPT_LOG", "debug"),
@@ -287,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn dataset_means_data_unless_data_is_set_beside_it() {
+    fn dataset_sets_data_unless_data_is_set_too() {
         let shakespeare = Value::Text("data/shakespeare".into());
         let layer = Layer::python("a.py", "dataset = 'shakespeare'").unwrap();
         assert_eq!(data(&layer), Some(&shakespeare));
@@ -304,22 +319,22 @@ mod tests {
 
     #[test]
     fn errors_say_where() {
-        let broken = |result: Result<Layer, ConfigError>| result.unwrap_err().to_string();
+        let message = |result: Result<Layer, ConfigError>| result.unwrap_err().to_string();
         for (error, parts) in [
-            (broken(Layer::toml("a.toml", "# x\nn_layers = 2")), ["a.toml:2:", "`n_layer`?"]),
-            (broken(Layer::python("a.py", "\n\nn_layers = 2")), ["a.py:3:", "`n_layer`?"]),
-            (broken(Layer::flags(pairs(&[("n-layers", "2")]))), ["--n-layers", "`n_layer`?"]),
+            (message(Layer::toml("a.toml", "# x\nn_layers = 2")), ["a.toml:2:", "`n_layer`?"]),
+            (message(Layer::python("a.py", "\n\nn_layers = 2")), ["a.py:3:", "`n_layer`?"]),
+            (message(Layer::flags(pairs(&[("n-layers", "2")]))), ["--n-layers", "`n_layer`?"]),
             (
-                broken(Layer::toml("a.toml", "\u{feff}bias = 1")),
+                message(Layer::toml("a.toml", "\u{feff}bias = 1")),
                 ["a.toml:1:", "true or false, not 1"],
             ),
-            (broken(Layer::toml("a.toml", "bias = [1,\n2]")), ["a.toml:1:", "not [1, 2]"]),
-            (broken(Layer::toml("a.toml", "n_layer = 0")), ["a.toml:1:", "at least 1"]),
-            (broken(Layer::toml("a.toml", "seed = 1\nseed = 2")), ["a.toml:2:", "seed = 2"]),
-            (broken(Layer::toml("a.toml", "\n[model]\nn_layer = 2")), ["a.toml:2:", "[model]"]),
-            (broken(Layer::toml("a.toml", "\ndata = x y")), ["a.toml:2:", "data = x y"]),
-            (broken(Layer::environment(pairs(&[("WGPT_SEED", "x")]))), ["WGPT_SEED", "not x;"]),
-            (broken(Layer::preset("gpt3")), ["`gpt3`", "gpt2-xl"]),
+            (message(Layer::toml("a.toml", "bias = [1,\n2]")), ["a.toml:1:", "not [1, 2]"]),
+            (message(Layer::toml("a.toml", "n_layer = 0")), ["a.toml:1:", "at least 1"]),
+            (message(Layer::toml("a.toml", "seed = 1\nseed = 2")), ["a.toml:2:", "seed = 2"]),
+            (message(Layer::toml("a.toml", "\n[model]\nn_layer = 2")), ["a.toml:2:", "[model]"]),
+            (message(Layer::toml("a.toml", "\ndata = x y")), ["a.toml:2:", "data = x y"]),
+            (message(Layer::environment(pairs(&[("WGPT_SEED", "x")]))), ["WGPT_SEED", "not x;"]),
+            (message(Layer::preset("gpt3")), ["`gpt3`", "gpt2-xl"]),
         ] {
             for part in parts {
                 assert!(error.contains(part), "{part} is not in: {error}");
@@ -329,7 +344,7 @@ mod tests {
 
     #[test]
     fn toml_numbers_keep_their_value() {
-        // Windows editors write the mark and the line ends.
+        // With the byte order mark and line ends of Windows editors.
         let text = "\u{feff}n_layer = 0x10\r\nseed = 5_000\nbeta1 = 9e-1\nlearning_rate = 1";
         let layer = Layer::toml("a.toml", text).unwrap();
         assert_eq!(layer.values["n_layer"].0, Value::Int(16));

@@ -1,10 +1,10 @@
-//! What was typed -> what is meant.
+//! The configuration of a run: reads settings from every source, merges and validates them.
 //!
-//! A config is typed in up to four places: a preset, a file (TOML or a nanoGPT `.py`), `WGPT_*`
-//! variables and flags. Each becomes a [`Layer`]; [`resolve()`] puts them on each other and gives a
-//! [`Config`] that nothing needs to check again. [`KEYS`] is the one table of what can be set.
+//! Settings come from up to four sources: a preset, a file (TOML or a nanoGPT `.py`), `WGPT_*`
+//! variables and flags. Each source becomes a [`Layer`]; [`resolve()`] merges the layers into a
+//! [`Config`] that needs no further checks. `KEYS` is the table of all settings.
 //!
-//! Everything here is pure: texts and values come in as arguments.
+//! This module is pure: texts and values come in as arguments.
 
 mod budget;
 mod error;
@@ -17,14 +17,15 @@ mod resolve;
 mod schedule;
 mod value;
 
-pub use budget::{Budget, bytes};
-pub use error::{ConfigError, Place};
-pub use keys::{DATASET, IGNORED, Ignored, KEYS, Key, RESERVED_VARIABLES, VARIABLE_PREFIX};
-pub use layer::{Layer, Origin};
-pub use presets::preset_names;
+pub use budget::Budget;
+pub(crate) use budget::bytes;
+pub use error::{ConfigError, Provenance};
+pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX};
+pub use layer::Layer;
+pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
-pub use schedule::learning_rate;
-pub use value::Kind;
+pub(crate) use schedule::learning_rate;
+pub(crate) use value::Kind;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,24 +33,23 @@ use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-/// A whole training run, as it is meant. Names are nanoGPT's where it has the key.
+/// The settings of a training run, under nanoGPT's names where it has the same setting.
 ///
-/// [`resolve()`] is the way to get one: it guarantees the rules between the fields. Deserializing
-/// checks types only, which is enough for a config that was resolved before (an event, a state
-/// file).
+/// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types
+/// only, which is enough for a config that was resolved before (an event, a state file).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// A prepared data folder or `builtin:stories`; empty when not given, see
-    /// [`require_data`](Self::require_data). nanoGPT's `dataset = 'x'` is `data/x`.
+    /// A prepared data folder or `builtin:stories`; empty if not set. nanoGPT's `dataset = 'x'` is
+    /// `data/x`.
     pub data: String,
     /// Tokens in the vocabulary; 0 = from the data.
     pub vocab_size: u32,
-    /// Run folder; empty = the caller picks a fresh one.
+    /// Run folder; empty = the caller creates a new one.
     pub out_dir: String,
-    /// Where the weights come from.
+    /// Source of the initial weights.
     pub init_from: InitFrom,
-    /// Seed of the initial weights, the data order and dropout; at most `i64::MAX`.
+    /// Seed for the initial weights, the data order and dropout; at most `i64::MAX`.
     pub seed: u64,
 
     /// Transformer blocks.
@@ -62,52 +62,53 @@ pub struct Config {
     pub block_size: NonZeroU32,
     /// Biases in the linear layers and layer norms: true in GPT-2, false in nanoGPT.
     pub bias: bool,
-    /// Probability that an activation is dropped, in [0, 1); 0 = off.
+    /// Dropout probability, in [0, 1); 0 = off.
     pub dropout: f64,
-    /// Which form of the activation.
+    /// Form of the GELU activation.
     pub gelu: Gelu,
 
-    /// Sequences per accumulation step. Not necessarily on the device at once: see `micro_batch`.
+    /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,
-    /// The global batch, over which the loss of a step is the mean, is `batch_size` times this.
+    /// Accumulation steps per update: the global batch is `batch_size` times this, and the loss of
+    /// a step is the mean over the global batch.
     pub gradient_accumulation_steps: NonZeroU32,
-    /// Sequences on the device at a time; 0 = `batch_size`. See
-    /// [`micro_batch()`](Self::micro_batch()).
+    /// Sequences on the device at once; 0 = `batch_size`.
     pub micro_batch: u32,
-    /// Rows of logits that exist at a time; 0 = automatic.
+    /// Rows of logits computed at once; 0 = automatic.
     pub loss_chunk: u32,
-    /// Whether blocks keep their inputs alone and are run again for their gradients.
+    /// Activation checkpointing: blocks save only their inputs and are recomputed in the backward
+    /// pass.
     #[serde(default)]
     pub grad_checkpoint: GradCheckpoint,
-    /// Memory of the device that the run may take.
+    /// Device memory that the run may use.
     #[serde(default)]
     pub vram_budget: Budget,
-    /// Number format of the computation.
+    /// Precision of activations and matrix products.
     pub dtype: Dtype,
 
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
     /// AdamW's weight decay, on tensors of two or more dimensions.
     pub weight_decay: f64,
-    /// Decay of AdamW's first moment.
+    /// Decay rate of AdamW's first moment.
     pub beta1: f64,
-    /// Decay of AdamW's second moment.
+    /// Decay rate of AdamW's second moment.
     pub beta2: f64,
-    /// Largest global norm of the gradient; 0 = off.
+    /// Gradients are scaled down to this global norm; 0 = off.
     pub grad_clip: f64,
 
-    /// Updates of the weights.
+    /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
-    /// Stop after this time; `None` = no limit. Typed as `2h`, written as text.
+    /// Time limit of the run; `None` = no limit. Serialized as text such as `2h`.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
-    /// Whether the learning rate warms up and decays; false = constant.
+    /// Warm up and decay the learning rate; false = constant.
     pub decay_lr: bool,
     /// Iterations of linear warmup; at most `lr_decay_iters`.
     pub warmup_iters: u64,
     /// Iteration at which the learning rate reaches `min_lr`.
     pub lr_decay_iters: u64,
-    /// Learning rate after the decay; at most `learning_rate` where it decays.
+    /// Learning rate after the decay; at most `learning_rate` if `decay_lr` is set.
     pub min_lr: f64,
 
     /// Iterations between evaluations.
@@ -116,24 +117,23 @@ pub struct Config {
     pub eval_iters: NonZeroU32,
     /// Sequences per evaluation batch; 0 = automatic.
     pub eval_batch_size: u32,
-    /// Tokens of an evaluation's windows; 0 = `block_size`. See
-    /// [`eval_block_size()`](Self::eval_block_size()).
+    /// Context length in evaluation, in tokens; 0 = `block_size`.
     #[serde(default)]
     pub eval_block_size: u32,
     /// Evaluate once and stop.
     pub eval_only: bool,
-    /// Iterations between sample texts; 0 = only at the end.
+    /// Iterations between samples; 0 = only at the end.
     pub sample_interval: u64,
-    /// How the sample text begins.
+    /// Prompt of the samples.
     pub sample_prompt: String,
-    /// Tokens per sample text.
+    /// Tokens per sample.
     pub sample_tokens: u32,
 
     /// Iterations between progress lines.
     pub log_interval: NonZeroU64,
-    /// Whether a checkpoint is written at every evaluation, not only at a better one.
+    /// Save a checkpoint at every evaluation, not only when the validation loss improves.
     pub always_save_checkpoint: bool,
-    /// Newest checkpoints to keep besides the best.
+    /// Number of most recent checkpoints to keep, besides the best.
     pub keep_checkpoints: NonZeroU32,
 }
 
@@ -156,26 +156,26 @@ impl fmt::Display for Gelu {
     }
 }
 
-/// The numbers that activations are kept in and that products multiply. Weights, their gradients and
-/// moments are 32 bits in each, and so are all sums.
+/// The precision of activations and matrix products. Master weights, gradients, moments and sums
+/// are always float32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// 32 bits throughout.
+    /// float32 everywhere.
     #[default]
     Float32,
-    /// 32 bits, of which products read the upper 19: what tensor cores take of a float32.
+    /// float32 storage; products use tensor cores, which read the upper 19 bits.
     Tf32,
-    /// 16 bits with the range of 32: half the memory for activations.
+    /// bfloat16, with the range of float32: activations take half the memory.
     Bfloat16,
-    /// 16 bits with less range. No run has it: without loss scaling small gradients are lost. It is
-    /// there to test kernels of half precision on devices without bfloat16.
+    /// float16. Not available in a config, since small gradients underflow without loss scaling;
+    /// it tests the half-precision kernels on devices without bfloat16.
     Float16,
 }
 
 impl Dtype {
-    /// Bytes of an activation.
-    pub fn bytes(self) -> u64 {
+    /// Returns the size of an activation in bytes.
+    pub(crate) fn bytes(self) -> u64 {
         match self {
             Dtype::Float32 | Dtype::Tf32 => 4,
             Dtype::Bfloat16 | Dtype::Float16 => 2,
@@ -194,11 +194,11 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// Whether blocks are run again for their gradients.
+/// When to use activation checkpointing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GradCheckpoint {
-    /// Where nothing else fits the budget.
+    /// Only if nothing else fits the budget.
     #[default]
     Auto,
     /// Always.
@@ -207,7 +207,7 @@ pub enum GradCheckpoint {
     False,
 }
 
-/// Where the initial weights come from.
+/// The source of the initial weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum InitFrom {
@@ -215,7 +215,8 @@ pub enum InitFrom {
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,
-    /// A Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is such a folder's name.
+    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
+    /// the name of such a folder.
     Path(String),
 }
 
@@ -240,32 +241,37 @@ impl From<InitFrom> for String {
 }
 
 impl Config {
-    /// Sequences per update of the weights. What runs on the device at a time never changes it.
-    pub fn global_batch(&self) -> u64 {
+    /// Returns the sequences per update. It does not depend on the micro-batch.
+    pub(crate) fn global_batch(&self) -> u64 {
         u64::from(self.batch_size.get()) * u64::from(self.gradient_accumulation_steps.get())
     }
 
-    /// Sequences on the device at a time, as asked for; divides [`global_batch`](Self::global_batch).
-    pub fn micro_batch(&self) -> NonZeroU32 {
+    /// Returns the requested micro-batch in sequences; it divides
+    /// [`global_batch`](Self::global_batch).
+    pub(crate) fn micro_batch(&self) -> NonZeroU32 {
         NonZeroU32::new(self.micro_batch).unwrap_or(self.batch_size)
     }
 
-    /// Tokens of an evaluation's windows; at most `block_size`.
-    pub fn eval_block_size(&self) -> NonZeroU32 {
+    /// Returns the context length in evaluation, in tokens; at most `block_size`.
+    pub(crate) fn eval_block_size(&self) -> NonZeroU32 {
         NonZeroU32::new(self.eval_block_size).unwrap_or(self.block_size)
     }
 
-    /// The data to train on, or an error that says how to give it.
-    pub fn require_data(&self) -> Result<&str, ConfigError> {
+    /// Returns the training data.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoData`], which says how to set it.
+    pub(crate) fn require_data(&self) -> Result<&str, ConfigError> {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
 
-    /// Parameters of the model with `vocab` rows in its embedding, which is also its head.
+    /// Counts the parameters of the model with `vocab` rows in its embedding, which is tied to the
+    /// output head.
     ///
-    /// With C = `n_embd` a block has 12 C^2 weights in its four matrices and, with biases, 13 C
-    /// more: 9 C in the matrices and 4 C in two layer norms; without, 2 C. Saturates at `u64::MAX`,
-    /// which only a `vocab` that no config allows can reach.
-    pub fn parameters(&self, vocab: u64) -> u64 {
+    /// With C = `n_embd`, a block has 12 C^2 weights in its four matrices. Biases add 9 C to the
+    /// matrices and make 4 C in the two layer norms; without biases the layer norms have 2 C.
+    /// Saturates at `u64::MAX`, which only a `vocab` beyond the config's limits can reach.
+    pub(crate) fn parameters(&self, vocab: u64) -> u64 {
         let [layers, width, block] =
             [self.n_layer, self.n_embd, self.block_size].map(|n| u64::from(n.get()));
         let (vectors, last_norm) = if self.bias { (13, 2) } else { (2, 1) };
@@ -274,15 +280,14 @@ impl Config {
         blocks.saturating_add(embeddings).saturating_mul(width)
     }
 
-    /// The config as TOML under the headings of [`KEYS`], each line with its help. Read back with
-    /// [`Layer::toml`] it resolves to the same config.
+    /// Writes the config as TOML, grouped like [`KEYS`], each line with its help text. The result
+    /// read with [`Layer::toml`] resolves to the same config.
     ///
     /// # Panics
-    ///
-    /// If a count is above `i64::MAX`, which TOML has no number for and [`resolve()`] does not let
-    /// through.
-    pub fn to_toml(&self) -> String {
-        let values = toml::Table::try_from(self).expect("resolved counts are TOML integers");
+    /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns such a
+    /// config.
+    pub(crate) fn to_toml(&self) -> String {
+        let values = toml::Table::try_from(self).expect("resolved counts fit TOML integers");
         let mut text = String::new();
         let mut group = "";
         for key in KEYS {
@@ -304,24 +309,24 @@ impl Config {
 }
 
 impl Default for Config {
-    /// nanoGPT's defaults: [`resolve()`] without a layer.
+    /// Returns nanoGPT's defaults: [`resolve()`] without layers.
     fn default() -> Self {
-        resolve(Vec::new()).expect("the table's defaults are a config, see the tests").config
+        resolve(Vec::new()).expect("the defaults are valid, see the tests").config
     }
 }
 
-/// Rows that the embedding gets for a vocabulary of `vocab` tokens: the next multiple of 4, which
-/// is one access to memory, and from 4096 up of 64, as nanoGPT makes 50304 of 50257 by hand.
+/// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the
+/// width of a vector load, and from 4096 tokens to a multiple of 64, like nanoGPT's 50304 for 50257.
 ///
-/// The matrix products with the embedding then have no ragged tile, for 0.1% more rows. Below 4096
-/// that would cost more than it gains: 65 characters would become 128.
-pub fn padded_vocab(vocab: u32) -> u32 {
+/// Matrix products with the embedding then have no partial tile, for 0.1% more rows. Below 4096
+/// the padding would cost more than it saves: 65 characters would become 128.
+pub(crate) fn padded_vocab(vocab: u32) -> u32 {
     let multiple = if vocab < 4096 { 4 } else { 64 };
     vocab.checked_next_multiple_of(multiple).unwrap_or(vocab)
 }
 
-/// Text as a TOML string on one line. The toml crate would write a text with a line break over
-/// several lines, where no comment can stand beside its key.
+/// Quotes text as a TOML string on one line. The toml crate writes a text with line breaks over
+/// several lines, which leaves no room for the comment.
 fn basic_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -337,7 +342,7 @@ fn basic_string(text: &str) -> String {
     quoted
 }
 
-/// `max_time` as text: `2h` instead of TOML's lack of a duration.
+/// Serializes `max_time` as text such as `2h`, since TOML has no durations.
 mod max_time {
     use super::Duration;
     use super::value::parse_duration;

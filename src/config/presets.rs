@@ -1,10 +1,10 @@
-//! The built-in configs behind `--preset`.
+//! The built-in configs of `--preset`.
 
 const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
 const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
 const GPT2_LARGE: &str = include_str!("../../assets/presets/gpt2-large.toml");
 
-/// Names and texts, in the order in which help texts list them. Of two texts the later one wins.
+/// Names and TOML texts, in the order of help texts. A later text overrides an earlier one.
 const PRESETS: &[(&str, &[&str])] = &[
     ("demo", &[include_str!("../../assets/presets/demo.toml")]),
     ("shakespeare-char", &[include_str!("../../assets/presets/shakespeare-char.toml")]),
@@ -20,13 +20,13 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("card-24gb", &[GPT2_LARGE, include_str!("../../assets/presets/card-24gb.toml")]),
 ];
 
-/// The names that [`Layer::preset`](super::Layer::preset) takes.
+/// Lists the presets that [`Layer::preset`](super::Layer::preset) knows.
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// The TOML texts of a preset, each on top of the one before.
-pub fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
+/// Returns the TOML texts of a preset; each overrides the one before.
+pub(super) fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
     PRESETS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts)
 }
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn shakespeare_char_is_nanogpts() {
+    fn shakespeare_char_is_the_config_of_nanogpt() {
         let config = preset("shakespeare-char");
         // nanoGPT prints the count without the position embedding.
         assert_eq!(config.parameters(65) - 256 * 384, 10_646_784);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_needs_nothing_else() {
+    fn the_demo_brings_its_data() {
         assert_eq!(preset("demo").require_data(), Ok("builtin:stories"));
     }
 }

@@ -1,22 +1,22 @@
-//! Reads nanoGPT's `.py` configs. They are never run: a config is a list of `name = literal`.
+//! Reads nanoGPT's `.py` configs without running them: a config is a list of `name = literal`.
 
 use super::ConfigError;
 use super::expression;
-use super::keys::{self, Known};
+use super::keys::{self, KnownKey};
 use super::value::Value;
 
-/// One line `name = literal` of a config.
+/// A line `name = literal` of a config.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Assignment<'a> {
+pub(super) struct Assignment<'a> {
     pub name: &'a str,
     pub value: Value,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
 }
 
-/// The assignments of a file, in order. Blank lines and comments are left out; every other line is
+/// Yields the assignments of a file, in order. Skips blank lines and comments; every other line is
 /// an assignment or an error that quotes it.
-pub(crate) fn assignments<'a>(
+pub(super) fn assignments<'a>(
     file: &'a str,
     text: &'a str,
 ) -> impl Iterator<Item = Result<Assignment<'a>, ConfigError>> {
@@ -31,15 +31,15 @@ pub(crate) fn assignments<'a>(
                 line,
                 quote: quote(source),
                 problem,
-                hint: "a .py config is read, never run: write the value itself, or delete the line",
+                hint: "a .py config is read but never run: write the value itself, or delete the line",
             })),
         }
     })
 }
 
-/// Reads one line: `None` if nothing stands on it that a config needs, a clause about the problem if
-/// it is no `name = literal`. Values of keys that are dropped need not be literals: nanoGPT's
-/// finetuning config imports `time` to name its run.
+/// Parses one line; `None` for blank lines, comments and imports. The error is a clause about the
+/// problem. Values of ignored keys need not be literals: nanoGPT's finetuning config imports `time`
+/// to name its run.
 fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     let content = line.trim_start();
     if content.is_empty() || content.starts_with('#') {
@@ -58,7 +58,7 @@ fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     match value {
         Some(value) if name.starts_with(|c: char| !c.is_ascii_digit()) => {
             let value = match keys::lookup(name) {
-                Some(Known::Ignored(_)) => Value::Text(value.trim().into()),
+                Some(KnownKey::Ignored(_)) => Value::Text(value.trim().into()),
                 _ => expression::parse(value)?,
             };
             Ok(Some((name, value)))
@@ -67,12 +67,12 @@ fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     }
 }
 
-/// A line as an error shows it: printable and not endless.
-pub(crate) fn quote(line: &str) -> String {
-    const LONGEST: usize = 120;
+/// Quotes a line for an error: without control characters, and cut at 120 characters.
+pub(super) fn quote(line: &str) -> String {
+    const MAX_CHARS: usize = 120;
     let mut shown: String =
-        line.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
-    if line.trim().chars().nth(LONGEST).is_some() {
+        line.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_CHARS).collect();
+    if line.trim().chars().nth(MAX_CHARS).is_some() {
         shown.push_str("...");
     }
     shown
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_is_a_list_of_literals() {
+    fn assignments_are_read_in_order() {
         let text = "\u{feff}# a config\r\n\r\nbatch_size = 12 # per step\r\nbias=False\n  # indented\nx = 'a'";
         let expected = vec![
             ("batch_size", Value::Int(12), 3),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_statements_are_errors_that_quote_their_line() {
+    fn errors_quote_lines_that_are_not_assignments() {
         for statement in [
             "import time, sys",
             "from model import GPT",
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn finetuning_configs_import_time_to_name_their_run() {
+    fn ignored_keys_may_call_functions() {
         let text = "import time\nwandb_run_name = 'ft-' + str(time.time())\nbatch_size = 1\n";
         let run = Value::Text("'ft-' + str(time.time())".into());
         let expected = vec![("wandb_run_name", run, 2), ("batch_size", Value::Int(1), 3)];

@@ -1,23 +1,24 @@
-//! The learning rate over time.
+//! The learning rate schedule.
 
 use super::Config;
 use std::f64::consts::PI;
 
-/// nanoGPT's schedule: a linear warmup, a cosine down to `min_lr` at `lr_decay_iters`, then
-/// `min_lr`. Without `decay_lr` it is constant.
+/// Returns the learning rate of update `iter`, counted from 0.
 ///
-/// `iter` counts updates from 0. The cosine is that of SGDR (Loshchilov and Hutter, 2016) without
-/// its restarts.
+/// The schedule is nanoGPT's: linear warmup, cosine decay to `min_lr` at `lr_decay_iters`, then
+/// `min_lr`; constant without `decay_lr`. The cosine is SGDR's (Loshchilov and Hutter, 2016),
+/// without restarts.
 pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     let Config { learning_rate: peak, min_lr, warmup_iters, lr_decay_iters, .. } = *config;
     if !config.decay_lr {
         return peak;
     }
     if iter < warmup_iters {
-        // One more than `iter` on both sides: the first update is not lost on a rate of 0.
+        // Adding 1 to both keeps the first update from having a rate of 0.
         return peak * (iter + 1) as f64 / (warmup_iters + 1) as f64;
     }
-    // `>=` and not nanoGPT's `>`: the same value, and no division by zero where both ends meet.
+    // `>=` instead of nanoGPT's `>` gives the same value without a division by zero when
+    // `lr_decay_iters` equals `warmup_iters`.
     if iter >= lr_decay_iters {
         return min_lr;
     }
@@ -39,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_nanogpts_defaults() {
+    fn matches_nanogpt_with_its_defaults() {
         let config = Config::default();
         close(learning_rate(&config, 0), 2.9985e-7);
         close(learning_rate(&config, 2000), 6e-4);
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_nanogpts_shakespeare_char() {
+    fn matches_nanogpt_on_shakespeare_char() {
         let config = shakespeare();
         close(learning_rate(&config, 0), 9.901e-6);
         close(learning_rate(&config, 2550), 5.5e-4);
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_have_a_rate() {
+    fn constant_and_empty_decay_are_supported() {
         let constant = Config { decay_lr: false, ..Config::default() };
         assert_eq!(learning_rate(&constant, 0), constant.learning_rate);
         let no_cosine = Config { warmup_iters: 10, lr_decay_iters: 10, ..Config::default() };

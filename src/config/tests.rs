@@ -1,4 +1,4 @@
-//! Tests of the whole: layers on each other, the rules between keys, and the way back to TOML.
+//! Tests of merging layers, of the rules between keys, and of writing TOML.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,12 +12,12 @@ fn environment(pairs: &[(&str, &str)]) -> Layer {
     Layer::environment(pairs.iter().map(|&(name, text)| (name.into(), text.into()))).unwrap()
 }
 
-fn refusal(pairs: &[(&str, &str)]) -> String {
+fn rejection(pairs: &[(&str, &str)]) -> String {
     resolve(vec![flags(pairs)]).unwrap_err().to_string()
 }
 
 #[test]
-fn table_and_struct_have_the_same_keys() {
+fn the_table_and_the_struct_have_the_same_keys() {
     let fields = toml::Table::try_from(Config::default()).unwrap();
     let fields: BTreeSet<_> = fields.keys().map(String::as_str).collect();
     let table: BTreeSet<_> = KEYS.iter().map(|key| key.name).collect();
@@ -25,7 +25,7 @@ fn table_and_struct_have_the_same_keys() {
 }
 
 #[test]
-fn every_value_that_a_key_takes_fits_its_field() {
+fn every_valid_value_fits_its_field() {
     for key in KEYS {
         let texts = match key.kind {
             Kind::Bool => vec!["true".to_owned(), "false".into()],
@@ -39,7 +39,7 @@ fn every_value_that_a_key_takes_fits_its_field() {
             Kind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
         };
         for text in texts {
-            // A rule between keys may refuse the value, the struct must not.
+            // A rule between keys may reject the value; the struct must not.
             if let Ok(layer) = Layer::flags([(key.name.to_owned(), text.clone())]) {
                 let result = resolve(vec![layer]);
                 assert!(!matches!(result, Err(ConfigError::Table(_))), "{} = {text}", key.name);
@@ -49,7 +49,7 @@ fn every_value_that_a_key_takes_fits_its_field() {
 }
 
 #[test]
-fn defaults_are_nanogpts() {
+fn defaults_match_nanogpt() {
     let config = Config::default();
     assert_eq!(config.global_batch(), 480);
     assert_eq!((config.learning_rate, config.min_lr), (6e-4, 6e-5));
@@ -60,7 +60,7 @@ fn defaults_are_nanogpts() {
 }
 
 #[test]
-fn later_places_win_in_whatever_order_they_come() {
+fn precedence_does_not_depend_on_the_order_of_the_layers() {
     let layers = || {
         vec![
             Layer::preset("shakespeare-char").unwrap(),
@@ -73,9 +73,9 @@ fn later_places_win_in_whatever_order_they_come() {
     let got = &ordered.config;
     assert_eq!((got.n_embd.get(), got.n_layer.get(), got.n_head.get()), (384, 2, 3));
     assert_eq!(got.batch_size.get(), 4);
-    assert_eq!(ordered.places["n_layer"], Place::File { name: "a.toml".into(), line: 1 });
-    assert_eq!(ordered.places["batch_size"].to_string(), "flag --batch-size");
-    assert_eq!(ordered.places["seed"], Place::Default);
+    assert_eq!(ordered.provenance["n_layer"], Provenance::File { name: "a.toml".into(), line: 1 });
+    assert_eq!(ordered.provenance["batch_size"].to_string(), "flag --batch-size");
+    assert_eq!(ordered.provenance["seed"], Provenance::Default);
     let reversed = resolve(layers().into_iter().rev().collect()).unwrap();
     assert_eq!(reversed.config, ordered.config);
 }
@@ -90,7 +90,7 @@ fn a_later_dataset_replaces_an_earlier_data() {
 }
 
 #[test]
-fn a_nanogpt_config_means_its_gelu() {
+fn a_nanogpt_config_implies_its_gelu() {
     let gelu = |layers| resolve(layers).unwrap().config.gelu;
     let nanogpt = || Layer::python("train.py", "n_layer = 2").unwrap();
     assert_eq!(gelu(vec![]), Gelu::Tanh);
@@ -100,14 +100,14 @@ fn a_nanogpt_config_means_its_gelu() {
 }
 
 #[test]
-fn nanogpts_finetuning_config_needs_no_min_lr() {
+fn a_constant_learning_rate_may_be_below_min_lr() {
     let text = "learning_rate = 3e-5\ndecay_lr = False\nmax_iters = 20\ninit_from = 'gpt2-xl'";
     let config = resolve(vec![Layer::python("a.py", text).unwrap()]).unwrap().config;
     assert_eq!(config.init_from, InitFrom::Path("gpt2-xl".into()));
 }
 
 #[test]
-fn what_has_no_meaning_here_is_warned_of_once() {
+fn ignored_keys_cause_one_warning_each() {
     let text = "wandb_log = True\nwandb_project = 'x'\ncompile = False\ndtype = 'bfloat16'";
     let layers = vec![Layer::python("a.py", text).unwrap(), flags(&[("wandb_run_name", "y")])];
     let Resolved { config, warnings, .. } = resolve(layers).unwrap();
@@ -119,7 +119,7 @@ fn what_has_no_meaning_here_is_warned_of_once() {
 }
 
 #[test]
-fn rules_between_keys_name_the_way_out() {
+fn errors_between_keys_suggest_valid_values() {
     for (pairs, parts) in [
         (vec![("n_embd", "100")], vec!["--n_embd", "n_head = 12", "n_embd = 100", "10 or 20"]),
         (vec![("n_head", "7")], vec!["n_head = 7", "divide n_embd = 768", "6 or 8"]),
@@ -132,7 +132,7 @@ fn rules_between_keys_name_the_way_out() {
         (vec![("data", "builtin:poems")], vec!["builtin:poems", "builtin:stories"]),
         (vec![("init_from", "")], vec!["init_from", "scratch"]),
     ] {
-        let error = refusal(&pairs);
+        let error = rejection(&pairs);
         for part in parts {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
@@ -172,13 +172,13 @@ fn the_largest_config_overflows_nothing() {
     let tokens = config.global_batch().checked_mul(config.block_size.get().into());
     assert_eq!(tokens, Some(1 << 56));
     let parameters = config.parameters(config.vocab_size.into());
-    // Four tensors of 4 bytes per parameter: weights, gradients and two moments.
+    // Four float32 tensors: weights, gradients and two moments.
     assert!(parameters.checked_mul(16).is_some_and(|bytes| bytes < i64::MAX as u64));
     assert_eq!(config.parameters(u64::MAX), u64::MAX);
 }
 
 #[test]
-fn large_vocabularies_are_padded_to_whole_tiles() {
+fn vocabularies_are_padded_to_whole_tiles() {
     for (vocab, rows) in
         [(65, 68), (4095, 4096), (4096, 4096), (4097, 4160), (50_257, 50_304), (u32::MAX, u32::MAX)]
     {
@@ -187,7 +187,7 @@ fn large_vocabularies_are_padded_to_whole_tiles() {
 }
 
 #[test]
-fn toml_has_a_heading_per_group_and_a_line_per_key() {
+fn toml_has_a_heading_for_each_group_and_a_line_for_each_key() {
     let text = Config::default().to_toml();
     assert!(text.starts_with("# data and run\ndata = \"\""), "{text}");
     assert!(text.contains("\n\n# model\n"), "{text}");
@@ -248,7 +248,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn toml_reads_back_to_the_same_config(config in run()) {
+    fn written_toml_resolves_to_the_same_config(config in run()) {
         let text = config.to_toml();
         let read = resolve(vec![Layer::toml("config.toml", &text).unwrap()]).unwrap();
         prop_assert_eq!(read.config, config);
@@ -262,7 +262,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_without_loss_scaling_are_refused_by_name() {
+fn float16_is_rejected() {
     let text = "dtype = 'float16'";
     let error = Layer::python("a.py", text).unwrap_err().to_string();
     assert!(error.contains("float16") && error.contains("bfloat16"), "{error}");

@@ -1,10 +1,10 @@
-//! Values as typed, and the kinds of value a key takes.
+//! Values of settings, and the kinds that check them.
 
 use super::expression;
 use std::fmt;
 
-/// The longest `max_time`: far beyond any run, and small enough that a clock can add it.
-const LONGEST: std::time::Duration = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
+/// The longest `max_time`: beyond any run, and small enough to add to a clock without overflow.
+const MAX_TIME: std::time::Duration = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A literal of a config file, or the value of an expression.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,14 +20,14 @@ impl fmt::Display for Value {
         match self {
             Value::Bool(value) => write!(f, "{value}"),
             Value::Int(value) => write!(f, "{value}"),
-            // Debug keeps the point of 1.0 and writes 6e-5 short.
+            // Debug keeps the point of 1.0 and the short form of 6e-5.
             Value::Float(value) => write!(f, "{value:?}"),
             Value::Text(value) => write!(f, "{value:?}"),
         }
     }
 }
 
-/// Which values a [`Key`](super::Key) takes.
+/// The type and range of the values of a [`Key`](super::Key).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// `true` or `false`; Python's `True` and `False` as well.
@@ -43,39 +43,39 @@ pub enum Kind {
     Positive,
     /// A number from 0 up.
     NonNegative,
-    /// A number in [0, 1), still below 1 when rounded to 32 bits.
+    /// A number in [0, 1) that is still below 1 when rounded to float32.
     Fraction,
     /// Any text.
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A time such as `2h` or `1h 30min`; empty for none.
+    /// A duration such as `2h` or `1h 30min`; empty for none.
     Duration,
-    /// An amount of memory: see [`Budget`](super::Budget).
+    /// An amount of memory, see [`Budget`](super::Budget).
     Memory,
 }
 
-/// Why a kind does not take a value. The caller knows which key and where, see
-/// [`ConfigError`](super::ConfigError).
+/// An error about a value, without its key and provenance, which
+/// [`ConfigError`](super::ConfigError) adds.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Refusal {
-    /// The value is of another type.
+pub(crate) enum InvalidValue {
+    /// The type is wrong.
     Type { expected: String, hint: String },
-    /// The type is right, the value is not allowed.
+    /// The type is right, but the value is not allowed.
     Range { rule: String, hint: String },
 }
 
 impl Kind {
-    /// Reads text from a flag or the environment.
-    pub(crate) fn parse(&self, text: &str) -> Result<Value, Refusal> {
+    /// Parses text from a flag or the environment.
+    pub(crate) fn parse(&self, text: &str) -> Result<Value, InvalidValue> {
         match self {
             Kind::Bool => match text.trim() {
                 "true" | "True" => Ok(Value::Bool(true)),
                 "false" | "False" => Ok(Value::Bool(false)),
-                _ => Err(self.mistyped()),
+                _ => Err(self.type_error()),
             },
             Kind::Count { .. } | Kind::Positive | Kind::NonNegative | Kind::Fraction => {
-                let value = expression::parse(text).map_err(|problem| Refusal::Type {
+                let value = expression::parse(text).map_err(|problem| InvalidValue::Type {
                     expected: self.expected(),
                     hint: format!("{problem}; write it like {}", self.example()),
                 })?;
@@ -87,75 +87,75 @@ impl Kind {
         }
     }
 
-    /// Takes a literal from a file: checks type and range, and makes an integer a float where the
-    /// key is a rate.
-    pub(crate) fn accept(&self, value: Value) -> Result<Value, Refusal> {
+    /// Checks the type and range of a literal from a file; converts integers to floats for keys
+    /// that are fractional.
+    pub(super) fn accept(&self, value: Value) -> Result<Value, InvalidValue> {
         match (self, value) {
             (Kind::Bool, value @ Value::Bool(_)) | (Kind::Text, value @ Value::Text(_)) => {
                 Ok(value)
             }
-            (Kind::Count { min, max }, Value::Int(value)) => in_range(value, *min, *max),
+            (Kind::Count { min, max }, Value::Int(value)) => check_range(value, *min, *max),
             (Kind::Count { .. }, Value::Float(value)) if value.fract() == 0.0 => {
-                Err(Refusal::Type {
+                Err(InvalidValue::Type {
                     expected: self.expected(),
-                    hint: format!("write it out as {value:.0}"),
+                    hint: format!("write it as {value:.0}"),
                 })
             }
             (Kind::Positive | Kind::NonNegative | Kind::Fraction, Value::Int(value)) => {
-                self.rate(value as f64)
+                self.check_number(value as f64)
             }
             (Kind::Positive | Kind::NonNegative | Kind::Fraction, Value::Float(value)) => {
-                self.rate(value)
+                self.check_number(value)
             }
-            (Kind::Choice(words), Value::Text(word)) => choice(words, word),
-            // `True` and `true` of files, where they stand beside words.
+            (Kind::Choice(words), Value::Text(word)) => check_choice(words, word),
+            // A Boolean literal for a choice such as auto, true, false.
             (Kind::Choice(words), Value::Bool(value)) if words.contains(&"true") => {
                 Ok(Value::Text(value.to_string()))
             }
-            (Kind::Duration, Value::Text(text)) => duration(text),
-            (Kind::Memory, Value::Text(text)) => memory(text),
-            (Kind::Memory, Value::Int(bytes)) => memory(bytes.to_string()),
-            _ => Err(self.mistyped()),
+            (Kind::Duration, Value::Text(text)) => check_duration(text),
+            (Kind::Memory, Value::Text(text)) => check_memory(&text),
+            (Kind::Memory, Value::Int(bytes)) => check_memory(&bytes.to_string()),
+            _ => Err(self.type_error()),
         }
     }
 
-    fn rate(&self, value: f64) -> Result<Value, Refusal> {
-        // The device computes in 32 bits, where 0.99999999 is 1: a moment with decay 1 divides by
-        // zero, and so does dropout with probability 1.
+    fn check_number(&self, value: f64) -> Result<Value, InvalidValue> {
+        // The device computes in float32, where 0.99999999 rounds to 1. A beta of 1 and a dropout
+        // of 1 would divide by zero.
         let (allowed, rule, hint) = match self {
-            Kind::Positive => (value > 0.0, "it must be above 0", "a usual value is 6e-4"),
+            Kind::Positive => (value > 0.0, "it must be above 0", "a typical value is 6e-4"),
             Kind::Fraction => (
                 value >= 0.0 && (value as f32) < 1.0,
                 "it must be at least 0 and below 1",
                 "use a value such as 0.0 or 0.9",
             ),
-            _ => (value >= 0.0, "it must not be negative", "0 is the smallest value"),
+            _ => (value >= 0.0, "it must not be negative", "the smallest value is 0"),
         };
         if !(value as f32).is_finite() {
-            let rule = "it must be a finite 32-bit number";
-            return Err(Refusal::Range { rule: rule.into(), hint: "use a smaller value".into() });
+            let (rule, hint) = ("it must be a finite float32", "use a smaller value");
+            return Err(InvalidValue::Range { rule: rule.into(), hint: hint.into() });
         }
         if !allowed {
-            return Err(Refusal::Range { rule: rule.into(), hint: hint.into() });
+            return Err(InvalidValue::Range { rule: rule.into(), hint: hint.into() });
         }
-        // -0.0 passes `>= 0` but would be printed with its sign.
+        // Turns -0.0 into 0.0, so that it prints without a sign.
         Ok(Value::Float(value + 0.0))
     }
 
-    /// What the kind takes, as a noun phrase for help texts and errors.
-    pub fn expected(&self) -> String {
+    /// Describes the expected values as a noun phrase, for help texts and errors.
+    fn expected(&self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
             Kind::Count { .. } => "a whole number".into(),
             Kind::Positive | Kind::NonNegative | Kind::Fraction => "a number".into(),
-            Kind::Text => "a text".into(),
+            Kind::Text => "text".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
-            Kind::Duration => "a time as text".into(),
+            Kind::Duration => "a duration in quotes".into(),
             Kind::Memory => "an amount of memory".into(),
         }
     }
 
-    /// A value as it would be typed.
+    /// Returns example values as they are typed.
     fn example(&self) -> &'static str {
         match self {
             Kind::Bool => "true",
@@ -169,13 +169,14 @@ impl Kind {
         }
     }
 
-    pub(crate) fn mistyped(&self) -> Refusal {
+    /// Returns the error for a value of the wrong type.
+    pub(super) fn type_error(&self) -> InvalidValue {
         let hint = format!("write it like {}", self.example());
-        Refusal::Type { expected: self.expected(), hint }
+        InvalidValue::Type { expected: self.expected(), hint }
     }
 }
 
-fn in_range(value: i64, min: u64, max: u64) -> Result<Value, Refusal> {
+fn check_range(value: i64, min: u64, max: u64) -> Result<Value, InvalidValue> {
     let allowed = u64::try_from(value).is_ok_and(|value| (min..=max).contains(&value));
     if allowed {
         return Ok(Value::Int(value));
@@ -185,43 +186,43 @@ fn in_range(value: i64, min: u64, max: u64) -> Result<Value, Refusal> {
     } else {
         format!("it must be at most {max}")
     };
-    Err(Refusal::Range { rule, hint: format!("use a value from {min} to {max}") })
+    Err(InvalidValue::Range { rule, hint: format!("use a value from {min} to {max}") })
 }
 
-fn choice(words: &[&str], mut word: String) -> Result<Value, Refusal> {
+fn check_choice(words: &[&str], mut word: String) -> Result<Value, InvalidValue> {
     if matches!(word.as_str(), "True" | "False") && words.contains(&"true") {
         word.make_ascii_lowercase();
     }
     if words.contains(&word.as_str()) {
         return Ok(Value::Text(word));
     }
-    let rule = "there is no such choice".into();
-    Err(Refusal::Range { rule, hint: format!("use one of {}", words.join(", ")) })
+    let rule = "it is not one of the choices".into();
+    Err(InvalidValue::Range { rule, hint: format!("use one of {}", words.join(", ")) })
 }
 
-fn duration(text: String) -> Result<Value, Refusal> {
-    let refused = |rule: String| Refusal::Range {
+fn check_duration(text: String) -> Result<Value, InvalidValue> {
+    let invalid = |rule: String| InvalidValue::Range {
         rule,
         hint: "write it like 2h or 1h 30min, or leave it empty for no limit".into(),
     };
     match parse_duration(&text) {
-        Ok(Some(time)) if time > LONGEST => Err(refused("it is longer than 100 years".into())),
+        Ok(Some(time)) if time > MAX_TIME => Err(invalid("it is longer than 100 years".into())),
         Ok(_) => Ok(Value::Text(text)),
-        Err(error) => Err(refused(format!("it is not a time ({error})"))),
+        Err(error) => Err(invalid(format!("it is not a duration ({error})"))),
     }
 }
 
-fn memory(text: String) -> Result<Value, Refusal> {
+fn check_memory(text: &str) -> Result<Value, InvalidValue> {
     match text.parse::<super::Budget>() {
         Ok(budget) => Ok(Value::Text(budget.to_string())),
         Err(rule) => {
-            Err(Refusal::Range { rule, hint: "write it like 10GiB, 90%, auto or none".into() })
+            Err(InvalidValue::Range { rule, hint: "write it like 10GiB, 90%, auto or none".into() })
         }
     }
 }
 
-/// Reads a `max_time`: empty and zero mean no limit, as 0 does for every other key with an "off".
-pub(crate) fn parse_duration(
+/// Parses a `max_time`. Empty and zero mean no limit, like the 0 of other settings.
+pub(super) fn parse_duration(
     text: &str,
 ) -> Result<Option<std::time::Duration>, humantime::DurationError> {
     if text.trim().is_empty() {
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typed_text_is_read_by_kind() {
+    fn each_kind_parses_its_values_only() {
         let count = Kind::Count { min: 1, max: 100_000 };
         assert_eq!(count.parse("5_000"), Ok(Value::Int(5000)));
         assert_eq!(count.parse("5 * 8"), Ok(Value::Int(40)));
@@ -263,19 +264,19 @@ mod tests {
             (Kind::Duration, "5"),
             (Kind::Duration, "200years"),
         ] {
-            assert!(kind.parse(text).is_err(), "{kind:?} took {text}");
+            assert!(kind.parse(text).is_err(), "{kind:?} accepted {text}");
         }
     }
 
     #[test]
-    fn a_whole_float_is_answered_with_its_integer() {
-        let refusal = Kind::Count { min: 1, max: 10 }.accept(Value::Float(1e5));
-        let Err(Refusal::Type { hint, .. }) = refusal else { panic!("{refusal:?}") };
-        assert_eq!(hint, "write it out as 100000");
+    fn a_whole_float_gets_the_integer_as_a_hint() {
+        let result = Kind::Count { min: 1, max: 10 }.accept(Value::Float(1e5));
+        let Err(InvalidValue::Type { hint, .. }) = result else { panic!("{result:?}") };
+        assert_eq!(hint, "write it as 100000");
     }
 
     #[test]
-    fn no_time_is_no_limit() {
+    fn empty_and_zero_durations_are_no_limit() {
         let hours = |h: u64| std::time::Duration::from_secs(h * 3600);
         assert_eq!(parse_duration("2h"), Ok(Some(hours(2))));
         assert_eq!(parse_duration(" "), Ok(None));

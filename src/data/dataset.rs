@@ -1,54 +1,52 @@
-//! A data set: a folder of tokens or a built-in corpus.
+//! Data sets: a folder of tokens or the built-in corpus.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use pytorch_reader::{PickleValue, PytorchReader};
 
-use super::output::{META, META_TEMPORARY, TRAIN, VAL};
+use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, stories};
 use crate::disk;
 
 /// nanoGPT's description of a character data set.
 const NANOGPT_META: &str = "meta.pkl";
-/// Larger than any real one; a pickle is read into memory.
+/// Size limit of `meta.pkl`, which is read into memory.
 const NANOGPT_META_MAX: u64 = 64 << 20;
-/// The start of the name of a built-in corpus.
+/// Prefix of the names of built-in corpora.
 const BUILTIN: &str = "builtin:";
 
-/// Tokens to train on and tokens to measure with.
+/// An open data set.
 #[derive(Debug)]
 pub struct Dataset {
-    /// What is trained on.
+    /// Tokens for training.
     pub train: Split,
-    /// What the loss is measured on.
+    /// Tokens for validation.
     pub val: Split,
-    /// Every token is below this.
+    /// Size of the vocabulary; every token is below it.
     pub vocab_size: u32,
-    /// Turns tokens back into text, where it is known.
+    /// The tokenizer, if known.
     pub tokenizer: Option<Tokenizer>,
-    /// A name for people: the last part of the folder, or `builtin:stories`.
+    /// A name for people: the name of the folder, or `builtin:stories`.
     pub name: String,
-    /// Changes when the data does, so that a resumed run can tell. Made of
-    /// `meta.json`, the lengths of the files and 64 KiB from either end.
+    /// A hash that changes with the data, so that a resumed run can detect it. Covers the hashes in
+    /// `meta.json`, the lengths of the files, and 32 Ki tokens from either end.
     pub fingerprint: String,
-    /// The least mean loss that any model can reach, in nats a token, where it
-    /// is known.
+    /// The lowest mean loss that any model can reach, in nats per token, if known.
     pub entropy_floor: Option<f64>,
 }
 
 impl Dataset {
-    /// Opens `spec`, a folder or `builtin:stories`, for windows of
-    /// `block_size` tokens and a target after the last.
+    /// Opens `spec`, a folder or `builtin:stories`, for windows of `block_size` tokens and a target
+    /// after the last.
     ///
-    /// A folder holds `train.bin` and `val.bin`, or llm.c's shards
-    /// (`*_train_*.bin`, `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl`
-    /// describe the tokens; without either they are taken for GPT-2's.
+    /// A folder contains `train.bin` and `val.bin`, or llm.c's shards (`*_train_*.bin`,
+    /// `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl` describes the tokens; without either they
+    /// are GPT-2's.
     ///
     /// # Errors
-    /// `Missing` with the command that makes the data; `Unfinished`,
-    /// `BadMeta`, `OddLength`, `TokenCount` for folders that are damaged;
-    /// `TooShort` where a split does not fill a window.
+    /// `Missing` with the command that creates the data; `Unfinished`, `BadMeta`, `OddLength` or
+    /// `TokenCount` for a damaged folder; `TooShort` if a split is shorter than a window.
     pub fn open(spec: &str, block_size: u64) -> Result<Self, DataError> {
         let dataset = match spec.strip_prefix(BUILTIN) {
             Some("stories") => Self::stories()?,
@@ -78,7 +76,7 @@ impl Dataset {
         let vocab_size = tokenizer.vocab_size();
         let split = |seed, characters| {
             let ids = tokenizer.encode(&stories::generate(seed, characters))?;
-            // The alphabet has fewer than 64 characters.
+            // The vocabulary has fewer than 64 characters, so all ids fit.
             let ids = ids.into_iter().filter_map(|id| u16::try_from(id).ok());
             Ok::<_, DataError>(Split::from_memory(ids.collect(), vocab_size))
         };
@@ -126,18 +124,18 @@ impl Dataset {
     }
 }
 
-/// The names in a folder, sorted.
+/// Lists the names in a folder, sorted.
 fn list(folder: &Path) -> Result<Vec<String>, DataError> {
     let entries = match disk::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(missing(folder, "there is no such folder", None));
+            return Err(missing(folder, "the folder does not exist", None));
         }
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             let parent = folder.with_extension("");
             return Err(DataError::Missing {
                 path: folder.to_owned(),
-                missing: "it is a file, not a prepared folder".to_owned(),
+                missing: "it is a file, not a data folder".to_owned(),
                 command: format!("wgpt prepare {} -o {}", folder.display(), parent.display()),
             });
         }
@@ -151,7 +149,7 @@ fn list(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(names)
 }
 
-/// `train.bin` itself, or else all shards with `train` in their names.
+/// Opens `train.bin`, or else all shards with `train` in their names; likewise for `val.bin`.
 fn open_split(
     folder: &Path,
     names: &[String],
@@ -170,16 +168,16 @@ fn open_split(
         shards.map(|name| folder.join(name)).collect()
     };
     if paths.is_empty() {
-        let what = format!("there is no {file} and no *_{split}_*.bin");
+        let reason = format!("it has no {file} and no *_{split}_*.bin");
         let input = names.iter().find(|name| *name == "input.txt");
-        return Err(missing(folder, &what, input));
+        return Err(missing(folder, &reason, input));
     }
     Split::from_files(paths, vocab_size, dtype)
 }
 
-/// Says which command makes the folder. nanoGPT names its character data sets
-/// `..._char` and leaves the text beside them as `input.txt`.
-fn missing(folder: &Path, what: &str, input: Option<&String>) -> DataError {
+/// Returns the error for missing data, with the command that creates it. nanoGPT names its
+/// character data sets `..._char` and keeps their text as `input.txt`.
+fn missing(folder: &Path, reason: &str, input: Option<&String>) -> DataError {
     let text = match input {
         Some(name) => folder.join(name).display().to_string(),
         None => "TEXT.txt".to_owned(),
@@ -188,7 +186,7 @@ fn missing(folder: &Path, what: &str, input: Option<&String>) -> DataError {
     if display_name(folder).ends_with("_char") {
         command.push_str(" --tokenizer char");
     }
-    DataError::Missing { path: folder.to_owned(), missing: what.to_owned(), command }
+    DataError::Missing { path: folder.to_owned(), missing: reason.to_owned(), command }
 }
 
 fn display_name(folder: &Path) -> String {
@@ -197,14 +195,14 @@ fn display_name(folder: &Path) -> String {
         .map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-fn check_count(folder: &Path, file: &str, announced: u64, split: &Split) -> Result<(), DataError> {
-    if announced == split.len() {
+fn check_count(folder: &Path, file: &str, expected: u64, split: &Split) -> Result<(), DataError> {
+    if expected == split.len() {
         return Ok(());
     }
     Err(DataError::TokenCount {
         path: folder.join(file),
-        announced: i64::try_from(announced).unwrap_or(i64::MAX),
-        announced_by: META,
+        expected: i64::try_from(expected).unwrap_or(i64::MAX),
+        source_of_count: META,
         found: split.len(),
     })
 }
@@ -212,7 +210,7 @@ fn check_count(folder: &Path, file: &str, announced: u64, split: &Split) -> Resu
 fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String, DataError> {
     let mut hasher = blake3::Hasher::new();
     if let Some(meta) = meta {
-        // The hashes cover every token. Names and formatting may change.
+        // Only the hashes, which cover every token; names and formatting may change.
         hasher.update(meta.train_blake3.as_bytes());
         hasher.update(meta.val_blake3.as_bytes());
     }
@@ -221,10 +219,11 @@ fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// The vocabulary in nanoGPT's `meta.pkl`: a dictionary with `vocab_size` and
-/// `stoi`, the ids of the characters. The reader builds data only; it runs
-/// nothing, and refuses what nests or multiplies without bound. A pickle
-/// without characters still tells the size of the vocabulary.
+/// Reads the vocabulary from nanoGPT's `meta.pkl`, a dictionary with `vocab_size` and `stoi`, the
+/// ids of the characters.
+///
+/// The pickle reader only builds data: it runs no code and limits nesting and size. Without `stoi`
+/// the result is the size of the vocabulary alone.
 fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let bad =
         |reason: &str| DataError::BadMeta { path: path.to_owned(), reason: reason.to_owned() };
@@ -254,7 +253,7 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
         pairs.push((id, character));
     }
     pairs.sort_unstable();
-    let complete = (0_i64..).zip(&pairs).all(|(want, (id, _))| want == *id)
+    let complete = (0_i64..).zip(&pairs).all(|(expected, (id, _))| expected == *id)
         && u32::try_from(pairs.len()) == Ok(vocab_size);
     if !complete {
         return Err(bad("the ids of stoi are not 0 to vocab_size - 1"));

@@ -1,4 +1,4 @@
-//! Tokenising a stream of documents on several threads, in order.
+//! Tokenizes a stream of documents on several threads, in order.
 
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,30 +7,30 @@ use std::thread::Scope;
 use super::pieces::{PIECE, piece_end};
 use super::{DataError, Tokenizer};
 
-/// Batches a thread may have waiting, the one that it works on included. Two
-/// would do to keep it busy; the third covers uneven batches.
-const DEPTH: usize = 3;
+/// Batches queued per thread, including the current one. Two keep a thread busy; the third covers
+/// uneven batches.
+const QUEUE: usize = 3;
 
-/// Where a part of the text goes.
+/// The split that text goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum SplitKind {
     Train,
     Val,
 }
 
-/// At most about [`PIECE`] bytes of text, the unit of work of a thread: part of one
-/// long document or many short ones.
+/// A unit of work for a thread, about [`PIECE`] bytes of text: a part of a long document, or many
+/// short ones.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     text: String,
     segments: Vec<Segment>,
 }
 
-/// A stretch of a batch's text that is tokenised by itself.
+/// A part of a batch's text that is tokenized independently.
 #[derive(Debug)]
 struct Segment {
     bytes: usize,
-    side: Side,
+    split: SplitKind,
     end_of_document: bool,
 }
 
@@ -48,9 +48,9 @@ impl Batch {
         for segment in &self.segments {
             let (text, after) = rest.split_at(segment.bytes);
             rest = after;
-            let ids = match segment.side {
-                Side::Train => &mut encoded.train,
-                Side::Val => &mut encoded.val,
+            let ids = match segment.split {
+                SplitKind::Train => &mut encoded.train,
+                SplitKind::Val => &mut encoded.val,
             };
             tokenizer.encode_into(text, ids)?;
             if segment.end_of_document {
@@ -61,127 +61,126 @@ impl Batch {
     }
 }
 
-/// Collects text into batches. The segments of a document are its
-/// [`pieces`](super::pieces), however the text arrives.
+/// Collects text into batches. The segments of a document are its [`pieces`](super::pieces),
+/// whatever parts the text arrives in.
 #[derive(Debug, Default)]
 pub(super) struct Batcher {
     batch: Batch,
     /// The start of a piece that may still grow.
     open: String,
-    /// Complete batches, to be taken by the caller after each call.
+    /// Complete batches, which the caller drains after each call.
     pub(super) ready: Vec<Batch>,
 }
 
 impl Batcher {
-    /// More text of the current document.
-    pub(super) fn push(&mut self, text: &str, side: Side) {
+    /// Appends text to the current document.
+    pub(super) fn push(&mut self, text: &str, split: SplitKind) {
         let mut rest = text;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
             self.open.push_str(part);
             rest = after;
             while self.open.len() > PIECE {
-                self.close(piece_end(&self.open), side, false);
+                self.close(piece_end(&self.open), split, false);
             }
         }
     }
 
-    /// Ends the current stretch of text. What follows is tokenised apart.
-    pub(super) fn end(&mut self, side: Side, end_of_document: bool) {
-        self.close(self.open.len(), side, end_of_document);
+    /// Ends the current segment. Later text is tokenized independently of it.
+    pub(super) fn end(&mut self, split: SplitKind, end_of_document: bool) {
+        self.close(self.open.len(), split, end_of_document);
     }
 
-    /// Hands out what is left, after the last document.
+    /// Completes the last batch, after the last document.
     pub(super) fn finish(&mut self) {
         self.ready.push(std::mem::take(&mut self.batch));
     }
 
-    fn close(&mut self, bytes: usize, side: Side, end_of_document: bool) {
+    fn close(&mut self, bytes: usize, split: SplitKind, end_of_document: bool) {
         let rest = self.open.split_off(bytes);
         let piece = std::mem::replace(&mut self.open, rest);
         self.batch.text.push_str(&piece);
-        self.batch.segments.push(Segment { bytes, side, end_of_document });
-        // A piece is a little shorter than PIECE, and should not wait for a second.
+        self.batch.segments.push(Segment { bytes, split, end_of_document });
+        // A full piece is slightly shorter than PIECE and makes a batch by itself.
         if self.batch.text.len() > PIECE / 2 {
             self.finish();
         }
     }
 }
 
-/// Threads that tokenise batches.
+/// A pool of threads that tokenize batches.
 ///
-/// Batch `i` goes to thread `i % threads`, and results are taken in the same
-/// turn, so their order needs no sorting and does not depend on timing. The
-/// threads live as long as the scope: tiktoken keeps one regular expression
-/// with its caches for each thread it has seen.
+/// Batch `i` goes to thread `i % threads`, and results are received in the same order, so the
+/// output does not depend on timing. The threads live as long as the scope, because tiktoken keeps
+/// a regular expression with its caches for each thread it has seen.
 ///
-/// Without threads, which a browser has none of, a batch is tokenised when it is submitted.
-pub(super) struct Pool<'a> {
+/// In a browser, which has no threads, a batch is tokenized when it is submitted.
+pub(super) struct EncoderPool<'a> {
     tokenizer: &'a Tokenizer,
-    lanes: Vec<Lane>,
+    workers: Vec<Worker>,
     sent: usize,
     received: usize,
 }
 
-struct Lane {
+struct Worker {
     batches: Sender<Batch>,
     results: Receiver<Result<Encoded, DataError>>,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> EncoderPool<'a> {
     pub(super) fn start(
         scope: &'a Scope<'a, '_>,
         tokenizer: &'a Tokenizer,
         threads: NonZeroUsize,
     ) -> Self {
         let threads = if cfg!(target_arch = "wasm32") { 0 } else { threads.get() };
-        let lanes = (0..threads)
+        let workers = (0..threads)
             .map(|_| {
                 let (batches, inbox) = channel::<Batch>();
                 let (outbox, results) = channel();
                 scope.spawn(move || {
                     for batch in inbox {
-                        // Nobody listens any more after a failure elsewhere.
+                        // The receiver is gone after an error elsewhere.
                         if outbox.send(batch.encode(tokenizer)).is_err() {
                             break;
                         }
                     }
                 });
-                Lane { batches, results }
+                Worker { batches, results }
             })
             .collect();
-        Self { tokenizer, lanes, sent: 0, received: 0 }
+        Self { tokenizer, workers, sent: 0, received: 0 }
     }
 
-    /// Starts a batch, and waits for the oldest result when enough are under
-    /// way: this is what bounds the memory.
+    /// Queues a batch. If the queues are full, which bounds the memory, waits for the oldest result
+    /// and returns it.
     pub(super) fn submit(&mut self, batch: Batch) -> Result<Option<Encoded>, DataError> {
-        if self.lanes.is_empty() {
+        if self.workers.is_empty() {
             return batch.encode(self.tokenizer).map(Some);
         }
-        let lane = &self.lanes[self.sent % self.lanes.len()];
-        lane.batches.send(batch).map_err(|_| worker_stopped())?;
+        let worker = &self.workers[self.sent % self.workers.len()];
+        worker.batches.send(batch).map_err(|_| worker_stopped())?;
         self.sent += 1;
-        if self.sent - self.received < self.lanes.len() * DEPTH {
+        if self.sent - self.received < self.workers.len() * QUEUE {
             return Ok(None);
         }
         self.next()
     }
 
-    /// The oldest result under way, until there is none.
+    /// Waits for the oldest result; `None` if no batch is queued.
     pub(super) fn next(&mut self) -> Result<Option<Encoded>, DataError> {
         if self.received == self.sent {
             return Ok(None);
         }
-        let lane = &self.lanes[self.received % self.lanes.len()];
+        let worker = &self.workers[self.received % self.workers.len()];
         self.received += 1;
-        let encoded = lane.results.recv().map_err(|_| worker_stopped())??;
+        let encoded = worker.results.recv().map_err(|_| worker_stopped())??;
         Ok(Some(encoded))
     }
 }
 
 fn worker_stopped() -> DataError {
-    DataError::Tokenize { reason: "a tokenizer thread stopped".to_owned() }
+    DataError::Tokenize { reason: "a tokenizer thread stopped unexpectedly".to_owned() }
 }
 
 #[cfg(test)]
@@ -200,7 +199,8 @@ mod tests {
             more
         };
         thread::scope(|scope| {
-            let mut pool = Pool::start(scope, tokenizer, NonZeroUsize::new(threads).unwrap());
+            let mut pool =
+                EncoderPool::start(scope, tokenizer, NonZeroUsize::new(threads).unwrap());
             for batch in batches {
                 add(pool.submit(batch).unwrap());
             }
@@ -209,7 +209,7 @@ mod tests {
         all
     }
 
-    /// Short and long documents, pushed in parts of `part` bytes.
+    /// Batches short and long documents, pushed in parts of `part` bytes.
     fn batches(part: usize) -> (Vec<Batch>, Vec<String>) {
         let documents: Vec<String> = [1, 7, 60_000, 3, 20_000, 1]
             .iter()
@@ -217,18 +217,18 @@ mod tests {
             .collect();
         let mut batcher = Batcher::default();
         for (index, document) in documents.iter().enumerate() {
-            let side = if index % 2 == 0 { Side::Train } else { Side::Val };
+            let split = if index % 2 == 0 { SplitKind::Train } else { SplitKind::Val };
             for bytes in document.as_bytes().chunks(part) {
-                batcher.push(str::from_utf8(bytes).unwrap(), side);
+                batcher.push(str::from_utf8(bytes).unwrap(), split);
             }
-            batcher.end(side, true);
+            batcher.end(split, true);
         }
         batcher.finish();
         (batcher.ready, documents)
     }
 
     #[test]
-    fn neither_threads_nor_parts_change_the_tokens() {
+    fn tokens_do_not_depend_on_threads_or_parts() {
         for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
             let mut expected = Encoded::default();
             for (index, document) in batches(100).1.iter().enumerate() {
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_on_a_thread_comes_back() {
+    fn an_error_on_a_thread_is_returned() {
         let tokenizer = Tokenizer::Char(CharVocab::new("ab".chars()).unwrap());
         let mut batcher = Batcher::default();
-        batcher.push("abx", Side::Train);
-        batcher.end(Side::Train, true);
+        batcher.push("abx", SplitKind::Train);
+        batcher.end(SplitKind::Train, true);
         batcher.finish();
         thread::scope(|scope| {
-            let mut pool = Pool::start(scope, &tokenizer, NonZeroUsize::MIN);
+            let mut pool = EncoderPool::start(scope, &tokenizer, NonZeroUsize::MIN);
             for batch in batcher.ready {
                 pool.submit(batch).unwrap();
             }

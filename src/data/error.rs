@@ -1,61 +1,57 @@
-//! What can go wrong with data: each variant says what, where and what to do.
+//! Errors of the data layer. Each message says what went wrong, where, and what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Every failure of the data layer.
-///
-/// The message is complete as it stands: what happened, in which file and at
-/// which place, and what to do next. Cloneable, so that a front end can keep
-/// it and show it again.
+/// An error of the data layer. It is cloneable, so that a front end can keep it and show it again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system refused to read or write.
-    #[error("cannot {action} {}: {source}; check that the path exists, that you may use it and that the disk has room", path.display())]
+    /// A file or folder that cannot be read or written.
+    #[error("cannot {action} {}: {source}; check the path, its permissions and the free disk space", path.display())]
     Io {
-        /// The verb, as in "cannot read".
+        /// The verb of the message, as in "cannot read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's own words.
+        /// The error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
 
-    /// A compressed stream is damaged or cut off.
-    #[error("cannot unpack {}: {source}; the file is damaged or incomplete, fetch it again", path.display())]
-    Unpack {
+    /// A compressed file that is damaged or truncated.
+    #[error("cannot decompress {}: {source}; the file is damaged or incomplete, download it again", path.display())]
+    Decompress {
         /// The compressed file.
         path: PathBuf,
-        /// The decoder's own words.
+        /// The error of the decoder.
         #[source]
         source: Arc<io::Error>,
     },
 
-    /// A file whose name does not say how to read it.
-    #[error("{}: unknown kind of file; what is read: {accepted}", path.display())]
+    /// A file with an unsupported extension.
+    #[error("{}: unsupported file type; supported are {accepted}", path.display())]
     UnknownExtension {
         /// The file.
         path: PathBuf,
-        /// The endings that are read.
+        /// The supported extensions.
         accepted: &'static str,
     },
 
-    /// The inputs hold no file that can be read.
-    #[error("nothing to read in {inputs}; give at least one file or folder with {accepted}")]
+    /// Inputs without any supported file.
+    #[error("no supported files in {inputs}; give at least one file or folder with {accepted}")]
     NoInputs {
-        /// The inputs as they were given.
+        /// The inputs as given.
         inputs: String,
-        /// The endings that are read.
+        /// The supported extensions.
         accepted: &'static str,
     },
 
-    /// The inputs were read and held no text.
-    #[error("the input holds no text ({files} file(s) read); give files with text in them")]
+    /// Inputs without any text.
+    #[error("the input contains no text ({files} file(s) read); give files that contain text")]
     NoText {
-        /// How many files were read.
+        /// Number of files read.
         files: usize,
     },
 
@@ -64,23 +60,23 @@ pub enum DataError {
     InvalidUtf8 {
         /// The file.
         path: PathBuf,
-        /// Offset of the first bad byte in the text, after unpacking.
+        /// Offset of the first invalid byte in the decompressed text.
         offset: u64,
     },
 
-    /// A line of a .jsonl file that is not what was expected.
-    #[error("{}:{line}: {reason}; correct or remove the line, or name another field with --text-field", path.display())]
+    /// A line of a .jsonl file that has no text.
+    #[error("{}:{line}: {reason}; fix or remove the line, or choose another field with --text-field", path.display())]
     JsonLine {
         /// The file.
         path: PathBuf,
         /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 
-    /// A line so long that it cannot be meant.
-    #[error("{}:{line}: the line is longer than {limit} bytes; a .jsonl file has one document a line", path.display())]
+    /// A line of a .jsonl file that is too long.
+    #[error("{}:{line}: the line is longer than {limit} bytes; a .jsonl file has one document per line", path.display())]
     LineTooLong {
         /// The file.
         path: PathBuf,
@@ -95,65 +91,65 @@ pub enum DataError {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// The reader's own words.
+        /// The error of the Parquet reader.
         reason: String,
     },
 
-    /// A .parquet file without the column of text.
-    #[error("{}: no text column {column:?}; it has {available}; choose one with --text-field", path.display())]
+    /// A .parquet file without the requested text column.
+    #[error("{}: no text column {column:?}; choose one of {available} with --text-field", path.display())]
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// The column that was looked for.
+        /// The requested column.
         column: String,
-        /// The columns that are there.
+        /// The columns of the file.
         available: String,
     },
 
     /// A tokenizer that does not exist.
     #[error("unknown tokenizer {name:?}; choose gpt2, char or byte")]
     UnknownTokenizer {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 
     /// A character outside a character vocabulary.
     #[error(
-        "character {character:?} at byte {offset} is not among the {vocab_size} characters of this vocabulary; leave it out, or prepare the data again with this character in it"
+        "character {character:?} at byte {offset} is not one of the {vocab_size} characters in the vocabulary; remove it, or prepare the data again with text that contains it"
     )]
     UnknownCharacter {
         /// The character.
         character: char,
-        /// Its byte offset in the text that was to be encoded.
+        /// Its byte offset in the text.
         offset: usize,
         /// Size of the vocabulary.
         vocab_size: usize,
     },
 
-    /// A tokenizer description that makes no sense.
-    #[error("bad character vocabulary: {reason}; prepare the data again")]
+    /// An invalid character vocabulary.
+    #[error("invalid character vocabulary: {reason}; prepare the data again")]
     BadVocabulary {
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 
-    /// The byte-pair tokenizer gave up on a text.
-    #[error("cannot tokenise the text: {reason}; look for binary data in the input")]
+    /// Text that the byte-pair tokenizer cannot process.
+    #[error("cannot tokenize the text: {reason}; check the input for binary data")]
     Tokenize {
-        /// The tokenizer's own words.
+        /// The error of the tokenizer.
         reason: String,
     },
 
-    /// A fraction that does not split anything.
-    #[error("val_fraction is {value}; give a number above 0 and below 1, such as 0.1")]
+    /// A validation fraction out of range.
+    #[error("val_fraction = {value} is not allowed; use a number above 0 and below 1, such as 0.1")]
     BadFraction {
-        /// What was given.
+        /// The value as given.
         value: f64,
     },
 
-    /// One of the two splits came out empty.
+    /// A split without tokens.
     #[error(
-        "the {split} split would be empty ({documents} document(s), {chars} character(s) read); give more text or another val_fraction"
+        "the {split} split would be empty ({documents} document(s), {chars} character(s) read); add more text or change val_fraction"
     )]
     EmptySplit {
         /// `train` or `val`.
@@ -164,85 +160,87 @@ pub enum DataError {
         chars: u64,
     },
 
-    /// The inputs changed between the two passes.
-    #[error("the input changed while it was read; run the command again when nothing writes to it")]
+    /// Inputs that changed between the two passes.
+    #[error(
+        "the input changed while it was read; run the command again when no other program writes to it"
+    )]
     InputChanged,
 
-    /// The output folder already holds data.
-    #[error("{} already holds {found}; choose another folder, or give --force to replace it", path.display())]
+    /// An output folder that already holds data.
+    #[error("{} already contains {found}; choose another folder, or replace the data with --force", path.display())]
     AlreadyPrepared {
         /// The output folder.
         path: PathBuf,
-        /// The file that is in the way.
+        /// The existing file.
         found: &'static str,
     },
 
-    /// A data folder whose preparation did not end.
-    #[error("{}: preparing this folder was interrupted; run `wgpt prepare ... -o {} --force` again", path.display(), path.display())]
+    /// A data folder whose preparation was interrupted.
+    #[error("{}: the preparation of this folder was interrupted; run `wgpt prepare ... -o {} --force` again", path.display(), path.display())]
     Unfinished {
         /// The folder.
         path: PathBuf,
     },
 
-    /// There is no data where it was looked for.
-    #[error("no training data in {}: {missing}; make it with `{command}`", path.display())]
+    /// A missing data folder or file.
+    #[error("no training data in {}: {missing}; create it with `{command}`", path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
-        /// What is missing.
+        /// A clause that says what is missing.
         missing: String,
-        /// The command that makes it.
+        /// The command that creates it.
         command: String,
     },
 
     /// A built-in corpus that does not exist.
-    #[error("no built-in corpus {name:?}; there is builtin:stories")]
+    #[error("unknown built-in corpus {name:?}; the only one is builtin:stories")]
     UnknownBuiltin {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 
-    /// A `meta.json` or `meta.pkl` that cannot be used.
+    /// An invalid `meta.json` or `meta.pkl`.
     #[error("cannot use {}: {reason}; prepare the data again", path.display())]
     BadMeta {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A clause that says what is wrong.
         reason: String,
     },
 
-    /// A token file of an impossible length.
-    #[error("{}: {bytes} bytes are not a whole number of {width}-byte tokens; the file is cut off, copy or prepare it again", path.display())]
+    /// A token file that ends within a token.
+    #[error("{}: {bytes} bytes are not a whole number of {width}-byte tokens; the file is truncated, copy or prepare it again", path.display())]
     OddLength {
         /// The file.
         path: PathBuf,
         /// Its length.
         bytes: u64,
-        /// Bytes a token.
+        /// Bytes per token.
         width: u64,
     },
 
-    /// A token file with more or fewer tokens than announced.
-    #[error("{}: {announced} tokens are announced in {announced_by}, the file holds {found}; it is cut off or was replaced, copy or prepare it again", path.display())]
+    /// A token file of the wrong length.
+    #[error("{}: {source_of_count} says {expected} tokens, but the file has {found}; it is truncated or was replaced, copy or prepare it again", path.display())]
     TokenCount {
         /// The file.
         path: PathBuf,
-        /// Tokens announced.
-        announced: i64,
-        /// Where they are announced.
-        announced_by: &'static str,
-        /// Tokens in the file.
+        /// The expected number of tokens.
+        expected: i64,
+        /// The file or header that gives this number.
+        source_of_count: &'static str,
+        /// The number of tokens in the file.
         found: u64,
     },
 
-    /// A shard with a header that is not GPT-2's.
-    #[error("{}: shard header (magic {magic}, version {version}) is not of the GPT-2 format (magic 20240520, version 1); prepare the text with wgpt", path.display())]
+    /// A shard in a format other than GPT-2's.
+    #[error("{}: unsupported shard header (magic {magic}, version {version}), expected magic 20240520, version 1; prepare the text with `wgpt prepare`", path.display())]
     BadShard {
         /// The file.
         path: PathBuf,
-        /// The magic number found.
+        /// The magic number of the file.
         magic: i32,
-        /// The version found.
+        /// The version of the file.
         version: i32,
     },
 
@@ -259,9 +257,9 @@ pub enum DataError {
         vocab_size: u32,
     },
 
-    /// A split too short for one window.
+    /// A split that is shorter than a window.
     #[error(
-        "{split} of {name} holds {tokens} tokens, a window of block_size {block_size} needs {needed}; use more text or a smaller block_size"
+        "{split} of {name} has {tokens} tokens, but block_size {block_size} needs {needed}; use more text or a smaller block_size"
     )]
     TooShort {
         /// `train` or `val`.
@@ -270,20 +268,20 @@ pub enum DataError {
         name: String,
         /// Tokens in the split.
         tokens: u64,
-        /// The block size asked for.
+        /// The requested block size.
         block_size: u64,
-        /// Tokens that it needs.
+        /// Tokens that a window and its targets need.
         needed: u64,
     },
 
-    /// A window that reaches past the end: a fault in the caller.
+    /// A window beyond the end of a split: a bug in the caller.
     #[error(
-        "tokens {start}..{start}+{count} were asked of a split of {len}; report this as a fault of wgpt"
+        "tokens {start}..{start}+{count} are outside a split of {len} tokens; please report this as a bug in wgpt"
     )]
     OutsideSplit {
-        /// First token asked for.
+        /// The first requested token.
         start: u64,
-        /// How many.
+        /// The number of requested tokens.
         count: usize,
         /// Tokens in the split.
         len: u64,
@@ -291,7 +289,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// For `map_err`: "cannot `action` `path`".
+    /// Wraps an I/O error, for `map_err`: "cannot `action` `path`".
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source: Arc::new(source) }
     }

@@ -1,16 +1,16 @@
-//! Text from a small probabilistic grammar whose entropy is known exactly.
+//! A small probabilistic grammar for text, with an entropy that can be computed exactly.
 //!
-//! A story follows a plot, a sequence of scenes. Each scene is one sentence,
-//! chosen from the templates of the scene; a template is text with slots:
+//! A story follows a plot, a sequence of scenes. Each scene is one sentence, chosen from the
+//! templates of the scene. A template is text with slots:
 //!
-//! - `{hero}` the first time in a story draws a word from the list `hero`,
-//!   evenly; later in the same story it repeats that word;
+//! - `{hero}` draws a word uniformly from the list `hero` at its first use in a story, and repeats
+//!   that word later in the same story;
 //! - `{hero.1}` is the second form of that word (forms are separated by `|`);
-//! - `{*food}` draws a word for this place only.
+//! - `{*food}` draws a new word for this slot only.
 
 use super::windows::hash;
 
-/// Words for the slots of one name.
+/// The words for slots of this name.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) name: &'static str,
@@ -23,13 +23,15 @@ pub(super) type Scene = &'static [(u32, &'static str)];
 /// A weight and the scenes of a story, in order.
 pub(super) type Plot = (u32, &'static [Scene]);
 
-/// Lists, plots, and what stands between sentences and after a story.
+/// A grammar of stories.
 #[derive(Debug)]
 pub(super) struct Grammar {
     pub(super) lists: &'static [List],
     pub(super) plots: &'static [Plot],
-    pub(super) between: &'static str,
-    pub(super) after: &'static str,
+    /// The text between two sentences.
+    pub(super) separator: &'static str,
+    /// The text after a story.
+    pub(super) terminator: &'static str,
 }
 
 /// A piece of a template.
@@ -39,38 +41,38 @@ enum Piece {
     Slot { list: usize, form: usize, fresh: bool },
 }
 
-/// The word of each list that this story has settled on.
-type Facts = Vec<Option<usize>>;
+/// The word of each list that a story repeats, once drawn.
+type Drawn = Vec<Option<usize>>;
 
-/// What a story adds up to, exactly or for one story.
+/// The information and length of a story, or their means over all stories.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measure {
-    /// `-ln p`, or its mean: the entropy.
+    /// `-ln p` of a story, or its mean, which is the entropy.
     pub(super) nats: f64,
-    /// Characters, or their mean.
+    /// Length in characters.
     pub(super) characters: f64,
 }
 
-/// A counter-based source of choices, so that a seed means the same text in
-/// every later version.
-pub(super) struct Choices {
+/// A counter-based random number generator. It is our own so that a seed gives the same text in
+/// every version.
+pub(super) struct Rng {
     seed: u64,
     counter: u64,
 }
 
-impl Choices {
+impl Rng {
     pub(super) fn new(seed: u64) -> Self {
         Self { seed, counter: 0 }
     }
 
-    /// Evenly from `0..count`.
+    /// Draws uniformly from `0..count`.
     fn below(&mut self, count: u64) -> u64 {
         let random = hash([self.seed, self.counter]);
         self.counter += 1;
         ((u128::from(random) * u128::from(count)) >> 64) as u64
     }
 
-    /// An element by its weight, and the probability that it had.
+    /// Draws an element by its weight, and returns its probability too.
     fn weighted<T: Copy>(&mut self, from: &[(u32, T)]) -> Option<(f64, T)> {
         let mut left = self.below(total(from));
         for &(weight, item) in from {
@@ -89,38 +91,32 @@ fn total<T>(of: &[(u32, T)]) -> u64 {
 }
 
 impl Grammar {
-    /// Appends one story to `text`; its probability is `e^-nats`.
-    pub(super) fn tell(&self, choices: &mut Choices, text: &mut String) -> Measure {
+    /// Appends a random story to `text`; its probability is `e^-nats`.
+    pub(super) fn generate(&self, rng: &mut Rng, text: &mut String) -> Measure {
         let start = text.len();
         let mut nats = 0.0;
-        let mut facts: Facts = vec![None; self.lists.len()];
-        if let Some((p, scenes)) = choices.weighted(self.plots) {
+        let mut drawn: Drawn = vec![None; self.lists.len()];
+        if let Some((p, scenes)) = rng.weighted(self.plots) {
             nats -= p.ln();
             for (index, scene) in scenes.iter().enumerate() {
                 if index > 0 {
-                    text.push_str(self.between);
+                    text.push_str(self.separator);
                 }
-                let Some((p, template)) = choices.weighted(scene) else {
+                let Some((p, template)) = rng.weighted(scene) else {
                     continue;
                 };
                 nats -= p.ln();
                 for piece in self.pieces(template) {
-                    nats += self.say(piece, &mut facts, choices, text);
+                    nats += self.append(piece, &mut drawn, rng, text);
                 }
             }
         }
-        text.push_str(self.after);
+        text.push_str(self.terminator);
         Measure { nats, characters: (text.len() - start) as f64 }
     }
 
-    /// Appends one piece; the `-ln p` of its choice.
-    fn say(
-        &self,
-        piece: Piece,
-        facts: &mut Facts,
-        choices: &mut Choices,
-        text: &mut String,
-    ) -> f64 {
+    /// Appends one piece and returns the `-ln p` of its word.
+    fn append(&self, piece: Piece, drawn: &mut Drawn, rng: &mut Rng, text: &mut String) -> f64 {
         match piece {
             Piece::Text(literal) => {
                 text.push_str(literal);
@@ -128,49 +124,49 @@ impl Grammar {
             }
             Piece::Slot { list, form, fresh } => {
                 let words = self.words(list);
-                let fact = facts.get(list).copied().flatten().filter(|_| !fresh);
-                let word = fact.unwrap_or_else(|| choices.below(words.len() as u64) as usize);
-                text.push_str(words.get(word).map_or("", |word| spelled(word, form)));
-                if fact.is_some() {
+                let repeated = drawn.get(list).copied().flatten().filter(|_| !fresh);
+                let word = repeated.unwrap_or_else(|| rng.below(words.len() as u64) as usize);
+                text.push_str(words.get(word).map_or("", |word| word_form(word, form)));
+                if repeated.is_some() {
                     return 0.0;
                 }
-                if !fresh && let Some(fact) = facts.get_mut(list) {
-                    *fact = Some(word);
+                if !fresh && let Some(entry) = drawn.get_mut(list) {
+                    *entry = Some(word);
                 }
                 (words.len() as f64).ln()
             }
         }
     }
 
-    /// The entropy of a story and its mean length, exactly.
+    /// Computes the entropy and the mean length of a story.
     ///
-    /// By the chain rule the entropy is the mean over all derivations of the
-    /// entropies of their choices, and the mean length is a sum of mean word
-    /// lengths. Both hold because each text has one derivation, and because
-    /// whether a slot repeats an earlier word depends on the templates chosen
-    /// and not on the words.
+    /// By the chain rule, the entropy is the mean over all derivations of the sum of the entropies
+    /// of their choices, and the mean length is a sum of mean word lengths. This holds because each
+    /// text has one derivation, and because the templates alone determine whether a slot repeats a
+    /// word.
     pub(super) fn expectation(&self) -> Measure {
-        let known = vec![false; self.lists.len()];
+        let drawn = vec![false; self.lists.len()];
         let mut sum = Measure::default();
         for &(weight, scenes) in self.plots {
             let p = f64::from(weight) / total(self.plots) as f64;
-            let story = self.expect_scenes(scenes, &known);
-            let joints = scenes.len().saturating_sub(1) * self.between.len() + self.after.len();
+            let story = self.scenes_expectation(scenes, &drawn);
+            let separators = scenes.len().saturating_sub(1) * self.separator.len();
+            let fixed = separators + self.terminator.len();
             sum.nats += p * (story.nats - p.ln());
-            sum.characters += p * (story.characters + joints as f64);
+            sum.characters += p * (story.characters + fixed as f64);
         }
         sum
     }
 
-    /// The rest of a story, `known` being the lists it has settled on.
-    fn expect_scenes(&self, scenes: &[Scene], known: &[bool]) -> Measure {
+    /// Computes the expectation for the rest of a story. `drawn` marks the lists that have a word.
+    fn scenes_expectation(&self, scenes: &[Scene], drawn: &[bool]) -> Measure {
         let mut sum = Measure::default();
         let Some((scene, rest)) = scenes.split_first() else {
             return sum;
         };
         for &(weight, template) in *scene {
             let p = f64::from(weight) / total(scene) as f64;
-            let mut known = known.to_vec();
+            let mut drawn = drawn.to_vec();
             let mut nats = -p.ln();
             let mut characters = 0.0;
             for piece in self.pieces(template) {
@@ -178,12 +174,12 @@ impl Grammar {
                     Piece::Text(literal) => characters += literal.len() as f64,
                     Piece::Slot { list, form, fresh } => {
                         let words = self.words(list);
-                        let letters: usize = words.iter().map(|w| spelled(w, form).len()).sum();
+                        let letters: usize = words.iter().map(|w| word_form(w, form).len()).sum();
                         characters += letters as f64 / words.len() as f64;
-                        match known.get_mut(list) {
-                            Some(known) if !fresh && *known => {}
-                            Some(known) => {
-                                *known |= !fresh;
+                        match drawn.get_mut(list) {
+                            Some(drawn) if !fresh && *drawn => {}
+                            Some(drawn) => {
+                                *drawn |= !fresh;
                                 nats += (words.len() as f64).ln();
                             }
                             None => {}
@@ -191,15 +187,15 @@ impl Grammar {
                     }
                 }
             }
-            let rest = self.expect_scenes(rest, &known);
+            let rest = self.scenes_expectation(rest, &drawn);
             sum.nats += p * (nats + rest.nats);
             sum.characters += p * (characters + rest.characters);
         }
         sum
     }
 
-    /// Every text that a story can contain a part of: templates, words and
-    /// joints. For the alphabet.
+    /// Yields all text that stories are composed of: words, templates without slots, separator and
+    /// terminator.
     pub(super) fn literals(&self) -> impl Iterator<Item = &'static str> {
         let words = self.lists.iter().flat_map(|list| list.words);
         let forms = words.flat_map(|word| word.split('|'));
@@ -210,13 +206,14 @@ impl Grammar {
             Piece::Text(text) => Some(text),
             Piece::Slot { .. } => None,
         });
-        forms.chain(texts).chain([self.between, self.after])
+        forms.chain(texts).chain([self.separator, self.terminator])
     }
 
     fn words(&self, list: usize) -> &'static [&'static str] {
         self.lists.get(list).map_or(&[], |list| list.words)
     }
 
+    /// Parses a template.
     fn pieces(&self, template: &'static str) -> impl Iterator<Item = Piece> {
         template.split('{').flat_map(|part| {
             let (slot, text) = match part.split_once('}') {
@@ -228,8 +225,7 @@ impl Grammar {
         })
     }
 
-    /// A name that no list has stays in the text in its braces, where a test
-    /// finds it.
+    /// Parses a slot. An unknown name becomes text, which a test finds.
     fn slot(&self, slot: &'static str) -> Piece {
         let bare = slot.trim_start_matches('*');
         let (name, form) = bare.split_once('.').unwrap_or((bare, "0"));
@@ -241,7 +237,7 @@ impl Grammar {
     }
 }
 
-fn spelled(word: &'static str, form: usize) -> &'static str {
+fn word_form(word: &'static str, form: usize) -> &'static str {
     word.split('|').nth(form).unwrap_or_default()
 }
 

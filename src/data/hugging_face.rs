@@ -1,4 +1,4 @@
-//! Hugging Face's files of GPT-2's tokenizer, made from the tables that are part of the program.
+//! Hugging Face tokenizer files for GPT-2, written from the built-in tables.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::tokenizer::END_OF_TEXT;
 use super::{Tokenizer, TokenizerKind};
 
 impl Tokenizer {
-    /// The files that transformers reads a tokenizer from, by name. None for tokenizers that it has
-    /// no class for.
+    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty for
+    /// tokenizers that transformers does not support.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
         if self.kind() != TokenizerKind::Gpt2 {
             return Vec::new();
@@ -41,31 +41,30 @@ impl Tokenizer {
     }
 }
 
-/// The bytes of each of GPT-2's tokens but the last, which ends a document.
+/// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
 fn gpt2_tokens() -> Vec<Vec<u8>> {
     let last = Tokenizer::Gpt2.vocab_size() - 1;
     let bpe = r50k_base_singleton();
     (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
 }
 
-/// The pair that each token of more than one byte was merged from: what is left of its bytes when
-/// all merges that were learnt before it have been made. An id is a rank, so the lowest id goes
-/// first.
+/// Returns the pair that each token of more than one byte was merged from: the parts that remain of
+/// its bytes after all earlier merges. Ids are ranks, so the pair with the lowest id merges first.
 fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
     let ids: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(id, token)| (token.as_slice(), id)).collect();
     let split = |(id, token): (usize, &'_ Vec<u8>)| -> Option<[usize; 3]> {
-        // Where the parts begin, and where the last ends.
-        let mut ends: Vec<usize> = (0..=token.len()).collect();
-        while ends.len() > 3 {
-            let merged = ends.windows(3).enumerate().filter_map(|(at, part)| {
+        // The boundaries of the parts.
+        let mut bounds: Vec<usize> = (0..=token.len()).collect();
+        while bounds.len() > 3 {
+            let merged = bounds.windows(3).enumerate().filter_map(|(at, part)| {
                 let rank = *ids.get(&token[part[0]..part[2]])?;
                 (rank < id).then_some((rank, at))
             });
             let (_, at) = merged.min()?;
-            ends.remove(at + 1);
+            bounds.remove(at + 1);
         }
-        ends.try_into().ok()
+        bounds.try_into().ok()
     };
     let merges = tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
     merges
@@ -74,8 +73,8 @@ fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
         .collect()
 }
 
-/// The letter that stands for each byte in Hugging Face's files: the byte itself where it is a
-/// visible Latin-1 character, else the next free one from U+0100 up.
+/// Returns the letter that represents each byte in Hugging Face files: the byte itself if it is a
+/// visible Latin-1 character, else the next unused letter from U+0100.
 fn byte_letters() -> Vec<char> {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut free = (0x100..).filter_map(char::from_u32);
@@ -89,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_merge_makes_its_token() {
+    fn every_merge_yields_its_token() {
         let tokens = gpt2_tokens();
         let merges = gpt2_merges(&tokens);
-        // 256 bytes, 50,000 merges, and the end of a document.
+        // The vocabulary is 256 bytes, 50,000 merges and the end of a document.
         assert_eq!((tokens.len(), merges.len()), (50_256, 50_000));
         for (token, [left, right]) in tokens[256..].iter().zip(&merges) {
             assert_eq!(*token, [*left, *right].concat());
@@ -100,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_spelled_as_in_gpt2() {
+    fn bytes_are_spelled_as_in_the_published_files() {
         let letters = byte_letters();
-        // Space is the 33rd invisible byte, counted from 0.
+        // The space is invisible byte 32, counted from 0.
         assert_eq!((letters[b' ' as usize], letters[b'a' as usize]), ('\u{120}', 'a'));
         let different: std::collections::HashSet<char> = letters.iter().copied().collect();
         assert_eq!(different.len(), 256);

@@ -1,4 +1,4 @@
-//! `meta.json`: what a prepared folder says about itself.
+//! `meta.json`, the description of a data folder.
 
 use std::path::Path;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{DataError, Tokenizer};
 use crate::disk;
 
-/// The version of `meta.json` that is written and read.
+/// The supported version of `meta.json`.
 const VERSION: u32 = 1;
 
-/// How a token is stored.
+/// The type of a token in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// Two bytes, little-endian, as nanoGPT and llm.c store them.
+    /// Two bytes, little-endian, as in nanoGPT and llm.c.
     U16,
-    /// Four bytes, little-endian, for more than 65,536 tokens.
+    /// Four bytes, little-endian, for vocabularies above 65,536 tokens.
     U32,
 }
 
 impl Dtype {
-    /// The narrowest that holds every id of a vocabulary.
-    pub fn for_vocab(vocab_size: u32) -> Self {
+    /// Returns the narrowest type for the ids of a vocabulary.
+    pub(super) fn for_vocab(vocab_size: u32) -> Self {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
 
-    /// Bytes a token.
+    /// Returns the bytes per token.
     pub fn width(self) -> u64 {
         match self {
             Self::U16 => 2,
@@ -38,36 +38,36 @@ impl Dtype {
 /// The content of `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Version of this format.
+    /// Version of the format.
     pub version: u32,
-    /// What made the tokens, and what turns them back into text.
+    /// The tokenizer of the data.
     pub tokenizer: Tokenizer,
-    /// Number of different tokens.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: u32,
-    /// How a token is stored.
+    /// The type of a token in the files.
     pub dtype: Dtype,
-    /// Documents in both splits together.
+    /// Documents in both splits.
     pub documents: u64,
     /// Tokens in `train.bin`.
     pub train_tokens: u64,
     /// Tokens in `val.bin`.
     pub val_tokens: u64,
-    /// Names of the files that were read, without their folders.
+    /// Names of the input files, without their folders.
     pub sources: Vec<String>,
-    /// BLAKE3 of `train.bin`, in hexadecimal.
+    /// BLAKE3 hash of `train.bin`, in hexadecimal.
     pub train_blake3: String,
-    /// BLAKE3 of `val.bin`, in hexadecimal.
+    /// BLAKE3 hash of `val.bin`, in hexadecimal.
     pub val_blake3: String,
 }
 
 impl Meta {
-    /// The version to put into a new `meta.json`.
+    /// The version of a new `meta.json`.
     pub(super) const VERSION: u32 = VERSION;
 
-    /// Reads and checks a `meta.json`.
+    /// Reads and validates a `meta.json`.
     pub(super) fn load(path: &Path) -> Result<Self, DataError> {
         let bad = |reason: String| DataError::BadMeta { path: path.to_owned(), reason };
-        /// Read first, so that a later format is told from a damaged file.
+        /// Parsed first, to tell a newer format from a damaged file.
         #[derive(Deserialize)]
         struct Version {
             version: u32,
@@ -77,13 +77,13 @@ impl Meta {
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         if version != VERSION {
             return Err(bad(format!(
-                "it has version {version}, this wgpt reads version {VERSION}"
+                "it has version {version}, but this wgpt reads version {VERSION}"
             )));
         }
         let meta: Self = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         if meta.vocab_size != meta.tokenizer.vocab_size() {
             return Err(bad(format!(
-                "vocab_size is {}, its tokenizer has {}",
+                "vocab_size is {}, but its tokenizer has {}",
                 meta.vocab_size,
                 meta.tokenizer.vocab_size()
             )));
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damage_and_other_versions_are_told_apart() {
+    fn errors_tell_damage_from_other_versions() {
         let meta = Meta {
             version: VERSION,
             tokenizer: Tokenizer::Byte,
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(Meta::load(&path).unwrap(), meta);
         for (from, to, expected) in [
             ("\"version\":1", "\"version\":2", "version 2"),
-            ("257", "256", "vocab_size is 256, its tokenizer has 257"),
+            ("257", "256", "vocab_size is 256, but its tokenizer has 257"),
             ("u16", "u8", "u8"),
             ("}", "", "EOF"),
         ] {

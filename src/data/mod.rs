@@ -1,18 +1,17 @@
-//! Text in, windows of tokens out.
+//! Data sets: from text files to windows of tokens.
 //!
 //! ```text
-//! source    .txt .jsonl .parquet (.gz .zst) -> documents, streamed
-//! pieces    a document -> pieces that can be tokenised one by one
+//! source    .txt .jsonl .parquet (.gz .zst) -> a stream of documents
+//! pieces    documents -> pieces that are tokenized independently
 //! tokenizer pieces -> token ids: GPT-2's byte pairs, characters or bytes
-//! prepare   all of the above -> train.bin, val.bin, meta.json, in bounded memory
+//! encode    tokenizes on several threads
+//! writer    writes train.bin, val.bin, meta.json
+//! prepare   all of the above, in bounded memory
 //! tokens    token files -> random access to one split
-//! dataset   a folder, or the built-in corpus -> train and val splits
-//! windows   (seed, step, sequence) -> where a training window starts
-//! stories   the built-in corpus, whose entropy is known exactly
+//! dataset   a folder or the built-in corpus -> train and val splits
+//! windows   (seed, step, sequence) -> the start of a training window
+//! stories   the built-in corpus, generated from a grammar with a known entropy
 //! ```
-//!
-//! Nothing here knows a tensor, a device or a front end. Progress goes out
-//! through a callback, failures as [`DataError`].
 
 mod dataset;
 mod encode;
@@ -20,7 +19,6 @@ mod error;
 mod grammar;
 mod hugging_face;
 mod meta;
-mod output;
 mod pieces;
 mod prepare;
 mod source;
@@ -28,6 +26,7 @@ pub mod stories;
 mod tokenizer;
 mod tokens;
 pub mod windows;
+mod writer;
 
 pub use dataset::Dataset;
 pub use error::DataError;

@@ -1,32 +1,28 @@
-//! Cutting text into pieces that are tokenised one by one.
+//! Splits text into pieces that are tokenized independently.
 //!
-//! GPT-2's pre-tokenizer splits text into words before any byte pair is
-//! merged, so text may be cut wherever that split always falls and wherever
-//! neither side can tell that it was cut. Between a character that is not
-//! whitespace and one that is, both hold:
+//! GPT-2's pre-tokenizer splits text into words before it merges byte pairs. Text can therefore be
+//! split without changing its tokens at any position where a word always ends and neither side can
+//! see the split. Every position after a non-whitespace and before a whitespace character is safe:
 //!
-//! - no alternative of the pattern matches whitespace after something else, so
-//!   a word always ends there;
-//! - what lies left of the cut sees the end of the text where it would have
-//!   seen whitespace. Only the whitespace alternatives (`\s++$`, `\s+(?!\S)`)
-//!   look at what follows them, and the left side does not end in whitespace;
-//! - the pattern never looks back, so the right side is read as before.
+//! - no alternative of the pattern matches whitespace after another character, so a word always
+//!   ends there;
+//! - the left side sees the end of the text instead of whitespace. Only the whitespace alternatives
+//!   (`\s++$`, `\s+(?!\S)`) look ahead, and the left side does not end in whitespace;
+//! - the pattern never looks back, so the right side matches as before.
 //!
-//! The other tokenizers work character by character and may be cut anywhere.
+//! The other tokenizers work on single characters or bytes, so any position is safe for them.
 
-/// Longest piece in bytes. Small enough to spread over threads and to stay
-/// clear of the backtracking limit of the pre-tokenizer's regular expression
-/// (one million), large enough to make the cost of a piece invisible.
+/// Largest piece in bytes. Small enough to spread over threads and to stay below the backtracking
+/// limit of the pre-tokenizer's regular expression (one million), large enough to make the cost of
+/// a piece negligible.
 pub(super) const PIECE: usize = 256 << 10;
 
-/// Where the first piece of `text` ends.
+/// Returns the end of the first piece of `text`.
 ///
-/// A text of at most [`PIECE`] bytes is one piece. A longer one is cut at the
-/// last safe place in its first [`PIECE`] bytes. An unbroken run longer than
-/// that has no safe place and is cut at a character; its tokens around the cut
-/// then differ from an uncut tokenisation, and nothing else does. The answer
-/// depends on those bytes alone, so cutting a stream as it arrives and cutting
-/// the whole text give the same pieces.
+/// Text of at most [`PIECE`] bytes is one piece. Longer text is split at the last safe position in
+/// its first [`PIECE`] bytes. A longer run without whitespace is split at a character boundary,
+/// which changes the tokens next to the split. The result depends on those bytes alone, so a stream
+/// is split into the same pieces as the whole text.
 pub(super) fn piece_end(text: &str) -> usize {
     if text.len() <= PIECE {
         return text.len();
@@ -44,7 +40,7 @@ pub(super) fn piece_end(text: &str) -> usize {
     limit
 }
 
-/// The pieces of a whole text, in order.
+/// Yields the pieces of a text, in order.
 pub(super) fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         if text.is_empty() {
@@ -61,14 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_before_whitespace_only() {
+    fn splits_only_before_whitespace() {
         let text = "word and  more\n\nlines ".repeat(PIECE / 10);
         let mut rest = text.as_str();
         let mut count = 0;
         while rest.len() > PIECE {
             let end = piece_end(rest);
             let (left, right) = rest.split_at(end);
-            assert!(end > PIECE - 20, "cut far from the limit, at {end}");
+            assert!(end > PIECE - 20, "split far from the limit, at {end}");
             assert!(!left.ends_with(char::is_whitespace));
             assert!(right.starts_with(char::is_whitespace));
             rest = right;
@@ -79,18 +75,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unbroken_run_is_cut_at_a_character() {
-        // Three bytes each, and PIECE is not a multiple of three.
+    fn a_run_without_whitespace_is_split_at_a_character_boundary() {
+        // Each character has three bytes, and PIECE is not a multiple of three.
         let text = "\u{4e2d}".repeat(PIECE / 3 + 10);
         assert_eq!(piece_end(&text), PIECE / 3 * 3);
         let spaces = " ".repeat(PIECE + 1);
         assert_eq!(piece_end(&spaces), PIECE);
         let late = format!("a{spaces}");
-        assert_eq!(piece_end(&late), 1, "the only safe cut is after the a");
+        assert_eq!(piece_end(&late), 1, "the only safe position is after the a");
     }
 
     #[test]
-    fn the_boundary_itself_is_a_cut() {
+    fn a_piece_may_have_the_full_length() {
         let text = format!("{} b", "a".repeat(PIECE));
         assert_eq!(piece_end(&text), PIECE);
         assert_eq!(piece_end(&text[..PIECE]), PIECE);

@@ -1,15 +1,14 @@
-//! `wgpt prepare`: text files into a folder of tokens, in bounded memory.
+//! Tokenizes text files into a data folder, in bounded memory: `wgpt prepare`.
 //!
-//! Two passes. The survey looks for what must be known beforehand: the
-//! characters of a character vocabulary, and how many documents there are.
-//! The second pass tokenises and writes.
+//! The first pass, the survey, counts the documents and collects the characters of a character
+//! vocabulary. The second pass tokenizes and writes.
 //!
-//! How text is split into train and val:
-//! - **one document**: by position. The first `1 - val_fraction` of its
-//!   characters are train, the rest is val, as nanoGPT splits Shakespeare;
-//! - **several**: by document. A hash of its index and the seed puts each on
-//!   one side. Below 1,000 documents exactly the share asked for goes to val
-//!   (at least one and not all), above it is that share on average.
+//! Text is split into train and val as follows:
+//! - **one document**: by position. The first `1 - val_fraction` of its characters are train and
+//!   the rest is val, as nanoGPT splits Shakespeare;
+//! - **several documents**: by document, with a hash of the index and the seed. Below 1,000
+//!   documents exactly `val_fraction` of them go to val (at least one and not all), from there on
+//!   `val_fraction` on average.
 
 mod survey;
 
@@ -18,29 +17,28 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::encode::{Batcher, Encoded, Pool, Side};
-use super::output::{Output, check_free};
+use super::encode::{Batcher, Encoded, EncoderPool, SplitKind};
 use super::pieces::PIECE;
 use super::source::{Part, Sources};
 use super::windows::hash;
+use super::writer::{FolderWriter, check_vacant};
 use super::{DataError, Dtype, Meta, Tokenizer, TokenizerKind};
-use survey::{Rule, Survey};
+use survey::{SplitRule, Survey};
 
-/// How to prepare.
+/// Options of [`prepare`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareOptions {
     /// The tokenizer to use.
     pub tokenizer: TokenizerKind,
-    /// The field of `.jsonl` and the column of `.parquet` that holds the text.
+    /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
-    /// The share that goes to val, above 0 and below 1.
+    /// The fraction of the data that goes to val, above 0 and below 1.
     pub val_fraction: f64,
-    /// Chooses which of several documents go to val.
+    /// Seed of the choice of documents for val.
     pub seed: u64,
     /// Replace a folder that already holds data.
     pub force: bool,
-    /// Threads that tokenise; all the machine has where it is not given. The
-    /// result does not depend on it.
+    /// Number of tokenizer threads; `None` = one for each CPU. Has no effect on the result.
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -57,45 +55,44 @@ impl Default for PrepareOptions {
     }
 }
 
-/// What `prepare` is doing.
+/// The phases of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// First pass: counting documents, collecting characters. Ends early where
-    /// nothing more has to be known.
+    /// First pass: counts documents and collects characters. Ends early if it needs no more.
     Survey,
-    /// Second pass: tokenising and writing.
+    /// Second pass: tokenizes and writes.
     Tokenize,
-    /// Everything is written.
+    /// The folder is complete.
     Done,
 }
 
-/// How far `prepare` has come.
+/// The progress of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrepareProgress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
-    /// Bytes read in this phase, as the files lie on disk (packed).
+    /// Bytes read in this phase, before decompression.
     pub bytes_read: u64,
-    /// Bytes of all files together.
+    /// Bytes of all files, before decompression.
     pub bytes_total: u64,
     /// Complete documents read in this phase.
     pub documents: u64,
     /// Tokens written so far, in both splits.
     pub tokens: u64,
-    /// Files in the input folders that are of no kind that is read.
+    /// Files in the input folders that are skipped because of their type.
     pub skipped_files: usize,
 }
 
-/// Tokenises `inputs` (files, or folders of files) into the folder `out`:
-/// `train.bin`, `val.bin` and `meta.json`.
+/// Tokenizes `inputs` (files or folders of files) into the folder `out`: `train.bin`, `val.bin` and
+/// `meta.json`.
 ///
-/// An end-of-text token follows each document where the tokenizer has one.
-/// Memory does not grow with the input, except that one `.jsonl` line or
-/// `.parquet` value is held whole. `progress` is called about every 256 KiB.
+/// Each document ends with an end-of-text token if the tokenizer has one. Memory does not grow with
+/// the input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about
+/// every 256 KiB.
 ///
 /// # Errors
-/// Any [`DataError`] about the inputs or the folder. The folder is then as it
-/// was before, or marked as unfinished if the very last step failed.
+/// Any [`DataError`] about the inputs or the folder. The folder is then unchanged, or marked as
+/// unfinished if the last step failed.
 pub fn prepare(
     inputs: &[PathBuf],
     out: &Path,
@@ -105,20 +102,20 @@ pub fn prepare(
     if !(options.val_fraction > 0.0 && options.val_fraction < 1.0) {
         return Err(DataError::BadFraction { value: options.val_fraction });
     }
-    check_free(out, options.force)?;
+    check_vacant(out, options.force)?;
     let sources = Sources::find(inputs, &options.text_field)?;
     let mut reporter = Reporter::new(&sources, progress);
     let survey = Survey::of(&sources, options.tokenizer, &mut reporter)?;
     let tokenizer = survey.tokenizer(options.tokenizer)?;
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
-    let mut output = Output::create(out, dtype)?;
+    let mut output = FolderWriter::create(out, dtype)?;
     let threads = options
         .threads
         .unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
 
     let router = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
-    survey.check_same(&router)?;
+    survey.check_unchanged(&router)?;
     let (train_tokens, val_tokens) = output.tokens();
     for (split, tokens) in [("train", train_tokens), ("val", val_tokens)] {
         if tokens == 0 {
@@ -146,17 +143,17 @@ pub fn prepare(
     Ok(meta)
 }
 
-/// The second pass.
+/// Runs the second pass.
 fn tokenize(
     sources: &Sources,
     tokenizer: &Tokenizer,
-    rule: Rule,
-    output: &mut Output,
+    rule: SplitRule,
+    output: &mut FolderWriter,
     threads: NonZeroUsize,
     reporter: &mut Reporter<'_>,
 ) -> Result<Router, DataError> {
     thread::scope(|scope| {
-        let mut pool = Pool::start(scope, tokenizer, threads);
+        let mut pool = EncoderPool::start(scope, tokenizer, threads);
         let mut router = Router::new(rule);
         let mut write = |encoded: &Encoded, reporter: &mut Reporter<'_>| {
             let tokens = encoded.train.len() + encoded.val.len();
@@ -164,7 +161,7 @@ fn tokenize(
             output.write(encoded)
         };
         sources.read(&mut |part, bytes| {
-            router.take(part);
+            router.route(part);
             for batch in router.batcher.ready.drain(..) {
                 if let Some(encoded) = pool.submit(batch)? {
                     write(&encoded, reporter)?;
@@ -186,24 +183,24 @@ fn tokenize(
     })
 }
 
-/// Sends the text of each document to its side.
+/// Sends the text of each document to its split.
 struct Router {
-    rule: Rule,
+    rule: SplitRule,
     batcher: Batcher,
     documents: u64,
     chars: u64,
 }
 
 impl Router {
-    fn new(rule: Rule) -> Self {
+    fn new(rule: SplitRule) -> Self {
         Self { rule, batcher: Batcher::default(), documents: 0, chars: 0 }
     }
 
-    fn take(&mut self, part: Part<'_>) {
-        let side = self.side();
+    fn route(&mut self, part: Part<'_>) {
+        let split = self.split();
         match part {
             Part::EndOfDocument => {
-                self.batcher.end(side, true);
+                self.batcher.end(split, true);
                 self.documents += 1;
             }
             Part::Text(text) => {
@@ -211,32 +208,32 @@ impl Router {
                 let before = self.chars;
                 self.chars += chars;
                 match self.rule {
-                    // The text on both sides is tokenised by itself.
-                    Rule::Position { train_chars }
-                        if side == Side::Train && self.chars >= train_chars =>
+                    // The two splits are tokenized independently.
+                    SplitRule::Position { train_chars }
+                        if split == SplitKind::Train && self.chars >= train_chars =>
                     {
                         let (train, val) = split_at_char(text, train_chars - before);
-                        self.batcher.push(train, Side::Train);
-                        self.batcher.end(Side::Train, false);
-                        self.batcher.push(val, Side::Val);
+                        self.batcher.push(train, SplitKind::Train);
+                        self.batcher.end(SplitKind::Train, false);
+                        self.batcher.push(val, SplitKind::Val);
                     }
-                    _ => self.batcher.push(text, side),
+                    _ => self.batcher.push(text, split),
                 }
             }
         }
     }
 
-    /// The side of the next character.
-    fn side(&self) -> Side {
+    /// Returns the split of the next character.
+    fn split(&self) -> SplitKind {
         let train = match self.rule {
-            Rule::Position { train_chars } => self.chars < train_chars,
-            Rule::Documents { seed, below } => hash([seed, self.documents]) >= below,
+            SplitRule::Position { train_chars } => self.chars < train_chars,
+            SplitRule::Documents { seed, below } => hash([seed, self.documents]) >= below,
         };
-        if train { Side::Train } else { Side::Val }
+        if train { SplitKind::Train } else { SplitKind::Val }
     }
 }
 
-/// `text` before and from its character number `index`.
+/// Splits `text` before its character number `index`.
 fn split_at_char(text: &str, index: u64) -> (&str, &str) {
     let at = usize::try_from(index)
         .ok()
@@ -245,7 +242,7 @@ fn split_at_char(text: &str, index: u64) -> (&str, &str) {
     text.split_at(at)
 }
 
-/// Hands progress out.
+/// Reports progress to the callback.
 struct Reporter<'a> {
     last: PrepareProgress,
     progress: &'a mut dyn FnMut(PrepareProgress),
@@ -273,7 +270,8 @@ impl<'a> Reporter<'a> {
         (self.progress)(self.last);
     }
 
-    fn report_now_and_then(&mut self, phase: Phase, bytes_read: u64, documents: u64) {
+    /// Reports progress if another [`PIECE`] bytes have been read.
+    fn report_if_due(&mut self, phase: Phase, bytes_read: u64, documents: u64) {
         if bytes_read >= self.last.bytes_read.saturating_add(PIECE as u64) {
             self.report(phase, bytes_read, documents);
         }

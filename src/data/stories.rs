@@ -1,57 +1,55 @@
-//! The built-in corpus: short stories whose entropy is known exactly.
+//! The built-in corpus: short stories from a grammar with a known entropy.
 //!
-//! It needs no download, a small character model learns it in about a thousand
-//! steps, and because every text has exactly one derivation, the least loss
-//! that any model can reach is a number and not a guess. What a story settles
-//! (who, where, which thing, which animal) returns later in it, so a model
-//! must look back to predict it.
+//! It needs no download, and a small character model learns it in about a thousand steps. Every
+//! text has exactly one derivation, so the lowest loss that any model can reach can be computed.
+//! The hero, place, thing and animal of a story return later in it, so a model must attend to its
+//! beginning to predict them.
 
 use std::collections::BTreeSet;
 
-use super::grammar::{Choices, Grammar, List, Plot, Scene};
+use super::grammar::{Grammar, List, Plot, Rng, Scene};
 
 pub(super) const TRAIN_SEED: u64 = 1;
 pub(super) const TRAIN_CHARACTERS: usize = 2_000_000;
 pub(super) const VAL_SEED: u64 = 2;
 pub(super) const VAL_CHARACTERS: usize = 200_000;
 
-/// Tokens to train on in the data set that is made of it.
+/// Tokens in the training split of the data set.
 pub const TRAIN_TOKENS: u64 = 2_000_213;
-/// Tokens to measure with.
+/// Tokens in the validation split.
 pub const VAL_TOKENS: u64 = 200_188;
-/// Tokens of its vocabulary.
+/// Tokens in the vocabulary.
 pub const VOCABULARY: u32 = 49;
 
-/// Whole stories from `seed`, together at least `characters` long. ASCII; each
-/// story is one line and ends with an empty line.
-pub fn generate(seed: u64, characters: usize) -> String {
+/// Generates whole stories of at least `characters` characters in total. The text is ASCII; each
+/// story is one line, followed by an empty line.
+pub(super) fn generate(seed: u64, characters: usize) -> String {
     let mut text = String::with_capacity(characters.saturating_add(1_000));
-    let mut choices = Choices::new(seed);
+    let mut rng = Rng::new(seed);
     while text.len() < characters {
-        STORIES.tell(&mut choices, &mut text);
+        STORIES.generate(&mut rng, &mut text);
     }
     text
 }
 
-/// The entropy of the corpus in nats a character: that of a story over its
-/// mean length (the entropy rate of a sequence of independent stories).
+/// Returns the entropy of the corpus in nats per character: the entropy of a story divided by its
+/// mean length, which is the entropy rate of a sequence of independent stories.
 ///
-/// No model that sees the corpus from the start has a lower mean loss. One that
-/// sees windows starts each without the beginning of its story, and so stays
-/// somewhat above.
-pub fn entropy_per_token() -> f64 {
+/// No model that sees the corpus from the start has a lower mean loss. A model that sees windows
+/// misses the beginning of the first story in each, so its loss stays slightly above.
+pub(super) fn entropy_per_token() -> f64 {
     let story = STORIES.expectation();
     story.nats / story.characters
 }
 
-/// The characters that occur, sorted.
+/// Yields the characters that occur, sorted.
 pub(super) fn alphabet() -> impl Iterator<Item = char> {
     let letters: BTreeSet<char> = STORIES.literals().flat_map(str::chars).collect();
     letters.into_iter()
 }
 
 pub(super) const STORIES: Grammar =
-    Grammar { lists: LISTS, plots: PLOTS, between: " ", after: "\n\n" };
+    Grammar { lists: LISTS, plots: PLOTS, separator: " ", terminator: "\n\n" };
 
 const PLOTS: &[Plot] = &[
     (2, &[OPENING, WISH, MEETING, ENDING]),
@@ -89,10 +87,9 @@ const ENDING: Scene = &[
     (1, "So the {place} has a {look} {thing} and a {*trait} {animal}."),
 ];
 
-/// In each list no word begins another, and no word that a template puts after
-/// "a" needs "an". Forms of a hero: the name, and the pronoun inside and at the
-/// start of a sentence.
-#[rustfmt::skip] // One word a line is 300 lines.
+/// No word of a list is a prefix of another, and no word that follows "a" in a template needs "an".
+/// The forms of a hero are the name and the pronoun, in lower case and capitalized.
+#[rustfmt::skip] // One word per line would take 300 lines.
 const LISTS: &[List] = &[
     List {
         name: "hero",
@@ -185,12 +182,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_its_text() {
+    fn a_seed_determines_the_text() {
         let text = generate(TRAIN_SEED, 10_000);
         assert_eq!(text, generate(TRAIN_SEED, 10_000));
         assert!(generate(TRAIN_SEED, 20_000).starts_with(&text));
         assert_ne!(text, generate(VAL_SEED, 10_000));
-        // Another text for the same seed changes what `builtin:stories` is.
+        // Pins the text: another one would change the data of `builtin:stories`.
         assert_eq!(
             blake3::hash(text.as_bytes()).to_hex().as_str(),
             "f8646e12c83b21a731d8c1bd93ac4d7708e32615d566a3911baaee842a974995",
@@ -200,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn stories_have_the_promised_shape() {
+    fn stories_have_the_documented_form() {
         let text = generate(3, 50_000);
         assert!(text.is_ascii() && (50_000..51_000).contains(&text.len()));
         let stories: Vec<_> = text.split_terminator("\n\n").collect();
@@ -215,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_where_a_small_model_can_reach_it() {
+    fn the_entropy_is_well_below_that_of_uniform_guesses() {
         let floor = entropy_per_token();
         assert!((0.25..0.6).contains(&floor), "{floor} nats a character");
-        // Guessing evenly costs ln(52) = 3.95: the loss has far to fall.
+        // The loss of uniform guesses is ln(49) = 3.89.
         assert!((alphabet().count() as f64).ln() > 3.5);
     }
 }

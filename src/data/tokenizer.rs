@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Tokenizers: text to token ids and back.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -10,23 +10,23 @@ use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 use super::DataError;
 use super::pieces::pieces;
 
-/// How the end of a document is written in text.
+/// The end of a document, as written in text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 const GPT2_VOCAB: u32 = 50_257;
 const GPT2_END_OF_TEXT: u32 = 50_256;
 const BYTE_END_OF_TEXT: u32 = 256;
 
-/// Which tokenizer to make, as chosen on the command line.
+/// The kinds of tokenizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
     /// GPT-2's 50,257 byte pairs.
     #[default]
     Gpt2,
-    /// One token a character; the vocabulary is what the text contains.
+    /// A token per character; the vocabulary is the set of characters in the text.
     Char,
-    /// One token a byte.
+    /// A token per byte.
     Byte,
 }
 
@@ -53,28 +53,25 @@ impl fmt::Display for TokenizerKind {
     }
 }
 
-/// A tokenizer, ready for use.
+/// A tokenizer.
 ///
-/// In `meta.json` it is `{"kind":"gpt2"}`, `{"kind":"byte"}` or
-/// `{"kind":"char","chars":"..."}`, the characters in the order of their ids.
+/// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}` or
+/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Spec", try_from = "Spec")]
 pub enum Tokenizer {
-    /// GPT-2's byte pairs: 50,257 tokens, the last of which ends a document.
-    /// The tables are part of the program and are unpacked at first use.
+    /// GPT-2's byte pairs: 50,257 tokens, the last of which ends a document. The merge tables are
+    /// compiled into the program and decoded at first use.
     Gpt2,
-    /// One token a character. Has no end-of-document token, as nanoGPT's
-    /// character data has none: documents then follow each other directly.
+    /// A token per character. As in nanoGPT's character data, no token ends a document.
     Char(CharVocab),
-    /// One token a byte: 257 tokens, the last of which ends a document.
+    /// A token per byte: 257 tokens, the last of which ends a document.
     Byte,
 }
 
 impl Tokenizer {
-    /// The ids of `text`.
-    ///
-    /// All of it is ordinary text: a literal `<|endoftext|>` is read as the
-    /// characters it consists of. See [`Tokenizer::encode_prompt`].
+    /// Encodes `text`. A literal `<|endoftext|>` is ordinary text here, see
+    /// [`Tokenizer::encode_prompt`].
     ///
     /// # Errors
     /// `UnknownCharacter` for a character outside a character vocabulary.
@@ -84,13 +81,11 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The ids of a prompt: as [`Tokenizer::encode`], but a literal
-    /// `<|endoftext|>` becomes the end-of-text token where there is one, which
-    /// is how an unconditional sample is asked for.
+    /// Encodes a prompt. Like [`Tokenizer::encode`], but a literal `<|endoftext|>` becomes the
+    /// end-of-text token if the tokenizer has one; alone, it prompts an unconditional sample.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; an offset counts from the start of the part
-    /// between two markers.
+    /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let Some(end) = self.end_of_text() else {
             return self.encode(text);
@@ -105,8 +100,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// What to begin a text with where nobody says: a line break, or the first token of an alphabet
-    /// that has none.
+    /// Returns the default prompt of samples: a line break, or the first character of a vocabulary
+    /// without line breaks.
     pub fn default_prompt(&self) -> String {
         let line_break = "\n";
         match self.encode(line_break) {
@@ -127,12 +122,11 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `ids`.
+    /// Decodes `ids`.
     ///
-    /// Bytes that are not UTF-8, such as the first half of a character whose
-    /// second half is not sampled yet, and ids outside the vocabulary become
-    /// U+FFFD. The text of a longer list therefore agrees with the text of a
-    /// shorter one up to the latter's trailing U+FFFD.
+    /// Ids outside the vocabulary and invalid UTF-8, such as the first byte of a character whose
+    /// second byte is not sampled yet, become U+FFFD. Appending ids never changes the text before a
+    /// trailing U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::with_capacity(ids.len());
         match self {
@@ -153,7 +147,7 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// How many ids there are.
+    /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> u32 {
         match self {
             Self::Gpt2 => GPT2_VOCAB,
@@ -162,7 +156,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a document, where the tokenizer has one.
+    /// Returns the token that ends a document, if the tokenizer has one.
     pub fn end_of_text(&self) -> Option<u32> {
         match self {
             Self::Gpt2 => Some(GPT2_END_OF_TEXT),
@@ -171,7 +165,7 @@ impl Tokenizer {
         }
     }
 
-    /// Which kind this is.
+    /// Returns the kind of the tokenizer.
     pub fn kind(&self) -> TokenizerKind {
         match self {
             Self::Gpt2 => TokenizerKind::Gpt2,
@@ -181,8 +175,8 @@ impl Tokenizer {
     }
 }
 
-/// `encode` rather than `encode_ordinary`: with no special token allowed both
-/// give the same ids, but the latter panics where the expression gives up.
+/// Encodes with `encode` instead of `encode_ordinary`. Without special tokens both give the same
+/// ids, but the latter panics if the regular expression fails.
 fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
     let (tokens, _) = r50k_base_singleton()
         .encode(piece, &HashSet::new())
@@ -194,7 +188,7 @@ fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
 fn decode_gpt2(bpe: &CoreBPE, id: u32, bytes: &mut Vec<u8>) {
     match bpe.decode_bytes(&[id]) {
         Ok(token) => bytes.extend_from_slice(&token),
-        // A model may have more rows than the vocabulary: 50,304 is customary.
+        // A model may have more rows than the vocabulary, often 50,304.
         Err(_) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
     }
 }
@@ -203,25 +197,24 @@ fn special_byte_token(id: u32) -> &'static str {
     if id == BYTE_END_OF_TEXT { END_OF_TEXT } else { "\u{fffd}" }
 }
 
-/// The characters of a character tokenizer. The id of a character is its
-/// position.
+/// The vocabulary of a character tokenizer. The id of a character is its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharVocab {
-    chars: Vec<char>,
+    pub(super) chars: Vec<char>,
     ids: HashMap<char, u32>,
 }
 
 impl CharVocab {
-    /// A vocabulary of these characters, in this order.
+    /// Creates a vocabulary of these characters, in this order.
     ///
     /// # Errors
-    /// `BadVocabulary` when there is no character or one comes twice.
+    /// `BadVocabulary` if it is empty or a character occurs twice.
     pub fn new(chars: impl IntoIterator<Item = char>) -> Result<Self, DataError> {
         let mut vocab = Self { chars: Vec::new(), ids: HashMap::new() };
         for (id, character) in (0..).zip(chars) {
             if vocab.ids.insert(character, id).is_some() {
                 return Err(DataError::BadVocabulary {
-                    reason: format!("character {character:?} comes twice"),
+                    reason: format!("character {character:?} occurs twice"),
                 });
             }
             vocab.chars.push(character);
@@ -232,12 +225,7 @@ impl CharVocab {
         Ok(vocab)
     }
 
-    /// The characters in the order of their ids.
-    pub fn chars(&self) -> &[char] {
-        &self.chars
-    }
-
-    /// How many there are. There are at most 1,114,112 Unicode characters.
+    /// Returns the number of characters.
     fn len(&self) -> u32 {
         u32::try_from(self.chars.len()).unwrap_or(u32::MAX)
     }
@@ -263,7 +251,7 @@ impl CharVocab {
     }
 }
 
-/// What stands in `meta.json`.
+/// A tokenizer as written in `meta.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Spec {

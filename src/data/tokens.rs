@@ -1,9 +1,9 @@
-//! Random access to the tokens of one split, in files or in memory.
+//! Random access to the tokens of a split, in files or in memory.
 //!
-//! Two layouts are read: headerless tokens, as nanoGPT and `wgpt prepare`
-//! write them, and llm.c's shards, whose header of 256 i32 is (20240520, 1,
-//! tokens, 0, ...). Several files are one split, in the order they are given.
-//! Nothing is mapped or held: a window is a seek and a read.
+//! Two file layouts are supported: headerless tokens, as written by nanoGPT and `wgpt prepare`, and
+//! llm.c's shards with a header of 256 i32 (20240520, 1, tokens, 0, ...). A split may consist of
+//! several files, in the given order. Files are neither mapped nor kept in memory; reading a window
+//! is a seek and a read.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,10 @@ use crate::disk::File;
 const SHARD_MAGIC: i32 = 20_240_520;
 const SHARD_VERSION: i32 = 1;
 const SHARD_HEADER: u64 = 256 * 4;
-/// llm.c's other token files: multiple-choice evaluations and Llama 3 tokens.
+/// llm.c's token files of other kinds: multiple-choice evaluations and Llama 3 tokens.
 const OTHER_MAGIC: [i32; 2] = [20_240_522, 20_240_801];
 
-/// The tokens of one split (train or val).
-///
-/// Shared access is safe from several threads; reads from files take turns.
+/// The tokens of one split (train or val). Several threads may share it; file reads take a lock.
 #[derive(Debug)]
 pub struct Split {
     store: Store,
@@ -33,8 +31,8 @@ enum Store {
     Memory(Vec<u16>),
     Files {
         files: Vec<TokenFile>,
-        /// The file read last. Keeping one open is enough for a single file,
-        /// and a thousand shards do not run into the limit of open files.
+        /// The file of the last read, with its index. Only one stays open, because a thousand
+        /// shards would exceed the limit of open files.
         open: Mutex<Option<(usize, File)>>,
     },
 }
@@ -51,13 +49,13 @@ struct TokenFile {
 }
 
 impl Split {
-    /// A split in memory.
+    /// Creates a split in memory.
     pub(super) fn from_memory(tokens: Vec<u16>, vocab_size: u32) -> Self {
         Self { len: tokens.len() as u64, store: Store::Memory(tokens), vocab_size }
     }
 
-    /// A split in files. Without `dtype` the layout is found out from the
-    /// first bytes of each file, with it they are headerless.
+    /// Opens a split in files. With `dtype` they are headerless; without, the layout follows from
+    /// the first bytes of each file.
     pub(super) fn from_files(
         paths: Vec<PathBuf>,
         vocab_size: u32,
@@ -67,29 +65,28 @@ impl Split {
         let mut len = 0_u64;
         for path in paths {
             let file = TokenFile::inspect(path, dtype, len)?;
-            // File sizes are below 2^63, and so is what fits on one machine.
             len = len.saturating_add(file.tokens);
             files.push(file);
         }
         Ok(Self { store: Store::Files { files, open: Mutex::new(None) }, vocab_size, len })
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is no token.
+    /// Returns true if the split has no tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The `count` tokens from `start` on, each below the size of the
-    /// vocabulary: the device looks them up without checking.
+    /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device
+    /// looks them up without a check.
     ///
     /// # Errors
-    /// `OutsideSplit` where the split is shorter, `TokenOutOfRange` with file
-    /// and position for a token outside the vocabulary, `Io`.
+    /// `OutsideSplit` if the split is too short, `TokenOutOfRange` with file and position for a
+    /// token outside the vocabulary, `Io` if a file cannot be read.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
         let outside = || DataError::OutsideSplit { start, count, len: self.len };
         let end =
@@ -99,7 +96,7 @@ impl Split {
                 let start = usize::try_from(start).map_err(|_| outside())?;
                 let tokens = tokens.get(start..).ok_or_else(outside)?;
                 let ids = tokens.iter().take(count).copied().map(u32::from).collect();
-                self.checked(ids, Path::new("built-in corpus"), start as u64)
+                self.check_range(ids, Path::new("built-in corpus"), start as u64)
             }
             Store::Files { files, open } => {
                 let mut ids = Vec::with_capacity(count);
@@ -111,14 +108,14 @@ impl Split {
                     let first = start.max(file.first) - file.first;
                     let last = (end - file.first).min(file.tokens);
                     let part = file.read(index, first, last, open)?;
-                    ids.append(&mut self.checked(part, &file.path, first)?);
+                    ids.append(&mut self.check_range(part, &file.path, first)?);
                 }
                 Ok(ids)
             }
         }
     }
 
-    fn checked(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
+    fn check_range(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
         match (first..).zip(&ids).find(|&(_, &id)| id >= self.vocab_size) {
             None => Ok(ids),
             Some((position, &id)) => Err(DataError::TokenOutOfRange {
@@ -130,8 +127,8 @@ impl Split {
         }
     }
 
-    /// Feeds into `hasher` what tells this split from another at little cost:
-    /// the length of each file, and 64 KiB from the start and from the end.
+    /// Adds a cheap fingerprint to `hasher`: the length of each file, and 32 Ki tokens from either
+    /// end of the split.
     pub(super) fn fingerprint(&self, hasher: &mut blake3::Hasher) -> Result<(), DataError> {
         const ENDS: u64 = 32 << 10;
         if let Store::Files { files, .. } = &self.store {
@@ -142,7 +139,7 @@ impl Split {
         hasher.update(&self.len.to_le_bytes());
         let count = self.len.min(ENDS);
         for start in [0, self.len - count] {
-            // At most ENDS, which fits. Ids are hashed, so layouts compare equal.
+            // Hashes ids, so that the file layout does not matter.
             for id in self.window(start, count as usize)? {
                 hasher.update(&id.to_le_bytes());
             }
@@ -152,7 +149,7 @@ impl Split {
 }
 
 impl TokenFile {
-    /// Finds the layout of a file and checks its length.
+    /// Detects the layout of a file and checks its length.
     fn inspect(path: PathBuf, dtype: Option<Dtype>, first: u64) -> Result<Self, DataError> {
         let io = || DataError::io("read", &path);
         let mut file = File::open(&path).map_err(io())?;
@@ -160,16 +157,16 @@ impl TokenFile {
         if dtype.is_none() {
             let mut head = Vec::with_capacity(12);
             (&mut file).take(12).read_to_end(&mut head).map_err(io())?;
-            if let Some(announced) = shard_tokens(&path, &head)? {
+            if let Some(expected) = shard_tokens(&path, &head)? {
                 let found = bytes.saturating_sub(SHARD_HEADER) / 2;
-                let tokens = u64::try_from(announced)
+                let tokens = u64::try_from(expected)
                     .ok()
                     .filter(|&tokens| bytes >= SHARD_HEADER && tokens <= found);
                 let Some(tokens) = tokens else {
                     return Err(DataError::TokenCount {
                         path,
-                        announced: announced.into(),
-                        announced_by: "its header",
+                        expected: expected.into(),
+                        source_of_count: "its header",
                         found,
                     });
                 };
@@ -184,7 +181,7 @@ impl TokenFile {
         Ok(Self { path, dtype, header: 0, tokens: bytes / width, first })
     }
 
-    /// Tokens `first..last` of this file.
+    /// Reads tokens `first..last` of this file.
     fn read(
         &self,
         index: usize,
@@ -193,14 +190,14 @@ impl TokenFile {
         open: &Mutex<Option<(usize, File)>>,
     ) -> Result<Vec<u32>, DataError> {
         let io = || DataError::io("read", &self.path);
-        // A panic while it was held leaves at worst an unusual file position.
+        // A poisoned lock is harmless: every read seeks first.
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, file) = match open.take().filter(|(opened, _)| *opened == index) {
             Some(same) => open.insert(same),
             None => open.insert((index, File::open(&self.path).map_err(io())?)),
         };
         let width = self.dtype.width();
-        // Inside the file by the checks of `inspect`, so nothing overflows.
+        // Within the length that `inspect` checked, so nothing overflows.
         file.seek(SeekFrom::Start(self.header + first * width)).map_err(io())?;
         let mut bytes = vec![0; ((last - first) * width) as usize];
         file.read_exact(&mut bytes).map_err(io())?;
@@ -217,10 +214,10 @@ impl TokenFile {
     }
 }
 
-/// The tokens that a shard's header announces; none where there is no header.
+/// Reads the token count from the header of a shard; `None` for a headerless file.
 ///
-/// A headerless GPT-2 file cannot be mistaken for a shard: the lower half of
-/// each magic number is above 55,000, which is no token of GPT-2.
+/// A headerless GPT-2 file never looks like a shard, because the lower 16 bits of each magic number
+/// are above 55,000 and thus not a token of GPT-2.
 fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
     let (words, _) = head.as_chunks();
     let words: Vec<_> = words.iter().map(|&w| i32::from_le_bytes(w)).collect();

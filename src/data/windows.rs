@@ -1,37 +1,32 @@
-//! Which windows of a split are trained on and evaluated.
+//! The positions of training and evaluation windows in a split.
 //!
-//! Both are pure functions of their arguments. There is no generator whose
-//! state would have to be saved, so a resumed run sees the same data, and so
-//! does a run that splits its global batch in another way.
+//! Both are pure functions of their arguments, with no generator state to save. So a resumed run
+//! sees the same data, and so does a run with another micro-batch.
 
-/// Where the training window of sequence `sequence` of the global batch of
-/// step `step` starts.
+/// Returns the start of the training window for sequence `sequence` of the global batch in step
+/// `step`.
 ///
-/// Uniform over `0..tokens - block_size`, the starts that leave `block_size`
-/// inputs and the target after the last. The draws are independent, as in
-/// nanoGPT: a window may come twice before another comes once. A split that
-/// is too short gives 0; [`Dataset::open`](super::Dataset::open) refuses it.
+/// Starts are uniform over `0..tokens - block_size`, which leaves `block_size` inputs and a target
+/// after the last one. They are drawn independently, with replacement, as in nanoGPT. For a split
+/// shorter than a window, which [`Dataset::open`](super::Dataset::open) rejects, the start is 0.
 ///
-/// The hash is mapped to the range by a 128-bit product (Lemire 2019, "Fast
-/// Random Integer Generation in an Interval", without the rejection step):
-/// the bias is below `tokens / 2^64`.
+/// A 128-bit product maps the hash to the range (Lemire 2019, "Fast Random Integer Generation in an
+/// Interval", without the rejection step), with a bias below `tokens / 2^64`.
 pub fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size: u64) -> u64 {
     let starts = tokens.saturating_sub(block_size);
     let product = u128::from(hash([seed, step, sequence])) * u128::from(starts);
-    // The upper half of a product of two u64 is a u64.
+    // The upper half of the product of two u64 fits in a u64.
     (product >> 64) as u64
 }
 
-/// Where the evaluation windows start: at most `wanted` of them, evenly spread
-/// over the split and without overlap.
+/// Returns the starts of up to `wanted` evaluation windows, evenly spaced over the split and without
+/// overlap.
 ///
-/// They depend on nothing else, so every evaluation of a run, and of another
-/// run with another batch size, measures the same text. When `wanted` reaches
-/// the number of disjoint windows, they are exactly these, one after another,
-/// and every token but the first of the split (and a rest shorter than a
-/// window) is predicted once.
+/// They do not depend on the batch size, so all evaluations measure the same text. If `wanted`
+/// covers the split, the windows follow each other, and every token is predicted once, except for
+/// the first token and a remainder shorter than a window.
 pub fn eval_starts(tokens: u64, block_size: u64, wanted: u64) -> Vec<u64> {
-    // The last token of a window is only a target, and the first input of the next.
+    // The last token of a window is only a target; it is the first input of the next window.
     let disjoint = tokens.saturating_sub(1).checked_div(block_size).unwrap_or(0);
     if wanted >= disjoint {
         return (0..disjoint).map(|index| index * block_size).collect();
@@ -43,11 +38,11 @@ pub fn eval_starts(tokens: u64, block_size: u64, wanted: u64) -> Vec<u64> {
         .collect()
 }
 
-/// A counter-based hash: each word in turn is added to the state and mixed.
+/// Hashes words, as a counter-based random number generator: adds each word to the state and mixes.
 ///
-/// One word is one step of SplitMix64 (Steele, Lea and Flood 2014, "Fast
-/// Splittable Pseudorandom Number Generators"; the constants are variant 13 of
-/// Stafford's). For a fixed prefix it is a bijection of the last word.
+/// Each word is a step of SplitMix64 (Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom
+/// Number Generators", with the constants of Stafford's variant 13). For a fixed prefix the hash is
+/// a bijection of the last word.
 pub(super) fn hash<const N: usize>(words: [u64; N]) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     words.into_iter().fold(GOLDEN, |state, word| {
@@ -65,7 +60,7 @@ mod tests {
 
     #[test]
     fn training_starts_are_pinned() {
-        // Changing these changes every run: resumes would see other data.
+        // Other values would change the data of every run and break resumed ones.
         let starts: Vec<_> =
             (0..4).map(|sequence| train_start(1337, 7, sequence, 1_003_854, 256)).collect();
         assert_eq!(starts, [98_388, 274_463, 222_446, 381_750]);
@@ -88,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_sequences_and_seeds_are_independent() {
-        // Neighbouring counters must not give related starts.
+    fn training_starts_are_independent() {
+        // Consecutive counters must not give related starts.
         let start = |seed, step, sequence| train_start(seed, step, sequence, 1 << 40, 1024);
         let all: std::collections::HashSet<_> = (0..20)
             .flat_map(|a| (0..20).flat_map(move |b| (0..20).map(move |c| start(a, b, c))))
@@ -98,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn all_windows_predict_each_token_once() {
+    fn evaluation_windows_predict_each_token_once() {
         assert_eq!(eval_starts(31, 10, 3), [0, 10, 20]);
         assert_eq!(eval_starts(30, 10, 99), [0, 10]);
         assert_eq!(eval_starts(30, 10, 1), [0]);

@@ -1,9 +1,10 @@
-//! Files: the operating system's, or in a browser a pool of files that the page's origin owns.
+//! Files: those of the operating system or, in a browser, the private files of the page's origin.
 //!
-//! What is used of `std::fs` goes through here, under the same names, so that whoever reads and
-//! writes runs, checkpoints and data does not know where it is.
+//! Both are used under the names of `std::fs`, so that the code for runs, checkpoints and data is
+//! the same on the desktop and in a browser.
 
 #[cfg(any(target_arch = "wasm32", test))]
+#[cfg_attr(test, allow(dead_code, reason = "the tests use a part of what the browser build uses"))]
 pub mod pool;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -16,22 +17,23 @@ mod native {
         read_to_string, remove_dir_all, remove_file, rename, write,
     };
 
-    /// Whether there is a file or a folder.
+    /// Returns true if a file or folder exists at `path`.
     pub fn exists(path: &Path) -> bool {
         path.exists()
     }
 
-    /// Whether there is a folder.
+    /// Returns true if a folder exists at `path`.
     pub fn is_dir(path: &Path) -> bool {
         path.is_dir()
     }
 
-    /// Whether there is a file.
+    /// Returns true if a file exists at `path`.
     pub fn is_file(path: &Path) -> bool {
         path.is_file()
     }
 
-    /// Replaces a file by another content: whatever happens, one of the two is there, whole.
+    /// Replaces the content of a file atomically: after a crash the file has either the old or the
+    /// new content.
     ///
     /// # Errors
     /// If the new content cannot be written.
@@ -44,18 +46,20 @@ mod native {
         super::sync_folder(folder)
     }
 
-    /// Makes the names in a folder survive a power cut. Windows has no such call, and needs none.
+    /// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
+    /// Windows, which has no such call and needs none.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the folder cannot be opened or synced.
     pub fn sync_folder(folder: &Path) -> io::Result<()> {
         if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
     }
 
-    /// Locks a file. Whoever looks whether a run is going on holds its lock for a moment.
+    /// Locks a file. Retries for 0.2 s, since a check of whether a run is active holds its lock for
+    /// a moment.
     ///
     /// # Errors
-    /// `WouldBlock` if another process keeps it.
+    /// `WouldBlock` if another process holds the lock.
     pub fn lock(file: &File) -> Result<(), TryLockError> {
         for _ in 0..10 {
             if file.try_lock().is_ok() {

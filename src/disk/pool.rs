@@ -1,11 +1,11 @@
-//! Files with names and folders on a pool of slots that can only be read and written.
+//! A file system on a pool of open files, for browsers.
 //!
-//! A browser opens a file of its own storage only when asked beforehand, and then reads and writes it
-//! at once. So the files are opened when the program starts, as slots, and a file's name stands in
-//! the head of its slot. This is what SQLite does there, too (its "opfs-sahpool").
+//! A browser reads and writes its private files synchronously, but opens them only asynchronously.
+//! So a pool of files, called slots, is opened when the program starts, and the header of a slot
+//! holds the path of the file stored in it. SQLite's "opfs-sahpool" works the same way.
 //!
-//! Names change by one write, with a checksum: after a crash a file has its former name or its new
-//! one, and of two of one name the newer stands. Folders are what names begin with.
+//! A rename is one write with a checksum: after a crash a file has its old or its new path, and of
+//! two slots with the same path the newer one counts. Folders are prefixes of paths.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,52 +17,53 @@ use std::time::Duration;
 
 use web_time::SystemTime;
 
-/// A file that is open for good. Offsets and lengths are in bytes.
+/// A file that stays open. Offsets and lengths are in bytes. All methods fail if the browser
+/// reports an error.
 pub trait Slot {
-    /// Reads at an offset; gives how much there was.
+    /// Reads at an offset and returns the number of bytes read.
     ///
     /// # Errors
-    /// If the browser refuses.
+    /// If the browser reports one.
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `bytes` at an offset.
     ///
     /// # Errors
-    /// If the browser refuses: there may be no room.
+    /// If the browser reports one, for example because the storage is full.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts it, or makes it longer.
+    /// Truncates or extends the file.
     ///
     /// # Errors
-    /// If the browser refuses.
+    /// If the browser reports one.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Its length.
+    /// Returns the length of the file.
     ///
     /// # Errors
-    /// If the browser refuses.
+    /// If the browser reports one.
     fn size(&self) -> io::Result<u64>;
-    /// Makes what was written survive.
+    /// Writes buffered data to the storage.
     ///
     /// # Errors
-    /// If the browser refuses.
+    /// If the browser reports one.
     fn flush(&self) -> io::Result<()>;
 }
 
-/// Bytes of a slot before a file's content.
-const HEAD: u64 = 4096;
+/// Bytes of a slot before the content of its file.
+const HEADER: u64 = 4096;
 const MAGIC: &[u8] = b"wgpt file 1\n";
 const CHECKSUM: usize = 32;
 
-/// The head of a slot in use.
+/// The header of a slot in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Head {
-    /// Larger than that of any slot that was named before.
+struct Header {
+    /// Larger than in any header written before.
     generation: u64,
-    /// Milliseconds since 1970 when it was named or made.
+    /// Time of creation or of the last rename, in milliseconds since 1970.
     modified: u64,
     path: String,
 }
 
-impl Head {
-    /// `None` where the path is too long.
+impl Header {
+    /// Returns the bytes of the header; `None` if the path is too long.
     fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.generation.to_le_bytes());
@@ -70,8 +71,8 @@ impl Head {
         bytes.extend((self.path.len() as u32).to_le_bytes());
         bytes.extend(self.path.as_bytes());
         bytes.extend(blake3::hash(&bytes).as_bytes());
-        (bytes.len() as u64 <= HEAD).then(|| {
-            bytes.resize(HEAD as usize, 0);
+        (bytes.len() as u64 <= HEADER).then(|| {
+            bytes.resize(HEADER as usize, 0);
             bytes
         })
     }
@@ -98,21 +99,21 @@ impl Head {
 #[derive(Clone)]
 struct Entry {
     slot: Rc<dyn Slot>,
-    head: Head,
+    header: Header,
 }
 
-/// Slots, and the names of those in use.
+/// The slots, and the paths of those in use.
 #[derive(Default)]
 pub struct Pool {
     files: BTreeMap<String, Entry>,
     free: Vec<Rc<dyn Slot>>,
-    /// Folders that were made. Those of files exist without.
+    /// Folders that were created explicitly. A file's folders exist without an entry.
     folders: BTreeSet<String>,
     locked: BTreeSet<String>,
     generation: u64,
 }
 
-/// `a/b` of `./a//b/`.
+/// Normalizes a path: `./a//b/` becomes `a/b`.
 fn key(path: &Path) -> String {
     let parts = path.components().filter_map(|part| match part {
         std::path::Component::Normal(part) => part.to_str(),
@@ -126,31 +127,35 @@ fn now() -> u64 {
     since.as_millis() as u64
 }
 
-fn missing(path: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("there is no `{path}`"))
+fn not_found(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("`{path}` does not exist"))
+}
+
+fn path_too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long")
 }
 
 impl Pool {
-    /// Takes more slots: those with a name are files, the others are free.
+    /// Adds slots. A slot with a valid header is a file, any other is free.
     ///
     /// # Errors
-    /// If a slot cannot be read or emptied.
+    /// If a slot cannot be read or truncated.
     pub fn add(&mut self, slots: Vec<Rc<dyn Slot>>) -> io::Result<()> {
         for slot in slots {
-            let mut bytes = vec![0; HEAD as usize];
+            let mut bytes = vec![0; HEADER as usize];
             let read = slot.read_at(0, &mut bytes)?;
-            let Some(head) = Head::decode(&bytes[..read]) else {
+            let Some(header) = Header::decode(&bytes[..read]) else {
                 slot.set_len(0)?;
                 self.free.push(slot);
                 continue;
             };
-            self.generation = self.generation.max(head.generation);
-            let newer = |entry: &Entry| entry.head.generation > head.generation;
-            let old = if self.files.get(&head.path).is_some_and(newer) {
+            self.generation = self.generation.max(header.generation);
+            let newer = |entry: &Entry| entry.header.generation > header.generation;
+            let old = if self.files.get(&header.path).is_some_and(newer) {
                 Some(slot)
             } else {
-                let path = head.path.clone();
-                self.files.insert(path, Entry { slot, head }).map(|entry| entry.slot)
+                let path = header.path.clone();
+                self.files.insert(path, Entry { slot, header }).map(|entry| entry.slot)
             };
             if let Some(old) = old {
                 old.set_len(0)?;
@@ -160,58 +165,56 @@ impl Pool {
         Ok(())
     }
 
-    /// Slots that are not in use.
+    /// Counts the slots that are not in use.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    fn head(&mut self, path: &str) -> Head {
+    fn next_header(&mut self, path: &str) -> Header {
         self.generation += 1;
-        Head { generation: self.generation, modified: now(), path: path.to_owned() }
+        Header { generation: self.generation, modified: now(), path: path.to_owned() }
     }
 
-    /// The file at `path`, made if `create` says so, emptied if `truncate` does.
+    /// Opens the file at `path`; creates or truncates it if requested.
     fn open(&mut self, path: &str, create: bool, truncate: bool) -> io::Result<Rc<dyn Slot>> {
         if let Some(entry) = self.files.get(path) {
             if truncate {
-                entry.slot.set_len(HEAD)?;
+                entry.slot.set_len(HEADER)?;
             }
             return Ok(entry.slot.clone());
         }
         if !create {
-            return Err(missing(path));
+            return Err(not_found(path));
         }
-        let head = self.head(path);
-        let bytes = head.encode().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidFilename, "the name is too long")
-        })?;
+        let header = self.next_header(path);
+        let bytes = header.encode().ok_or_else(path_too_long)?;
         let Some(slot) = self.free.pop() else {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "too many files at a time"));
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "too many files"));
         };
         if let Err(error) = slot.write_at(0, &bytes) {
             let _ = slot.set_len(0);
             self.free.push(slot);
             return Err(error);
         }
-        self.files.insert(path.to_owned(), Entry { slot: slot.clone(), head });
+        self.files.insert(path.to_owned(), Entry { slot: slot.clone(), header });
         Ok(slot)
     }
 
     fn remove(&mut self, path: &str) -> io::Result<()> {
-        let entry = self.files.remove(path).ok_or_else(|| missing(path))?;
+        let entry = self.files.remove(path).ok_or_else(|| not_found(path))?;
         entry.slot.set_len(0)?;
         self.free.push(entry.slot);
         Ok(())
     }
 
-    /// Files in a folder and below, the oldest first.
-    fn below(&self, folder: &str) -> Vec<String> {
+    /// Lists the files below a folder, the oldest first.
+    fn files_below(&self, folder: &str) -> Vec<String> {
         let prefix = format!("{folder}/");
         let mut found: Vec<(u64, String)> = self
             .files
             .range(prefix.clone()..)
             .take_while(|(path, _)| path.starts_with(&prefix))
-            .map(|(path, entry)| (entry.head.generation, path.clone()))
+            .map(|(path, entry)| (entry.header.generation, path.clone()))
             .collect();
         found.sort();
         found.into_iter().map(|(_, path)| path).collect()
@@ -229,26 +232,26 @@ impl Pool {
 
     fn remove_folder(&mut self, folder: &str) -> io::Result<()> {
         if !self.is_folder(folder) {
-            return Err(missing(folder));
+            return Err(not_found(folder));
         }
-        for path in self.below(folder) {
+        for path in self.files_below(folder) {
             self.remove(&path)?;
         }
         let prefix = format!("{folder}/");
-        self.folders.retain(|made| made != folder && !made.starts_with(&prefix));
+        self.folders.retain(|created| created != folder && !created.starts_with(&prefix));
         Ok(())
     }
 
-    /// Names a file anew, in place of another if there is one. Of a folder, the file that was made
-    /// last comes last: in a checkpoint that is the one that makes it valid.
+    /// Renames a file or a folder, replacing an existing file. Files of a folder are renamed in the
+    /// order of their creation, so that the last one, which makes a checkpoint valid, comes last.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         if self.files.contains_key(from) {
             return self.rename_file(from, to);
         }
         if !self.is_folder(from) {
-            return Err(missing(from));
+            return Err(not_found(from));
         }
-        for path in self.below(from) {
+        for path in self.files_below(from) {
             self.rename_file(&path, &format!("{to}{}", &path[from.len()..]))?;
         }
         self.remove_folder(from).or_else(|error| match error.kind() {
@@ -260,25 +263,23 @@ impl Pool {
     }
 
     fn rename_file(&mut self, from: &str, to: &str) -> io::Result<()> {
-        let entry = self.files.get(from).cloned().ok_or_else(|| missing(from))?;
-        let head = Head { modified: entry.head.modified, ..self.head(to) };
-        let bytes = head.encode().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidFilename, "the name is too long")
-        })?;
+        let entry = self.files.get(from).cloned().ok_or_else(|| not_found(from))?;
+        let header = Header { modified: entry.header.modified, ..self.next_header(to) };
+        let bytes = header.encode().ok_or_else(path_too_long)?;
         entry.slot.write_at(0, &bytes)?;
         entry.slot.flush()?;
         self.files.remove(from);
-        if let Some(old) = self.files.insert(to.to_owned(), Entry { head, ..entry }) {
+        if let Some(old) = self.files.insert(to.to_owned(), Entry { header, ..entry }) {
             old.slot.set_len(0)?;
             self.free.push(old.slot);
         }
         Ok(())
     }
 
-    /// The names in a folder.
+    /// Lists the names in a folder.
     fn names(&self, folder: &str) -> io::Result<BTreeSet<String>> {
         if !self.is_folder(folder) {
-            return Err(missing(folder));
+            return Err(not_found(folder));
         }
         let all = self.files.keys().chain(&self.folders);
         let name = |path: &String| {
@@ -292,7 +293,7 @@ impl Pool {
     }
 }
 
-/// A slot in memory: for a page that may store nothing.
+/// A slot in memory, for pages without access to storage.
 #[derive(Debug, Default)]
 pub struct InMemory(RefCell<Vec<u8>>);
 

@@ -1,8 +1,7 @@
 //! Launching the kernels of `shaders/`.
 //!
 //! A kernel is WGSL text behind a generated header. One value, the [`Spec`], gives both the text and
-//! the key under which the compiled pipeline is kept, so that neither can say what the other does
-//! not.
+//! the key under which the compiled pipeline is cached, so that the two cannot differ.
 
 use std::fmt::Write as _;
 
@@ -13,16 +12,16 @@ use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 
 pub use super::queue::{Queue, Workgroups};
 
-/// A file of `shaders/` with the files it needs before it.
+/// A file of `shaders/` with the files that it depends on.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Shader {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     pub name: &'static str,
-    /// The texts, in the order in which they go to the compiler.
+    /// The texts of all files, in the order in which they are concatenated.
     pub parts: &'static [&'static str],
 }
 
-/// The text of a file of `shaders/`.
+/// Includes the text of a file of `shaders/`.
 macro_rules! wgsl {
     ($name:literal) => {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/", $name, ".wgsl"))
@@ -51,30 +50,30 @@ impl From<bool> for Constant {
     }
 }
 
-/// One variant of a kernel: everything that decides its source.
+/// One variant of a kernel: every value that decides its source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     shader: &'static Shader,
     /// Invocations in a workgroup, `WG` in the source.
     workgroup: u32,
-    /// Elements to a memory access, 4 or 1.
+    /// Elements per memory access, 4 or 1.
     pack: u32,
     constants: Vec<(&'static str, Constant)>,
 }
 
 impl Spec {
-    /// A variant with `workgroup` invocations and no constants but `WG`, one element to an access.
+    /// A variant with `workgroup` invocations, no constants but `WG`, and one element per access.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
         Self { shader, workgroup, pack: 1, constants: Vec::new() }
     }
 
-    /// With `width` elements to a memory access: see [`pack_of`].
+    /// Sets the number of elements per memory access: see [`pack_of`].
     pub fn packed(mut self, width: u32) -> Self {
         self.pack = width;
         self
     }
 
-    /// With a constant in the header.
+    /// Adds a constant to the header.
     pub fn with(mut self, name: &'static str, value: impl Into<Constant>) -> Self {
         self.constants.push((name, value.into()));
         self
@@ -85,7 +84,7 @@ impl Spec {
         self.shader.name
     }
 
-    /// Elements to a memory access.
+    /// Elements per memory access.
     pub fn pack(&self) -> u32 {
         self.pack
     }
@@ -95,7 +94,7 @@ impl Spec {
         self.workgroup
     }
 
-    /// The whole WGSL text: header, then the files.
+    /// The whole WGSL text: the header, then the files.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\nconst WG = {}u;\n", self.shader.name, self.workgroup);
         for (name, value) in &self.constants {
@@ -112,7 +111,8 @@ impl Spec {
     }
 }
 
-/// Elements to a memory access where every row is a multiple of it long: 4, else 1.
+/// The number of elements per memory access for rows of these lengths: 4 if all are multiples of 4,
+/// else 1.
 pub fn pack_of(row_lengths: &[usize]) -> u32 {
     if row_lengths.iter().all(|length| length.is_multiple_of(4)) { 4 } else { 1 }
 }
@@ -125,8 +125,8 @@ impl KernelSource for Text {
     }
 
     fn id(&self) -> KernelId {
-        // Unchecked: the kernels guard their own loops, and a bound that the compiler adds keeps
-        // drivers from unrolling.
+        // Unchecked: the kernels guard their own loops, and a bound that the compiler adds would
+        // keep drivers from unrolling.
         KernelId::new::<Self>()
             .info(self.0.clone())
             .cube_dim(CubeDim::new_1d(self.0.workgroup).0)
@@ -139,8 +139,8 @@ impl KernelSource for Text {
 }
 
 impl Queue {
-    /// Queues a kernel on `buffers`, which are its bindings in order, and `params`, its uniform
-    /// binding after them; does not wait. Floats go as their bits.
+    /// Queues a kernel on `buffers`, its bindings in order, and `params`, the uniform binding after
+    /// them. Does not wait. Floats are passed as their bits.
     pub fn launch(
         &self,
         spec: Spec,
@@ -148,8 +148,8 @@ impl Queue {
         buffers: impl IntoIterator<Item = BufferBinding>,
         params: &[u32],
     ) {
-        // Uniform buffers are read in units of 16 bytes. The device keeps one for each distinct
-        // content: shapes are static, so a step uploads few.
+        // Uniform buffers are read in units of 16 bytes. The device caches them by content: shapes
+        // are static, so a step uploads few.
         let mut words = params.to_vec();
         words.resize(params.len().next_multiple_of(4), 0);
         let words = words.chunks(2).map(|w| u64::from(w[0]) | u64::from(w[1]) << 32).collect();

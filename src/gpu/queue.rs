@@ -1,36 +1,35 @@
-//! Where kernels are launched, whatever language they are written in.
+//! The queue of a device, on which kernels of either language are launched.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::CubeCount;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::CubeElement;
-use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
 
-/// How many workgroups a launch has.
+/// The number of workgroups of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Workgroups {
-    /// As many in a row; the kernel reads its number from both dimensions of the grid.
+    /// A line of workgroups; the kernel computes its number from both dimensions of the grid.
     Line(usize),
-    /// So many by so many.
+    /// A grid of two dimensions.
     Plane(usize, usize),
 }
 
-/// The most workgroups in one dimension that WebGPU promises.
-const MOST_WORKGROUPS: usize = 65_535;
+/// The most workgroups in one dimension that WebGPU guarantees.
+const MAX_WORKGROUPS: usize = 65_535;
 
 impl Workgroups {
-    /// Enough for one invocation of `workgroup` for each of `items`.
+    /// Enough workgroups of `workgroup` invocations for one invocation per item.
     pub fn cover(items: usize, workgroup: u32) -> Self {
         Workgroups::Line(items.div_ceil(workgroup as usize))
     }
 
-    /// The grid of that many.
+    /// The grid.
     pub fn count(self) -> CubeCount {
         let (x, y) = match self {
             Workgroups::Line(count) => {
-                let lines = count.div_ceil(MOST_WORKGROUPS).max(1);
+                let lines = count.div_ceil(MAX_WORKGROUPS).max(1);
                 (count.div_ceil(lines), lines)
             }
             Workgroups::Plane(x, y) => (x, y),
@@ -39,7 +38,7 @@ impl Workgroups {
     }
 }
 
-/// Where kernels are launched and their outputs allocated.
+/// Launches kernels and allocates their outputs.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) client: Client,
@@ -62,11 +61,11 @@ impl Queue {
         self.client.name() == "wgpu<wgsl>"
     }
 
-    /// Invocations in a subgroup, where all are of one size. Adapters that name one size let
-    /// subgroups exchange values, and `gpu::open` asks for that; cubecl's own flag for it leaves
-    /// software adapters out.
+    /// The number of invocations in a subgroup, if it is fixed. Adapters with a fixed size let
+    /// subgroups exchange values, and `gpu::open` asks for that feature; cubecl's own flag for it
+    /// leaves software adapters out.
     pub fn subgroup(&self) -> Option<u32> {
-        // wgpu has no name for that in browsers yet, and so cannot ask for it.
+        // wgpu cannot ask for that feature in browsers yet.
         if cfg!(target_arch = "wasm32") {
             return None;
         }
@@ -75,35 +74,38 @@ impl Queue {
         (min == max).then_some(max)
     }
 
-    /// burn's name of the device.
+    /// burn's handle of the device.
     pub fn device(&self) -> CubeDevice {
         self.device.clone()
     }
 
-    /// Memory that a workgroup shares, in bytes.
+    /// The memory that a workgroup shares, in bytes.
     pub fn workgroup_memory(&self) -> usize {
         self.client.properties().hardware.max_shared_memory_size
     }
 
-    /// A new tensor of f32 whose elements are whatever the memory holds.
+    /// A new f32 tensor with uninitialised elements.
     pub fn empty(&self, shape: impl Into<Shape>) -> CubeTensor {
         self.empty_of(shape, DType::F32)
     }
 
-    /// A new tensor whose elements are whatever the memory holds.
+    /// A new tensor with uninitialised elements.
     pub fn empty_of(&self, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
         let shape = shape.into();
         let handle = self.client.empty(dtype.size() * shape.num_elements().max(1));
         CubeTensor::new_contiguous(self.client.clone(), self.device.clone(), shape, handle, dtype)
     }
 
-    /// Uploads numbers for a kernel to read.
-    pub fn upload(&self, numbers: &[u32]) -> Handle {
-        self.client.create_from_slice(u32::as_bytes(numbers))
+    /// Uploads numbers for a kernel to read, as a tensor of u32.
+    pub fn upload(&self, numbers: &[u32]) -> CubeTensor {
+        let handle = self.client.create_from_slice(u32::as_bytes(numbers));
+        let shape = Shape::from([numbers.len()]);
+        let (client, device) = (self.client.clone(), self.device.clone());
+        CubeTensor::new_contiguous(client, device, shape, handle, DType::U32)
     }
 
-    /// What stands where a kernel's optional operand is not: enough for a binding to be valid.
-    pub fn nothing(&self) -> Handle {
-        self.client.empty(16)
+    /// A placeholder for an optional operand of a kernel: enough memory for a binding to be valid.
+    pub fn nothing(&self) -> CubeTensor {
+        self.empty([4])
     }
 }

@@ -1,9 +1,10 @@
-//! Hugging Face's GPT-2 folder: `config.json` beside `model.safetensors`.
+//! Hugging Face's GPT-2 folder: `config.json` and `model.safetensors`.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 use super::{Architecture, WeightError};
 use crate::config::Gelu;
 use crate::disk;
@@ -14,15 +15,9 @@ pub const ARCHITECTURE_FILE: &str = "config.json";
 /// The file that holds the weights.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// Sizes above these are a damaged or hostile file rather than a GPT-2; they keep every product of
-/// them in range.
-const MAX_LAYERS: usize = 1024;
-const MAX_WIDTH: usize = 65_536;
-const MAX_BLOCK: usize = 1 << 20;
-const MAX_VOCAB: usize = 1 << 24;
-
-/// The `config.json` of a model, as transformers' `GPT2Config` reads it. GPT-2 there always has
-/// biases: a model without writes zeros, and says so under `bias`.
+/// Returns the text of a model's `config.json`, which transformers reads as a `GPT2Config`. GPT-2
+/// always has biases there: a model without biases stores zeros, and `bias: false`, which only wgpt
+/// reads.
 pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>) -> String {
     let activation = match architecture.gelu {
         Gelu::Tanh => "gelu_new",
@@ -56,7 +51,7 @@ pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>)
 /// Reads a folder's `config.json`.
 ///
 /// # Errors
-/// If it is missing, no JSON, or describes something that is not plain GPT-2.
+/// If the file is missing, is not JSON, or does not describe a plain GPT-2.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
     let text = disk::read_to_string(&path).map_err(WeightError::io(&path))?;
@@ -65,13 +60,14 @@ pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     Reader { path: &path, config: &config }.architecture()
 }
 
+/// Reads the keys of a `config.json`.
 struct Reader<'a> {
     path: &'a Path,
     config: &'a Value,
 }
 
 impl Reader<'_> {
-    fn wrong(&self, reason: String) -> WeightError {
+    fn corrupt(&self, reason: String) -> WeightError {
         WeightError::corrupt(self.path, reason)
     }
 
@@ -79,32 +75,33 @@ impl Reader<'_> {
         let value = self.config.get(key).and_then(Value::as_u64);
         match value.and_then(|value| usize::try_from(value).ok()) {
             Some(value) if (1..=max).contains(&value) => Ok(value),
-            _ => Err(self.wrong(format!("`{key}` must be a number from 1 to {max}"))),
+            _ => Err(self.corrupt(format!("`{key}` must be an integer from 1 to {max}"))),
         }
     }
 
-    /// A key that only plain GPT-2's value is supported for; absent means that value.
-    fn fixed(&self, key: &str, plain: Value) -> Result<(), WeightError> {
+    /// Checks a key for which only the value of a plain GPT-2 is supported. An absent key has that
+    /// value.
+    fn require(&self, key: &str, plain: Value) -> Result<(), WeightError> {
         match self.config.get(key) {
             Some(value) if *value != plain && !value.is_null() => {
-                Err(self.wrong(format!("`{key}` is {value}; only {plain} is supported")))
+                Err(self.corrupt(format!("`{key}` is {value}; only {plain} is supported")))
             }
             _ => Ok(()),
         }
     }
 
     fn architecture(&self) -> Result<Architecture, WeightError> {
-        self.fixed("model_type", json!("gpt2"))?;
-        self.fixed("layer_norm_epsilon", json!(1e-5))?;
-        self.fixed("tie_word_embeddings", json!(true))?;
-        self.fixed("scale_attn_weights", json!(true))?;
-        self.fixed("scale_attn_by_inverse_layer_idx", json!(false))?;
+        self.require("model_type", json!("gpt2"))?;
+        self.require("layer_norm_epsilon", json!(1e-5))?;
+        self.require("tie_word_embeddings", json!(true))?;
+        self.require("scale_attn_weights", json!(true))?;
+        self.require("scale_attn_by_inverse_layer_idx", json!(false))?;
         let gelu = match self.config.get("activation_function").and_then(Value::as_str) {
             None | Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
             Some("gelu") => Gelu::Erf,
             Some(other) => {
                 let reason = format!("activation `{other}`; gelu_new and gelu are supported");
-                return Err(self.wrong(reason));
+                return Err(self.corrupt(reason));
             }
         };
         let architecture = Architecture {
@@ -118,9 +115,11 @@ impl Reader<'_> {
         };
         let Architecture { n_head, n_embd, .. } = architecture;
         if !n_embd.is_multiple_of(n_head) {
-            return Err(self.wrong(format!("n_embd {n_embd} is not a multiple of n_head {n_head}")));
+            return Err(
+                self.corrupt(format!("n_embd {n_embd} is not a multiple of n_head {n_head}"))
+            );
         }
-        self.fixed("n_inner", json!(4 * n_embd))?;
+        self.require("n_inner", json!(4 * n_embd))?;
         Ok(architecture)
     }
 }
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_gpt2_is_refused() {
+    fn other_architectures_are_rejected() {
         let good = write_architecture(&tiny(), None);
         for (from, to, word) in [
             (r#""n_head": 2"#, r#""n_head": 3"#, "multiple"),

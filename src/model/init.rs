@@ -1,4 +1,4 @@
-//! GPT-2's initial weights.
+//! GPT-2's random initial weights.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -9,17 +9,18 @@ use super::{Architecture, WeightError, WeightSource};
 /// GPT-2's initialisation: matrices and embeddings from N(0, 0.02), the two projections into the
 /// residual stream from N(0, 0.02 / sqrt(2 n_layer)), biases 0, layer norms 1 and 0.
 ///
-/// Drawn on the host from a generator of its own for each weight, so that every device starts from
-/// the same bits and no weight depends on which others there are.
+/// Each weight is drawn on the host from a random generator of its own, so that every device starts
+/// from the same bits and no weight depends on which others exist.
 pub struct RandomWeights {
     seed: u64,
     residual_std: f32,
 }
 
+/// The standard deviation of matrices and embeddings.
 const STD: f32 = 0.02;
 
 impl RandomWeights {
-    /// Initial weights for a model of this architecture.
+    /// Returns the source of the initial weights of a model.
     pub fn new(architecture: &Architecture, seed: u64) -> Self {
         let depth = 2.0 * architecture.n_layer as f32;
         Self { seed, residual_std: STD / depth.sqrt() }

@@ -1,16 +1,16 @@
-//! GPT-2: the weights under their Hugging Face names, the forward pass, sampling, and the files
-//! that other programs read and write.
+//! GPT-2: weights under their Hugging Face names, forward and backward pass, sampling, and the file
+//! formats of other programs.
 
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Config, Gelu};
 use crate::gpu;
-use crate::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
+use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
 
+mod architecture;
+mod block;
 mod gradients;
 mod hugging_face;
 mod init;
@@ -18,138 +18,43 @@ mod nanogpt;
 mod sample;
 mod weights;
 
+pub use architecture::Architecture;
+use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
 pub use gradients::WeightGradients;
-pub use hugging_face::{ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture};
-pub use init::RandomWeights;
-pub use nanogpt::NanoGptCheckpoint;
+pub(crate) use hugging_face::{
+    ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
+};
+pub(crate) use init::RandomWeights;
+pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
-pub use weights::{Parameter, WeightError, WeightFile, parameters, write_tensors};
+pub use weights::{Parameter, WeightError, parameters};
+pub(crate) use weights::{WeightFile, write_tensors};
 
-/// What decides the shapes and the function of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Architecture {
-    /// Blocks.
-    pub n_layer: usize,
-    /// Attention heads; divides `n_embd`.
-    pub n_head: usize,
-    /// Width of the residual stream.
-    pub n_embd: usize,
-    /// Positions.
-    pub block_size: usize,
-    /// Tokens that exist.
-    pub vocab_size: usize,
-    /// Whether linear layers and layer norms have biases.
-    pub bias: bool,
-    /// The form of the activation.
-    pub gelu: Gelu,
-}
-
-impl Architecture {
-    /// The model that `config` describes, over `vocab_size` tokens.
-    pub fn new(config: &Config, vocab_size: u32) -> Self {
-        Self {
-            n_layer: config.n_layer.get() as usize,
-            n_head: config.n_head.get() as usize,
-            n_embd: config.n_embd.get() as usize,
-            block_size: config.block_size.get() as usize,
-            vocab_size: vocab_size as usize,
-            bias: config.bias,
-            gelu: config.gelu,
-        }
-    }
-
-    /// Rows of the token embedding: the vocabulary and its padding.
-    pub fn padded_vocab(&self) -> usize {
-        config::padded_vocab(self.vocab_size as u32) as usize
-    }
-
-    /// How many tensors the rows of the token embedding take on a device that binds at most
-    /// `largest` bytes; more than [`ops::MOST_TABLES`] where no cut is fine enough. GPT-2's 147 MiB
-    /// are more than the 128 that WebGPU promises.
-    pub fn tables(&self, largest: Option<u64>) -> usize {
-        let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
-        let tables = 1..=ops::MOST_TABLES;
-        let enough = |&tables: &usize| fits(4 * self.table_rows(tables)[0] * self.n_embd);
-        tables.clone().find(enough).unwrap_or(ops::MOST_TABLES + 1)
-    }
-
-    /// The rows of each of `tables` tensors.
-    fn table_rows(&self, tables: usize) -> Vec<usize> {
-        let padded = self.padded_vocab();
-        let most = config::padded_vocab(padded.div_ceil(tables) as u32) as usize;
-        (0..padded).step_by(most).map(|first| most.min(padded - first)).collect()
-    }
-
-    /// Weights in all, padding included.
-    pub fn parameters(&self) -> usize {
-        self.shapes().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
-    }
-
-    /// The name and shape of every weight, padding included, in the order of the model.
-    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
-        let c = self.n_embd;
-        let mut shapes = vec![
-            ("wte.weight".to_string(), vec![self.padded_vocab(), c]),
-            ("wpe.weight".to_string(), vec![self.block_size, c]),
-        ];
-        let mut layer = |name: String, weight: Vec<usize>| {
-            let out = weight[weight.len() - 1];
-            shapes.push((format!("{name}.weight"), weight));
-            if self.bias {
-                shapes.push((format!("{name}.bias"), vec![out]));
-            }
-        };
-        for block in 0..self.n_layer {
-            layer(format!("h.{block}.ln_1"), vec![c]);
-            layer(format!("h.{block}.attn.c_attn"), vec![c, 3 * c]);
-            layer(format!("h.{block}.attn.c_proj"), vec![c, c]);
-            layer(format!("h.{block}.ln_2"), vec![c]);
-            layer(format!("h.{block}.mlp.c_fc"), vec![c, 4 * c]);
-            layer(format!("h.{block}.mlp.c_proj"), vec![4 * c, c]);
-        }
-        layer("ln_f".to_string(), vec![c]);
-        shapes
-    }
-}
-
-/// Reads a tensor off its device without blocking this thread.
+/// Reads a tensor from its device without blocking this thread.
 ///
 /// # Panics
-/// If the device does not answer: what follows from that means nothing, and whoever watches the
-/// device ends the program.
-pub async fn values<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    tensor.into_data_async().await.expect("a device that answers")
+/// If the device fails. Results after a failure are meaningless; the device's watchdog ends the
+/// program.
+pub(crate) async fn values<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    tensor.into_data_async().await.expect("the device still works")
 }
 
-/// Reads a tensor of one element off its device without blocking this thread.
+/// Reads a tensor of one element from its device without blocking this thread.
 ///
 /// # Panics
 /// As [`values`].
-pub async fn scalar(tensor: Tensor<1>) -> f32 {
-    tensor.into_scalar_async::<f32>().await.expect("a device that answers")
+pub(crate) async fn scalar(tensor: Tensor<1>) -> f32 {
+    tensor.into_scalar_async::<f32>().await.expect("the device still works")
 }
 
-/// Where a model's initial weights come from.
+/// A source of the weights that a model starts with.
 pub trait WeightSource {
-    /// The values of the weight `name` in row-major order. The token embedding is asked for
-    /// without its padding.
+    /// Returns the values of the weight `name` in row-major order. `shape` is that of the model,
+    /// without the padding of the token embedding.
     ///
     /// # Errors
-    /// Where the weight is missing, has another shape or cannot be read.
+    /// If the weight is missing, has another shape or cannot be read.
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError>;
-}
-
-/// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
-#[derive(Module, Debug)]
-struct Conv1d {
-    weight: Param<Tensor<2>>,
-    bias: Option<Param<Tensor<1>>>,
-}
-
-#[derive(Module, Debug)]
-struct Norm {
-    weight: Param<Tensor<1>>,
-    bias: Option<Param<Tensor<1>>>,
 }
 
 #[derive(Module, Debug)]
@@ -157,36 +62,14 @@ struct Embedding {
     weight: Param<Tensor<2>>,
 }
 
-/// The rows of the tokens, in as many tensors as the device needs.
+/// The token embedding, split into as many shards as the device needs.
 #[derive(Module, Debug)]
 struct TokenEmbedding {
     weight: Vec<Param<Tensor<2>>>,
 }
 
-#[derive(Module, Debug)]
-struct SelfAttention {
-    c_attn: Conv1d,
-    c_proj: Conv1d,
-}
-
-#[derive(Module, Debug)]
-struct Mlp {
-    c_fc: Conv1d,
-    c_proj: Conv1d,
-}
-
-/// One transformer block, pre-norm. The fields are named and ordered as in Hugging Face's GPT-2,
-/// so that a visitor's path is the weight's name.
-#[derive(Module, Debug)]
-struct Block {
-    ln_1: Norm,
-    attn: SelfAttention,
-    ln_2: Norm,
-    mlp: Mlp,
-}
-
-/// GPT-2 (Radford et al. 2019). The output head is the token embedding itself: the same [`Param`]s,
-/// because two clones of one would drift apart.
+/// GPT-2 (Radford et al. 2019). The output head uses the [`Param`]s of the token embedding: the
+/// updates of two copies would drift apart.
 #[derive(Module, Debug)]
 pub struct Gpt {
     wte: TokenEmbedding,
@@ -197,40 +80,40 @@ pub struct Gpt {
     architecture: Architecture,
 }
 
-/// Which elements one micro-batch of a training step drops out.
+/// The dropout of one micro-batch: everything that determines which elements are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct StepDropout {
-    /// The share that is dropped.
+    /// The share of elements that is dropped.
     pub rate: f32,
     /// The run's seed.
     pub seed: u64,
-    /// Updates made before.
+    /// The number of updates before this one.
     pub step: u64,
-    /// The number of the micro-batch's first sequence in the global batch.
+    /// The index of the micro-batch's first sequence in the global batch.
     pub first_sequence: u32,
 }
 
-/// How a forward pass runs.
+/// Options of a pass through the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// Which implementation of the ops.
+    /// The implementation and precision of the ops.
     pub mode: OpsMode,
-    /// Dropout, in training.
+    /// Dropout; `None` outside training.
     pub dropout: Option<StepDropout>,
 }
 
-/// Token ids and what follows each of them, on the host: `[sequences * time]` both.
+/// Token ids and the token after each of them, on the host, both `[sequences * time]`.
 #[derive(Clone, Debug)]
 pub struct MicroBatch {
-    /// Input ids, all below the vocabulary.
+    /// Input ids, all below the vocabulary size.
     pub tokens: Arc<[u32]>,
-    /// The id after each.
+    /// The id after each input id.
     pub targets: Arc<[u32]>,
-    /// Sequences.
+    /// The number of sequences.
     pub sequences: usize,
 }
 
-/// Places in the model that drop out, numbered so that each has its own mask.
+/// The places in the model with dropout, numbered so that each has its own mask.
 mod site {
     pub const EMBEDDING: u32 = 0;
 
@@ -255,35 +138,36 @@ impl Pass {
 }
 
 impl Gpt {
-    /// A model on `device` (with or without autodiff) with the weights of `source`.
+    /// Builds a model on `device` with the weights of `source`.
     ///
     /// # Errors
-    /// Where `source` fails.
+    /// If `source` fails.
     pub fn new(
         architecture: &Architecture,
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
-        let tables = architecture.tables(gpu::largest_tensor(device));
-        Self::with_tables(architecture, source, device, tables)
+        let shards = architecture.shards(gpu::largest_tensor(device));
+        Self::with_shards(architecture, source, device, shards)
     }
 
-    /// As [`new`](Self::new), with the token embedding in up to `tables` tensors.
+    /// Builds a model as [`new`](Self::new) does, with the token embedding in up to `shards`
+    /// shards.
     ///
     /// # Errors
-    /// Where `source` fails.
+    /// If `source` fails.
     ///
     /// # Panics
-    /// In a pass, if `tables` is more than [`ops::MOST_TABLES`].
-    pub fn with_tables(
+    /// Any pass of the model panics if `shards` is more than [`ops::MAX_SHARDS`].
+    pub fn with_shards(
         architecture: &Architecture,
         source: &mut dyn WeightSource,
         device: &Device,
-        tables: usize,
+        shards: usize,
     ) -> Result<Self, WeightError> {
         let mut build = Builder { architecture, source, device };
         Ok(Self {
-            wte: TokenEmbedding { weight: build.token_embedding(tables)? },
+            wte: TokenEmbedding { weight: build.token_embedding(shards)? },
             wpe: Embedding {
                 weight: build
                     .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
@@ -296,54 +180,46 @@ impl Gpt {
         })
     }
 
-    /// What the model is.
+    /// Returns the architecture.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// The loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over its
-    /// tokens, in nats. Logits exist for `loss.chunk` rows at a time.
+    /// Returns the loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over
+    /// its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        self.loss_of(x, batch, loss, pass)
+        let (x, _) = self.ln_f.forward(x, pass.mode);
+        ops::linear_cross_entropy(x, self.wte.shards(), batch.targets.clone(), loss, pass.mode)
     }
 
-    /// The loss of what the last block gives.
-    fn loss_of(
-        &self,
-        x: Tensor<2>,
-        batch: &MicroBatch,
-        loss: CrossEntropy,
-        pass: Pass,
-    ) -> Tensor<1> {
-        let x = self.ln_f.forward(x, pass.mode);
-        ops::linear_cross_entropy(x, self.wte.tables(), batch.targets.clone(), loss, pass.mode)
-    }
-
-    /// The logits of every position, `[sequences * time, vocab]`: for tests and evaluation of
-    /// small inputs, training never holds them.
+    /// Returns the logits of every position, `[sequences * time, vocab]`. For small inputs only:
+    /// training never holds all logits.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
-        self.head(self.ln_f.forward(x, mode))
+        self.head(self.ln_f.forward(x, mode).0)
     }
 
-    /// The logits of rows `[n, c]` of the residual stream's end, `[n, vocab]`.
+    /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`.
     fn head(&self, x: Tensor<2>) -> Tensor<2> {
-        let logits = |table: Tensor<2>| x.clone().matmul(table.transpose());
-        let logits = Tensor::cat(self.wte.tables().into_iter().map(logits).collect(), 1);
+        let logits = |shard: Tensor<2>| x.clone().matmul(shard.transpose());
+        let logits = Tensor::cat(self.wte.shards().into_iter().map(logits).collect(), 1);
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
 
-    /// The residual stream after the last block, `[sequences * time, c]`.
+    /// Returns the residual stream after the last block, `[sequences * time, c]`.
     fn hidden(&self, tokens: Arc<[u32]>, sequences: usize, pass: Pass) -> Tensor<2> {
         let time = tokens.len() / sequences;
-        let embedded = self.embedded(tokens, time, pass);
-        (0..self.h.len()).fold(embedded, |x, index| self.block(index, x, sequences, pass))
+        let x = self.embed(tokens, time, pass);
+        let blocks = self.h.iter().enumerate();
+        blocks.fold(x, |x, (index, block)| {
+            block.infer(x, self.block_pass(index, sequences, time, pass))
+        })
     }
 
-    /// The residual stream before the first block.
-    fn embedded(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
-        let (wte, wpe) = (self.wte.tables(), self.wpe.weight.val());
+    /// Returns the residual stream before the first block, `[sequences * time, c]`.
+    fn embed(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
+        let (wte, wpe) = (self.wte.shards(), self.wpe.weight.val());
         let x = ops::embed(&wte, wpe, tokens, time, pass.mode);
         match pass.dropout(site::EMBEDDING) {
             Some(dropout) => ops::dropout(x, None, time, dropout, pass.mode),
@@ -351,72 +227,20 @@ impl Gpt {
         }
     }
 
-    /// The residual stream after block `index`.
-    fn block(&self, index: usize, x: Tensor<2>, sequences: usize, pass: Pass) -> Tensor<2> {
-        let block = &self.h[index];
-        let time = x.dims()[0] / sequences;
-        let shape = AttentionShape {
-            batch: sequences,
-            time,
-            heads: self.architecture.n_head,
-            dropout: pass.dropout(site::attention(index)),
-        };
-        let h = block.ln_1.forward(x.clone(), pass.mode);
-        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
-        let h = ops::attention(qkv, shape, pass.mode);
-        let at = (time, site::attention_projection(index));
-        let x = block.attn.c_proj.add_to(x, h, Activation::Identity, at, pass);
-        let h = block.ln_2.forward(x.clone(), pass.mode);
-        let h = block.mlp.c_fc.forward(h, None, Activation::Identity, pass.mode);
-        let gelu = Activation::Gelu(self.architecture.gelu);
-        block.mlp.c_proj.add_to(x, h, gelu, (time, site::mlp_projection(index)), pass)
+    /// Returns the options of block `index` in this pass.
+    fn block_pass(&self, index: usize, sequences: usize, time: usize, pass: Pass) -> BlockPass {
+        let Architecture { n_head, gelu, .. } = self.architecture;
+        BlockPass { pass, index, sequences, time, heads: n_head, gelu }
     }
 }
 
 impl TokenEmbedding {
-    fn tables(&self) -> Vec<Tensor<2>> {
+    fn shards(&self) -> Vec<Tensor<2>> {
         self.weight.iter().map(Param::val).collect()
     }
 }
 
-impl Conv1d {
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        residual: Option<Tensor<2>>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> Tensor<2> {
-        let bias = self.bias.as_ref().map(Param::val);
-        ops::linear(x, self.weight.val(), bias, residual, activation, mode)
-    }
-
-    /// `residual + dropout(self(activation(x)))`.
-    fn add_to(
-        &self,
-        residual: Tensor<2>,
-        x: Tensor<2>,
-        activation: Activation,
-        (time, site): (usize, u32),
-        pass: Pass,
-    ) -> Tensor<2> {
-        match pass.dropout(site) {
-            Some(dropout) => {
-                let y = self.forward(x, None, activation, pass.mode);
-                ops::dropout(y, Some(residual), time, dropout, pass.mode)
-            }
-            None => self.forward(x, Some(residual), activation, pass.mode),
-        }
-    }
-}
-
-impl Norm {
-    fn forward(&self, x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
-        ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
-    }
-}
-
-/// Puts a model together from a source, weight by weight.
+/// Builds the parts of a model from a source of weights.
 struct Builder<'a> {
     architecture: &'a Architecture,
     source: &'a mut dyn WeightSource,
@@ -437,18 +261,19 @@ impl Builder<'_> {
         Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
     }
 
-    /// Padding rows are zero and stay zero: their gradient is zero, and so is their decay.
-    fn token_embedding(&mut self, tables: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
+    /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero:
+    /// their gradients and their weight decay are zero.
+    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
         let padded = self.architecture.padded_vocab();
         let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
         values.resize(padded * n_embd, 0.0);
         let mut values = values.into_iter();
-        let table = |rows| {
+        let shard = |rows| {
             let values = values.by_ref().take(rows * n_embd).collect();
             self.tensor(values, [rows, n_embd])
         };
-        Ok(self.architecture.table_rows(tables).into_iter().map(table).collect())
+        Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
     }
 
     fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {

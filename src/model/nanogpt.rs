@@ -1,49 +1,51 @@
-//! nanoGPT's `ckpt.pt`. Read as data: nothing in it is executed.
+//! nanoGPT's `ckpt.pt`, read as data: nothing in it is executed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 
+use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::Gelu;
 use crate::disk;
 
-/// Larger files are refused: the largest GPT-2 with its optimizer in f32 is 18.7 GB.
+/// The largest file that is read: GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
 
-/// Prefixes of the weights' names: `torch.compile` and DDP each leave one.
+/// Prefixes that `torch.compile` and DDP add to the names of weights.
 const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
 
 /// An opened `ckpt.pt`.
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
     path: PathBuf,
-    /// By name without prefixes, `wte.weight`.
+    /// The weights by their names without prefixes, such as `wte.weight`.
     tensors: HashMap<String, Tensor>,
-    /// The model.
+    /// The architecture of the model.
     pub architecture: Architecture,
-    /// Updates made, where the file tells.
-    pub iteration: Option<u64>,
 }
 
 impl NanoGptCheckpoint {
-    /// Opens a checkpoint and reads what describes the model. nanoGPT's GELU is the exact one.
+    /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact form.
     ///
     /// # Errors
-    /// If it cannot be read, is too large, or has no `model` and `model_args`.
+    /// If the file cannot be read, is too large, or lacks `model` or `model_args`.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
         let bytes = disk::metadata(path).map_err(WeightError::io(path))?.len();
         if bytes > MAX_BYTES {
             let limit = MAX_BYTES >> 30;
-            return Err(wrong(format!("{} GiB; at most {limit} GiB are read", bytes >> 30)));
+            return Err(wrong(format!(
+                "{} GiB, but a checkpoint may have at most {limit} GiB",
+                bytes >> 30
+            )));
         }
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
         let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;
         let root = PytorchReader::read_pickle_data(path, None).map_err(not_nanogpt)?;
         let PickleValue::Dict(root) = root else {
-            return Err(wrong("not a nanoGPT checkpoint: no dictionary".into()));
+            return Err(wrong("not a nanoGPT checkpoint: its content is not a dictionary".into()));
         };
         let Some(PickleValue::Dict(args)) = root.get("model_args") else {
             return Err(wrong("not a nanoGPT checkpoint: no `model_args`".into()));
@@ -53,31 +55,13 @@ impl NanoGptCheckpoint {
             .into_iter()
             .filter_map(|(name, tensor)| Some((plain_name(&name)?, tensor)))
             .collect();
-        let iteration = match root.get("iter_num") {
-            Some(PickleValue::Int(iteration)) => u64::try_from(*iteration).ok(),
-            _ => None,
-        };
-        let mut checkpoint = Self {
-            path: path.to_path_buf(),
-            tensors,
-            architecture: architecture(args).map_err(wrong)?,
-            iteration,
-        };
-        checkpoint.trim_vocabulary(args)?;
-        Ok(checkpoint)
-    }
-
-    /// nanoGPT's padded 50304 rows hold GPT-2's 50257 tokens: the rest was never a target.
-    fn trim_vocabulary(&mut self, args: &HashMap<String, PickleValue>) -> Result<(), WeightError> {
-        if let Some(PickleValue::Int(50_304)) = args.get("vocab_size") {
-            self.architecture.vocab_size = 50_257;
-        }
-        Ok(())
+        let architecture = architecture(args).map_err(wrong)?;
+        Ok(Self { path: path.to_path_buf(), tensors, architecture })
     }
 }
 
-/// `h.0.attn.c_attn.weight` of `_orig_mod.transformer.h.0.attn.c_attn.weight`; `None` for what is
-/// no weight of its own: the tied head, and the causal mask that old versions saved.
+/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`, and `None`
+/// for tensors that are not weights: the tied head, and the causal mask that old versions saved.
 fn plain_name(name: &str) -> Option<String> {
     let mut name = name;
     while let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
@@ -87,23 +71,28 @@ fn plain_name(name: &str) -> Option<String> {
     (!name.ends_with(".attn.bias")).then(|| name.to_string())
 }
 
+/// Reads the architecture from `model_args`.
 fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, String> {
-    let size = |key: &str, max: i64| match args.get(key) {
-        Some(PickleValue::Int(value)) if (1..=max).contains(value) => Ok(*value as usize),
-        other => Err(format!("model_args[`{key}`] is {other:?}, not a number from 1 to {max}")),
+    let size = |key: &str, max: usize| match args.get(key) {
+        Some(PickleValue::Int(value)) if (1..=max as i64).contains(value) => Ok(*value as usize),
+        other => Err(format!("model_args[`{key}`] is {other:?}, not an integer from 1 to {max}")),
     };
     let bias = match args.get("bias") {
         Some(PickleValue::Bool(bias)) => *bias,
-        // Checkpoints from before the option was added have biases.
+        // Checkpoints without the option are older than it and have biases.
         None => true,
         other => return Err(format!("model_args[`bias`] is {other:?}, not True or False")),
     };
     let architecture = Architecture {
-        n_layer: size("n_layer", 1024)?,
-        n_head: size("n_head", 65_536)?,
-        n_embd: size("n_embd", 65_536)?,
-        block_size: size("block_size", 1 << 20)?,
-        vocab_size: size("vocab_size", 1 << 24)?,
+        n_layer: size("n_layer", MAX_LAYERS)?,
+        n_head: size("n_head", MAX_WIDTH)?,
+        n_embd: size("n_embd", MAX_WIDTH)?,
+        block_size: size("block_size", MAX_BLOCK)?,
+        vocab_size: match size("vocab_size", MAX_VOCAB)? {
+            // nanoGPT pads GPT-2's vocabulary; no target was ever among the padding.
+            50_304 => 50_257,
+            size => size,
+        },
         bias,
         gelu: Gelu::Erf,
     };
@@ -120,7 +109,7 @@ impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let missing = || WeightError::Missing { path: self.path.clone(), name: name.to_string() };
         let tensor = self.tensors.get(name).ok_or_else(missing)?;
-        // nn.Linear keeps [out, in]; a square matrix would load silently wrong.
+        // nn.Linear stores [out, in]. No check of shapes would notice a square matrix untransposed.
         let transposed = shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
         if transposed {
@@ -138,7 +127,7 @@ impl WeightSource for NanoGptCheckpoint {
         }
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(&self.path, error))?;
         let mut values = to_f32(&bytes, tensor.dtype()).ok_or_else(|| {
-            let reason = format!("`{name}` is {:?}; f32, f16 and bf16 are read", tensor.dtype());
+            let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", tensor.dtype());
             WeightError::corrupt(&self.path, reason)
         })?;
         values.truncate(need.iter().product());
@@ -146,7 +135,7 @@ impl WeightSource for NanoGptCheckpoint {
     }
 }
 
-/// The reader gives native-endian bytes.
+/// Converts elements to f32. The reader returns them in native byte order.
 fn to_f32(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
     let halves = || bytes.as_chunks::<2>().0.iter().copied();
     Some(match dtype {
@@ -157,7 +146,7 @@ fn to_f32(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
     })
 }
 
-/// `[rows, columns]` in row-major order as `[columns, rows]`.
+/// Returns the transpose `[columns, rows]` of a matrix `[rows, columns]`, both in row-major order.
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut out = vec![0.0; values.len()];
     for (r, row) in values.chunks(columns).enumerate() {

@@ -1,32 +1,34 @@
-//! Writing text: one token at a time, with the keys and values of what came before kept.
+//! Sampling: one token at a time, with a cache of keys and values.
 
 use burn::tensor::{Int, Tensor};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Block, Conv1d, Gpt, Norm};
+use super::Gpt;
+use super::block::Block;
 use crate::ops::{self, Activation, OpsMode};
 
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleOptions {
-    /// What the logits are divided by; 0 takes the most likely token.
+    /// The divisor of the logits; 0 takes the most likely token.
     pub temperature: f64,
-    /// Only this many of the most likely tokens are drawn from; 0 = all.
+    /// Draws from this many of the most likely tokens; 0 draws from all.
     pub top_k: usize,
     /// Seed of the draws.
     pub seed: u64,
 }
 
-/// Draws tokens from a model. Needs a model without autodiff.
+/// Draws tokens from a model.
 pub struct Sampler<'a> {
     model: &'a Gpt,
+    mode: OpsMode,
     options: SampleOptions,
     rng: ChaCha8Rng,
     cache: Vec<Cache>,
     /// Tokens so far, the prompt included.
     tokens: Vec<u32>,
-    /// How many of the last tokens the cache holds.
+    /// The number of the last tokens that the cache holds.
     cached: usize,
 }
 
@@ -38,11 +40,12 @@ struct Cache {
 }
 
 impl<'a> Sampler<'a> {
-    /// Starts from a prompt of at least one token, all below the vocabulary; of a prompt longer
-    /// than the model's positions the end is read.
-    pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions) -> Self {
+    /// Starts from a prompt of at least one token, all below the vocabulary. Of a prompt longer than
+    /// the model's context, only the end is read.
+    pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions, mode: OpsMode) -> Self {
         Self {
             model,
+            mode,
             options,
             rng: ChaCha8Rng::seed_from_u64(options.seed),
             cache: Vec::new(),
@@ -64,8 +67,8 @@ impl<'a> Sampler<'a> {
         let block_size = self.model.architecture.block_size;
         let full = !self.cache.is_empty() && self.cached + 1 > block_size;
         let new = if self.cache.is_empty() || full {
-            // Positions are absolute, so a full window cannot slide: half of it is read again,
-            // once every half window.
+            // Positions are absolute, so a full window cannot slide: half of it is read again
+            // every half window.
             let keep = if full { block_size.div_ceil(2) } else { block_size };
             self.cache.clear();
             self.cached = 0;
@@ -80,28 +83,30 @@ impl<'a> Sampler<'a> {
         logits
     }
 
-    /// Feeds tokens at the next positions; gives the logits after the last of them.
+    /// Feeds tokens at the next positions. Returns the logits after the last of them.
     async fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
-        let (wte, count) = (model.wte.tables(), tokens.len());
-        let mut x = ops::embed(&wte, positions, tokens.into(), count, OpsMode::AUTO);
+        let (wte, count) = (model.wte.shards(), tokens.len());
+        let mut x = ops::embed(&wte, positions, tokens.into(), count, self.mode);
         for (index, block) in model.h.iter().enumerate() {
             x = self.block(index, block, x);
         }
         let last = x.narrow(0, tokens.len() - 1, 1);
-        let last = model.ln_f.forward(last, OpsMode::AUTO);
+        let last = model.ln_f.forward(last, self.mode).0;
         super::values(model.head(last)).await.iter::<f32>().collect()
     }
 
     fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {
-        let h = norm(&block.ln_1, x.clone());
-        let h = self.attend(index, linear(&block.attn.c_attn, h, None, Activation::Identity));
-        let x = linear(&block.attn.c_proj, h, Some(x), Activation::Identity);
-        let h = norm(&block.ln_2, x.clone());
-        let h = linear(&block.mlp.c_fc, h, None, Activation::Identity);
+        let mode = self.mode;
+        let (h, _) = block.ln_1.forward(x.clone(), mode);
+        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, mode);
+        let h = self.attend(index, qkv);
+        let x = block.attn.c_proj.forward(h, Some(x), Activation::Identity, mode);
+        let (h, _) = block.ln_2.forward(x.clone(), mode);
+        let h = block.mlp.c_fc.forward(h, None, Activation::Identity, mode);
         let gelu = Activation::Gelu(self.model.architecture.gelu);
-        linear(&block.mlp.c_proj, h, Some(x), gelu)
+        block.mlp.c_proj.forward(h, Some(x), gelu, mode)
     }
 
     /// Attention of new positions over themselves and all that is cached.
@@ -127,7 +132,7 @@ impl<'a> Sampler<'a> {
         }
         let [_, _, seen] = scores.dims();
         let scores = scores.reshape([heads * new, seen]);
-        let probabilities = ops::softmax(scores, OpsMode::AUTO).reshape([heads, new, seen]);
+        let probabilities = ops::softmax(scores, self.mode).reshape([heads, new, seen]);
         let out = probabilities.matmul(v.clone());
         let entry = Cache { k, v };
         match self.cache.get_mut(index) {
@@ -136,19 +141,6 @@ impl<'a> Sampler<'a> {
         }
         out.swap_dims(0, 1).reshape([new, c])
     }
-}
-
-fn linear(
-    layer: &Conv1d,
-    x: Tensor<2>,
-    residual: Option<Tensor<2>>,
-    activation: Activation,
-) -> Tensor<2> {
-    layer.forward(x, residual, activation, OpsMode::AUTO)
-}
-
-fn norm(layer: &Norm, x: Tensor<2>) -> Tensor<2> {
-    layer.forward(x, OpsMode::AUTO)
 }
 
 /// Draws from the softmax of `logits / temperature`, restricted to the `top_k` largest.

@@ -1,4 +1,4 @@
-//! Weights in and out of safetensors files, one tensor at a time.
+//! Reads and writes weights in safetensors files, one tensor at a time.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::{Gpt, WeightSource};
 use crate::disk::File;
 
-/// Why weights could not be read or written.
+/// An error of reading or writing weights.
 #[derive(Debug, Error)]
 pub enum WeightError {
     /// The file could not be opened, read or written.
@@ -21,31 +21,31 @@ pub enum WeightError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not what its name says.
+    /// The content of the file is not valid.
     #[error("{}: {reason}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason, for the user.
         reason: String,
     },
-    /// A weight is not in the file.
-    #[error("{}: no tensor `{name}`", path.display())]
+    /// The file lacks a weight.
+    #[error("{}: tensor `{name}` is missing", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// The weight.
+        /// The name of the weight.
         name: String,
     },
-    /// A weight has another shape than the model.
-    #[error("{}: `{name}` is {have:?}, the model needs {need:?}", path.display())]
+    /// The shape of a weight is not that of the model.
+    #[error("{}: `{name}` has shape {have:?}, the model needs {need:?}", path.display())]
     Shape {
         /// The file.
         path: PathBuf,
-        /// The weight.
+        /// The name of the weight.
         name: String,
         /// Its shape in the file.
         have: Vec<usize>,
@@ -65,14 +65,15 @@ impl WeightError {
     }
 }
 
-/// A safetensors file, read tensor by tensor: the header is held, the data is not.
+/// A safetensors file, read tensor by tensor: only the header stays in memory.
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// Where the data begins.
+    /// The offset of the data in the file.
     data_start: u64,
+    /// The prefix of all names in the file.
     prefix: &'static str,
 }
 
@@ -80,9 +81,9 @@ impl WeightFile {
     /// Opens a file and checks its header. Names may carry Hugging Face's `transformer.` prefix.
     ///
     /// # Errors
-    /// If it cannot be read, or is no safetensors file, or is shorter than its header says.
+    /// If the file cannot be read, is not a safetensors file, or is truncated.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
-        // The format's own limit on the header; a larger number is not a header.
+        // The limit that the format sets.
         const MAX_HEADER: u64 = 100_000_000;
         let mut file = File::open(path).map_err(WeightError::io(path))?;
         let len = file.metadata().map_err(WeightError::io(path))?.len();
@@ -111,14 +112,14 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
-    /// Whether any bias is there that is not zero.
+    /// Returns whether the file has a bias that is not zero.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
         let infos = self.metadata.tensors();
         let biases = infos.iter().filter(|(name, _)| {
-            // Old files keep the causal mask as `attn.bias`.
+            // Old files store the causal mask as `attn.bias`.
             name.ends_with(".bias") && !name.ends_with(".attn.bias")
         });
         let biases: Vec<(String, Vec<usize>)> = biases
@@ -156,12 +157,13 @@ impl WeightSource for WeightFile {
             .and_then(|_| self.file.read_exact(&mut bytes))
             .map_err(WeightError::io(path))?;
         to_f32(&bytes, info.dtype).ok_or_else(|| {
-            let reason = format!("`{name}` is {:?}; f32, f16 and bf16 are read", info.dtype);
+            let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", info.dtype);
             WeightError::corrupt(path, reason)
         })
     }
 }
 
+/// Converts little-endian elements to f32; `None` for other dtypes.
 fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     let halves = || bytes.as_chunks::<2>().0.iter().copied();
     Some(match dtype {
@@ -172,27 +174,28 @@ fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     })
 }
 
-/// One weight or one moment, flat, where it lies.
+/// A weight, or a moment of a weight, on its device.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Its Hugging Face name, without prefix.
+    /// The Hugging Face name, without prefix.
     pub name: String,
-    /// Its shape; its elements may be fewer than those of `parts` where padding is left out.
+    /// The shape that is saved: without the padding at the end of `parts`, if there is any.
     pub shape: Vec<usize>,
-    /// Its elements in row-major order, without autodiff, in one tensor or several.
+    /// The elements in row-major order, in one tensor or, for an embedding in shards, several.
     pub parts: Vec<Tensor<1>>,
 }
 
-/// The weights of a model in its own order, the embedding's padding included.
+/// Returns the weights of a model in its order, the embedding's padding included.
 pub fn parameters(model: &Gpt) -> Vec<Parameter> {
-    let mut collect = Collect { path: Vec::new(), found: Vec::new() };
+    let mut collect = Collect { path: Vec::new(), parameters: Vec::new() };
     model.visit(&mut collect);
-    collect.found
+    collect.parameters
 }
 
+/// Collects the weights of a module.
 struct Collect {
     path: Vec<String>,
-    found: Vec<Parameter>,
+    parameters: Vec<Parameter>,
 }
 
 impl ModuleVisitor for Collect {
@@ -205,25 +208,26 @@ impl ModuleVisitor for Collect {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val().inner();
+        let value = param.val();
         let shape = value.dims().to_vec();
         let elements = shape.iter().product::<usize>();
         let part = value.reshape([elements]);
-        // The tables of one embedding are one weight to everybody else.
-        let numbered = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
-        let name = self.path[..self.path.len() - usize::from(numbered)].join(".");
-        match self.found.last_mut() {
-            Some(former) if former.name == name => {
-                former.shape[0] += shape[0];
-                former.parts.push(part);
+        // The shards of an embedding are one weight. A number as the last part of the path is the
+        // index of a shard.
+        let is_shard = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
+        let name = self.path[..self.path.len() - usize::from(is_shard)].join(".");
+        match self.parameters.last_mut() {
+            Some(previous) if previous.name == name => {
+                previous.shape[0] += shape[0];
+                previous.parts.push(part);
             }
-            _ => self.found.push(Parameter { name, shape, parts: vec![part] }),
+            _ => self.parameters.push(Parameter { name, shape, parts: vec![part] }),
         }
     }
 }
 
-/// Writes tensors as f32 safetensors, reading each off the device only when its turn comes, without
-/// blocking this thread.
+/// Writes tensors to an f32 safetensors file without blocking this thread. Reads them from the
+/// device piece by piece.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -238,32 +242,33 @@ pub async fn write_tensors(
     let mut file = File::create(path).map_err(WeightError::io(path))?;
     file.write_all(&header).map_err(WeightError::io(path))?;
     for tensor in tensors {
-        // Padding, which is at the end, is not saved.
-        let mut left = bytes(tensor);
+        // Padding is at the end and is not saved.
+        let mut remaining = bytes(tensor);
         for part in &tensor.parts {
             let [elements] = part.dims();
             for first in (0..elements).step_by(READ_ELEMENTS) {
                 let slice = part.clone().narrow(0, first, READ_ELEMENTS.min(elements - first));
                 let values = super::values(slice).await;
-                let saved = &values.as_bytes()[..left.min(values.as_bytes().len())];
+                let saved = &values.as_bytes()[..remaining.min(values.as_bytes().len())];
                 file.write_all(saved).map_err(WeightError::io(path))?;
-                left -= saved.len();
+                remaining -= saved.len();
             }
         }
     }
     Ok(())
 }
 
-/// Elements that are read off the device at a time: a copy of a whole embedding, in memory that the
-/// host can see, would make a checkpoint the fullest moment of a run.
+/// The number of elements read from the device at a time. Staging a whole embedding at once would
+/// make the checkpoint the peak of a run's memory.
 const READ_ELEMENTS: usize = 1 << 20;
 
+/// Returns the size of a tensor in the file.
 fn bytes(tensor: &Parameter) -> usize {
     4 * tensor.shape.iter().product::<usize>()
 }
 
-/// What stands before the tensors, which follow in this order: the length of a JSON text, and the
-/// text, which is filled up to a multiple of 8 bytes.
+/// Returns the header of a file with these tensors in this order: the length of a JSON text, and
+/// the text, padded with spaces to a multiple of 8 bytes.
 fn header(
     tensors: &[&Parameter],
     metadata: HashMap<String, String>,
@@ -291,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_what_the_safetensors_library_writes() {
+    fn written_files_equal_those_of_the_safetensors_crate() {
         let device = burn::tensor::Device::flex();
         let values: Vec<f32> = (0..10).map(|value| value as f32).collect();
         let tensor = |name: &str, count: usize| Parameter {

@@ -1,28 +1,33 @@
-//! Which of the ways to cut a step is taken.
+//! Chooses the fastest plan that fits.
+
+use std::iter::successors;
 
 use super::{Fix, Forecast, Limits, Plan, PlanError};
 use crate::config::{Config, GradCheckpoint, bytes};
 
-/// Rows of logits below which a smaller chunk frees nothing worth its launches.
-const LEAST_CHUNK: usize = 32;
+/// The smallest automatic logits chunk in rows. A smaller one would save too little memory for the
+/// additional launches.
+const MIN_CHUNK: usize = 32;
 
-/// The fastest way to run a step of `config` that fits: the micro-batch as asked, else a smaller one
-/// with more accumulation, else fewer rows of logits, else blocks that are run again. The global
-/// batch, the order of the data and the result of an evaluation stay as they are.
+/// Returns the fastest plan for a step of `config` that fits the limits: first with the requested
+/// micro-batch, then with a smaller one and more accumulation, then with a smaller logits chunk,
+/// then with activation checkpointing.
+///
+/// The global batch, the order of the data and the result of evaluations stay the same.
 ///
 /// # Errors
-/// When nothing fits, with changes that would.
+/// If no plan fits, with changes to the configuration that would.
 pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, PlanError> {
     let forecast = |plan| Forecast::of(plan, config, vocab, limits);
     let mut candidates = candidates(config, vocab).into_iter().map(forecast);
-    let Some(asked) = candidates.next() else { unreachable!("a step can be cut as asked") };
-    if asked.fits(limits) {
-        return Ok(asked);
+    let Some(requested) = candidates.next() else { unreachable!("the first is as requested") };
+    if requested.fits(limits) {
+        return Ok(requested);
     }
-    let mut least = asked.clone();
+    let mut least = requested.clone();
     for mut candidate in candidates {
         if candidate.fits(limits) {
-            candidate.why = why(&asked, &candidate, limits);
+            candidate.why = explain(&requested, &candidate, limits);
             return Ok(candidate);
         }
         if candidate.predicted_bytes < least.predicted_bytes {
@@ -33,13 +38,13 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     if let Some(have) = limits.largest_tensor.filter(|&have| need > have) {
         return Err(PlanError::TensorTooLarge { need, have });
     }
-    let fixes = fixes(config, vocab, limits, &least);
+    let fixes = FixSearch { config, vocab, limits }.fixes(&least);
     Err(PlanError::TooBig { least: Box::new(least), fixes })
 }
 
-/// The plan that a run had before, if the configuration still asks for the same and it fits: a run
-/// that goes on gives the same bits only if its steps are cut as they were.
-pub fn keep(
+/// Returns the forecast of an earlier `plan`, if the configuration still requests the same split and
+/// the plan fits. A resumed run is bit-identical only if its steps are split as before.
+pub(crate) fn keep(
     config: &Config,
     before: &Config,
     plan: &Plan,
@@ -47,14 +52,14 @@ pub fn keep(
     limits: &Limits,
 ) -> Option<Forecast> {
     let forecast = Forecast::of(plan.clone(), config, vocab, limits);
-    let asks_the_same = Plan::new(config, vocab) == Plan::new(before, vocab)
+    let same_request = Plan::new(config, vocab) == Plan::new(before, vocab)
         && config.grad_checkpoint == before.grad_checkpoint;
-    (asks_the_same && forecast.fits(limits)).then_some(forecast)
+    (same_request && forecast.fits(limits)).then_some(forecast)
 }
 
-/// The next smaller way to run the same step, if there is any: half the micro-batch, then fewer rows
-/// of logits, then blocks that are run again.
-pub fn smaller(plan: &Plan) -> Option<Plan> {
+/// Returns the next smaller plan for the same step: with half the micro-batch, then half the logits
+/// chunk, then activation checkpointing. `None` if there is no smaller one.
+pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     let global = plan.micro_batch * plan.accumulation;
     if plan.micro_batch > 1 {
         let half = plan.micro_batch / 2;
@@ -62,56 +67,58 @@ pub fn smaller(plan: &Plan) -> Option<Plan> {
         let accumulation = global / micro_batch;
         return Some(Plan { micro_batch, accumulation, ..plan.clone() });
     }
-    if plan.loss_chunk >= 2 * LEAST_CHUNK {
+    if plan.loss_chunk >= 2 * MIN_CHUNK {
         return Some(Plan { loss_chunk: plan.loss_chunk / 2, ..plan.clone() });
     }
     (!plan.grad_checkpoint).then(|| Plan { grad_checkpoint: true, ..plan.clone() })
 }
 
-/// Ways to cut a step, the fastest first.
+/// Lists the plans for a step, the fastest first; never empty.
 fn candidates(config: &Config, vocab: u32) -> Vec<Plan> {
     let global = config.global_batch();
-    let asked = u64::from(config.micro_batch().get());
+    let requested = u64::from(config.micro_batch().get());
     let micro_batches: Vec<u64> =
-        (1..=asked).rev().filter(|&micro| global.is_multiple_of(micro)).collect();
-    let mut found = Vec::new();
+        (1..=requested).rev().filter(|&micro| global.is_multiple_of(micro)).collect();
     let checkpoints = match config.grad_checkpoint {
         GradCheckpoint::Auto => &[false, true][..],
         GradCheckpoint::True => &[true],
         GradCheckpoint::False => &[false],
     };
+    let mut plans = Vec::new();
     for &checkpoint in checkpoints {
         for &micro in &micro_batches {
-            found.push(Plan::cut(config, vocab, micro, checkpoint));
+            plans.push(Plan::split(config, vocab, micro, checkpoint));
         }
-        // Smaller chunks of logits only where the smallest micro-batch is not enough.
+        // Smaller logits chunks only if the smallest micro-batch is not enough.
         if config.loss_chunk == 0 {
-            let smallest = Plan::cut(config, vocab, 1, checkpoint);
-            let halves = [2, 4, 8].map(|parts| smallest.loss_chunk / parts);
-            let chunks = halves.into_iter().filter(|&chunk| chunk >= LEAST_CHUNK);
-            found.extend(chunks.map(|loss_chunk| Plan { loss_chunk, ..smallest.clone() }));
+            let smallest = Plan::split(config, vocab, 1, checkpoint);
+            let parts = [2, 4, 8].map(|parts| smallest.loss_chunk / parts);
+            let chunks = parts.into_iter().filter(|&chunk| chunk >= MIN_CHUNK);
+            plans.extend(chunks.map(|loss_chunk| Plan { loss_chunk, ..smallest.clone() }));
         }
     }
-    found
+    plans
 }
 
-fn why(asked: &Forecast, chosen: &Forecast, limits: &Limits) -> String {
+/// Explains how and why the chosen plan differs from the requested one.
+fn explain(requested: &Forecast, chosen: &Forecast, limits: &Limits) -> String {
     let mut changes = Vec::new();
-    let (from, to) = (&asked.plan, &chosen.plan);
+    let (from, to) = (&requested.plan, &chosen.plan);
     if to.micro_batch != from.micro_batch {
         changes.push(format!("micro-batch {} instead of {}", to.micro_batch, from.micro_batch));
     }
     if to.loss_chunk < from.loss_chunk && to.micro_batch == 1 {
-        changes.push(format!("logits of {} rows at a time", to.loss_chunk));
+        changes.push(format!("logits chunk of {} rows", to.loss_chunk));
     }
     if to.grad_checkpoint && !from.grad_checkpoint {
-        changes.push("blocks are run again for their gradients".to_string());
+        changes.push("activation checkpointing".to_string());
     }
+    let need = requested.predicted_bytes;
     let reason = match limits.budget {
-        Some(budget) if asked.predicted_bytes > budget => {
-            format!("as asked takes {} of {}", bytes(asked.predicted_bytes), bytes(budget))
+        Some(budget) if need > budget => {
+            format!("the requested settings need {}, the budget is {}", bytes(need), bytes(budget))
         }
-        _ => "a tensor would be larger than the device takes".to_string(),
+        _ => "with the requested settings a tensor exceeds the device's largest binding".into(),
     };
     format!("{}: {reason}", changes.join(", "))
 }
@@ -120,80 +127,111 @@ fn why(asked: &Forecast, chosen: &Forecast, limits: &Limits) -> String {
 const GPT2_SIZES: [(u32, u32, u32); 4] =
     [(48, 25, 1600), (36, 20, 1280), (24, 16, 1024), (12, 12, 768)];
 
-/// Changes that make it fit, each by itself: at most three.
-fn fixes(config: &Config, vocab: u32, limits: &Limits, least: &Forecast) -> Vec<Fix> {
-    let mut found = Vec::new();
-    let mut try_config = |option: String, changed: Config| {
-        let fits = plan_quietly(&changed, vocab, limits);
-        let fits = fits.map(|forecast| Fix { option, predicted_bytes: forecast.predicted_bytes });
-        let known = fits.is_some();
-        found.extend(fits);
-        known
-    };
-    if config.grad_checkpoint == GradCheckpoint::False {
-        let changed = Config { grad_checkpoint: GradCheckpoint::Auto, ..config.clone() };
-        try_config("--grad_checkpoint=auto".into(), changed);
-    }
-    let largest = |counts: std::ops::Range<u32>, with: &dyn Fn(u32) -> Option<Config>| {
-        let counts: Vec<u32> = counts.collect();
-        // More of them never takes less.
-        let fits = |&count: &u32| {
-            with(count).is_some_and(|changed| plan_quietly(&changed, vocab, limits).is_some())
-        };
-        counts[..counts.partition_point(fits)].last().copied()
-    };
-    let halves = |from: u32| (0..).map(move |n| from >> (n + 1)).take_while(|&value| value > 0);
-    for block_size in halves(config.block_size.get()) {
-        let Ok(size) = block_size.try_into() else { break };
-        let changed = Config { block_size: size, ..config.clone() };
-        if try_config(format!("--block_size={block_size}"), changed) {
-            break;
-        }
-    }
-    let with_layers =
-        |layers: u32| Some(Config { n_layer: layers.try_into().ok()?, ..config.clone() });
-    if let Some(layers) = largest(1..config.n_layer.get(), &with_layers)
-        && let Some(changed) = with_layers(layers)
-    {
-        try_config(format!("--n_layer={layers}"), changed);
-    }
-    let with_heads = |heads: u32| {
-        let n_embd = (config.n_embd.get() / config.n_head * heads).try_into().ok()?;
-        Some(Config { n_head: heads.try_into().ok()?, n_embd, ..config.clone() })
-    };
-    if let Some(heads) = largest(1..config.n_head.get(), &with_heads)
-        && let Some(changed) = with_heads(heads)
-    {
-        try_config(format!("--n_head={heads} --n_embd={}", changed.n_embd), changed);
-    }
-    let smaller = |&(layers, _, width): &(u32, u32, u32)| {
-        layers < config.n_layer.get() && width < config.n_embd.get()
-    };
-    for (layers, heads, width) in GPT2_SIZES.into_iter().filter(smaller) {
-        let sizes = (layers.try_into(), heads.try_into(), width.try_into());
-        let (Ok(n_layer), Ok(n_head), Ok(n_embd)) = sizes else { break };
-        let option = format!("--n_layer={layers} --n_head={heads} --n_embd={width}");
-        if try_config(option, Config { n_layer, n_head, n_embd, ..config.clone() }) {
-            break;
-        }
-    }
-    // A card has no more than it has: only as a last resort, and not beyond that.
-    if limits.memory.is_none_or(|memory| least.predicted_bytes <= memory) {
-        let mib = least.predicted_bytes.div_ceil(1 << 20);
-        found.push(Fix {
-            option: format!("--vram_budget={mib}MiB"),
-            predicted_bytes: least.predicted_bytes,
-        });
-    }
-    found.truncate(3);
-    found
+/// Searches for changes to a configuration that does not fit.
+struct FixSearch<'a> {
+    config: &'a Config,
+    vocab: u32,
+    limits: &'a Limits,
 }
 
-fn plan_quietly(config: &Config, vocab: u32, limits: &Limits) -> Option<Forecast> {
-    candidates(config, vocab)
-        .into_iter()
-        .map(|plan| Forecast::of(plan, config, vocab, limits))
-        .find(|forecast| forecast.fits(limits))
+impl FixSearch<'_> {
+    /// Returns up to three changes, each of which makes the run fit, the mildest first.
+    fn fixes(&self, least: &Forecast) -> Vec<Fix> {
+        let fixes = [
+            self.checkpointing(),
+            self.block_size(),
+            self.layers(),
+            self.heads(),
+            self.gpt2_size(),
+            self.budget(least),
+        ];
+        fixes.into_iter().flatten().take(3).collect()
+    }
+
+    fn checkpointing(&self) -> Option<Fix> {
+        if self.config.grad_checkpoint != GradCheckpoint::False {
+            return None;
+        }
+        let changed = Config { grad_checkpoint: GradCheckpoint::Auto, ..self.config.clone() };
+        self.fix("--grad_checkpoint=auto".into(), &changed)
+    }
+
+    fn block_size(&self) -> Option<Fix> {
+        let halves = successors(Some(self.config.block_size.get() / 2), |size| Some(size / 2));
+        halves.take_while(|&size| size > 0).find_map(|size| {
+            let changed = Config { block_size: size.try_into().ok()?, ..self.config.clone() };
+            self.fix(format!("--block_size={size}"), &changed)
+        })
+    }
+
+    fn layers(&self) -> Option<Fix> {
+        let with_layers =
+            |layers: u32| Some(Config { n_layer: layers.try_into().ok()?, ..self.config.clone() });
+        let layers = self.largest(self.config.n_layer.get(), &with_layers)?;
+        self.fix(format!("--n_layer={layers}"), &with_layers(layers)?)
+    }
+
+    /// Fewer heads of the same size.
+    fn heads(&self) -> Option<Fix> {
+        let head_size = self.config.n_embd.get() / self.config.n_head;
+        let with_heads = |heads: u32| {
+            let n_embd = (head_size * heads).try_into().ok()?;
+            Some(Config { n_head: heads.try_into().ok()?, n_embd, ..self.config.clone() })
+        };
+        let heads = self.largest(self.config.n_head.get(), &with_heads)?;
+        let changed = with_heads(heads)?;
+        self.fix(format!("--n_head={heads} --n_embd={}", changed.n_embd), &changed)
+    }
+
+    fn gpt2_size(&self) -> Option<Fix> {
+        let Config { n_layer, n_embd, .. } = *self.config;
+        let smaller = GPT2_SIZES
+            .into_iter()
+            .filter(|&(layers, _, width)| layers < n_layer.get() && width < n_embd.get());
+        smaller.into_iter().find_map(|(layers, heads, width)| {
+            let changed = Config {
+                n_layer: layers.try_into().ok()?,
+                n_head: heads.try_into().ok()?,
+                n_embd: width.try_into().ok()?,
+                ..self.config.clone()
+            };
+            let option = format!("--n_layer={layers} --n_head={heads} --n_embd={width}");
+            self.fix(option, &changed)
+        })
+    }
+
+    /// A larger budget, up to the memory of the device.
+    fn budget(&self, least: &Forecast) -> Option<Fix> {
+        let predicted_bytes = least.predicted_bytes;
+        if self.limits.memory.is_some_and(|memory| predicted_bytes > memory) {
+            return None;
+        }
+        let mib = predicted_bytes.div_ceil(1 << 20);
+        Some(Fix { option: format!("--vram_budget={mib}MiB"), predicted_bytes })
+    }
+
+    /// Returns the largest count below `end` whose configuration fits.
+    fn largest(&self, end: u32, with_count: &dyn Fn(u32) -> Option<Config>) -> Option<u32> {
+        let counts: Vec<u32> = (1..end).collect();
+        // Memory grows with the count, so the counts that fit come first.
+        let fits = |&count: &u32| {
+            with_count(count).is_some_and(|changed| self.first_fit(&changed).is_some())
+        };
+        counts[..counts.partition_point(fits)].last().copied()
+    }
+
+    fn fix(&self, option: String, changed: &Config) -> Option<Fix> {
+        let predicted_bytes = self.first_fit(changed)?.predicted_bytes;
+        Some(Fix { option, predicted_bytes })
+    }
+
+    /// Returns the fastest plan that fits, without an explanation.
+    fn first_fit(&self, config: &Config) -> Option<Forecast> {
+        candidates(config, self.vocab)
+            .into_iter()
+            .map(|plan| Forecast::of(plan, config, self.vocab, self.limits))
+            .find(|forecast| forecast.fits(self.limits))
+    }
 }
 
 #[cfg(test)]
@@ -209,21 +247,21 @@ mod tests {
         resolve(layers).unwrap().config
     }
 
-    fn on_card(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
+    fn plan_with(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
         plan(config, 50_257, &Limits { budget: Some(budget), pools: true, ..Limits::default() })
     }
 
     #[test]
-    fn gpt2_takes_what_was_promised() {
+    fn gpt2_needs_the_documented_memory() {
         for (flags, most) in [
             (&[("batch_size", "1")][..], 2.8),
             (&[("batch_size", "4")], 4.3),
             (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
         ] {
-            let asked = config("gpt2", flags);
+            let requested = config("gpt2", flags);
             let limits =
                 Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
-            let forecast = plan(&asked, 50_257, &limits).unwrap();
+            let forecast = plan(&requested, 50_257, &limits).unwrap();
             let gib = forecast.predicted_bytes as f64 / GIB as f64;
             assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
             assert_eq!(forecast.why, "");
@@ -231,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn less_budget_changes_the_cut_in_order_and_never_the_batch() {
-        let asked = config("gpt2", &[("batch_size", "12")]);
+    fn a_smaller_budget_changes_the_split_in_order_and_never_the_global_batch() {
+        let requested = config("gpt2", &[("batch_size", "12")]);
         let mut last = (usize::MAX, usize::MAX, false);
         let mut seen = std::collections::BTreeSet::new();
         for budget in (20..=90).rev().map(|tenth| tenth * GIB / 10) {
-            match on_card(&asked, budget) {
+            match plan_with(&requested, budget) {
                 Ok(forecast) => {
                     let plan = &forecast.plan;
                     assert!(forecast.predicted_bytes <= budget);
@@ -257,62 +295,62 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        assert_eq!(seen.len(), 2, "both with and without running blocks again");
+        assert_eq!(seen.len(), 2, "with and without activation checkpointing");
     }
 
     #[test]
-    fn presets_by_card_fit_their_card_as_they_stand() {
+    fn card_presets_fit_their_card_unchanged() {
         for (name, gigabytes) in
             [4, 6, 8, 12, 16, 24].map(|size| (format!("card-{size}gb"), size * 1_000_000_000))
         {
-            let asked = config(&name, &[]);
-            let forecast = on_card(&asked, gigabytes / 10 * 9).unwrap();
+            let requested = config(&name, &[]);
+            let forecast = plan_with(&requested, gigabytes / 10 * 9).unwrap();
             assert_eq!((forecast.why.as_str(), forecast.plan.grad_checkpoint), ("", false));
-            assert_eq!(asked.global_batch(), 480, "{name}");
-            // A larger batch would not fit: half as much again.
-            let more = (asked.batch_size.get() * 3).div_ceil(2).to_string();
+            assert_eq!(requested.global_batch(), 480, "{name}");
+            // A batch half as large again does not fit.
+            let more = (requested.batch_size.get() * 3).div_ceil(2).to_string();
             let larger = config(&name, &[("batch_size", more.as_str())]);
-            assert_ne!(on_card(&larger, gigabytes / 10 * 9).unwrap().why, "", "{name}");
+            assert_ne!(plan_with(&larger, gigabytes / 10 * 9).unwrap().why, "", "{name}");
         }
     }
 
     #[test]
-    fn what_is_forbidden_is_not_chosen() {
+    fn plans_respect_the_grad_checkpoint_setting() {
         let never = config("gpt2", &[("grad_checkpoint", "false")]);
-        let error = on_card(&never, 5 * GIB / 2).unwrap_err();
+        let error = plan_with(&never, 5 * GIB / 2).unwrap_err();
         let PlanError::TooBig { fixes, .. } = error else { panic!("{error}") };
         assert_eq!(fixes[0].option, "--grad_checkpoint=auto");
         let always = config("gpt2", &[("grad_checkpoint", "true")]);
-        assert!(on_card(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
+        assert!(plan_with(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
     }
 
     #[test]
-    fn a_tensor_that_the_device_cannot_take_cuts_the_batch() {
-        let asked = config("gpt2", &[("batch_size", "16")]);
+    fn the_largest_binding_limits_the_micro_batch() {
+        let requested = config("gpt2", &[("batch_size", "16")]);
         let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
-        let forecast = plan(&asked, 50_257, &limits).unwrap();
-        // 4 x 768 wide activations of 10,922 rows fill 128 MiB.
+        let forecast = plan(&requested, 50_257, &limits).unwrap();
+        // 10,922 rows of 4 x 768 activations fill 128 MiB.
         assert_eq!(forecast.plan.micro_batch, 10);
         assert!(forecast.largest_tensor <= 128 << 20);
         let tiny = Limits { largest_tensor: Some(1 << 20), ..limits };
-        assert!(matches!(plan(&asked, 50_257, &tiny), Err(PlanError::TensorTooLarge { .. })));
+        assert!(matches!(plan(&requested, 50_257, &tiny), Err(PlanError::TensorTooLarge { .. })));
     }
 
     #[test]
-    fn a_run_that_goes_on_keeps_its_plan_while_it_fits() {
-        let asked = config("gpt2", &[]);
-        let small = on_card(&asked, 4 * GIB).unwrap();
+    fn a_resumed_run_keeps_its_plan_if_it_fits() {
+        let requested = config("gpt2", &[]);
+        let small = plan_with(&requested, 4 * GIB).unwrap();
         let roomy = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
-        let kept = keep(&asked, &asked, &small.plan, 50_257, &roomy).unwrap();
-        assert_eq!(kept.plan, small.plan);
+        let resumed = keep(&requested, &requested, &small.plan, 50_257, &roomy).unwrap();
+        assert_eq!(resumed.plan, small.plan);
         let tight = Limits { budget: Some(2 * GIB), ..roomy };
-        assert_eq!(keep(&asked, &asked, &small.plan, 50_257, &tight), None);
+        assert_eq!(keep(&requested, &requested, &small.plan, 50_257, &tight), None);
         let other = config("gpt2", &[("micro_batch", "1")]);
-        assert_eq!(keep(&other, &asked, &small.plan, 50_257, &roomy), None);
+        assert_eq!(keep(&other, &requested, &small.plan, 50_257, &roomy), None);
     }
 
     #[test]
-    fn less_and_less_until_there_is_no_less() {
+    fn smaller_plans_end_with_activation_checkpointing() {
         let mut plan = Plan {
             micro_batch: 12,
             accumulation: 40,

@@ -1,5 +1,5 @@
-//! From what is asked to how a step is cut and what it takes: pure, from the configuration and the
-//! device's limits alone.
+//! Plans how a step is split and predicts its memory, from the configuration and the limits of the
+//! device alone.
 
 mod choice;
 mod rows;
@@ -11,100 +11,102 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::{Config, GradCheckpoint, bytes};
-pub use choice::{keep, plan, smaller};
+pub use choice::plan;
+pub(crate) use choice::{keep, smaller};
 use rows::Sizes;
 pub use rows::{Class, Row};
 
-/// How one step runs.
+/// The split of a step into micro-batches and chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Sequences on the device at a time.
+    /// Sequences on the device at once.
     pub micro_batch: usize,
-    /// Micro-batches of one update; `micro_batch * accumulation` is the global batch.
+    /// Micro-batches per update; `micro_batch * accumulation` is the global batch.
     pub accumulation: usize,
-    /// Rows of logits that exist at a time.
+    /// Rows of logits computed at once.
     pub loss_chunk: usize,
-    /// Whether blocks keep their inputs alone and are run again for their gradients.
+    /// Activation checkpointing: blocks save only their inputs and are recomputed in the backward
+    /// pass.
     #[serde(default)]
     pub grad_checkpoint: bool,
-    /// Sequences of an evaluation's micro-batch.
+    /// Sequences per micro-batch of an evaluation.
     pub eval_batch_size: usize,
 }
 
-/// What a device allows.
+/// The limits of a device, for a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes that the run may take; `None` for any number.
+    /// Bytes that the run may use; `None` = no limit.
     pub budget: Option<u64>,
-    /// Bytes that a kernel can be given at once; `None` for any number.
+    /// Bytes of the largest tensor that a kernel can bind; `None` = no limit.
     pub largest_tensor: Option<u64>,
-    /// Whether memory comes from the device's pools, which hold more than their tensors.
+    /// True if memory comes from pools, which hold more than the tensors in them.
     pub pools: bool,
-    /// Whether the ops are those of `ops::cube`: their matrix products are a library's, so that what
-    /// WGSL kernels compute in passing are tensors there.
+    /// True if the CUDA ops run. Their matrix products come from a library, so some values that the
+    /// WGSL kernels keep in registers are tensors there.
     pub cube: bool,
-    /// Bytes that the device has in all, where known: no larger budget is offered.
+    /// Memory of the device in bytes, if known: the largest budget to suggest.
     #[serde(default)]
     pub memory: Option<u64>,
 }
 
-/// A plan and what it takes.
+/// A plan and its predicted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// How a step is cut.
+    /// How a step is split.
     #[serde(flatten)]
     pub plan: Plan,
-    /// Bytes at the fullest moment.
+    /// Peak memory in bytes.
     pub predicted_bytes: u64,
-    /// Bytes that may be taken; `None` for any number.
+    /// Bytes that the run may use; `None` = no limit.
     pub budget_bytes: Option<u64>,
     /// The largest single tensor, in bytes.
     pub largest_tensor: u64,
-    /// What is there at that moment.
+    /// The tensors alive at the peak.
     pub rows: Vec<Row>,
-    /// Their sums by class.
+    /// Bytes at the peak, by class.
     #[serde(default)]
     pub classes: BTreeMap<Class, u64>,
-    /// Why not as asked; empty if it is.
+    /// How and why the plan differs from the requested settings; empty if it does not.
     pub why: String,
 }
 
-/// Why no plan was made.
+/// An error of [`plan()`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// Nothing fits the budget.
+    /// No plan fits the budget.
     #[error(
-        "this run needs {} of memory at the least, the budget is {}; it would fit with {}",
+        "this run needs at least {} of memory, but the budget is {}; it would fit with {}",
         bytes(least.predicted_bytes),
         bytes(least.budget_bytes.unwrap_or(0)),
         fixes.iter().map(Fix::to_string).collect::<Vec<_>>().join(", or ")
     )]
     TooBig {
-        /// The plan that needs the least.
+        /// The plan that needs the least memory.
         least: Box<Forecast>,
-        /// What would fit, the mildest change first.
+        /// Changes that would fit, the mildest first.
         fixes: Vec<Fix>,
     },
-    /// One tensor is more than the device takes, however the step is cut.
+    /// A tensor is larger than the device can bind, however the step is split.
     #[error(
-        "one tensor of this model takes {}, the device takes at most {}",
+        "this model has a tensor of {}, but the device binds at most {} at once",
         bytes(*need),
         bytes(*have)
     )]
     TensorTooLarge {
-        /// Its bytes.
+        /// Size of the tensor in bytes.
         need: u64,
-        /// The most that a kernel can be given.
+        /// The largest binding of the device in bytes.
         have: u64,
     },
 }
 
-/// A change that makes a configuration fit.
+/// A change that makes the run fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fix {
-    /// The option as it is typed.
+    /// The flags to type.
     pub option: String,
-    /// What the run takes then, in bytes.
+    /// Peak memory with the change, in bytes.
     pub predicted_bytes: u64,
 }
 
@@ -114,62 +116,64 @@ impl fmt::Display for Fix {
     }
 }
 
-/// Logits that exist at a time where nothing else is asked, in bytes: enough rows to keep a large
-/// product busy, a fortieth of what 16 x 1024 tokens of GPT-2 would take.
+/// Default size of a logits chunk in bytes: enough rows to keep a large product busy, a fortieth of
+/// the logits of 16 x 1024 tokens of GPT-2.
 const LOGITS_BYTES: u64 = 64 << 20;
 
-/// Rows of a product's tile on graphics cards: a chunk that ends within one wastes the rest of it.
+/// Rows of a matrix product's tile on GPUs; a chunk that ends within a tile wastes the rest of it.
 const TILE_ROWS: u64 = 128;
 
-/// Sequences of an evaluation's micro-batch where nothing else is asked.
+/// Default limit of the sequences per micro-batch of an evaluation.
 const EVAL_BATCH: u64 = 8;
 
-/// A page of the pools for small tensors (8 MiB), blocks of the driver for what is smaller than a
-/// page, on the device and for staging (4 MiB each), a slice of weights that is read for a
-/// checkpoint (4 MiB), and 4 MiB for ids, sums and masks.
+/// Fixed overhead in bytes: a page of the pool for small tensors (8 MiB), the driver's blocks for
+/// allocations smaller than a page, on the device and for staging (4 MiB each), a slice of weights
+/// read for a checkpoint (4 MiB), and ids, sums and masks (4 MiB).
 const FIXED_SLACK: u64 = 24 << 20;
 
-/// Of pools: one part in so many of what is held lies in pages whose rest is too small for anything,
-/// measured over models of many shapes (docs/memory.md). The last page is empty or nearly so.
-const UNFILLED_SHARE: u64 = 32;
+/// One in this many bytes of the pools is lost at the ends of pages, measured over models of many
+/// shapes (docs/memory.md).
+const FRAGMENTATION: u64 = 32;
 
-/// What pages of `page` bytes hold beyond tensors of `held` bytes, of which the largest has a page to
-/// itself and `next` is the size after that: a page and a quarter, and a share of all. Where that is
-/// less, what is left of whole pages, of which the room for four of the next size is lost, or three
-/// quarters of one. Of 161 random runs on a driver that counts (tests/budget.rs), with the rest of
-/// the slack, the closest was 2 MiB below the prediction.
-fn unfilled(held: u64, page: u64, next: u64) -> u64 {
-    let loosely = page * 5 / 4 + held / UNFILLED_SHARE;
+/// Predicts the bytes that pools hold beyond their tensors.
+///
+/// The tensors take `held` bytes in pages of `page` bytes. The largest fills a page, and `next` is
+/// the size of the second largest. The bound is a page and a quarter plus fragmentation or, if that
+/// is less, the rest of whole pages, where the last page loses the room of four tensors of size
+/// `next`, at most three quarters. In 161 random runs on a driver that counts allocations
+/// (tests/budget.rs), the peak stayed at least 2 MiB below the prediction.
+fn pool_overhead(held: u64, page: u64, next: u64) -> u64 {
+    let loose = page * 5 / 4 + held / FRAGMENTATION;
     let others = held.saturating_sub(page);
-    let lost = others / UNFILLED_SHARE + (4 * next).min(page * 3 / 4);
+    let lost = others / FRAGMENTATION + (4 * next).min(page * 3 / 4);
     let pages = 1 + (others + lost).div_ceil(page);
-    loosely.min((pages * page).saturating_sub(held))
+    loose.min((pages * page).saturating_sub(held))
 }
 
-/// The least size of a pool's pages, in bytes: several weights of a small model to a page.
-const LEAST_PAGE: u64 = 8 << 20;
+/// Smallest page of the pools in bytes: holds several weights of a small model.
+const MIN_PAGE: u64 = 8 << 20;
 
-/// The size of pages that pools are to cut for tensors of up to `largest` bytes.
+/// Returns the page size of the pools, in bytes, for tensors of up to `largest` bytes.
 fn page_bytes(largest: u64) -> u64 {
-    largest.max(LEAST_PAGE)
+    largest.max(MIN_PAGE)
 }
 
 impl Plan {
-    /// Cuts the step of `config` over a vocabulary of `vocab` tokens as it asks for.
-    pub fn new(config: &Config, vocab: u32) -> Self {
+    /// Splits the step as `config` requests, for a vocabulary of `vocab` tokens.
+    pub(crate) fn new(config: &Config, vocab: u32) -> Self {
         let checkpoint = config.grad_checkpoint == GradCheckpoint::True;
-        Self::cut(config, vocab, u64::from(config.micro_batch().get()), checkpoint)
+        Self::split(config, vocab, u64::from(config.micro_batch().get()), checkpoint)
     }
 
-    fn cut(config: &Config, vocab: u32, micro_batch: u64, grad_checkpoint: bool) -> Self {
+    fn split(config: &Config, vocab: u32, micro_batch: u64, grad_checkpoint: bool) -> Self {
         let rows = micro_batch * u64::from(config.block_size.get());
         let loss_chunk = match u64::from(config.loss_chunk) {
             0 => (LOGITS_BYTES / (4 * u64::from(vocab.max(1)))).max(1).next_multiple_of(TILE_ROWS),
-            asked => asked,
+            requested => requested,
         };
         let eval_batch_size = match u64::from(config.eval_batch_size) {
             0 => micro_batch.min(EVAL_BATCH),
-            asked => asked,
+            requested => requested,
         };
         Self {
             micro_batch: micro_batch as usize,
@@ -182,17 +186,17 @@ impl Plan {
 }
 
 impl Forecast {
-    /// What `plan` takes.
-    pub fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
+    /// Predicts the memory of `plan`.
+    pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
         let sizes = Sizes::new(config, vocab, limits.cube);
         let mut rows = sizes.rows(&plan);
         let [largest_tensor, next, ..] = sizes.largest_tensors(&plan, limits.largest_tensor);
         if limits.pools {
             let held: u64 = rows.iter().map(|row| row.bytes).sum();
             rows.push(Row {
-                name: "unfilled pages, small tensors".into(),
+                name: "allocator overhead".into(),
                 class: Class::Slack,
-                bytes: FIXED_SLACK + unfilled(held, page_bytes(largest_tensor), next),
+                bytes: FIXED_SLACK + pool_overhead(held, page_bytes(largest_tensor), next),
             });
         }
         let mut classes = BTreeMap::new();
@@ -210,8 +214,8 @@ impl Forecast {
         }
     }
 
-    /// The size of pages that pools are to cut, in bytes.
-    pub fn page_bytes(&self) -> u64 {
+    /// Returns the page size for the pools, in bytes.
+    pub(crate) fn page_bytes(&self) -> u64 {
         page_bytes(self.largest_tensor)
     }
 
@@ -235,9 +239,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "micro-batch {} x {}, logits {} rows at a time, evaluation {} sequences at a time",
+            "micro-batch {} x {} accumulation steps, logits chunk of {} rows, evaluation batch of {}",
             self.micro_batch, self.accumulation, self.loss_chunk, self.eval_batch_size
         )?;
-        if self.grad_checkpoint { write!(f, ", blocks run again") } else { Ok(()) }
+        if self.grad_checkpoint { write!(f, ", activation checkpointing") } else { Ok(()) }
     }
 }

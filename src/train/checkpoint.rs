@@ -197,7 +197,7 @@ impl Checkpoint {
         }
     }
 
-    /// The model and the optimizer's state, on `device` with autodiff.
+    /// The model and the optimizer's state, on `device`.
     ///
     /// # Errors
     /// If a file is not what the architecture needs.
@@ -209,7 +209,7 @@ impl Checkpoint {
         mode: OpsMode,
     ) -> Result<(Gpt, Optimizer), TrainError> {
         let mut weights = WeightFile::open(&self.path.join(WEIGHTS_FILE))?;
-        let model = Gpt::new(architecture, &mut weights, &device.clone().autodiff())?;
+        let model = Gpt::new(architecture, &mut weights, device)?;
         let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
         let mut moments = Vec::new();
         for Parameter { name, shape, parts } in parameters(&model) {

@@ -19,7 +19,7 @@ pub struct Evaluation {
     pub mode: OpsMode,
 }
 
-/// The mean loss in nats per token of a model without autodiff over at most `wanted` windows of
+/// The mean loss in nats per token of a model over at most `wanted` windows of
 /// `split`, evenly spread and always the same. Small sequential micro-batches: the peak of memory
 /// is below that of a training step.
 ///

@@ -94,13 +94,11 @@ impl ModuleMapper for Update {
         // GPT-2's groups: matrices and embeddings decay, biases and layer norms do not.
         let scalars = if D >= 2 { self.with_decay } else { self.without_decay };
         let (id, value, mapper) = param.consume();
-        let value = value.inner();
         let shape = value.shape();
         let flat = value.reshape([shape.num_elements()]);
         let (flat, moments) =
             ops::adamw(flat, grad, moments, self.clip.clone(), scalars, self.mode);
         self.new.push(moments);
-        let value = Tensor::from_inner(flat.reshape(shape)).require_grad();
-        Param::from_mapped_value(id, value, mapper)
+        Param::from_mapped_value(id, flat.reshape(shape), mapper)
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use burn::module::Module;
 use burn::tensor::Tensor;
 use web_time::Instant;
 
@@ -406,7 +405,7 @@ impl<'a> Session<'a> {
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
-        mean_loss(&self.model().valid(), &self.dataset, split, windows, &evaluation, stop).await
+        mean_loss(self.model(), &self.dataset, split, windows, &evaluation, stop).await
     }
 
     /// Writes a checkpoint if the last one is older than this.

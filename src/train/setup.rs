@@ -13,7 +13,7 @@ use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
-use crate::ops::{MOST_TABLES, OpsMode};
+use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
 
 /// What a run is started with.
@@ -59,7 +59,7 @@ impl Setup {
         let Request { config, run, resume, mode, elapsed } = request;
         let started = now.checked_sub(elapsed).unwrap_or(now);
         device.check_dtype(config.dtype)?;
-        let mode = mode.in_dtype(config.dtype);
+        let mode = mode.in_dtype(config.dtype).on(device.kind);
         let block_size = u64::from(config.block_size.get());
         let dataset = Dataset::open(config.require_data()?, block_size)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
@@ -139,12 +139,11 @@ fn initial_model(
     source: Option<&ModelSource>,
     device: &Device,
 ) -> Result<Gpt, TrainError> {
-    let autodiff = device.clone().autodiff();
     match source {
-        Some(source) => source.model_within(architecture.block_size, &autodiff),
+        Some(source) => source.model_within(architecture.block_size, device),
         None => {
             let mut weights = RandomWeights::new(architecture, config.seed);
-            Ok(Gpt::new(architecture, &mut weights, &autodiff)?)
+            Ok(Gpt::new(architecture, &mut weights, device)?)
         }
     }
 }
@@ -154,7 +153,7 @@ fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<()
     let Some(have) = device.max_binding else { return Ok(()) };
     for (name, shape) in architecture.shapes() {
         let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();
-        let splits = name == "wte.weight" && architecture.tables(Some(have)) <= MOST_TABLES;
+        let splits = name == "wte.weight" && architecture.shards(Some(have)) <= MAX_SHARDS;
         if need > have && !splits {
             let device = format!("{} ({})", device.name, device.id);
             return Err(TrainError::BindingTooLarge { name, need, have, device });

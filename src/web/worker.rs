@@ -389,7 +389,7 @@ impl Worker {
         }
         let device = self.open_device().await?;
         let model = source.model(&device.device)?;
-        let mut sampler = Sampler::new(&model, &ids, options);
+        let mut sampler = Sampler::new(&model, &ids, options, OpsMode::AUTO);
         let (mut written, mut told) = (Vec::new(), Instant::now());
         for number in 1..=tokens {
             written.push(sampler.next_token().await);

@@ -1,4 +1,4 @@
-//! Ops with their shapes, and the oracle of plain f64 loops.
+//! Test cases of all ops, and the oracle that computes their values in plain f64 loops.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use wgpt::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode
 
 pub const LOSS_SCALE: f32 = 0.25;
 
-/// An op and what decides its shapes; the output is `[batch * time, width]`, that of the loss one
-/// number.
+/// An op and its shapes. The output is `[batch * time, width]`, and `[1, 1]` for the loss.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub op: Op,
@@ -22,10 +21,8 @@ pub struct Case {
     /// The standard deviation of the first input.
     pub spread: f32,
     pub seed: u64,
-    /// Whether the inputs and the output's gradient are transposed parts of something larger.
+    /// Whether the inputs and the output's gradient are transposed views of larger tensors.
     pub strided: bool,
-    /// The input that gets no gradient, if there are that many and one that does.
-    pub frozen: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -38,19 +35,21 @@ pub enum Op {
     Dropout { rate: f32, residual: bool },
 }
 
+/// Returns standard normal numbers.
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(seed)).take(len).collect()
 }
 
 impl Case {
     pub fn new(op: Op, batch: usize, time: usize, width: usize) -> Self {
-        Self { op, batch, time, width, spread: 1.0, seed: 1, strided: false, frozen: usize::MAX }
+        Self { op, batch, time, width, spread: 1.0, seed: 1, strided: false }
     }
 
     pub fn rows(&self) -> usize {
         self.batch * self.time
     }
 
+    /// Returns a token id below `below` for each row.
     pub fn ids(&self, below: usize) -> Arc<[u32]> {
         noise(!self.seed, self.rows()).iter().map(|x| x.to_bits() % below as u32).collect()
     }
@@ -59,6 +58,7 @@ impl Case {
         Dropout::new(rate, self.seed, 7, 2, 3)
     }
 
+    /// Returns random inputs, as matrices.
     pub fn inputs(&self) -> Vec<TensorData> {
         let (n, c) = (self.rows(), self.width);
         let (always, optional) = match self.op {
@@ -71,17 +71,17 @@ impl Case {
             Op::CrossEntropy { vocab, padding, .. } => (vec![[n, c], [vocab + padding, c]], vec![]),
             Op::Dropout { residual, .. } => (vec![[n, c]], vec![(residual, [n, c])]),
         };
-        let optional = optional.into_iter().filter_map(|(there, shape)| there.then_some(shape));
+        let optional = optional.into_iter().filter_map(|(present, shape)| present.then_some(shape));
         let input = |(index, [rows, cols]): (usize, [usize; 2])| {
             let spread = if index == 0 { self.spread } else { 1.0 };
             let mut values = noise(self.seed + index as u64, rows * cols);
-            // Large inputs are whole numbers: f32 then holds large logits exactly, and what is
-            // compared is the softmax, not the rounding of its argument.
+            // Large inputs are integers, so that f32 holds large logits exactly: the test compares
+            // softmaxes, not the rounding of their arguments.
             let whole = self.spread > 4.0;
             values.iter_mut().for_each(|x| *x *= spread);
             values.iter_mut().filter(|_| whole).for_each(|x| *x = x.round());
             if let (Op::CrossEntropy { vocab, .. }, 1) = (&self.op, index) {
-                // Padding that took any part would drown the loss.
+                // If padding had any influence, it would dominate the loss.
                 values[vocab * cols..].fill(1e4);
             }
             TensorData::new(values, [rows, cols])
@@ -89,39 +89,84 @@ impl Case {
         always.into_iter().chain(optional).enumerate().map(input).collect()
     }
 
-    pub fn apply(&self, inputs: &[Tensor<2>], mode: OpsMode) -> Tensor<2> {
+    /// Returns the output, and the gradient of `sum(output * dy)` for every input. For the loss,
+    /// `dy` is one number.
+    pub fn run(
+        &self,
+        inputs: &[Tensor<2>],
+        dy: Tensor<2>,
+        mode: OpsMode,
+    ) -> (Tensor<2>, Vec<Tensor<2>>) {
         let mut inputs = inputs.iter().cloned();
-        let mut next = || inputs.next().expect("what `inputs` made");
+        let mut next = || inputs.next().expect("`inputs` returns a tensor for every operand");
         let vector = |x: Tensor<2>| x.flatten::<1>(0, 1);
+        let row = |x: Tensor<1>| x.unsqueeze::<2>();
         let Case { batch, time, .. } = *self;
         match self.op {
             Op::Embed { vocab, .. } => {
-                ops::embed(&tables(next()), next(), self.ids(vocab), time, mode)
+                let (wte, wpe) = (shards(next()), next());
+                let y = ops::embed(&wte, wpe.clone(), self.ids(vocab), time, mode);
+                let zeros = wte.iter().map(Tensor::zeros_like).collect();
+                let positions = wpe.dims()[0];
+                let ids = self.ids(vocab);
+                let (dwte, dwpe) = ops::embed_backward(dy, zeros, &ids, time, positions, mode);
+                (y, vec![Tensor::cat(dwte, 0), dwpe])
             }
             Op::LayerNorm { beta } => {
-                ops::layer_norm(next(), vector(next()), beta.then(|| vector(next())), mode)
+                let (x, gamma) = (next(), vector(next()));
+                let shift = beta.then(|| vector(next()));
+                let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, mode);
+                let grads = ops::layer_norm_backward(dy, x, gamma, statistics, mode);
+                let shift = beta.then(|| row(grads.beta));
+                (y, [grads.x, row(grads.gamma)].into_iter().chain(shift).collect())
             }
             Op::Linear { bias, residual, activation, .. } => {
                 let (x, w) = (next(), next());
-                let bias = bias.then(|| vector(next()));
-                ops::linear(x, w, bias, residual.then(next), activation, mode)
+                let b = bias.then(|| vector(next()));
+                let added = residual.then(next);
+                let y = ops::linear(x.clone(), w.clone(), b, added, activation, mode);
+                let grads = ops::linear_backward(dy.clone(), x, w, activation, bias, mode);
+                assert_eq!(grads.b.is_some(), bias);
+                let optional = grads.b.map(row).into_iter().chain(residual.then_some(dy));
+                (y, [grads.x, grads.w].into_iter().chain(optional).collect())
             }
             Op::Attention { heads, rate } => {
                 let dropout = rate.map(|rate| self.dropout(rate));
-                ops::attention(next(), AttentionShape { batch, time, heads, dropout }, mode)
+                let shape = AttentionShape { batch, time, heads, dropout };
+                let qkv = next();
+                let (y, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
+                let dqkv = ops::attention_backward(dy, qkv, y.clone(), log_sum_exp, shape, mode);
+                (y, vec![dqkv])
             }
             Op::CrossEntropy { vocab, chunk, .. } => {
                 let loss = CrossEntropy { vocab, chunk, scale: LOSS_SCALE };
-                let ids = self.ids(vocab);
-                ops::linear_cross_entropy(next(), tables(next()), ids, loss, mode).reshape([1, 1])
+                let (x, wte, ids) = (next(), shards(next()), self.ids(vocab));
+                let alone =
+                    ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
+                let (value, grads) = ops::linear_cross_entropy_gradients(x, wte, ids, loss, mode);
+                assert_eq!(values(alone), values(value.clone()), "losses differ");
+                let grads = [grads.x, Tensor::cat(grads.wte, 0)];
+                let grads = grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone());
+                (value.reshape([1, 1]), grads.into())
             }
             Op::Dropout { rate, residual } => {
-                ops::dropout(next(), residual.then(&mut next), time, self.dropout(rate), mode)
+                let mask = self.dropout(rate);
+                let y = ops::dropout(next(), residual.then(&mut next), time, mask, mode);
+                let dx = ops::dropout(dy.clone(), None, time, mask, mode);
+                (y, [dx].into_iter().chain(residual.then_some(dy)).collect())
             }
         }
     }
 
-    /// The dropout factors, which the oracle takes as given: their own tests are below.
+    /// Returns the shape of the output.
+    pub fn output_shape(&self) -> [usize; 2] {
+        match self.op {
+            Op::CrossEntropy { .. } => [1, 1],
+            _ => [self.rows(), self.width],
+        }
+    }
+
+    /// Returns the dropout factors, which the oracle takes as an input: `main.rs` tests the masks.
     pub fn mask(&self) -> Option<Vec<f64>> {
         let (rate, len) = match self.op {
             Op::Attention { heads, rate } => (rate?, heads * self.time * self.time),
@@ -132,6 +177,7 @@ impl Case {
         Some(mask.into_iter().map(f64::from).collect())
     }
 
+    /// Computes the output in f64.
     pub fn oracle(&self, inputs: &[Vec<f64>], mask: Option<&[f64]>) -> Vec<f64> {
         let (n, c, time) = (self.rows(), self.width, self.time);
         let factor = |index: usize| mask.map_or(1.0, |mask| mask[index]);
@@ -206,8 +252,8 @@ pub fn softmax(scores: Vec<f64>) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
-/// Rows in one tensor, or, for odd numbers of them, in two.
-pub fn tables(rows: Tensor<2>) -> Vec<Tensor<2>> {
+/// Splits an odd number of rows into two shards; returns an even number as one.
+pub fn shards(rows: Tensor<2>) -> Vec<Tensor<2>> {
     let [count, _] = rows.dims();
     let first = count / 3;
     if count % 2 == 0 || first == 0 {
@@ -227,6 +273,7 @@ pub fn activate(x: f64, activation: Activation) -> f64 {
     }
 }
 
+/// Returns the dropout factors of `batch` sequences of `len` elements.
 pub fn mask(
     dropout: Dropout,
     batch: usize,

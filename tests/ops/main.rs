@@ -1,6 +1,6 @@
-//! Every op of `wgpt::ops`, its value and its gradients, against an oracle of plain f64 loops: on
-//! the CPU with both implementations and on every Vulkan adapter. The oracle has values only; its
-//! gradients are central differences, so that no derivative is written down twice.
+//! Compares the value and the gradients of every op with an oracle of plain f64 loops, on the CPU
+//! with both implementations and on every Vulkan adapter. The oracle computes values only; its
+//! gradients are central differences, so that no derivative is written twice.
 
 mod case;
 mod check;
@@ -15,25 +15,26 @@ use case::{Case, Op, mask, noise, values};
 use check::{Outcome, check, check_large, check_small, long_cases, run, truth};
 use optimizer::{check_optimizer, optimize};
 
-const BOTH: [OpsMode; 2] = [OpsMode::AUTO, OpsMode::REFERENCE];
+const MODES: [OpsMode; 2] = [OpsMode::AUTO, OpsMode::REFERENCE];
 
 #[test]
 fn small_shapes() {
-    check_small(100, &Device::flex(), &BOTH);
+    check_small(100, &Device::flex(), &MODES);
 }
 
-/// Scores in the thousands, where a softmax that does not subtract the largest overflows.
+/// Scores in the thousands, for which a softmax overflows unless it subtracts the maximum.
 #[test]
 fn large_attention_scores_stay_finite() {
     let op = Op::Attention { heads: 2, rate: None };
-    // Heads of 4, so that the scale is a half and the scores are exact.
+    // Heads of size 4: the scale is 1/2, and the scores are exact.
     let case = Case { spread: 30.0, ..Case::new(op, 2, 5, 8) };
     let truth = truth(&case);
-    for mode in BOTH {
+    for mode in MODES {
         check(&case, &truth, &Device::flex(), mode).unwrap();
     }
 }
-/// Across the reference's blocks of 128 queries.
+
+/// Sequences longer than one of the reference's blocks of 128 queries.
 #[test]
 fn long_sequences() {
     for time in [130, 257] {
@@ -43,24 +44,25 @@ fn long_sequences() {
 
 #[test]
 fn optimizer() {
-    for mode in BOTH {
+    for mode in MODES {
         check_optimizer(&Device::flex(), mode);
     }
 }
 
-/// Whether the count is what chance gives. The masks are fixed: a test that passes stays so.
+/// Checks a count of random hits against its expectation. The masks are deterministic, so a test
+/// that passes keeps passing.
 fn within_four_standard_errors(what: &str, hits: usize, of: usize, share: f64) {
     let error = (share * (1.0 - share) * of as f64).sqrt();
     let off = (hits as f64 - share * of as f64).abs();
-    assert!(off <= 4.0 * error, "{what}: {hits} of {of} for a share of {share}");
+    assert!(off <= 4.0 * error, "{what}: {hits} of {of}, expected a share of {share}");
 }
 
 #[test]
-fn dropout_keeps_its_share_and_scales_it() {
+fn dropout_keeps_the_right_share_and_scales_it() {
     const LEN: usize = 100_000;
     for rate in [0.0f32, 0.1, 0.3, 0.5, 0.9] {
         let dropout = Dropout::new(rate, 1, 2, 3, 4);
-        let [auto, reference] = BOTH.map(|mode| mask(dropout, 3, LEN, &Device::flex(), mode));
+        let [auto, reference] = MODES.map(|mode| mask(dropout, 3, LEN, &Device::flex(), mode));
         assert_eq!(auto, reference, "rate {rate}");
         assert!(auto.iter().all(|&x| x == 0.0 || x == 1.0 / (1.0 - rate)), "rate {rate}");
         for (sequence, mask) in auto.chunks(LEN).enumerate() {
@@ -87,19 +89,19 @@ fn every_part_of_the_key_gives_an_independent_mask() {
     }
 }
 
-/// A step must not depend on how its sequences were cut into micro-batches.
+/// A step must not depend on how its sequences are split into micro-batches.
 #[test]
-fn masks_follow_the_sequence_through_micro_batches() {
+fn masks_do_not_depend_on_the_micro_batch() {
     let (batch, time, width) = (3, 5, 6);
     let qkv = noise(1, batch * time * 3 * width);
     let qkv = TensorData::new(qkv, [batch * time, 3 * width]);
     let qkv = Tensor::<2>::from_data(qkv, &Device::flex());
-    for mode in BOTH {
+    for mode in MODES {
         let both = |qkv: Tensor<2>, batch, first| {
             let dropout = Dropout::new(0.3, 1, 2, 3, first);
             let shape = AttentionShape { batch, time, heads: 2, dropout: Some(dropout) };
             let dropped = ops::dropout(qkv.clone(), None, time, dropout, mode);
-            [dropped, ops::attention(qkv, shape, mode)].map(values)
+            [dropped, ops::attention(qkv, shape, mode).0].map(values)
         };
         let whole = both(qkv.clone(), batch, 7);
         for sequence in 0..batch {
@@ -117,16 +119,16 @@ fn results_depend_on_neither_the_run_nor_the_number_of_threads() {
     let device = Device::flex();
     let all = || {
         let ops = long_cases(257).into_iter().flat_map(|case| {
-            let Outcome { value, untracked, grads } = run(&case, &device, OpsMode::AUTO);
-            [value, untracked].into_iter().chain(grads.into_iter().flatten())
+            let Outcome { value, grads } = run(&case, &device, OpsMode::AUTO);
+            [value].into_iter().chain(grads)
         });
         let all = ops.chain(optimize(100_000, &device, OpsMode::AUTO));
         all.map(|values| values.into_iter().map(f32::to_bits).collect()).collect::<Vec<Vec<u32>>>()
     };
     let first = all();
-    assert!(first == all(), "a second run gives other bits");
+    assert!(first == all(), "a second run differs");
     for threads in [1, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        assert!(first == pool.install(all), "{threads} threads give other bits");
+        assert!(first == pool.install(all), "{threads} threads differ");
     }
 }

@@ -1,4 +1,4 @@
-//! The optimizer's passes against the same in f64.
+//! Compares the gradient norm and AdamW with the same computation in f64.
 
 use burn::tensor::{Device, Tensor};
 use wgpt::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
@@ -6,7 +6,7 @@ use wgpt::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
 use crate::case::{dot, noise, values};
 use crate::check::{VALUE, compare};
 
-/// The norm of two gradients and its clip factor, then `w`, `m` and `v` after three updates.
+/// Returns the norm of two gradients, its clip factor, and `w`, `m` and `v` after three updates.
 pub fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 5] {
     let tensor = |values: Vec<f32>| Tensor::<1>::from_data(values.as_slice(), device);
     let mut w = tensor(noise(0, len));
@@ -16,13 +16,14 @@ pub fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 5] {
         let (grad, clip) = (tensor(noise(step, len)), tensor(vec![0.5]));
         (w, moments) = ops::adamw(w, grad, moments, clip, scalars, mode);
     }
-    // Of two tensors, the second as long as a span and one.
+    // The second tensor is one element longer than the span of a workgroup.
     let grads = [tensor(noise(1, len)), tensor(noise(2, 16_385))];
     let GradientNorm { norm, clip } = ops::gradient_norm(&grads, 1.0, mode);
     [norm, clip, w, moments.m, moments.v].map(values)
 }
 
-pub fn optimize_truth(len: usize) -> [Vec<f64>; 5] {
+/// Computes the results of [`optimize`] in f64.
+pub fn truth(len: usize) -> [Vec<f64>; 5] {
     let noise = |seed| noise(seed, len).into_iter().map(f64::from).collect::<Vec<f64>>();
     let (mut w, mut m, mut v) = (noise(0), vec![0.0; len], vec![0.0; len]);
     for step in 1..=3 {
@@ -38,10 +39,11 @@ pub fn optimize_truth(len: usize) -> [Vec<f64>; 5] {
     [vec![norm], vec![1.0 / norm], w, m, v]
 }
 
+/// Compares the results for tensors of several lengths.
 pub fn check_optimizer(device: &Device, mode: OpsMode) {
-    // A million is more than one invocation of a software Vulkan can loop over.
+    // A million elements are more than an invocation of lavapipe can loop over.
     for len in [1, 17, 40_000, 1_000_000] {
-        let results = optimize(len, device, mode).into_iter().zip(optimize_truth(len));
+        let results = optimize(len, device, mode).into_iter().zip(truth(len));
         for ((got, want), what) in results.zip(["norm", "clip", "w", "m", "v"]) {
             compare(&format!("{mode:?} {what} of {len}"), &got, &want, VALUE).unwrap();
         }

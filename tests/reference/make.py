@@ -1,10 +1,10 @@
-"""Reference data for the GPT-2 tests, made with PyTorch. README.md beside this file says what each file holds.
+"""Computes reference data for the GPT-2 tests with PyTorch. README.md in this folder describes the files.
 
     pip install torch numpy transformers safetensors
     python tests/reference/make.py [FOLDER]     # default: the folder of this script
 
-Everything is computed in float64 from weights that are exact in float32, and stored as float32: a difference
-in a test is then the tested program's own rounding, not that of a second float32 run.
+Everything is computed in float64 from weights that are exact in float32, and stored as float32. So a difference
+in a test is a rounding error of the tested program alone.
 """
 
 import json
@@ -35,16 +35,17 @@ BETAS, ADAM_EPS, WEIGHT_DECAY, GRAD_CLIP = (0.9, 0.95), 1e-8, 0.1, 0.5
 
 
 def draw_weights(seed: int, bias: bool) -> dict[str, torch.Tensor]:
-    """Hugging Face names (no `transformer.`) and layout: linears are [in, out]. float64 values exact in float32.
+    """Draws weights: float64 values exact in float32, with Hugging Face names (no `transformer.`), linears [in, out].
 
-    The spreads are wider than GPT-2's init, and biases and gains are not 0 and 1: attention is not uniform, GELU
-    leaves its linear part (so tanh and erf differ), and a swapped or forgotten parameter changes the loss.
+    The standard deviations are larger than in GPT-2's initialization, and biases and gains differ from 0 and 1.
+    So attention is not uniform, GELU leaves its linear range (and tanh and erf differ), and a swapped or missing
+    parameter changes the loss.
     """
     rng = np.random.default_rng(seed)
     weights = {}
 
-    def put(name, shape, spread, mean=0.0):
-        values = (mean + spread * rng.standard_normal(shape)).astype(np.float32)
+    def put(name, shape, std, mean=0.0):
+        values = (mean + std * rng.standard_normal(shape)).astype(np.float32)
         weights[name] = torch.from_numpy(values).double()
 
     def norm(name, mean=1.0):
@@ -52,8 +53,8 @@ def draw_weights(seed: int, bias: bool) -> dict[str, torch.Tensor]:
         if bias:
             put(f"{name}.bias", [N_EMBD], 0.1)
 
-    def project(name, n_in, n_out, spread):
-        put(f"{name}.weight", [n_in, n_out], spread)
+    def project(name, n_in, n_out, std):
+        put(f"{name}.weight", [n_in, n_out], std)
         if bias:
             put(f"{name}.bias", [n_out], 0.1)
 
@@ -66,13 +67,13 @@ def draw_weights(seed: int, bias: bool) -> dict[str, torch.Tensor]:
         norm(f"h.{i}.ln_2")
         project(f"h.{i}.mlp.c_fc", N_EMBD, 4 * N_EMBD, 0.2)
         project(f"h.{i}.mlp.c_proj", 4 * N_EMBD, N_EMBD, 0.1)
-    norm("ln_f", mean=0.2)  # this keeps gradients so small that the clip lets some steps pass
+    norm("ln_f", mean=0.2)  # small enough that the gradients of some steps are not clipped
     return weights
 
 
 def draw_batches(seed: int, steps: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """tokens, targets: [steps, batch, BLOCK_SIZE]. Counting modulo 12, in a quarter of the places a random token:
-    every id occurs, and ten steps have something to learn."""
+    """Draws tokens and targets: [steps, batch, BLOCK_SIZE]. The text counts modulo 12, with a random token in a
+    quarter of the positions, so every id occurs and ten steps can learn something."""
     rng = np.random.default_rng(seed)
     text = rng.integers(VOCAB_SIZE, size=(steps, batch, BLOCK_SIZE + 1))
     counts = rng.random(text.shape) < 0.75
@@ -103,17 +104,17 @@ def layer_norm(x, gain, shift):
 
 
 def attention(qkv):
-    """qkv: [b, t, 3c], the three thirds are query, key, value, each split into heads of c / N_HEAD."""
+    """qkv: [b, t, 3c], the queries, keys and values, each split into heads of width c / N_HEAD."""
     b, t, _ = qkv.shape
     q, k, v = (part.reshape(b, t, N_HEAD, -1).transpose(1, 2) for part in qkv.chunk(3, -1))  # [b, h, t, d]
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     future = torch.ones(t, t, dtype=torch.bool).triu(1)
-    shares = scores.masked_fill(future, -math.inf).softmax(-1)
-    return (shares @ v).transpose(1, 2).reshape(b, t, -1)
+    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    return (weights @ v).transpose(1, 2).reshape(b, t, -1)
 
 
 def forward(w, tokens, gelu):
-    """tokens [b, t] -> logits [b, t, V]; w as draw_weights returns it."""
+    """Computes logits [b, t, V] from tokens [b, t], with the weights of draw_weights."""
 
     def norm(name, x):
         return layer_norm(x, w[f"{name}.weight"], w.get(f"{name}.bias"))
@@ -135,7 +136,7 @@ def mean_loss(logits, targets):
 
 
 def train(weights, tokens, targets, gelu, dtype=torch.float64):
-    """STEPS AdamW steps. Returns (gradients of step 0 before the clip, losses, gradient norms, final weights)."""
+    """Runs STEPS AdamW steps. Returns (unclipped gradients of step 0, losses, gradient norms, final weights)."""
     w = {name: value.to(dtype).clone().requires_grad_() for name, value in weights.items()}
     groups = [
         {"params": [p for p in w.values() if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
@@ -157,11 +158,11 @@ def train(weights, tokens, targets, gelu, dtype=torch.float64):
     return first, losses, norms, {name: p.detach() for name, p in w.items()}
 
 
-# --- the same model under other names --------------------------------------------------------------------------
+# --- the same model in other formats ---------------------------------------------------------------------------
 
 
 def hugging_face(weights, gelu):
-    """transformers' own GPT-2 with these weights, zeros where a model without biases has none."""
+    """Returns the GPT-2 of transformers with these weights, and zeros for missing biases."""
     config = GPT2Config(
         n_layer=N_LAYER,
         n_head=N_HEAD,
@@ -185,7 +186,7 @@ def hugging_face(weights, gelu):
 
 
 class NanoGpt(nn.Module):
-    """A GPT-2 without biases whose state_dict has nanoGPT's names, order and layout (nn.Linear: [out, in])."""
+    """A GPT-2 without biases, with the names, order and layout of nanoGPT's state_dict (nn.Linear: [out, in])."""
 
     class Block(nn.Module):
         def __init__(self):
@@ -228,7 +229,7 @@ class NanoGpt(nn.Module):
 
 
 class Compiled(nn.Module):
-    """torch.compile wraps a module like this, so that every key of its state_dict starts with `_orig_mod.`."""
+    """Wraps a module like torch.compile, so that every key of its state_dict starts with `_orig_mod.`."""
 
     def __init__(self, model):
         super().__init__()
@@ -239,7 +240,7 @@ class Compiled(nn.Module):
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """The safetensors format with a sorted header: the library writes metadata in the order of a random hash."""
+    """Writes a safetensors file with a sorted header; the library writes metadata in random order."""
     header, chunks, offset = {}, [], 0
     if metadata:
         header["__metadata__"] = dict(sorted(metadata.items()))
@@ -263,12 +264,12 @@ def write_safetensors(path, tensors, metadata=None):
 
 
 def gap(a, b):
-    """Largest difference, relative to the largest value of b."""
+    """Returns the largest difference, relative to the largest value of b."""
     return ((a.double() - b.double()).abs().max() / b.double().abs().max()).item()
 
 
-def worst_gap(found, wanted):
-    return max(gap(found[name], value) for name, value in wanted.items())
+def worst_gap(found, expected):
+    return max(gap(found[name], value) for name, value in expected.items())
 
 
 def check(what, found, limit):
@@ -283,7 +284,7 @@ def make_case(out, gelu, bias, seed):
     logits = forward(weights, tokens[0], gelu)
     grads, losses, norms, final = train(weights, tokens, targets, gelu)
 
-    # transformers, given the same weights, agrees on logits and on every gradient
+    # transformers computes the same logits and gradients ...
     model = hugging_face(weights, gelu)
     hf_logits = model(tokens[0]).logits
     mean_loss(hf_logits, targets[0]).backward()
@@ -291,15 +292,15 @@ def make_case(out, gelu, bias, seed):
     hf_logits_gap = check(f"{name} logits against transformers", gap(hf_logits, logits), 1e-10)
     hf_grad_gap = check(f"{name} gradients against transformers", worst_gap(hf_grads, grads), 1e-10)
 
-    # the other GELU is far enough away to be noticed ...
+    # ... the other GELU differs enough to be detected ...
     other = {"tanh": "erf", "erf": "tanh"}[gelu]
     other_logits_gap = gap(forward(weights, tokens[0], other), logits)
     other_grad_gap = worst_gap(train(weights, tokens, targets, other)[0], grads)
     assert min(other_logits_gap, other_grad_gap) > 2e-4, f"{name}: {other_logits_gap:.1e}, {other_grad_gap:.1e}"
 
-    # ... and float32 is near enough for the tolerances of the tests. The gradient of a key bias is zero (softmax
-    # takes no notice of a shift of all its scores), so AdamW moves it by the sign of rounding errors: no test can
-    # compare the key third of c_attn.bias after a step. It has no effect on the loss.
+    # ... and float32 stays within the tolerances of the tests. The gradient of a key bias is zero, because softmax
+    # is invariant to a shift of all scores, so AdamW moves the bias by the sign of rounding errors. Tests cannot
+    # compare the keys of c_attn.bias after a step; they have no effect on the loss.
     grads32, losses32, norms32, final32 = train(weights, tokens, targets, gelu, torch.float32)
     loss_gap32 = max(abs(a - b) / b for a, b in zip(losses32, losses))
     norm_gap32 = max(abs(a - b) / b for a, b in zip(norms32, norms))
@@ -312,8 +313,8 @@ def make_case(out, gelu, bias, seed):
     final_gap32 = max(difference.max().item() for difference in differences.values())
     check(f"{name} final weights in float32", final_gap32, 3e-5)
 
-    bites = [i for i, norm in enumerate(norms) if norm > GRAD_CLIP]
-    assert 0 < len(bites) < STEPS, f"{name}: the clip bites in steps {bites}, norms {norms}"
+    clipped = [i for i, norm in enumerate(norms) if norm > GRAD_CLIP]
+    assert 0 < len(clipped) < STEPS, f"{name}: clipped steps {clipped}, norms {norms}"
 
     tensors = {
         "tokens": tokens,
@@ -342,7 +343,7 @@ def make_case(out, gelu, bias, seed):
     }
     write_safetensors(out / f"{name}.safetensors", tensors, {k: str(v) for k, v in metadata.items()})
     print(f"{name}: losses {' '.join(f'{x:.4f}' for x in losses)}")
-    print(f"  norms {' '.join(f'{x:.3f}' for x in norms)}; the clip bites in steps {bites}")
+    print(f"  norms {' '.join(f'{x:.3f}' for x in norms)}; clipped in steps {clipped}")
     print(f"  transformers: logits {hf_logits_gap:.1e}, gradients {hf_grad_gap:.1e}")
     print(f"  the other GELU: logits {other_logits_gap:.1e}, gradients {other_grad_gap:.1e}")
     print(f"  float32 run: losses {loss_gap32:.1e}, gradients {grad_gap32:.1e}, norms {norm_gap32:.1e}, "
@@ -350,7 +351,7 @@ def make_case(out, gelu, bias, seed):
 
 
 def make_hf_tiny(out, seed):
-    """A folder as `GPT2LMHeadModel.save_pretrained` writes it, and the logits it must give."""
+    """Writes a folder with `GPT2LMHeadModel.save_pretrained`, and its logits."""
     weights = draw_weights(seed, bias=True)
     tokens = draw_batches(seed + 100, 1, 1)[0][0]
     logits = forward(weights, tokens, "tanh")
@@ -360,11 +361,11 @@ def make_hf_tiny(out, seed):
     with torch.no_grad():
         found = check("hf_tiny read back", gap(back(tokens).logits, logits), 1e-10)
     write_safetensors(out / "hf_tiny_logits.safetensors", {"tokens": tokens, "logits": logits})
-    print(f"hf_tiny: read back by transformers {found:.1e}")
+    print(f"hf_tiny: transformers, read back {found:.1e}")
 
 
 def make_nanogpt(out, seed):
-    """Two checkpoints as nanoGPT's train.py saves them: plain, and from a model under torch.compile."""
+    """Writes checkpoints in the format of nanoGPT's train.py: of a plain and of a compiled model."""
     weights = draw_weights(seed, bias=False)
     tokens = draw_batches(seed + 100, 1, 1)[0][0]
     logits = forward(weights, tokens, "erf")
@@ -372,7 +373,7 @@ def make_nanogpt(out, seed):
     with torch.no_grad():
         found = check("nanoGPT's layout", gap(NanoGpt(weights).double()(tokens), logits), 1e-10)
 
-    # A real optimizer state, kept small: only ln_f has had a gradient, and a rate of 0 leaves its weight alone.
+    # A real but small optimizer state: only ln_f has a gradient, and a learning rate of 0 keeps its weight.
     params = list(model.parameters())
     groups = [
         {"params": [p for p in params if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
@@ -401,7 +402,7 @@ def make_nanogpt(out, seed):
             "best_val_loss": torch.tensor(2.5),
             "config": {**config, "compile": saved is not model},
         }
-        # torch.save names the folder inside the archive after the file, and nanoGPT's is ckpt.pt.
+        # torch.save names the folder inside the archive after the file, which is ckpt.pt in nanoGPT.
         torch.save(checkpoint, out / "ckpt.pt")
         (out / "ckpt.pt").rename(out / file)
         check_nanogpt(out / file, weights)
@@ -423,11 +424,11 @@ def check_nanogpt(path, weights):
 def main():
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent
     out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # one order of summation: the same bytes on every run
+    torch.set_num_threads(1)  # a fixed order of summation, for the same bytes on every run
     torch.manual_seed(0)
     logging.disable_progress_bar()
-    # Seeds for which float32 stays close in the final weights too: with others some weight has a gradient so near
-    # to zero in the first step that AdamW moves it by the sign of a rounding error (make_case's asserts find that).
+    # With these seeds float32 stays close in the final weights too. With others, some weight has a first gradient
+    # so near zero that AdamW moves it by the sign of a rounding error, which the asserts of make_case detect.
     for gelu, bias, seed in [("tanh", True, 12), ("tanh", False, 2), ("erf", True, 1), ("erf", False, 11)]:
         make_case(out, gelu, bias, seed)
     make_hf_tiny(out, 21)

@@ -3,7 +3,7 @@ use std::fs;
 use super::super::{PrepareOptions, TokenizerKind, prepare};
 use super::*;
 
-/// A folder called `name` with these files.
+/// Creates a folder called `name` with these files.
 fn folder(name: &str, files: &[(&str, &[u8])]) -> (tempfile::TempDir, String) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join(name);
@@ -23,7 +23,7 @@ fn message(spec: &str) -> String {
     Dataset::open(spec, 4).unwrap_err().to_string()
 }
 
-/// What Python's pickle.dumps gives, protocol 4 (nanoGPT's default) and 0, for
+/// The output of Python's pickle.dumps, with protocols 4 (nanoGPT's default) and 0, for
 /// {'vocab_size': 3, 'itos': {0: '\n', ...}, 'stoi': {'\n': 0, 'a': 1, 'b': 2}}.
 const PICKLE_4: &[u8] = b"\x80\x04\x95H\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\nvocab_size\x94K\x03\
     \x8c\x04itos\x94}\x94(K\x00\x8c\x01\n\x94K\x01\x8c\x01a\x94K\x02\x8c\x01b\x94u\x8c\x04stoi\x94}\
@@ -48,15 +48,11 @@ fn a_prepared_folder_opens() {
     assert_eq!(tokenizer.decode(&window), "hello there,");
 
     let short = Dataset::open(spec, 130).unwrap_err().to_string();
-    assert!(
-        short.contains("val of data holds 130 tokens") && short.contains("needs 131"),
-        "{short}"
-    );
+    assert!(short.contains("val of data has 130 tokens") && short.contains("needs 131"), "{short}");
     let train = fs::read(out.join("train.bin")).unwrap();
     fs::write(out.join("train.bin"), &train[..2_000]).unwrap();
-    let cut = message(spec);
-    assert!(cut.contains("1170 tokens are announced in meta.json"), "{cut}");
-    assert!(cut.contains("the file holds 1000"), "{cut}");
+    let truncated = message(spec);
+    assert!(truncated.contains("meta.json says 1170 tokens, but the file has 1000"), "{truncated}");
     fs::write(out.join("meta.json.tmp"), "{}").unwrap();
     let unfinished = message(spec);
     assert!(unfinished.contains("interrupted"), "{unfinished}");
@@ -80,15 +76,15 @@ fn a_nanogpt_folder_opens() {
 }
 
 #[test]
-fn a_pickle_is_data_or_an_error() {
+fn a_malicious_or_damaged_pickle_is_an_error() {
     let tokens = bytes([0; 9]);
     let deep = [b"\x80\x04N".as_slice(), &[0x85; 100_000], b"."].concat();
-    // A list that holds itself twice, thirty times over: 2^30 elements.
+    // Thirty nested lists that each contain the previous one twice: 2^30 elements.
     let bomb = [b"\x80\x04]".as_slice(), &b"2a2a".repeat(15), b"."].concat();
     let wrong_id =
         PICKLE_0.strip_suffix(b"I2\nss.").map(|start| [start, b"I7\nss."].concat()).unwrap();
     for (pickle, expected) in [
-        // os.system("touch owned"), in two spellings: not run, and no dictionary.
+        // os.system("touch owned") in two spellings, neither of which may run.
         (&b"cos\nsystem\n(S'touch owned'\ntR."[..], "not a readable pickle"),
         (b"\x80\x02cos\nsystem\nX\x0b\0\0\0touch owned\x85R.", "not a dictionary"),
         (&PICKLE_4[..40], "not a readable pickle"),
@@ -106,7 +102,7 @@ fn a_pickle_is_data_or_an_error() {
 }
 
 #[test]
-fn shards_are_joined_in_the_order_of_their_names() {
+fn shards_are_concatenated_in_the_order_of_their_names() {
     let shard = |ids: std::ops::Range<u16>| {
         let mut words = vec![0_i32; 256];
         words[..3].copy_from_slice(&[20_240_520, 1, i32::from(ids.end - ids.start)]);
@@ -129,7 +125,7 @@ fn shards_are_joined_in_the_order_of_their_names() {
 }
 
 #[test]
-fn what_is_missing_comes_with_its_command() {
+fn the_error_of_missing_data_gives_the_command() {
     let (_root, spec) = folder("shakespeare_char", &[("input.txt", b"text")]);
     let found = message(&spec);
     let command = format!("`wgpt prepare {spec}/input.txt -o {spec} --tokenizer char`");
@@ -145,15 +141,15 @@ fn what_is_missing_comes_with_its_command() {
 }
 
 #[test]
-fn the_fingerprint_follows_the_data_and_not_the_place() {
-    let print = |name, train: &[u8]| {
+fn the_fingerprint_depends_on_the_data_and_not_on_the_folder() {
+    let fingerprint = |name, train: &[u8]| {
         let (_root, spec) = folder(name, &[("train.bin", train), ("val.bin", &bytes([1; 9]))]);
         Dataset::open(&spec, 4).unwrap().fingerprint
     };
-    let one = print("a", &bytes([0; 9]));
-    assert_eq!(one, print("b", &bytes([0; 9])));
-    assert_ne!(one, print("a", &bytes([0; 10])));
-    assert_ne!(one, print("a", &bytes([2; 9])));
+    let original = fingerprint("a", &bytes([0; 9]));
+    assert_eq!(original, fingerprint("b", &bytes([0; 9])));
+    assert_ne!(original, fingerprint("a", &bytes([0; 10])));
+    assert_ne!(original, fingerprint("a", &bytes([2; 9])));
 }
 
 #[test]
@@ -169,7 +165,7 @@ fn the_built_in_corpus_opens() {
 }
 
 #[test]
-fn the_built_in_corpus_is_as_large_as_it_is_said_to_be() {
+fn the_built_in_corpus_has_the_declared_size() {
     let dataset = Dataset::open("builtin:stories", 1).unwrap();
     assert_eq!(
         (dataset.train.len(), dataset.val.len(), dataset.vocab_size),

@@ -1,4 +1,4 @@
-//! The first pass: what must be known before anything is written.
+//! The first pass over the input: counts documents and collects characters.
 
 use std::ops::ControlFlow;
 
@@ -7,29 +7,30 @@ use super::super::windows::hash;
 use super::super::{CharVocab, DataError, Tokenizer, TokenizerKind};
 use super::{Phase, Reporter, Router};
 
-/// From this many documents on they need not be counted before they are split.
+/// With this many documents, the split needs no exact count.
 const MANY: u64 = 1_000;
 
-/// Which text goes to which side.
+/// The rule that assigns text to the splits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub(super) enum SplitRule {
     /// The first characters of the only document are train.
     Position { train_chars: u64 },
     /// Documents whose hash is below a bound are val.
     Documents { seed: u64, below: u64 },
 }
 
-/// What the first pass finds.
+/// The results of the first pass.
 pub(super) struct Survey {
     documents: u64,
     chars: u64,
-    /// All input was read; the counts are those of the whole.
+    /// True if all of the input was read, so that the counts are exact.
     complete: bool,
-    /// The characters that occur, sorted; only for a character vocabulary.
+    /// The distinct characters, sorted; only for a character vocabulary.
     alphabet: Vec<char>,
 }
 
 impl Survey {
+    /// Reads the input, up to [`MANY`] documents unless all characters are needed.
     pub(super) fn of(
         sources: &Sources,
         kind: TokenizerKind,
@@ -37,7 +38,7 @@ impl Survey {
     ) -> Result<Self, DataError> {
         let mut survey = Self { documents: 0, chars: 0, complete: true, alphabet: Vec::new() };
         let collect = kind == TokenizerKind::Char;
-        // One flag a code point: 1.1 MB, and no hashing for each character.
+        // A flag for each code point takes 1.1 MB and is faster than a hash set.
         let mut seen = vec![false; if collect { char::MAX as usize + 1 } else { 0 }];
         sources.read(&mut |part, bytes| {
             match part {
@@ -52,7 +53,7 @@ impl Survey {
                 Part::Text(text) => survey.chars += text.chars().count() as u64,
                 Part::EndOfDocument => survey.documents += 1,
             }
-            reporter.report_now_and_then(Phase::Survey, bytes, survey.documents);
+            reporter.report_if_due(Phase::Survey, bytes, survey.documents);
             if survey.documents >= MANY && !collect {
                 survey.complete = false;
                 return Ok(ControlFlow::Break(()));
@@ -77,18 +78,18 @@ impl Survey {
         })
     }
 
-    pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> Rule {
+    pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> SplitRule {
         if self.documents == 1 {
-            // The same rounding as nanoGPT's int(n * 0.9).
+            // Rounds like nanoGPT's int(n * 0.9).
             let train_chars = (self.chars as f64 * (1.0 - val_fraction)) as u64;
-            return Rule::Position { train_chars };
+            return SplitRule::Position { train_chars };
         }
         let mut hashes: Vec<u64> =
             (0..self.documents.min(MANY)).map(|document| hash([seed, document])).collect();
         hashes.sort_unstable();
         let wanted = (self.documents as f64 * val_fraction).round() as usize;
         let wanted = wanted.clamp(1, hashes.len() - 1);
-        // The hash is a bijection of the index, so exactly `wanted` are below.
+        // The hash is a bijection of the index, so exactly `wanted` hashes are below.
         let exact = hashes.get(wanted).copied().unwrap_or(u64::MAX);
         let below = if self.documents < MANY {
             exact
@@ -97,11 +98,11 @@ impl Survey {
             let share = (val_fraction * 2_f64.powi(64)) as u64;
             share.max(first.saturating_add(1))
         };
-        Rule::Documents { seed, below }
+        SplitRule::Documents { seed, below }
     }
 
-    /// A file that grew between the passes would silently move the split.
-    pub(super) fn check_same(&self, router: &Router) -> Result<(), DataError> {
+    /// Returns an error if the input changed between the passes, which would move the split.
+    pub(super) fn check_unchanged(&self, router: &Router) -> Result<(), DataError> {
         let same = (router.documents, router.chars) == (self.documents, self.chars);
         let more = router.documents >= self.documents && router.chars >= self.chars;
         if same || (!self.complete && more) { Ok(()) } else { Err(DataError::InputChanged) }

@@ -15,7 +15,7 @@ struct Prepared {
     val: Vec<u32>,
 }
 
-/// Prepares these files.
+/// Runs `prepare` on a folder of these files.
 fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Prepared, DataError> {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in");
@@ -37,7 +37,7 @@ fn options(tokenizer: TokenizerKind) -> PrepareOptions {
     PrepareOptions { tokenizer, ..PrepareOptions::default() }
 }
 
-/// Many documents of different lengths as JSON lines.
+/// Returns documents of different lengths as JSON lines.
 fn json_lines(documents: u32) -> String {
     (0..documents)
         .map(|n| format!("{{\"text\":\"document {n} {}\"}}\n", "x".repeat(n as usize % 7)))
@@ -56,24 +56,24 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
     assert_eq!(prepared.meta.val_tokens, 111_540);
     let tokenizer = &prepared.meta.tokenizer;
     let joined = [prepared.train, prepared.val].concat();
-    assert!(tokenizer.decode(&joined) == text, "the text comes back");
+    assert!(tokenizer.decode(&joined) == text, "the splits decode to the text");
     let Tokenizer::Char(vocab) = tokenizer else { panic!("not a character vocabulary") };
-    assert!(vocab.chars().is_sorted(), "sorted by code point");
+    assert!(vocab.chars.is_sorted(), "sorted by code point");
 }
 
 #[test]
-fn gpt2_text_is_cut_then_tokenised() {
+fn a_document_is_split_before_it_is_tokenized() {
     let text = "one two three four ".repeat(40_000);
     let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Gpt2)).unwrap();
-    let cut = text.len() / 10 * 9;
-    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(&text[..cut]).unwrap());
-    let mut val = Tokenizer::Gpt2.encode(&text[cut..]).unwrap();
+    let (train, val) = text.split_at(text.len() / 10 * 9);
+    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(train).unwrap());
+    let mut val = Tokenizer::Gpt2.encode(val).unwrap();
     val.push(50_256);
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
 
 #[test]
-fn several_documents_are_split_whole() {
+fn several_documents_are_split_by_document() {
     for documents in [2, 5, 40, 3_000] {
         let prepared =
             run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerKind::Byte)).unwrap();
@@ -95,7 +95,7 @@ fn several_documents_are_split_whole() {
 }
 
 #[test]
-fn seed_and_nothing_else_chooses_the_documents() {
+fn the_split_depends_on_the_seed_and_not_on_threads() {
     let lines = json_lines(50);
     let hashes = |seed, threads| {
         let options = PrepareOptions {
@@ -111,7 +111,7 @@ fn seed_and_nothing_else_chooses_the_documents() {
 }
 
 #[test]
-fn the_folder_describes_itself() {
+fn meta_json_describes_the_folder() {
     let prepared =
         run(&[("b.txt", "second document"), ("a.txt", "first")], &options(TokenizerKind::Byte))
             .unwrap();
@@ -122,7 +122,7 @@ fn the_folder_describes_itself() {
     assert_eq!((meta.vocab_size, meta.dtype), (257, Dtype::U16));
     let train = fs::read(out.join("train.bin")).unwrap();
     assert_eq!(meta.train_blake3, blake3::hash(&train).to_hex().as_str());
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "nothing is left over");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "no temporary files are left");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn progress_ends_at_the_total() {
 }
 
 #[test]
-fn a_failure_leaves_the_old_data_alone() {
+fn an_error_leaves_the_old_data_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let (good, bad) = (folder.path().join("a.txt"), folder.path().join("b.txt"));
     let out = folder.path().join("out");
@@ -161,8 +161,8 @@ fn a_failure_leaves_the_old_data_alone() {
     let good = [good];
     let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap();
 
-    let again = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
-    assert!(matches!(again, DataError::AlreadyPrepared { .. }), "{again}");
+    let existing = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
+    assert!(matches!(existing, DataError::AlreadyPrepared { .. }), "{existing}");
     options.force = true;
     let broken = prepare(&[bad], &out, &options, &mut |_| {}).unwrap_err();
     assert!(matches!(broken, DataError::InvalidUtf8 { .. }), "{broken}");
@@ -172,7 +172,7 @@ fn a_failure_leaves_the_old_data_alone() {
 }
 
 #[test]
-fn what_cannot_be_split_is_refused() {
+fn input_that_cannot_be_split_is_an_error() {
     let message = |text: &str, options: &PrepareOptions| {
         run(&[("a.txt", text)], options).err().expect("an error").to_string()
     };

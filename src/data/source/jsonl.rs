@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, the document in one of its fields.
+//! JSON lines: an object per line, with the document in one of its fields.
 
 use std::io::{BufRead, Read};
 use std::ops::ControlFlow;
@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 
 use super::{DataError, Input, Part, Sink};
 
-/// Longest line. A document larger than this belongs in a text file.
+/// Largest line in bytes. A longer document belongs in a text file.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Reads the documents of a JSON lines file into `sink`. Blank lines and empty
-/// documents are passed over.
+/// Reads the documents of a JSON lines file into `sink`. Skips blank lines and empty documents.
 pub(super) fn read(
     input: &mut Input<'_>,
     field: &str,
@@ -58,7 +57,7 @@ pub(super) fn read(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The field of one line; the error is what is wrong with the line.
+/// Returns the text field of a line. The error is a clause about the problem.
 fn document(text: &str, line: u64, field: &str) -> Result<String, String> {
     let text = match text.strip_prefix('\u{feff}') {
         Some(rest) if line == 1 => rest,
@@ -75,8 +74,8 @@ fn document(text: &str, line: u64, field: &str) -> Result<String, String> {
         None => {
             let names: Vec<_> = object.keys().map(String::as_str).collect();
             Err(format!(
-                "there is no field {field:?}; the line has {}",
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+                "no field {field:?}; the line has {}",
+                if names.is_empty() { "no fields".to_owned() } else { names.join(", ") }
             ))
         }
     }
@@ -94,18 +93,18 @@ mod tests {
     }
 
     #[test]
-    fn one_document_a_line() {
+    fn each_line_is_a_document() {
         let content = "\u{feff}{\"text\":\"one\\n\\u00e9\",\"id\":1}\r\n\n{\"id\":2,\"text\":\"\"}\n{\"text\":\"two\"}";
         assert_eq!(read(content.as_bytes(), "text").unwrap(), ["one\n\u{e9}", "two"]);
         assert_eq!(read(b"{\"body\":\"<|endoftext|>\"}", "body").unwrap(), ["<|endoftext|>"]);
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn errors_name_the_line() {
         for (content, expected) in [
             (&b"{\"text\":\"a\"}\n{\"text\":"[..], "a.jsonl:2: not a JSON object"),
             (b"{\"text\":3}", "a.jsonl:1: field \"text\" is not a string"),
-            (b"\n{\"body\":\"a\"}", "a.jsonl:2: there is no field \"text\"; the line has body"),
+            (b"\n{\"body\":\"a\"}", "a.jsonl:2: no field \"text\"; the line has body"),
             (b"[1]", "a.jsonl:1: not a JSON object"),
             (b"{\"text\":\"\\ud800\"}", "a.jsonl:1: not a JSON object"),
             (b"{\"text\":\"a\"}\n{\"text\":\"\xff\"}", "a.jsonl: not UTF-8 at byte 22"),

@@ -1,7 +1,7 @@
-//! Documents out of files, streamed.
+//! Streams documents from files.
 //!
-//! What is read: `.txt`, `.jsonl` and `.parquet`, and `.gz` and `.zst` of the
-//! first two. A folder stands for everything readable below it, sorted by name.
+//! Supported are `.txt`, `.jsonl` and `.parquet` files, the first two also compressed as `.gz` or
+//! `.zst`. A folder means all supported files below it, sorted by name.
 
 mod jsonl;
 #[cfg(not(target_arch = "wasm32"))]
@@ -19,31 +19,30 @@ use std::sync::Arc;
 use super::DataError;
 use crate::disk::{self, File};
 
-/// The endings that are read, for messages.
+/// The supported extensions, for messages.
 const ACCEPTED: &str = ".txt, .jsonl (also .gz or .zst of either) and .parquet";
 
-/// Bytes read from a file at a time.
+/// Bytes per read.
 const BLOCK: usize = 64 << 10;
 
 /// A part of the stream of documents.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// More of the current document; never empty.
+    /// Text of the current document; never empty.
     Text(&'a str),
-    /// The current document, which had some text, is complete.
+    /// The end of the current document, which is not empty.
     EndOfDocument,
 }
 
-/// Takes the parts, and with each how many bytes of the inputs have been read.
-/// A break ends the reading.
+/// Receives the parts, each with the number of input bytes read so far. A break stops reading.
 pub(super) type Sink<'a> = dyn FnMut(Part<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
 
-/// The input files, found and checked, not yet opened.
+/// The input files, not yet opened.
 #[derive(Debug)]
 pub(super) struct Sources {
     files: Vec<SourceFile>,
     field: String,
-    /// Files in folders that were passed over because of their kind.
+    /// Number of files in folders that were skipped because of their type.
     pub(super) skipped: usize,
 }
 
@@ -51,7 +50,7 @@ pub(super) struct Sources {
 struct SourceFile {
     path: PathBuf,
     format: Format,
-    packing: Packing,
+    compression: Compression,
     bytes: u64,
 }
 
@@ -63,15 +62,15 @@ enum Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
-    Plain,
+enum Compression {
+    None,
     Gzip,
     Zstd,
 }
 
 impl Sources {
-    /// Finds the files behind `inputs`. `field` names the text in `.jsonl` and
-    /// `.parquet`.
+    /// Finds the files of `inputs`. `field` is the text field of `.jsonl` and column of `.parquet`
+    /// files.
     pub(super) fn find(inputs: &[PathBuf], field: &str) -> Result<Self, DataError> {
         let mut sources = Self { files: Vec::new(), field: field.to_owned(), skipped: 0 };
         for input in inputs {
@@ -92,9 +91,8 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Files of another kind are counted and passed over: folders of text come
-    /// with licences and readmes. Hidden entries are not looked at, and links
-    /// to folders are not followed, because they may lead in a circle.
+    /// Adds the files below a folder. Counts and skips files of other types, such as licenses and
+    /// readmes. Skips hidden entries, and links to folders because they may form a cycle.
     fn add_folder(&mut self, folder: &Path) -> Result<(), DataError> {
         let io = || DataError::io("read", folder);
         let mut entries = disk::read_dir(folder)
@@ -118,26 +116,26 @@ impl Sources {
         Ok(())
     }
 
-    /// False when the name does not say how to read the file.
+    /// Adds a file; returns false if its extension is not supported.
     fn add_file(&mut self, path: &Path, bytes: u64) -> bool {
-        let Some((format, packing)) = kind(path) else {
+        let Some((format, compression)) = file_type(path) else {
             return false;
         };
-        self.files.push(SourceFile { path: path.to_owned(), format, packing, bytes });
+        self.files.push(SourceFile { path: path.to_owned(), format, compression, bytes });
         true
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Size of all files as they lie on disk.
+    /// Returns the total size of the files on disk, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
     }
 
-    /// The names of the files, without their folders.
+    /// Returns the names of the files, without their folders.
     pub(super) fn names(&self) -> Vec<String> {
         self.files
             .iter()
@@ -169,13 +167,13 @@ impl SourceFile {
             #[cfg(not(target_arch = "wasm32"))]
             Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
             #[cfg(target_arch = "wasm32")]
-            Format::Parquet => Err(self.unread()),
+            Format::Parquet => Err(self.unsupported()),
         }
     }
 
-    /// What needs libraries that are not there in a browser.
+    /// Returns the error for a format whose library is not available in a browser.
     #[cfg(target_arch = "wasm32")]
-    fn unread(&self) -> DataError {
+    fn unsupported(&self) -> DataError {
         DataError::UnknownExtension { path: self.path.clone(), accepted: ".txt and .jsonl" }
     }
 
@@ -184,46 +182,47 @@ impl SourceFile {
         let count = Rc::new(Cell::new(0));
         let file =
             Counted { file: File::open(&self.path).map_err(io())?, count: Rc::clone(&count) };
-        let reader: Box<dyn BufRead> = match self.packing {
-            Packing::Plain => Box::new(BufReader::with_capacity(BLOCK, file)),
-            // Several members in a row are one stream, as `cat a.gz b.gz` makes them.
-            Packing::Gzip => Box::new(BufReader::with_capacity(
+        let reader: Box<dyn BufRead> = match self.compression {
+            Compression::None => Box::new(BufReader::with_capacity(BLOCK, file)),
+            // A file may have several members, as written by `cat a.gz b.gz`.
+            Compression::Gzip => Box::new(BufReader::with_capacity(
                 BLOCK,
                 flate2::read::MultiGzDecoder::new(BufReader::with_capacity(BLOCK, file)),
             )),
             #[cfg(not(target_arch = "wasm32"))]
-            Packing::Zstd => Box::new(BufReader::with_capacity(
+            Compression::Zstd => Box::new(BufReader::with_capacity(
                 BLOCK,
                 zstd::stream::read::Decoder::new(file).map_err(io())?,
             )),
             #[cfg(target_arch = "wasm32")]
-            Packing::Zstd => return Err(self.unread()),
+            Compression::Zstd => return Err(self.unsupported()),
         };
-        Ok(Input { reader, count, path: &self.path, packed: self.packing != Packing::Plain })
+        let compressed = self.compression != Compression::None;
+        Ok(Input { reader, count, path: &self.path, compressed })
     }
 }
 
-/// An open file, unpacked, that knows how far it has been read.
+/// An open file, decompressed, which counts the bytes read.
 struct Input<'a> {
     reader: Box<dyn BufRead>,
     count: Rc<Cell<u64>>,
     path: &'a Path,
-    packed: bool,
+    compressed: bool,
 }
 
 impl Input<'_> {
-    /// Bytes of the file on disk that have been read.
+    /// Returns the number of bytes read from the file on disk.
     fn bytes_read(&self) -> u64 {
         self.count.get()
     }
 
-    /// For `map_err`. Of a packed file, only the system's own errors (which
-    /// have a number) are about the disk; the others come from the decoder.
+    /// Wraps a read error, for `map_err`. Errors of a compressed file that have no OS error code
+    /// come from the decoder.
     fn read_error(&self) -> impl FnOnce(io::Error) -> DataError {
-        let (path, packed) = (self.path.to_owned(), self.packed);
+        let (path, compressed) = (self.path.to_owned(), self.compressed);
         move |source| {
-            if packed && source.raw_os_error().is_none() {
-                DataError::Unpack { path, source: Arc::new(source) }
+            if compressed && source.raw_os_error().is_none() {
+                DataError::Decompress { path, source: Arc::new(source) }
             } else {
                 DataError::io("read", &path)(source)
             }
@@ -231,6 +230,7 @@ impl Input<'_> {
     }
 }
 
+/// A file that counts the bytes read.
 struct Counted {
     file: File,
     count: Rc<Cell<u64>>,
@@ -239,35 +239,34 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        // A read returns at most the length of the buffer, which fits in u64.
         self.count.set(self.count.get().saturating_add(read as u64));
         Ok(read)
     }
 }
 
-/// How to read a file, from its name.
-fn kind(path: &Path) -> Option<(Format, Packing)> {
+/// Returns the format and compression of a file by its extensions.
+fn file_type(path: &Path) -> Option<(Format, Compression)> {
     let extension =
         |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
     let mut last = extension(path)?;
-    let packing = match last.as_str() {
-        "gz" => Packing::Gzip,
-        "zst" => Packing::Zstd,
-        _ => Packing::Plain,
+    let compression = match last.as_str() {
+        "gz" => Compression::Gzip,
+        "zst" => Compression::Zstd,
+        _ => Compression::None,
     };
-    if packing != Packing::Plain {
+    if compression != Compression::None {
         last = extension(Path::new(path.file_stem()?))?;
     }
-    match (last.as_str(), packing) {
-        ("txt", _) => Some((Format::Text, packing)),
-        ("jsonl", _) => Some((Format::JsonLines, packing)),
-        // Parquet packs its own pages; packed once more it could not be sought in.
-        ("parquet", Packing::Plain) => Some((Format::Parquet, packing)),
+    match (last.as_str(), compression) {
+        ("txt", _) => Some((Format::Text, compression)),
+        ("jsonl", _) => Some((Format::JsonLines, compression)),
+        // Parquet compresses its own pages, and its reader needs to seek.
+        ("parquet", Compression::None) => Some((Format::Parquet, compression)),
         _ => None,
     }
 }
 
-/// Documents of `inputs`, for tests here and in the readers.
+/// Reads the documents of `inputs`, for tests here and in the readers.
 #[cfg(test)]
 pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {
     let mut documents = vec![];
@@ -300,24 +299,24 @@ mod tests {
     }
 
     #[test]
-    fn the_name_says_how_to_read() {
+    fn extensions_determine_the_file_type() {
         for (name, expected) in [
-            ("a.txt", Some((Format::Text, Packing::Plain))),
-            ("A.TXT", Some((Format::Text, Packing::Plain))),
-            ("a.b.txt.gz", Some((Format::Text, Packing::Gzip))),
-            ("a.jsonl.zst", Some((Format::JsonLines, Packing::Zstd))),
-            ("a.parquet", Some((Format::Parquet, Packing::Plain))),
+            ("a.txt", Some((Format::Text, Compression::None))),
+            ("A.TXT", Some((Format::Text, Compression::None))),
+            ("a.b.txt.gz", Some((Format::Text, Compression::Gzip))),
+            ("a.jsonl.zst", Some((Format::JsonLines, Compression::Zstd))),
+            ("a.parquet", Some((Format::Parquet, Compression::None))),
             ("a.parquet.gz", None),
             ("a.gz", None),
             ("a.json", None),
             ("txt", None),
         ] {
-            assert_eq!(kind(Path::new(name)), expected, "{name}");
+            assert_eq!(file_type(Path::new(name)), expected, "{name}");
         }
     }
 
     #[test]
-    fn a_folder_is_read_below_and_in_order() {
+    fn a_folder_is_read_recursively_and_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("b")).unwrap();
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_counts_packed_bytes_up_to_the_total() {
+    fn progress_counts_compressed_bytes_up_to_the_total() {
         let folder = tempfile::tempdir().unwrap();
         let text = "some words. ".repeat(50_000);
         fs::write(folder.path().join("a.txt.gz"), gzip(&text)).unwrap();
@@ -364,15 +363,15 @@ mod tests {
         let unknown = message(std::slice::from_ref(&file));
         assert!(unknown.contains("a.pdf") && unknown.contains(".jsonl"), "{unknown}");
         let empty = message(&[folder.path().to_owned()]);
-        assert!(empty.contains("nothing to read"), "{empty}");
+        assert!(empty.contains("no supported files"), "{empty}");
         let missing = message(&[folder.path().join("none.txt")]);
         assert!(missing.contains("none.txt"), "{missing}");
 
-        let mut cut = gzip(&"words ".repeat(1000));
-        cut.truncate(cut.len() / 2);
-        let file = folder.path().join("cut.txt.gz");
-        fs::write(&file, cut).unwrap();
-        let cut = message(&[file]);
-        assert!(cut.contains("cannot unpack") && cut.contains("cut.txt.gz"), "{cut}");
+        let mut bytes = gzip(&"words ".repeat(1000));
+        bytes.truncate(bytes.len() / 2);
+        let file = folder.path().join("half.txt.gz");
+        fs::write(&file, bytes).unwrap();
+        let half = message(&[file]);
+        assert!(half.contains("cannot decompress") && half.contains("half.txt.gz"), "{half}");
     }
 }

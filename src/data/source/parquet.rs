@@ -1,4 +1,4 @@
-//! Parquet without Arrow: one column of text, page by page.
+//! Reads a text column of Parquet files page by page, without Arrow.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -13,12 +13,10 @@ use ::parquet::schema::types::Type;
 
 use super::{DataError, Part, Sink};
 
-/// Rows decoded at a time. The pages that they come from are read one by one,
-/// so this and the longest document bound the memory.
+/// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
 
-/// Reads one document a row from column `field` into `sink`. Rows without a
-/// value, and empty ones, are passed over.
+/// Reads a document from column `field` of each row into `sink`. Skips null and empty values.
 pub(super) fn read(
     path: &Path,
     bytes: u64,
@@ -51,7 +49,7 @@ pub(super) fn read(
         if document.is_empty() {
             continue;
         }
-        // The reader seeks, so the share of the rows stands for the bytes.
+        // The reader seeks, so progress in bytes is estimated from the rows.
         let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
         let bytes_read = u64::try_from(share).unwrap_or(bytes);
         for part in [Part::Text(document), Part::EndOfDocument] {
@@ -63,7 +61,7 @@ pub(super) fn read(
     Ok(ControlFlow::Continue(()))
 }
 
-/// A schema of just the one column, where it is there and holds text.
+/// Returns a schema with only this column, if it exists and holds text.
 fn projection(schema: &Type, field: &str) -> Option<Type> {
     let column = schema.get_fields().iter().find(|column| column.name() == field)?;
     if !column.is_primitive() || column.get_physical_type() != PhysicalType::BYTE_ARRAY {
@@ -77,8 +75,8 @@ fn columns(schema: &Type) -> String {
     names.join(", ")
 }
 
-/// The text of a row. Some writers leave out the mark that says that bytes are
-/// text, so bytes are read as such where they are UTF-8.
+/// Returns the text of a row. Some writers omit the UTF8 annotation, so bytes are accepted if they
+/// are valid UTF-8.
 fn document(row: &Row) -> Result<&str, String> {
     match row.get_column_iter().next() {
         Some((_, Field::Str(text))) => Ok(text),
@@ -101,7 +99,7 @@ mod tests {
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
 
-    /// Two row groups of (id, text), where every third text is missing.
+    /// Writes two row groups of (id, text), where every third text is null.
     fn write(folder: &Path, compression: Compression, annotation: &str) -> (PathBuf, Vec<String>) {
         let path = folder.join("a.parquet");
         let schema =
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_column_is_named_with_what_is_there() {
+    fn the_error_of_a_missing_column_lists_the_columns() {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
         for column in ["body", "id"] {
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_with_the_name() {
+    fn errors_name_the_damaged_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
         let bytes = std::fs::read(&path).unwrap();

@@ -1,9 +1,8 @@
-//! Plain text, block by block.
+//! Reads plain text block by block.
 //!
-//! A file is one document, unless it contains the literal `<|endoftext|>`,
-//! which then stands between documents. One line break right after it belongs
-//! to it, so it may stand on a line of its own. Empty documents are dropped,
-//! and so is a byte order mark at the start of the file.
+//! A file is one document, unless it contains the separator `<|endoftext|>`. One line break after a
+//! separator belongs to it, so it may have its own line. Empty documents and a byte order mark are
+//! skipped.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -37,26 +36,26 @@ pub(super) fn read(
     }
 }
 
-/// Checks UTF-8 across blocks.
+/// Decodes UTF-8 across blocks.
 #[derive(Default)]
 struct Decoder {
-    /// The start of a character that the last block cut.
+    /// The first bytes of a character that continues in the next block.
     carry: Vec<u8>,
     /// Bytes decoded so far.
     offset: u64,
 }
 
 impl Decoder {
-    /// Appends the text of `block` to `text`, but for a character cut at its
-    /// end. The error is the offset of the first bad byte.
+    /// Appends the text of `block` to `text`, except for an incomplete character at its end. The
+    /// error is the offset of the first invalid byte.
     fn push(&mut self, block: &[u8], end: bool, text: &mut String) -> Result<(), u64> {
         self.carry.extend_from_slice(block);
-        let (valid, cut) = match str::from_utf8(&self.carry) {
+        let (valid, incomplete) = match str::from_utf8(&self.carry) {
             Ok(valid) => (valid, false),
             Err(error) => {
                 let (valid, _) = self.carry.split_at(error.valid_up_to());
-                let cut = error.error_len().is_none() && !end;
-                if !cut {
+                let incomplete = error.error_len().is_none() && !end;
+                if !incomplete {
                     return Err(self.offset.saturating_add(valid.len() as u64));
                 }
                 (str::from_utf8(valid).unwrap_or_default(), true)
@@ -69,7 +68,7 @@ impl Decoder {
         text.push_str(new);
         let length = valid.len();
         self.offset = self.offset.saturating_add(length as u64);
-        if cut {
+        if incomplete {
             self.carry.drain(..length);
         } else {
             self.carry.clear();
@@ -78,22 +77,21 @@ impl Decoder {
     }
 }
 
-/// Separates documents at `<|endoftext|>`.
+/// Splits documents at `<|endoftext|>`.
 #[derive(Default)]
 struct Splitter {
-    /// Text that is not handed on yet.
+    /// Text that is not yet passed on.
     pending: String,
-    /// Just after a separator, whose line break may still come.
+    /// Directly after a separator, whose line break may follow.
     after_separator: bool,
-    /// The current document has had text.
+    /// The current document is not empty.
     has_text: bool,
 }
 
 type Parts<'a> = dyn FnMut(Part<'_>) -> Result<ControlFlow<()>, DataError> + 'a;
 
 impl Splitter {
-    /// Hands on what is certain: all of `pending` at the end of the file,
-    /// before that all but what may be the start of a separator.
+    /// Passes on `pending`, except for a possible start of a separator before the end of the file.
     fn split(&mut self, end: bool, sink: &mut Parts<'_>) -> Result<ControlFlow<()>, DataError> {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = pending.as_str();
@@ -108,7 +106,7 @@ impl Splitter {
             let Some((document, after)) = rest.split_once(END_OF_TEXT) else {
                 break;
             };
-            if self.hand_on(document, true, sink)?.is_break() {
+            if self.emit(document, true, sink)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             self.after_separator = true;
@@ -118,13 +116,13 @@ impl Splitter {
             self.pending.push_str(rest);
             return Ok(ControlFlow::Continue(()));
         }
-        let kept = if end { 0 } else { separator_start(rest) };
-        let (certain, kept) = rest.split_at(rest.len() - kept);
-        self.pending.push_str(kept);
-        self.hand_on(certain, end, sink)
+        let start = if end { 0 } else { separator_start(rest) };
+        let (complete, start) = rest.split_at(rest.len() - start);
+        self.pending.push_str(start);
+        self.emit(complete, end, sink)
     }
 
-    fn hand_on(
+    fn emit(
         &mut self,
         text: &str,
         last: bool,
@@ -147,7 +145,7 @@ fn strip_line_break(text: &str) -> &str {
     text.strip_prefix("\r\n").or_else(|| text.strip_prefix('\n')).unwrap_or(text)
 }
 
-/// Length of the longest end of `text` that begins a separator.
+/// Returns the length of the longest suffix of `text` that is the start of a separator.
 fn separator_start(text: &str) -> usize {
     (1..END_OF_TEXT.len())
         .rev()
@@ -161,7 +159,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The documents of `text`, arriving in blocks of `size` bytes.
+    /// Reads the documents of `text` in blocks of `size` bytes.
     fn split(text: &[u8], size: usize) -> Result<Vec<String>, u64> {
         let (mut decoder, mut splitter) = (Decoder::default(), Splitter::default());
         let (mut found, mut current) = (vec![], String::new());
@@ -198,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_byte_is_found_at_its_offset() {
+    fn errors_give_the_offset_of_an_invalid_byte() {
         for size in 1..8 {
             assert_eq!(split(b"ab\xc3\xa9\xff!", size), Err(4), "in the middle");
-            assert_eq!(split(b"ab\xe4\xb8", size), Err(2), "cut at the end");
+            assert_eq!(split(b"ab\xe4\xb8", size), Err(2), "incomplete at the end");
         }
     }
 
@@ -218,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn block_size_makes_no_difference(
+        fn documents_do_not_depend_on_the_block_size(
             parts in proptest::collection::vec("[a<|\n\u{e9}]{0,6}|<\\|endoftext\\|>", 0..12),
             size in 1_usize..20,
         ) {

@@ -3,19 +3,15 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn gpt2_gives_the_published_ids() {
+fn gpt2_ids_match_openai() {
     let ids = Tokenizer::Gpt2.encode("Hello world, it's 2024!\n").unwrap();
-    assert_eq!(
-        ids,
-        [15496, 995, 11, 340, 338, 48609, 0, 198],
-        "the ids that OpenAI's own encoder gives"
-    );
+    assert_eq!(ids, [15496, 995, 11, 340, 338, 48609, 0, 198], "the ids of OpenAI's encoder");
     assert_eq!(Tokenizer::Gpt2.decode(&[50_256]), END_OF_TEXT);
     assert_eq!(Tokenizer::Gpt2.decode(&[50_300]), "\u{fffd}");
 }
 
 #[test]
-fn end_of_text_is_special_in_a_prompt_only() {
+fn end_of_text_is_special_only_in_a_prompt() {
     for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
         let end = tokenizer.end_of_text().unwrap();
         assert_eq!(end + 1, tokenizer.vocab_size());
@@ -26,7 +22,7 @@ fn end_of_text_is_special_in_a_prompt_only() {
 }
 
 #[test]
-fn an_unknown_character_is_named_with_its_offset() {
+fn the_error_names_an_unknown_character_and_its_offset() {
     let vocab = Tokenizer::Char(CharVocab::new("abc".chars()).unwrap());
     assert_eq!(vocab.encode("cab").unwrap(), [2, 0, 1]);
     assert_eq!(vocab.decode(&[2, 0, 9]), "ca\u{fffd}");
@@ -38,7 +34,7 @@ fn an_unknown_character_is_named_with_its_offset() {
 }
 
 #[test]
-fn the_description_round_trips() {
+fn the_json_form_round_trips() {
     for (tokenizer, json) in [
         (Tokenizer::Gpt2, r#"{"kind":"gpt2"}"#),
         (Tokenizer::Byte, r#"{"kind":"byte"}"#),
@@ -56,21 +52,21 @@ fn the_description_round_trips() {
 }
 
 #[test]
-fn a_very_long_run_of_spaces_is_no_failure() {
-    // Uncut, this exceeds the stack of the regular expression engine.
+fn a_very_long_run_of_spaces_is_encoded() {
+    // In one piece, this exceeds the stack of the regular expression engine.
     let text = format!("{}a", " ".repeat(1_200_000));
     let ids = Tokenizer::Gpt2.encode(&text).unwrap();
     assert_eq!(Tokenizer::Gpt2.decode(&ids), text);
 }
 
 #[test]
-fn decoding_a_growing_list_only_adds_after_the_replacement() {
+fn decoding_more_ids_keeps_the_text_before_the_replacement() {
     let ids = Tokenizer::Byte.encode("a\u{e9}b").unwrap();
     let texts: Vec<_> = (1..=ids.len()).map(|n| Tokenizer::Byte.decode(&ids[..n])).collect();
     assert_eq!(texts, ["a", "a\u{fffd}", "a\u{e9}", "a\u{e9}b"]);
 }
 
-/// Text with everything that the pre-tokenizer treats specially.
+/// Generates text with everything that the pre-tokenizer treats specially.
 fn mixed() -> impl Strategy<Value = String> {
     let atom = prop_oneof![
         "[a-z]{1,8}",
@@ -94,9 +90,9 @@ proptest! {
         }
     }
 
-    /// The claim of `pieces`: every safe cut leaves the tokens as they are.
+    /// The claim of `pieces`: splitting at a safe position does not change the tokens.
     #[test]
-    fn cut_text_has_the_tokens_of_uncut_text(text in mixed()) {
+    fn safe_splits_keep_the_tokens(text in mixed()) {
         let whole = Tokenizer::Gpt2.encode(&text).unwrap();
         let mut previous_space = true;
         for (at, character) in text.char_indices() {
@@ -105,7 +101,7 @@ proptest! {
                 let (left, right) = text.split_at(at);
                 let mut parts = Tokenizer::Gpt2.encode(left).unwrap();
                 parts.extend(Tokenizer::Gpt2.encode(right).unwrap());
-                prop_assert_eq!(&parts, &whole, "cut at {}", at);
+                prop_assert_eq!(&parts, &whole, "split at {}", at);
             }
             previous_space = space;
         }
@@ -113,9 +109,9 @@ proptest! {
 }
 
 #[test]
-fn long_text_is_cut_without_a_trace() {
+fn splitting_long_text_keeps_the_tokens() {
     let text = "It's 3 o'clock;\u{a0} \n\n  don't  wait\u{3000}for 12,000 ...\t\r\n".repeat(20_000);
     assert!(text.len() > 3 * PIECE);
-    let (uncut, _) = r50k_base_singleton().encode(&text, &HashSet::new()).unwrap();
-    assert_eq!(Tokenizer::Gpt2.encode(&text).unwrap(), uncut);
+    let (whole, _) = r50k_base_singleton().encode(&text, &HashSet::new()).unwrap();
+    assert_eq!(Tokenizer::Gpt2.encode(&text).unwrap(), whole);
 }

@@ -6,16 +6,16 @@ fn bytes(ids: &[u16]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-fn shard(magic: i32, version: i32, announced: i32, ids: &[u16]) -> Vec<u8> {
+fn shard(magic: i32, version: i32, tokens: i32, ids: &[u16]) -> Vec<u8> {
     let mut header = vec![0_u8; 1024];
-    for (slot, word) in header.chunks_mut(4).zip([magic, version, announced]) {
+    for (slot, word) in header.chunks_mut(4).zip([magic, version, tokens]) {
         slot.copy_from_slice(&word.to_le_bytes());
     }
     header.extend(bytes(ids));
     header
 }
 
-/// A split of files with these contents, and the folder they are in.
+/// Opens a split of files with these contents; returns the folder too.
 fn split(
     contents: &[Vec<u8>],
     dtype: Option<Dtype>,
@@ -35,14 +35,14 @@ fn message(contents: &[Vec<u8>], dtype: Option<Dtype>) -> String {
 }
 
 #[test]
-fn windows_run_across_shards() {
+fn windows_span_files() {
     let a: Vec<u16> = (0..100).collect();
     let b: Vec<u16> = (100..150).collect();
     let contents = [
         shard(SHARD_MAGIC, 1, 100, &a),
         bytes(&[]),
         bytes(&b),
-        // The file may be longer than its header says.
+        // A file may be longer than its header says.
         shard(SHARD_MAGIC, 1, 1, &[150, 9, 9]),
     ];
     let (_folder, split) = split(&contents, None);
@@ -60,7 +60,7 @@ fn windows_run_across_shards() {
 }
 
 #[test]
-fn a_foreign_token_is_named_with_file_and_position() {
+fn the_error_names_file_and_position_of_an_unknown_token() {
     let (_folder, split) = split(&[bytes(&[1, 2]), bytes(&[3, 50_256, 50_257])], None);
     let split = split.unwrap();
     assert_eq!(split.window(0, 4).unwrap(), [1, 2, 3, 50_256]);
@@ -73,15 +73,15 @@ fn a_foreign_token_is_named_with_file_and_position() {
 }
 
 #[test]
-fn damaged_files_are_refused_with_both_numbers() {
+fn errors_of_damaged_files_give_both_lengths() {
     let odd = message(&[vec![0; 7]], None);
     assert!(odd.contains("7 bytes") && odd.contains("2-byte"), "{odd}");
     let odd = message(&[vec![0; 6]], Some(Dtype::U32));
     assert!(odd.contains("6 bytes") && odd.contains("4-byte"), "{odd}");
-    for announced in [4, -1, i32::MAX] {
-        let cut = message(&[shard(SHARD_MAGIC, 1, announced, &[1, 2, 3])], None);
-        let numbers = format!("{announced} tokens are announced in its header, the file holds 3");
-        assert!(cut.contains(&numbers), "{cut}");
+    for expected in [4, -1, i32::MAX] {
+        let truncated = message(&[shard(SHARD_MAGIC, 1, expected, &[1, 2, 3])], None);
+        let numbers = format!("its header says {expected} tokens, but the file has 3");
+        assert!(truncated.contains(&numbers), "{truncated}");
     }
     let mut header = shard(SHARD_MAGIC, 1, 0, &[]);
     header.truncate(500);
@@ -93,7 +93,7 @@ fn damaged_files_are_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_file_cut_while_in_use_is_an_error() {
+fn truncating_an_open_file_is_an_error() {
     let (folder, split) = split(&[bytes(&[1, 2, 3])], None);
     let split = split.unwrap();
     fs::write(folder.path().join("part0.bin"), bytes(&[1])).unwrap();
@@ -102,14 +102,14 @@ fn a_file_cut_while_in_use_is_an_error() {
 }
 
 #[test]
-fn wide_tokens_are_read() {
+fn u32_tokens_are_read() {
     let content = [1_u32, 50_256].iter().flat_map(|id| id.to_le_bytes());
     let (_folder, split) = split(&[content.collect()], Some(Dtype::U32));
     assert_eq!(split.unwrap().window(0, 2).unwrap(), [1, 50_256]);
 }
 
 #[test]
-fn the_fingerprint_sees_length_start_and_end() {
+fn the_fingerprint_covers_length_start_and_end() {
     let mut ids: Vec<u16> = (0..40_000).collect();
     let mut hashes = vec![];
     for change in [None, Some(0), Some(39_999)] {
@@ -123,7 +123,7 @@ fn the_fingerprint_sees_length_start_and_end() {
             hashes.push(hasher.finalize().to_hex().to_string());
         }
     }
-    // The change of the last token is invisible in the shorter file.
+    // The shorter file does not contain the changed last token.
     assert_eq!(hashes.pop(), hashes.get(3).cloned());
     hashes.sort();
     hashes.dedup();
@@ -132,7 +132,7 @@ fn the_fingerprint_sees_length_start_and_end() {
 
 proptest! {
     #[test]
-    fn a_window_is_a_slice(
+    fn windows_equal_slices(
         lengths in proptest::collection::vec(0_usize..20, 1..6),
         start in 0_usize..100, count in 0_usize..100,
     ) {

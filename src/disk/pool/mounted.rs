@@ -1,35 +1,35 @@
-//! The pool of this thread, under the names of `std::fs`.
+//! The file system of this thread's pool, under the names of `std::fs`.
 
 use super::*;
 
 thread_local! {
-    /// A program has one file system, which it does not hand around.
+    /// Global like the file system of an operating system.
     static DISK: RefCell<Pool> = RefCell::default();
 }
 
-fn with<R>(work: impl FnOnce(&mut Pool) -> R) -> R {
-    DISK.with(|disk| work(&mut disk.borrow_mut()))
+fn with<R>(access: impl FnOnce(&mut Pool) -> R) -> R {
+    DISK.with(|disk| access(&mut disk.borrow_mut()))
 }
 
-/// Gives this thread more slots: see [`Pool::add`].
+/// Adds slots to the pool of this thread, see [`Pool::add`].
 ///
 /// # Errors
-/// If a slot cannot be read or emptied.
+/// If a slot cannot be read or truncated.
 pub fn mount(slots: Vec<Rc<dyn Slot>>) -> io::Result<()> {
     with(|disk| disk.add(slots))
 }
 
-/// Slots of this thread that are not in use.
+/// Counts the slots of this thread that are not in use.
 pub fn free_slots() -> usize {
     with(|disk| disk.free())
 }
 
-/// Why a file was not locked.
+/// An error of locking a file.
 #[derive(Debug)]
 pub enum TryLockError {
-    /// Another has locked it.
+    /// Another handle holds the lock.
     WouldBlock,
-    /// The system refused.
+    /// An I/O error.
     Error(io::Error),
 }
 
@@ -53,46 +53,46 @@ impl File {
         Self { path, slot, at: 0, append, holds_lock: RefCell::new(false) }
     }
 
-    /// Opens a file to read it.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the file does not exist.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = key(path.as_ref());
         let slot = with(|disk| disk.open(&path, false, false))?;
         Ok(Self::of(path, slot, false))
     }
 
-    /// Makes a file, or empties it.
+    /// Creates a file, or truncates an existing one.
     ///
     /// # Errors
-    /// If there is no room.
+    /// If the storage is full.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         OpenOptions::new().create(true).write(true).truncate(true).open(path)
     }
 
-    /// What is known of it.
+    /// Returns the length and the modification time.
     ///
     /// # Errors
-    /// If it cannot be looked at.
+    /// If the length cannot be read.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        let modified = with(|disk| disk.files.get(&self.path).map(|entry| entry.head.modified));
-        let len = self.slot.size()?.saturating_sub(HEAD);
+        let modified = with(|disk| disk.files.get(&self.path).map(|entry| entry.header.modified));
+        let len = self.slot.size()?.saturating_sub(HEADER);
         Ok(Metadata { len, folder: false, modified: modified.unwrap_or(0) })
     }
 
-    /// Makes what was written survive.
+    /// Writes buffered data to the storage.
     ///
     /// # Errors
-    /// If the browser refuses.
+    /// If the browser reports one.
     pub fn sync_all(&self) -> io::Result<()> {
         self.slot.flush()
     }
 
-    /// Locks it for this file alone.
+    /// Locks the file exclusively.
     ///
     /// # Errors
-    /// `WouldBlock` if another has done so.
+    /// `WouldBlock` if another handle holds the lock.
     pub fn try_lock(&self) -> Result<(), TryLockError> {
         if *self.holds_lock.borrow() {
             return Ok(());
@@ -104,10 +104,10 @@ impl File {
         Ok(())
     }
 
-    /// Looks whether another has locked it.
+    /// Checks that no handle holds the lock.
     ///
     /// # Errors
-    /// `WouldBlock` if so.
+    /// `WouldBlock` if one does.
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
         match with(|disk| disk.locked.contains(&self.path)) {
             true => Err(TryLockError::WouldBlock),
@@ -115,7 +115,7 @@ impl File {
         }
     }
 
-    /// Gives the lock back, if it holds it.
+    /// Releases the lock, if this handle holds it.
     ///
     /// # Errors
     /// Never.
@@ -135,7 +135,7 @@ impl Drop for File {
 
 impl Read for File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.slot.read_at(HEAD + self.at, buffer)?;
+        let read = self.slot.read_at(HEADER + self.at, buffer)?;
         self.at += read as u64;
         Ok(read)
     }
@@ -144,9 +144,9 @@ impl Read for File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.append {
-            self.at = self.slot.size()?.saturating_sub(HEAD);
+            self.at = self.slot.size()?.saturating_sub(HEADER);
         }
-        self.slot.write_at(HEAD + self.at, bytes)?;
+        self.slot.write_at(HEADER + self.at, bytes)?;
         self.at += bytes.len() as u64;
         Ok(bytes.len())
     }
@@ -160,16 +160,16 @@ impl Seek for File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let (from, by) = match to {
             SeekFrom::Start(at) => (at, 0),
-            SeekFrom::End(by) => (self.slot.size()?.saturating_sub(HEAD), by),
+            SeekFrom::End(by) => (self.slot.size()?.saturating_sub(HEADER), by),
             SeekFrom::Current(by) => (self.at, by),
         };
-        let before = || io::Error::new(io::ErrorKind::InvalidInput, "before the start of the file");
-        self.at = from.checked_add_signed(by).ok_or_else(before)?;
+        let error = || io::Error::new(io::ErrorKind::InvalidInput, "before the start of the file");
+        self.at = from.checked_add_signed(by).ok_or_else(error)?;
         Ok(self.at)
     }
 }
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     create: bool,
@@ -178,38 +178,38 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// To read alone.
+    /// Returns options for reading.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Make it if there is none.
+    /// Creates the file if it does not exist.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Write to it. Every file can be read and written.
+    /// Has no effect: every file can be read and written.
     pub fn write(self, _write: bool) -> Self {
         self
     }
 
-    /// Empty it.
+    /// Truncates the file.
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// Write at its end.
+    /// Writes at the end of the file.
     pub fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// Opens it.
+    /// Opens a file with these options.
     ///
     /// # Errors
-    /// If there is none, or no room to make one.
+    /// If the file does not exist, or cannot be created because the storage is full.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         let path = key(path.as_ref());
         let slot = with(|disk| disk.open(&path, self.create, self.truncate))?;
@@ -217,7 +217,7 @@ impl OpenOptions {
     }
 }
 
-/// What is known of a file or a folder.
+/// Metadata of a file or folder.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata {
     len: u64,
@@ -227,17 +227,17 @@ pub struct Metadata {
 
 #[allow(clippy::len_without_is_empty, reason = "as in std::fs")]
 impl Metadata {
-    /// Its bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it is a folder.
+    /// Returns true for a folder.
     pub fn is_dir(&self) -> bool {
         self.folder
     }
 
-    /// When it was made or named.
+    /// Returns the time of creation or of the last rename.
     ///
     /// # Errors
     /// Never.
@@ -246,7 +246,7 @@ impl Metadata {
     }
 }
 
-/// A name in a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     folder: PathBuf,
@@ -254,29 +254,29 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The name.
+    /// Returns the name.
     pub fn file_name(&self) -> std::ffi::OsString {
         self.name.clone().into()
     }
 
-    /// The folder and the name.
+    /// Returns the path: the folder and the name.
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// What it is.
+    /// Returns the metadata, which tells files from folders.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the entry no longer exists.
     pub fn file_type(&self) -> io::Result<Metadata> {
         metadata(self.path())
     }
 }
 
-/// The names in a folder, sorted.
+/// Lists the entries of a folder, sorted by name.
 ///
 /// # Errors
-/// If there is no such folder.
+/// If the folder does not exist.
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<std::vec::IntoIter<io::Result<DirEntry>>> {
     let folder = path.as_ref().to_path_buf();
     let names = with(|disk| disk.names(&key(&folder)))?;
@@ -284,10 +284,10 @@ pub fn read_dir(path: impl AsRef<Path>) -> io::Result<std::vec::IntoIter<io::Res
     Ok(names.into_iter().map(entry).collect::<Vec<_>>().into_iter())
 }
 
-/// What is known of a file or a folder.
+/// Returns the metadata of a file or folder.
 ///
 /// # Errors
-/// If there is none.
+/// If it does not exist.
 pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref();
     if is_dir(path) {
@@ -296,7 +296,7 @@ pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     File::open(path)?.metadata()
 }
 
-/// Makes a folder. It lasts as long as there are files in it.
+/// Creates a folder. After a restart it exists only if it has files.
 ///
 /// # Errors
 /// Never.
@@ -305,10 +305,10 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     Ok(())
 }
 
-/// A file's content.
+/// Reads a file.
 ///
 /// # Errors
-/// If there is none.
+/// If the file does not exist.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::with_capacity(file.metadata()?.len() as usize);
@@ -316,24 +316,25 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file's content as text.
+/// Reads a file as text.
 ///
 /// # Errors
-/// If there is none, or it is no text.
+/// If the file does not exist or is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     let text = String::from_utf8(read(path)?);
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Makes a file with this content.
+/// Writes a file, replacing an existing one.
 ///
 /// # Errors
-/// If there is no room.
+/// If the storage is full.
 pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
     File::create(path)?.write_all(content.as_ref())
 }
 
-/// Replaces a file by another content: whatever happens, one of the two is there, whole.
+/// Replaces the content of a file atomically: after a crash the file has either the old or the new
+/// content.
 ///
 /// # Errors
 /// If the new content cannot be written.
@@ -349,10 +350,10 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Names a file or a folder anew.
+/// Renames a file or folder.
 ///
 /// # Errors
-/// If there is none, or the browser refuses.
+/// If it does not exist, or the browser reports an error.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     with(|disk| disk.rename(&key(from.as_ref()), &key(to.as_ref())))
 }
@@ -360,35 +361,35 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a file.
 ///
 /// # Errors
-/// If there is none.
+/// If the file does not exist.
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     with(|disk| disk.remove(&key(path.as_ref())))
 }
 
-/// Removes a folder and all that is in it.
+/// Removes a folder and its contents.
 ///
 /// # Errors
-/// If there is none.
+/// If the folder does not exist.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     with(|disk| disk.remove_folder(&key(path.as_ref())))
 }
 
-/// Whether there is a file or a folder.
+/// Returns true if a file or folder exists at `path`.
 pub fn exists(path: &Path) -> bool {
     is_file(path) || is_dir(path)
 }
 
-/// Whether there is a folder.
+/// Returns true if a folder exists at `path`.
 pub fn is_dir(path: &Path) -> bool {
     with(|disk| disk.is_folder(&key(path)))
 }
 
-/// Whether there is a file.
+/// Returns true if a file exists at `path`.
 pub fn is_file(path: &Path) -> bool {
     with(|disk| disk.files.contains_key(&key(path)))
 }
 
-/// Names survive as soon as they are written.
+/// Does nothing: paths are written to the storage at once.
 ///
 /// # Errors
 /// Never.
@@ -399,7 +400,7 @@ pub fn sync_folder(_folder: &Path) -> io::Result<()> {
 /// Locks a file.
 ///
 /// # Errors
-/// `WouldBlock` if another has locked it.
+/// `WouldBlock` if another handle holds the lock.
 pub fn lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }

@@ -1,19 +1,19 @@
 use super::mounted as disk;
 use super::*;
 
-/// Slots that outlive the pool that uses them, as files outlive a page.
+/// Creates slots that outlive a pool, as files outlive a page.
 fn slots(count: usize) -> Vec<Rc<dyn Slot>> {
     (0..count).map(|_| Rc::new(InMemory::default()) as Rc<dyn Slot>).collect()
 }
 
 fn write(pool: &mut Pool, path: &str, content: &[u8]) {
-    pool.open(path, true, true).unwrap().write_at(HEAD, content).unwrap();
+    pool.open(path, true, true).unwrap().write_at(HEADER, content).unwrap();
 }
 
 fn read(pool: &mut Pool, path: &str) -> Vec<u8> {
     let slot = pool.open(path, false, false).unwrap();
-    let mut bytes = vec![0; (slot.size().unwrap() - HEAD) as usize];
-    slot.read_at(HEAD, &mut bytes).unwrap();
+    let mut bytes = vec![0; (slot.size().unwrap() - HEADER) as usize];
+    slot.read_at(HEADER, &mut bytes).unwrap();
     bytes
 }
 
@@ -24,38 +24,38 @@ fn mounted(slots: &[Rc<dyn Slot>]) -> Pool {
 }
 
 #[test]
-fn files_survive_the_program() {
+fn files_survive_a_restart() {
     let slots = slots(3);
     let mut pool = mounted(&slots);
     write(&mut pool, "runs/a/config.toml", b"one");
     write(&mut pool, "runs/a/checkpoints/1/state.json", b"two");
-    let mut again = mounted(&slots);
-    assert_eq!(again.free(), 1);
-    assert_eq!(read(&mut again, "runs/a/config.toml"), b"one");
+    let mut restarted = mounted(&slots);
+    assert_eq!(restarted.free(), 1);
+    assert_eq!(read(&mut restarted, "runs/a/config.toml"), b"one");
     assert_eq!(
-        again.names("runs/a").unwrap().into_iter().collect::<Vec<_>>(),
+        restarted.names("runs/a").unwrap().into_iter().collect::<Vec<_>>(),
         ["checkpoints", "config.toml"]
     );
-    again.remove_folder("runs/a").unwrap();
+    restarted.remove_folder("runs/a").unwrap();
     assert_eq!(mounted(&slots).free(), 3);
 }
 
 #[test]
-fn of_two_files_of_a_name_the_newer_stands() {
+fn the_newer_of_two_files_with_the_same_path_counts() {
     let slots = slots(4);
     let mut pool = mounted(&slots);
     write(&mut pool, "state.json", b"old");
     write(&mut pool, "state.json.new", b"new");
-    // A crash after the new name is written, before the former file is gone.
-    let head = pool.head("state.json").encode().unwrap();
-    pool.files["state.json.new"].slot.write_at(0, &head).unwrap();
-    let mut again = mounted(&slots);
-    assert_eq!(read(&mut again, "state.json"), b"new");
-    assert_eq!((again.files.len(), again.free()), (1, 3));
+    // A crash after the new path is written and before the old file is removed.
+    let header = pool.next_header("state.json").encode().unwrap();
+    pool.files["state.json.new"].slot.write_at(0, &header).unwrap();
+    let mut restarted = mounted(&slots);
+    assert_eq!(read(&mut restarted, "state.json"), b"new");
+    assert_eq!((restarted.files.len(), restarted.free()), (1, 3));
 }
 
 #[test]
-fn half_a_head_is_no_file() {
+fn a_slot_with_a_damaged_header_is_free() {
     let slots = slots(1);
     let mut pool = mounted(&slots);
     write(&mut pool, "a", b"x");
@@ -64,21 +64,21 @@ fn half_a_head_is_no_file() {
 }
 
 #[test]
-fn a_folder_is_renamed_file_by_file_the_last_one_last() {
+fn a_folder_is_renamed_in_the_order_of_creation() {
     let slots = slots(3);
     let mut pool = mounted(&slots);
-    // Not in the order of their names.
+    // Created in an order that is not alphabetical.
     write(&mut pool, "c/.writing-1/z", b"weights");
     write(&mut pool, "c/.writing-1/a", b"state");
-    assert_eq!(pool.below("c/.writing-1"), ["c/.writing-1/z", "c/.writing-1/a"]);
+    assert_eq!(pool.files_below("c/.writing-1"), ["c/.writing-1/z", "c/.writing-1/a"]);
     pool.rename("c/.writing-1", "c/1").unwrap();
     assert!(!pool.is_folder("c/.writing-1") && pool.is_folder("c/1"));
     assert_eq!(read(&mut pool, "c/1/a"), b"state");
-    assert_eq!(pool.below("c/1"), ["c/1/z", "c/1/a"]);
+    assert_eq!(pool.files_below("c/1"), ["c/1/z", "c/1/a"]);
 }
 
 #[test]
-fn it_reads_like_the_systems_files() {
+fn it_behaves_like_std_fs() {
     disk::mount(slots(4)).unwrap();
     let path = Path::new("runs/a/events.jsonl");
     assert!(matches!(disk::read(path), Err(error) if error.kind() == io::ErrorKind::NotFound));

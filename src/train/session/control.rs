@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use burn::module::Module;
-
 use super::Session;
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, StopReason};
@@ -23,8 +21,8 @@ impl Session<'_> {
         };
         let seed = self.config.seed.wrapping_add(self.iteration);
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let model = self.model().valid();
-        let mut sampler = Sampler::new(&model, &ids, options);
+        let model = self.model();
+        let mut sampler = Sampler::new(model, &ids, options, self.mode);
         let mut tokens = Vec::new();
         for _ in 0..self.config.sample_tokens {
             tokens.push(sampler.next_token().await);

@@ -1,0 +1,132 @@
+// Gradients of keys and values: dv = p^T d_out and dk = ds^T q * scale, with p and ds as in
+// attention_backward_queries.wgsl. Each invocation owns ROWS keys; the workgroup loops over the
+// queries from its first key on. Needs dropout_mask.wgsl, attention_rows.wgsl, and
+// attention_rows_staged.wgsl or attention_rows_shuffled.wgsl.
+
+@group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
+@group(0) @binding(1) var<storage, read_write> d_out: array<pack>;
+// log_sum_exp and delta: [batch, heads, time].
+@group(0) @binding(2) var<storage, read_write> log_sum_exp: array<f32>;
+@group(0) @binding(3) var<storage, read_write> delta: array<f32>;
+@group(0) @binding(4) var<storage, read_write> d_qkv: array<pack>;
+@group(0) @binding(5) var<uniform> p: Params;
+
+// Returns the log-sum-exp and the delta of a query.
+fn statistics_at(pair: u32, position: u32) -> vec2<f32> {
+    let at = pair * p.time + min(position, p.time - 1u);
+    return vec2<f32>(log_sum_exp[at], delta[at]);
+}
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let pair = p.first_pair + group.y;
+    let sequence = pair / p.heads;
+    let head = pair % p.heads;
+    // The first keys have the most queries: they start first without reordering.
+    let first = group.x * WG * ROWS;
+    let first_key = first + lane * ROWS;
+    let mask_key = sequence_key(p.mask, sequence);
+
+    var k: array<array<pack, SIZE>, ROWS>;
+    var v: array<array<pack, SIZE>, ROWS>;
+    var d_k: array<array<pack, SIZE>, ROWS>;
+    var d_v: array<array<pack, SIZE>, ROWS>;
+    for (var r = 0u; r < ROWS; r++) {
+        let key_at = packed_at(p, sequence, first_key + r, head, 1u);
+        let value_at = packed_at(p, sequence, first_key + r, head, 2u);
+        for (var d = 0u; d < SIZE; d++) {
+            k[r][d] = qkv[key_at + d] * p.scale;
+            v[r][d] = qkv[value_at + d];
+        }
+    }
+
+    for (var begin = first / TILE * TILE; begin < p.time; begin += TILE) {
+        if (STAGED) {
+            for (var i = lane; i < TILE * SIZE; i += WG) {
+                let position = begin + i / SIZE;
+                let d = i % SIZE;
+                let q = qkv[packed_at(p, sequence, position, head, 0u) + d];
+                store_rows(i, q, d_out[row_at(p, sequence, position, head) + d]);
+            }
+            for (var i = lane; i < TILE; i += WG) {
+                store_statistics(i, statistics_at(pair, begin + i));
+            }
+            workgroupBarrier();
+        }
+        let tile_end = min(begin + TILE, p.time);
+        for (var j = begin; j < tile_end; j += STEP) {
+            let tile_row = j - begin;
+            let query_at = packed_at(p, sequence, j + lane, head, 0u);
+            let row = row_at(p, sequence, j + lane, head);
+            var scores = array<array<pack, STEP>, ROWS>();
+            var d_probs = array<array<pack, STEP>, ROWS>();
+            for (var d = 0u; d < SIZE; d++) {
+                var loaded_query: pack;
+                var loaded_d_o: pack;
+                if (!STAGED) {
+                    loaded_query = qkv[query_at + d];
+                    loaded_d_o = d_out[row + d];
+                }
+                for (var i = 0u; i < STEP; i++) {
+                    let q = first_row(loaded_query, i, tile_row + i, d);
+                    let d_o = second_row(loaded_d_o, i, tile_row + i, d);
+                    for (var r = 0u; r < ROWS; r++) {
+                        scores[r][i] += q * k[r][d];
+                        d_probs[r][i] += d_o * v[r][d];
+                    }
+                }
+            }
+            var loaded_statistics: vec2<f32>;
+            if (!STAGED) {
+                loaded_statistics = statistics_at(pair, j + lane);
+            }
+            var probs: array<array<f32, STEP>, ROWS>;
+            var d_scores: array<array<f32, STEP>, ROWS>;
+            for (var i = 0u; i < STEP; i++) {
+                let statistics = row_statistics(loaded_statistics, i, tile_row + i);
+                for (var r = 0u; r < ROWS; r++) {
+                    let visible = first_key + r <= j + i && j + i < p.time;
+                    let prob = exp(select(LOWEST, sum_of(scores[r][i]) - statistics.x, visible));
+                    var factor = 1.0;
+                    if (DROPOUT) {
+                        let index = (head * p.time + j + i) * p.time + first_key + r;
+                        factor = dropout_factor(p.mask, mask_key, index);
+                    }
+                    probs[r][i] = prob * factor;
+                    d_scores[r][i] = prob * (sum_of(d_probs[r][i]) * factor - statistics.y);
+                }
+            }
+            for (var d = 0u; d < SIZE; d++) {
+                var loaded_query: pack;
+                var loaded_d_o: pack;
+                if (!STAGED) {
+                    loaded_query = qkv[query_at + d];
+                    loaded_d_o = d_out[row + d];
+                }
+                for (var i = 0u; i < STEP; i++) {
+                    let q = first_row(loaded_query, i, tile_row + i, d);
+                    let d_o = second_row(loaded_d_o, i, tile_row + i, d);
+                    for (var r = 0u; r < ROWS; r++) {
+                        d_k[r][d] += d_scores[r][i] * q;
+                        d_v[r][d] += probs[r][i] * d_o;
+                    }
+                }
+            }
+        }
+        if (STAGED) {
+            workgroupBarrier();
+        }
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        let position = first_key + r;
+        if (position < p.time) {
+            let key_at = packed_at(p, sequence, position, head, 1u);
+            let value_at = packed_at(p, sequence, position, head, 2u);
+            for (var d = 0u; d < SIZE; d++) {
+                d_qkv[key_at + d] = d_k[r][d] * p.scale;
+                d_qkv[value_at + d] = d_v[r][d];
+            }
+        }
+    }
+}

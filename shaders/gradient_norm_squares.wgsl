@@ -1,0 +1,34 @@
+// First stage of the gradient norm: each workgroup writes the sum of the squares of SPAN packs to
+// its own element of `partial`. Needs reduce.wgsl.
+
+@group(0) @binding(0) var<storage, read_write> x: array<pack>;
+@group(0) @binding(1) var<storage, read_write> partial: array<f32>;
+
+struct Params {
+    packs: u32,
+    // The index of this tensor's first sum in `partial`, and its number of sums.
+    first: u32,
+    groups: u32,
+}
+@group(0) @binding(2) var<uniform> p: Params;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let index = group.x + group.y * groups.x;
+    if (index >= p.groups) {
+        return;
+    }
+    let last = min((index + 1u) * SPAN, p.packs);
+    var sum = pack();
+    for (var i = index * SPAN + lane; i < last; i += WG) {
+        sum += x[i] * x[i];
+    }
+    let total = workgroup_sum(sum_of(sum), lane);
+    if (lane == 0u) {
+        partial[p.first + index] = total;
+    }
+}

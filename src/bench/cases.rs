@@ -1,0 +1,396 @@
+//! The cases of the benchmark: each op at the sizes of GPT-2, with the same work by burn's stock
+//! ops.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
+
+use super::kernels::{Bench, Case, Cost, Sizes};
+use super::{KernelRow, best_seconds};
+use crate::config::Gelu;
+use crate::gpu::DeviceError;
+use crate::ops::{
+    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode,
+};
+
+/// All cases, in the order of a training step.
+pub(super) const CASES: &[Case] = &[
+    embed_forward,
+    embed_backward,
+    layer_norm_forward,
+    layer_norm_backward,
+    linear_forward,
+    linear_backward,
+    gelu_forward,
+    gelu_backward,
+    attention_forward,
+    attention_backward,
+    dropout,
+    loss,
+    adamw,
+];
+
+/// Returns token ids that are scattered over the vocabulary.
+fn ids(count: usize, vocab: usize) -> Arc<[u32]> {
+    (0..count as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab as u32).collect()
+}
+
+/// Returns ids as the index tensor of stock ops.
+fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
+    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+    let count = ids.len();
+    Tensor::from_data(TensorData::new(ids, [count]), device)
+}
+
+fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let tokens = ids(s.norm_rows, s.vocab);
+    let indices = indices(&tokens, bench.device);
+    let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([s.norm_rows, s.c]));
+    let cost = Cost {
+        size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
+        bytes: 12 * s.norm_rows * s.c,
+        operations: s.norm_rows * s.c,
+    };
+    let mode = bench.mode;
+    bench.forward(
+        "embed",
+        cost,
+        || ops::embed(std::slice::from_ref(&wte), wpe.clone(), tokens.clone(), s.norm_rows, mode),
+        || {
+            let y = module::embedding(wte.clone(), indices.clone().unsqueeze());
+            y.squeeze_dim::<2>(0) + wpe.clone()
+        },
+    )
+}
+
+/// Adds to the gradient that the output head has for the same weights, as in training.
+fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let tokens = ids(s.norm_rows, s.vocab);
+    let dy = bench.random([s.norm_rows, s.c]);
+    let head = || bench.random([s.vocab, s.c]);
+    let mode = bench.mode;
+    let ours = |head| {
+        let rows = s.norm_rows;
+        drop(ops::embed_backward(dy.clone(), vec![head], &tokens, rows, rows, mode));
+    };
+    let leaf = bench.leaf([s.vocab, s.c]);
+    let indices = indices(&tokens, &bench.device.clone().autodiff());
+    // burn's autodiff computes the gradient of the embedding and adds it to the head's.
+    let embedded = || {
+        let y = module::embedding(leaf.clone(), indices.clone().unsqueeze::<2>());
+        let y = y.squeeze_dim::<2>(0) * Tensor::from_inner(dy.clone());
+        (y, head())
+    };
+    let stock = |(y, head): (Tensor<2>, Tensor<2>)| {
+        let sum = leaf.grad(&y.backward()).map(|grad| grad + head);
+        drop(sum);
+    };
+    let cost = Cost {
+        size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
+        bytes: 20 * s.norm_rows * s.c,
+        operations: s.norm_rows * s.c,
+    };
+    bench.row(
+        "embed backward",
+        cost,
+        || best_seconds(bench.device, head, ours),
+        || best_seconds(bench.device, embedded, stock),
+    )
+}
+
+fn stock_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>) -> Tensor<2> {
+    let centered = x.clone() - x.mean_dim(1);
+    let variance = (centered.clone() * centered.clone()).mean_dim(1);
+    centered / (variance + 1e-5).sqrt() * gamma.unsqueeze() + beta.unsqueeze()
+}
+
+fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let (x, gamma, beta) =
+        (bench.random([s.norm_rows, s.c]), bench.random([s.c]), bench.random([s.c]));
+    let elements = s.norm_rows * s.c;
+    let cost = Cost {
+        size: format!("{} x {}", s.norm_rows, s.c),
+        bytes: 8 * elements,
+        operations: 8 * elements,
+    };
+    let mode = bench.mode;
+    bench.forward(
+        "layer_norm",
+        cost,
+        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), mode).0,
+        || stock_norm(x.clone(), gamma.clone(), beta.clone()),
+    )
+}
+
+fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let (x, gamma) = (bench.random([s.norm_rows, s.c]), bench.random([s.c]));
+    let dy = bench.random([s.norm_rows, s.c]);
+    let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, bench.mode);
+    let leaves = (bench.leaf([s.norm_rows, s.c]), bench.leaf([s.c]), bench.leaf([s.c]));
+    let elements = s.norm_rows * s.c;
+    let cost = Cost {
+        size: format!("{} x {}", s.norm_rows, s.c),
+        bytes: 12 * elements,
+        operations: 14 * elements,
+    };
+    let mode = bench.mode;
+    bench.backward(
+        "layer_norm backward",
+        cost,
+        || {
+            let statistics = statistics.clone();
+            ops::layer_norm_backward(dy.clone(), x.clone(), gamma.clone(), statistics, mode)
+        },
+        || {
+            let (x, gamma, beta) = leaves.clone();
+            stock_norm(x, gamma, beta)
+        },
+    )
+}
+
+/// Returns rows, inputs and outputs of the first layer of the MLP, `[rows, c]` to `[rows, 4c]`.
+fn mlp_in(s: &Sizes) -> [usize; 3] {
+    [s.rows, s.c, 4 * s.c]
+}
+
+/// Returns the cost of a matrix product.
+fn product([m, k, n]: [usize; 3]) -> Cost {
+    Cost {
+        size: format!("{m} x {k} x {n}"),
+        bytes: 4 * (m * k + k * n + m * n),
+        operations: 2 * m * k * n,
+    }
+}
+
+fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [m, k, n] = mlp_in(s);
+    let (x, w) = (bench.random([m, k]), bench.random([k, n]));
+    let mode = bench.mode;
+    bench.forward(
+        "gemm",
+        product([m, k, n]),
+        || ops::linear(x.clone(), w.clone(), None, None, Activation::Identity, mode),
+        || x.clone().matmul(w.clone()),
+    )
+}
+
+fn linear_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [m, k, n] = mlp_in(s);
+    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let leaves = (bench.leaf([m, k]), bench.leaf([k, n]));
+    let once = product([m, k, n]);
+    let cost = Cost { bytes: 2 * once.bytes, operations: 2 * once.operations, ..once };
+    let mode = bench.mode;
+    bench.backward(
+        "gemm backward",
+        cost,
+        || {
+            let (dy, x, w) = (dy.clone(), x.clone(), w.clone());
+            ops::linear_backward(dy, x, w, Activation::Identity, false, mode)
+        },
+        || leaves.0.clone().matmul(leaves.1.clone()),
+    )
+}
+
+/// Returns rows, inputs and outputs of the second layer of the MLP, `[rows, 4c]` to `[rows, c]`.
+fn mlp_out(s: &Sizes) -> [usize; 3] {
+    [s.rows, 4 * s.c, s.c]
+}
+
+fn stock_projection(x: Tensor<2>, w: Tensor<2>, b: Tensor<1>, residual: Tensor<2>) -> Tensor<2> {
+    activation::gelu_approximate(x).matmul(w) + b.unsqueeze() + residual
+}
+
+fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [m, k, n] = mlp_out(s);
+    let (x, w, b) = (bench.random([m, k]), bench.random([k, n]), bench.random([n]));
+    let residual = bench.random([m, n]);
+    let once = product([m, k, n]);
+    let cost = Cost { bytes: once.bytes + 4 * m * n, ..once };
+    let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
+    let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
+    bench.forward(
+        "gelu + gemm + bias + residual",
+        cost,
+        || ops::linear(x.clone(), w.clone(), some_b(), some_residual(), form, mode),
+        || stock_projection(x.clone(), w.clone(), b.clone(), residual.clone()),
+    )
+}
+
+fn gelu_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [m, k, n] = mlp_out(s);
+    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let leaves = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]), bench.leaf([m, n]));
+    let once = product([m, k, n]);
+    let cost = Cost { bytes: 2 * once.bytes + 4 * m * k, operations: 2 * once.operations, ..once };
+    let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
+    bench.backward(
+        "gelu + gemm + bias + residual backward",
+        cost,
+        || ops::linear_backward(dy.clone(), x.clone(), w.clone(), form, true, mode),
+        || {
+            let (x, w, b, residual) = leaves.clone();
+            stock_projection(x, w, b, residual)
+        },
+    )
+}
+
+/// Computes attention with a matrix of scores `[time, time]` for each head.
+fn stock_attention(
+    qkv: Tensor<2>,
+    causal_mask: Tensor<4, burn::tensor::Bool>,
+    s: &Sizes,
+) -> Tensor<2> {
+    let [batch, time, heads] = s.attention;
+    let size = s.c / heads;
+    let qkv = qkv.reshape([batch, time, 3, heads, size]);
+    let part = |i: usize| -> Tensor<4> {
+        let part = qkv.clone().narrow(2, i, 1);
+        part.reshape([batch, time, heads, size]).swap_dims(1, 2)
+    };
+    let scores = part(0).matmul(part(1).transpose()).mul_scalar(1.0 / (size as f32).sqrt());
+    let scores =
+        scores.mask_fill(causal_mask.expand([batch, heads, time, time]), f32::NEG_INFINITY);
+    let out = activation::softmax(scores, 3).matmul(part(2));
+    out.swap_dims(1, 2).reshape([batch * time, s.c])
+}
+
+/// Returns the causal mask, true above the diagonal.
+fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
+    let time = s.attention[1];
+    Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
+}
+
+/// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
+/// multiply-adds each, and `tensors` tensors of `[n, c]`.
+fn attention(s: &Sizes, products: usize, tensors: usize) -> Cost {
+    let [batch, time, heads] = s.attention;
+    Cost {
+        size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
+        bytes: 4 * tensors * batch * time * s.c,
+        operations: products * batch * time * time * s.c,
+    }
+}
+
+fn shape(s: &Sizes) -> AttentionShape {
+    let [batch, time, heads] = s.attention;
+    AttentionShape { batch, time, heads, dropout: None }
+}
+
+fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [batch, time, _] = s.attention;
+    let qkv = bench.random([batch * time, 3 * s.c]);
+    let (causal_mask, mode) = (causal_mask(s, bench.device), bench.mode);
+    bench.forward(
+        "attention",
+        attention(s, 2, 4),
+        || ops::attention(qkv.clone(), shape(s), mode).0,
+        || stock_attention(qkv.clone(), causal_mask.clone(), s),
+    )
+}
+
+fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [batch, time, _] = s.attention;
+    let qkv = bench.random([batch * time, 3 * s.c]);
+    let dout = bench.random([batch * time, s.c]);
+    let mode = bench.mode;
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape(s), mode);
+    let leaf = bench.leaf([batch * time, 3 * s.c]);
+    let causal_mask = causal_mask(s, &bench.device.clone().autodiff());
+    bench.backward(
+        "attention backward",
+        attention(s, 5, 8),
+        || {
+            let [dout, qkv, out] = [&dout, &qkv, &out].map(Tensor::clone);
+            ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), shape(s), mode)
+        },
+        || stock_attention(leaf.clone(), causal_mask.clone(), s),
+    )
+}
+
+fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let shape = [s.norm_rows, s.c];
+    let (x, residual) = (bench.random(shape), bench.random(shape));
+    let elements = s.norm_rows * s.c;
+    let cost = Cost {
+        size: format!("{} x {}", s.norm_rows, s.c),
+        bytes: 12 * elements,
+        operations: 2 * elements,
+    };
+    let mode = bench.mode;
+    let mask = Dropout::new(0.2, 1, 1, 1, 0);
+    bench.forward(
+        "dropout + residual",
+        cost,
+        || ops::dropout(x.clone(), Some(residual.clone()), s.norm_rows, mask, mode),
+        || {
+            // burn draws the mask from a random generator.
+            let kept = x.random_like(Distribution::Bernoulli(0.8));
+            x.clone() * kept * 1.25 + residual.clone()
+        },
+    )
+}
+
+fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let [rows, chunk] = s.loss;
+    let (x, wte) = (bench.random([rows, s.c]), bench.random([s.vocab, s.c]));
+    let leaves = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
+    let targets = ids(rows, s.vocab);
+    let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
+    let loss = CrossEntropy { vocab: s.vocab, chunk, scale: 1.0 / rows as f32 };
+    let cost = Cost {
+        size: format!("{rows} x {} x {}, chunks of {chunk}", s.c, s.vocab),
+        // Logits are written, read twice, and overwritten by their gradient, which is read twice.
+        bytes: 4 * (2 * rows * s.c + 2 * s.vocab * s.c + 6 * rows * s.vocab),
+        operations: 6 * rows * s.c * s.vocab,
+    };
+    let mode = bench.mode;
+    let time = |op: &dyn Fn()| best_seconds(bench.device, || (), |()| op());
+    bench.row(
+        "linear_cross_entropy, with gradients",
+        cost,
+        || {
+            time(&|| {
+                let (wte, targets) = (vec![wte.clone()], targets.clone());
+                drop(ops::linear_cross_entropy_gradients(x.clone(), wte, targets, loss, mode));
+            })
+        },
+        || {
+            time(&|| {
+                let logits = leaves.0.clone().matmul(leaves.1.clone().transpose());
+                let of_targets = activation::log_softmax(logits, 1).gather(1, indices.clone());
+                drop(of_targets.mean().neg().backward());
+            })
+        },
+    )
+}
+
+fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+    let elements = s.weights;
+    let cost = Cost {
+        size: format!("{elements} weights"),
+        // The gradient is read for its norm too.
+        bytes: 32 * elements,
+        operations: 18 * elements,
+    };
+    let scalars = AdamW::new(1, 1e-4, 0.1, 0.9, 0.95, 1e-8);
+    let grad: Tensor<1> = bench.random([elements]);
+    // The state is moved in and out, so that its tensors have one owner and the update is in place.
+    let time = |mode| {
+        let mut state = Some((
+            bench.random([elements]),
+            Moments { m: grad.zeros_like(), v: grad.zeros_like() },
+        ));
+        best_seconds(
+            bench.device,
+            || (),
+            |()| {
+                let Some((w, moments)) = state.take() else { return };
+                let norm = ops::gradient_norm(std::slice::from_ref(&grad), 1.0, mode);
+                state = Some(ops::adamw(w, grad.clone(), moments, norm.clip, scalars, mode));
+            },
+        )
+    };
+    let stock = || time(OpsMode::REFERENCE);
+    bench.row("gradient norm + adamw", cost, || time(bench.mode), stock)
+}

@@ -1,0 +1,227 @@
+//! Writes a data folder so that an interruption never leaves it looking complete.
+//!
+//! All files are written under temporary names and renamed at the end. The old `meta.json` is
+//! removed before the first rename and the new one appears with the last; in between,
+//! `meta.json.tmp` marks the folder as unfinished.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::encode::Encoded;
+use super::{DataError, Dtype, Meta};
+use crate::disk::{self, File};
+
+/// File names of a data folder.
+pub(super) const TRAIN: &str = "train.bin";
+pub(super) const VAL: &str = "val.bin";
+pub(super) const META: &str = "meta.json";
+/// Marks an unfinished folder.
+pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
+const TRAIN_TEMPORARY: &str = "train.bin.tmp";
+const VAL_TEMPORARY: &str = "val.bin.tmp";
+
+/// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
+pub(super) struct FolderWriter {
+    folder: PathBuf,
+    train: TokenWriter,
+    val: TokenWriter,
+    finished: bool,
+}
+
+/// Returns an error if the folder already holds data, unless `force` is set.
+pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
+    let existing = [META, TRAIN, VAL, META_TEMPORARY]
+        .into_iter()
+        .find(|name| disk::exists(&folder.join(name)));
+    match existing {
+        Some(found) if !force => Err(DataError::AlreadyPrepared { path: folder.to_owned(), found }),
+        _ => Ok(()),
+    }
+}
+
+impl FolderWriter {
+    /// Creates the folder and the temporary files.
+    pub(super) fn create(folder: &Path, dtype: Dtype) -> Result<Self, DataError> {
+        disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            train: TokenWriter::create(folder.join(TRAIN_TEMPORARY), dtype)?,
+            val: TokenWriter::create(folder.join(VAL_TEMPORARY), dtype)?,
+            finished: false,
+        })
+    }
+
+    /// Appends tokens to both splits.
+    pub(super) fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
+        self.train.write(&encoded.train)?;
+        self.val.write(&encoded.val)
+    }
+
+    /// Returns the number of tokens written to train and val.
+    pub(super) fn tokens(&self) -> (u64, u64) {
+        (self.train.tokens, self.val.tokens)
+    }
+
+    /// Completes the folder. `describe` gets the BLAKE3 hashes of the train and val files.
+    pub(super) fn finish(
+        mut self,
+        describe: impl FnOnce(String, String) -> Meta,
+    ) -> Result<Meta, DataError> {
+        let meta = describe(self.train.finish()?, self.val.finish()?);
+        let temporary = self.folder.join(META_TEMPORARY);
+        let mut file = File::create(&temporary).map_err(DataError::io("create", &temporary))?;
+        let json = serde_json::to_vec_pretty(&meta).map_err(|error| DataError::BadMeta {
+            path: temporary.clone(),
+            reason: error.to_string(),
+        })?;
+        file.write_all(&json)
+            .and_then(|()| file.sync_all())
+            .map_err(DataError::io("write", &temporary))?;
+        drop(file);
+
+        let old = self.folder.join(META);
+        if disk::exists(&old) {
+            disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
+        }
+        for (from, to) in [(TRAIN_TEMPORARY, TRAIN), (VAL_TEMPORARY, VAL), (META_TEMPORARY, META)] {
+            let to = self.folder.join(to);
+            disk::rename(self.folder.join(from), &to).map_err(DataError::io("write", &to))?;
+        }
+        self.finished = true;
+        Ok(meta)
+    }
+}
+
+impl Drop for FolderWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Errors are ignored because an earlier one is already reported. meta.json.tmp stays,
+            // because some files may have been renamed.
+            let _ = disk::remove_file(&self.train.path);
+            let _ = disk::remove_file(&self.val.path);
+        }
+    }
+}
+
+struct TokenWriter {
+    path: PathBuf,
+    writer: BufWriter<File>,
+    dtype: Dtype,
+    hasher: blake3::Hasher,
+    tokens: u64,
+    bytes: Vec<u8>,
+}
+
+impl TokenWriter {
+    fn create(path: PathBuf, dtype: Dtype) -> Result<Self, DataError> {
+        let file = File::create(&path).map_err(DataError::io("create", &path))?;
+        Ok(Self {
+            path,
+            writer: BufWriter::new(file),
+            dtype,
+            hasher: blake3::Hasher::new(),
+            tokens: 0,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn write(&mut self, ids: &[u32]) -> Result<(), DataError> {
+        self.bytes.clear();
+        for id in ids {
+            let bytes @ [low, high, ..] = id.to_le_bytes();
+            match self.dtype {
+                // `Dtype::for_vocab` chose it, so every id fits in 16 bits.
+                Dtype::U16 => self.bytes.extend_from_slice(&[low, high]),
+                Dtype::U32 => self.bytes.extend_from_slice(&bytes),
+            }
+        }
+        self.hasher.update(&self.bytes);
+        self.tokens += ids.len() as u64;
+        self.writer.write_all(&self.bytes).map_err(DataError::io("write", &self.path))
+    }
+
+    /// Syncs the file to disk and returns the hash of its content.
+    fn finish(&mut self) -> Result<String, DataError> {
+        self.writer
+            .flush()
+            .and_then(|()| self.writer.get_ref().sync_all())
+            .map_err(DataError::io("write", &self.path))?;
+        Ok(self.hasher.finalize().to_hex().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Tokenizer;
+    use std::fs;
+
+    use super::*;
+
+    fn meta(train_blake3: String, val_blake3: String) -> Meta {
+        Meta {
+            version: Meta::VERSION,
+            tokenizer: Tokenizer::Byte,
+            vocab_size: 257,
+            dtype: Dtype::U16,
+            documents: 1,
+            train_tokens: 2,
+            val_tokens: 1,
+            sources: vec![],
+            train_blake3,
+            val_blake3,
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn write(output: &mut FolderWriter) {
+        let encoded = Encoded { train: vec![1, 0x1_0203], val: vec![256] };
+        output.write(&encoded).unwrap();
+    }
+
+    #[test]
+    fn a_dropped_writer_removes_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/data");
+        let mut output = FolderWriter::create(&path, Dtype::U16).unwrap();
+        write(&mut output);
+        assert_eq!(names(&path), [TRAIN_TEMPORARY, VAL_TEMPORARY]);
+        drop(output);
+        assert!(names(&path).is_empty());
+    }
+
+    #[test]
+    fn tokens_are_little_endian_in_both_widths() {
+        for (dtype, expected) in
+            [(Dtype::U16, &[1, 0, 3, 2][..]), (Dtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let mut output = FolderWriter::create(folder.path(), dtype).unwrap();
+            write(&mut output);
+            assert_eq!(output.tokens(), (2, 1));
+            let meta = output.finish(meta).unwrap();
+            assert_eq!(names(folder.path()), [META, TRAIN, VAL]);
+            let bytes = fs::read(folder.path().join(TRAIN)).unwrap();
+            assert_eq!(bytes, expected);
+            assert_eq!(meta.train_blake3, blake3::hash(&bytes).to_hex().as_str());
+            assert_eq!(Meta::load(&folder.path().join(META)).unwrap(), meta);
+        }
+    }
+
+    #[test]
+    fn a_folder_with_data_is_replaced_only_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        check_vacant(folder.path(), false).unwrap();
+        fs::write(folder.path().join(VAL), "x").unwrap();
+        let message = check_vacant(folder.path(), false).unwrap_err().to_string();
+        assert!(message.contains(VAL) && message.contains("--force"), "{message}");
+        check_vacant(folder.path(), true).unwrap();
+    }
+}

@@ -1,0 +1,267 @@
+//! One transformer block: its layers, its forward pass, and its backward pass written by hand.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+
+use super::{Pass, site};
+use crate::config::Gelu;
+use crate::ops::{
+    self, Activation, AttentionShape, LayerNormGradients, LinearGradients, OpsMode, RowStatistics,
+};
+
+/// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
+#[derive(Module, Debug)]
+pub(super) struct Conv1d {
+    pub(super) weight: Param<Tensor<2>>,
+    pub(super) bias: Option<Param<Tensor<1>>>,
+}
+
+#[derive(Module, Debug)]
+pub(super) struct Norm {
+    pub(super) weight: Param<Tensor<1>>,
+    pub(super) bias: Option<Param<Tensor<1>>>,
+}
+
+#[derive(Module, Debug)]
+pub(super) struct SelfAttention {
+    pub(super) c_attn: Conv1d,
+    pub(super) c_proj: Conv1d,
+}
+
+#[derive(Module, Debug)]
+pub(super) struct Mlp {
+    pub(super) c_fc: Conv1d,
+    pub(super) c_proj: Conv1d,
+}
+
+/// One transformer block, pre-norm. The fields are named and ordered as in Hugging Face's GPT-2,
+/// so that a visitor's path is the weight's name.
+#[derive(Module, Debug)]
+pub(super) struct Block {
+    pub(super) ln_1: Norm,
+    pub(super) attn: SelfAttention,
+    pub(super) ln_2: Norm,
+    pub(super) mlp: Mlp,
+}
+
+/// How a block runs.
+#[derive(Clone, Copy)]
+pub(super) struct BlockPass {
+    pub pass: Pass,
+    /// The block's number, from 0.
+    pub index: usize,
+    pub sequences: usize,
+    /// Positions per sequence.
+    pub time: usize,
+    pub heads: usize,
+    pub gelu: Gelu,
+}
+
+/// What the backward pass of a block needs from its forward pass: 12 activations of `[n, c]`, and the
+/// layer norm and softmax statistics.
+pub(super) struct Saved {
+    attention: SavedAttention,
+    mlp: SavedMlp,
+}
+
+/// Of the attention half of a block.
+struct SavedAttention {
+    /// The block's input.
+    x: Tensor<2>,
+    ln_1: RowStatistics,
+    /// The output of `ln_1`.
+    h: Tensor<2>,
+    qkv: Tensor<2>,
+    out: Tensor<2>,
+    log_sum_exp: Tensor<3>,
+}
+
+/// Of the MLP half of a block.
+struct SavedMlp {
+    /// The residual stream between the halves.
+    x: Tensor<2>,
+    ln_2: RowStatistics,
+    /// The output of `ln_2`.
+    h: Tensor<2>,
+    /// The input of the activation, `[n, 4c]`.
+    pre_activation: Tensor<2>,
+}
+
+/// The gradients of one layer's weights, flat.
+pub(super) struct LayerGradients {
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+}
+
+impl LayerGradients {
+    /// In the order of the layer's fields.
+    pub fn into_iter(self) -> impl Iterator<Item = Tensor<1>> {
+        [self.weight].into_iter().chain(self.bias)
+    }
+}
+
+impl Block {
+    /// Returns the residual stream `[n, c]` after the block, and what [`backward`](Self::backward)
+    /// needs.
+    pub fn forward(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, Saved) {
+        let (x, attention) = self.forward_attention(x, at);
+        let (y, mlp) = self.forward_mlp(x, at);
+        (y, Saved { attention, mlp })
+    }
+
+    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time: each
+    /// half is freed at its end.
+    pub fn infer(&self, x: Tensor<2>, at: BlockPass) -> Tensor<2> {
+        let x = self.forward_attention(x, at).0;
+        self.forward_mlp(x, at).0
+    }
+
+    /// Returns the gradient of the block's input, and those of its weights in the order of its fields,
+    /// from `dy`, the gradient of its output.
+    pub fn backward(
+        &self,
+        dy: Tensor<2>,
+        saved: Saved,
+        at: BlockPass,
+    ) -> (Tensor<2>, Vec<Tensor<1>>) {
+        let (dx, mlp) = self.backward_mlp(dy, saved.mlp, at);
+        let (dx, attention) = self.backward_attention(dx, saved.attention, at);
+        let layers = attention.into_iter().chain(mlp);
+        (dx, layers.flat_map(LayerGradients::into_iter).collect())
+    }
+
+    fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
+        let (h, ln_1) = self.ln_1.forward(x.clone(), at.pass.mode);
+        let qkv = self.attn.c_attn.forward(h.clone(), None, Activation::Identity, at.pass.mode);
+        let (out, log_sum_exp) = ops::attention(qkv.clone(), at.attention(), at.pass.mode);
+        let site = site::attention_projection(at.index);
+        let y = self.attn.c_proj.add_to(x.clone(), out.clone(), Activation::Identity, site, at);
+        (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
+    }
+
+    fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
+        let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
+        let pre_activation =
+            self.mlp.c_fc.forward(h.clone(), None, Activation::Identity, at.pass.mode);
+        let (gelu, site) = (Activation::Gelu(at.gelu), site::mlp_projection(at.index));
+        let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
+        (y, SavedMlp { x, ln_2, h, pre_activation })
+    }
+
+    fn backward_attention(
+        &self,
+        dy: Tensor<2>,
+        saved: SavedAttention,
+        at: BlockPass,
+    ) -> (Tensor<2>, [LayerGradients; 3]) {
+        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
+        let mode = at.pass.mode;
+        let d = at.drop_out(dy.clone(), site::attention_projection(at.index));
+        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), Activation::Identity, mode);
+        let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
+        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, Activation::Identity, mode);
+        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, mode);
+        (dy + dx, [ln_1, c_attn, c_proj])
+    }
+
+    fn backward_mlp(
+        &self,
+        dy: Tensor<2>,
+        saved: SavedMlp,
+        at: BlockPass,
+    ) -> (Tensor<2>, [LayerGradients; 3]) {
+        let SavedMlp { x, ln_2, h, pre_activation } = saved;
+        let mode = at.pass.mode;
+        let d = at.drop_out(dy.clone(), site::mlp_projection(at.index));
+        let gelu = Activation::Gelu(at.gelu);
+        let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
+        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, Activation::Identity, mode);
+        let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, mode);
+        (dy + dx, [ln_2, c_fc, c_proj])
+    }
+}
+
+impl BlockPass {
+    fn attention(&self) -> AttentionShape {
+        AttentionShape {
+            batch: self.sequences,
+            time: self.time,
+            heads: self.heads,
+            dropout: self.pass.dropout(site::attention(self.index)),
+        }
+    }
+
+    /// Drops out elements of `x` at `site`, if this pass has dropout.
+    fn drop_out(&self, x: Tensor<2>, site: u32) -> Tensor<2> {
+        match self.pass.dropout(site) {
+            Some(dropout) => ops::dropout(x, None, self.time, dropout, self.pass.mode),
+            None => x,
+        }
+    }
+}
+
+impl Conv1d {
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        residual: Option<Tensor<2>>,
+        activation: Activation,
+        mode: OpsMode,
+    ) -> Tensor<2> {
+        let bias = self.bias.as_ref().map(Param::val);
+        ops::linear(x, self.weight.val(), bias, residual, activation, mode)
+    }
+
+    /// `residual + dropout(self(activation(x)))`.
+    fn add_to(
+        &self,
+        residual: Tensor<2>,
+        x: Tensor<2>,
+        activation: Activation,
+        site: u32,
+        at: BlockPass,
+    ) -> Tensor<2> {
+        match at.pass.dropout(site) {
+            Some(dropout) => {
+                let y = self.forward(x, None, activation, at.pass.mode);
+                ops::dropout(y, Some(residual), at.time, dropout, at.pass.mode)
+            }
+            None => self.forward(x, Some(residual), activation, at.pass.mode),
+        }
+    }
+
+    /// Returns the gradients of the input `x` and of the weights, from `dy`.
+    fn backward(
+        &self,
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        activation: Activation,
+        mode: OpsMode,
+    ) -> (Tensor<2>, LayerGradients) {
+        let has_bias = self.bias.is_some();
+        let LinearGradients { x, w, b } =
+            ops::linear_backward(dy, x, self.weight.val(), activation, has_bias, mode);
+        (x, LayerGradients { weight: w.flatten(0, 1), bias: b })
+    }
+}
+
+impl Norm {
+    /// Returns the output, and the statistics for the backward pass.
+    pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, RowStatistics) {
+        ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
+    }
+
+    /// Returns the gradients of the input `x` and of the weights, from `dy`.
+    pub fn backward(
+        &self,
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        statistics: RowStatistics,
+        mode: OpsMode,
+    ) -> (Tensor<2>, LayerGradients) {
+        let LayerNormGradients { x, gamma, beta } =
+            ops::layer_norm_backward(dy, x, self.weight.val(), statistics, mode);
+        let bias = self.bias.is_some().then_some(beta);
+        (x, LayerGradients { weight: gamma, bias })
+    }
+}

@@ -1,0 +1,38 @@
+//! Dropout as a loop over rows.
+
+use burn::backend::TensorMetadata;
+use rayon::prelude::*;
+
+use super::Dropout;
+use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, values, vectorised};
+
+pub(super) fn forward(
+    x: CpuTensor,
+    residual: Option<CpuTensor>,
+    time: usize,
+    dropout: Dropout,
+) -> CpuTensor {
+    let shape = x.shape();
+    let [n, c] = shape.dims();
+    let x = contiguous(x);
+    let x = values(&x);
+    let residual = residual.map(contiguous);
+    let residual = residual.as_ref().map(values);
+    let mut y = vec![0.0f32; n * c];
+    // Tasks are rows, not sequences: a micro-batch may have one sequence.
+    y.par_chunks_mut(c).enumerate().with_min_len(16).for_each(|(row, y)| {
+        let key = dropout.sequence_key(row / time);
+        let first = (row % time * c) as u32;
+        let x = &x[row * c..(row + 1) * c];
+        vectorised(|| {
+            for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
+                let kept = dropout.keeps(key, first + i as u32);
+                *y = if kept { x * dropout.scale() } else { 0.0 };
+            }
+            if let Some(residual) = residual {
+                math::axpy(y, 1.0, &residual[row * c..(row + 1) * c]);
+            }
+        });
+    });
+    from_values(y, shape)
+}

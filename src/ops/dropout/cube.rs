@@ -1,0 +1,101 @@
+//! Dropout in cubecl's language.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Dropout, MIX};
+use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::kernels::contiguous;
+
+/// The parameters of a mask.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(in crate::ops) struct Mask {
+    key0: u32,
+    key1: u32,
+    /// The index of the micro-batch's first sequence in the global batch.
+    first_sequence: u32,
+    /// A hash whose upper 24 bits are below this is dropped.
+    threshold: u32,
+    /// The factor of a kept element.
+    scale: f32,
+}
+
+/// The mask of a dropout; without dropout, a placeholder that no kernel reads.
+pub(in crate::ops) fn mask(dropout: Option<&Dropout>) -> MaskLaunch {
+    let Some(dropout) = dropout else { return MaskLaunch::new(0, 0, 0, 0, 1.0) };
+    let [key0, key1] = dropout.key;
+    MaskLaunch::new(key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale())
+}
+
+/// The 32-bit finaliser of the reference.
+#[cube]
+fn mix32(seed: u32) -> u32 {
+    let first = (seed ^ (seed >> 16u32)) * MIX[0];
+    let second = (first ^ (first >> 15u32)) * MIX[1];
+    second ^ (second >> 16u32)
+}
+
+#[cube]
+pub(in crate::ops) fn sequence_key(mask: &Mask, sequence: usize) -> u32 {
+    mix32(mix32((mask.first_sequence + sequence as u32) ^ mask.key0) ^ mask.key1)
+}
+
+/// Zero or the scale, for element `index` of the sequence with this key.
+#[cube]
+pub(in crate::ops) fn keep(mask: &Mask, key: u32, index: usize) -> f32 {
+    let hash = mix32(mix32(index as u32 ^ key) ^ mask.key1) >> 8u32;
+    select(hash >= mask.threshold, mask.scale, 0.0f32)
+}
+
+/// `y = dropout(x) + residual`, an invocation for each element.
+#[cube(launch_unchecked)]
+fn drop_out<T: Float>(
+    x: &[T],
+    residual: &[T],
+    y: &mut [T],
+    mask: Mask,
+    elements: usize,
+    per_sequence: usize,
+    #[comptime] has_residual: bool,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let sequence = i / per_sequence;
+        let key = sequence_key(&mask, sequence);
+        let mut value = f32::cast_from(x[i]) * keep(&mask, key, i - sequence * per_sequence);
+        if comptime!(has_residual) {
+            value += f32::cast_from(residual[i]);
+        }
+        y[i] = T::cast_from(value);
+    }
+}
+
+pub(super) fn forward(
+    kernels: &CubeKernels,
+    x: CubeTensor,
+    residual: Option<CubeTensor>,
+    time: usize,
+    dropout: Dropout,
+) -> CubeTensor {
+    let [n, c] = x.shape().dims();
+    let (x, residual) = (contiguous(x), residual.map(contiguous));
+    let y = kernels.queue.empty_of([n, c], x.dtype);
+    let (count, dim) = cover(n * c);
+    launch!(drop_out(
+        kernels.client(),
+        count,
+        dim,
+        argument(&x),
+        kernels.optional(residual.as_ref()),
+        argument(&y),
+        mask(Some(&dropout)),
+        n * c,
+        time * c,
+        residual.is_some(),
+        elem(&x),
+    ));
+    y
+}

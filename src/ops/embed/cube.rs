@@ -1,0 +1,182 @@
+//! The embedding in cubecl's language.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn::tensor::DType;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::Buckets;
+use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::kernels::{contiguous, owned};
+
+/// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
+/// the shard does not hold. An invocation for each element.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn look_up<B: Float, T: Float>(
+    shard: &[f32],
+    base: &[B],
+    ids: &[u32],
+    y: &mut [T],
+    elements: usize,
+    width: usize,
+    period: usize,
+    first: usize,
+    rows: usize,
+    #[define(B, T)] _elems: [ElemType; 2],
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let row = i / width;
+        let column = i - row * width;
+        let mut value = f32::cast_from(base[row % period * width + column]);
+        let id = ids[row] as usize;
+        if id >= first && id < first + rows {
+            value += shard[(id - first) * width + column];
+        }
+        y[i] = T::cast_from(value);
+    }
+}
+
+/// Adds to each row of the shard's gradient the rows of dy whose token it is, in the order of the
+/// rows. The host has sorted the rows by token: `index` is the sorted rows, then where each bucket
+/// begins among them, then the buckets' rows of the shard. An invocation for each element of each
+/// bucket.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn by_token<T: Float>(
+    dy: &[T],
+    index: &[u32],
+    d_shard: &mut [f32],
+    buckets: usize,
+    width: usize,
+    starts: usize,
+    places: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < buckets * width {
+        let bucket = i / width;
+        let column = i - bucket * width;
+        let at = index[places + bucket] as usize * width + column;
+        let mut sum = d_shard[at];
+        for k in index[starts + bucket]..index[starts + bucket + 1] {
+            sum += f32::cast_from(dy[index[k as usize] as usize * width + column]);
+        }
+        d_shard[at] = sum;
+    }
+}
+
+/// The sum of dy over the periods, in their order; rows that no period reaches are zero. An
+/// invocation for each element of `d_base`; `used` of them are reached, dy has `total`.
+#[cube(launch_unchecked)]
+fn by_position<T: Float>(
+    dy: &[T],
+    d_base: &mut [f32],
+    elements: usize,
+    used: usize,
+    total: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let mut sum = 0.0f32;
+        if i < used {
+            let mut at = i;
+            while at < total {
+                sum += f32::cast_from(dy[at]);
+                at += used;
+            }
+        }
+        d_base[i] = sum;
+    }
+}
+
+pub(super) fn forward(
+    kernels: &CubeKernels,
+    shard: CubeTensor,
+    base: CubeTensor,
+    tokens: Arc<[u32]>,
+    first: usize,
+    period: usize,
+) -> CubeTensor {
+    let [rows, c] = shard.shape().dims();
+    let (shard, base) = (contiguous(shard), contiguous(base));
+    let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations());
+    let ids = kernels.queue.upload(&tokens);
+    let (count, dim) = cover(tokens.len() * c);
+    launch!(look_up(
+        kernels.client(),
+        count,
+        dim,
+        argument(&shard),
+        argument(&base),
+        argument(&ids),
+        argument(&y),
+        tokens.len() * c,
+        c,
+        period,
+        first,
+        rows,
+        [elem(&base), elem(&y)],
+    ));
+    y
+}
+
+pub(super) fn backward(
+    kernels: &CubeKernels,
+    dy: CubeTensor,
+    into: CubeTensor,
+    tokens: Arc<[u32]>,
+    shard: Range<usize>,
+    period: usize,
+    base_rows: usize,
+) -> (CubeTensor, CubeTensor) {
+    let [n, c] = dy.shape().dims();
+    let dy = contiguous(dy);
+    let d_shard = owned(into);
+    let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
+    if !places.is_empty() {
+        let first_start = rows.len();
+        let first_place = first_start + starts.len();
+        let buckets = places.len();
+        let index = [rows, starts, places].concat();
+        let (count, dim) = cover(buckets * c);
+        launch!(by_token(
+            kernels.client(),
+            count,
+            dim,
+            argument(&dy),
+            argument(&kernels.queue.upload(&index)),
+            argument(&d_shard),
+            buckets,
+            c,
+            first_start,
+            first_place,
+            elem(&dy),
+        ));
+    }
+    // The base of a second shard is an activation, that of the first is the positions: a weight.
+    let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
+    if period == n && base_rows == n && is_dtype_of_base {
+        return (d_shard, dy);
+    }
+    let d_base = kernels.queue.empty([base_rows, c]);
+    let (count, dim) = cover(base_rows * c);
+    launch!(by_position(
+        kernels.client(),
+        count,
+        dim,
+        argument(&dy),
+        argument(&d_base),
+        base_rows * c,
+        period * c,
+        n * c,
+        elem(&dy),
+    ));
+    (d_shard, d_base)
+}

@@ -1,0 +1,203 @@
+//! Token and position embedding.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::tensor::Tensor;
+
+use super::OpsMode;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::shared::kernels::{Kernels, on_gpu};
+#[cfg(not(target_arch = "wasm32"))]
+use super::shared::on_cpu;
+
+#[cfg(not(target_arch = "wasm32"))]
+mod cpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod cube;
+mod reference;
+#[cfg(feature = "wgpu")]
+pub(super) mod wgsl;
+
+/// Embeds `tokens` `[batch * time]` and their positions `0..time`; returns `[batch * time, c]`. `wte`
+/// is the token embedding, in as many shards as the device needs.
+///
+/// Tokens are below the number of rows: whoever reads data checks that, because a kernel would read
+/// memory of other tensors.
+pub fn embed(
+    wte: &[Tensor<2>],
+    wpe: Tensor<2>,
+    tokens: Arc<[u32]>,
+    time: usize,
+    mode: OpsMode,
+) -> Tensor<2> {
+    let (mut y, mut period, mut first) = (wpe.into_dispatch(), time, 0);
+    for shard in wte {
+        let rows = shard.dims()[0];
+        y = Dispatch::embed(shard.clone().into_dispatch(), y, tokens.clone(), first, period, mode);
+        (first, period) = (first + rows, tokens.len());
+    }
+    Tensor::from_dispatch(y)
+}
+
+/// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens, added to `into`, the
+/// output head's gradients of the same weights, shard by shard, and of the positions
+/// `[positions, c]`.
+pub fn embed_backward(
+    dy: Tensor<2>,
+    into: Vec<Tensor<2>>,
+    tokens: &Arc<[u32]>,
+    time: usize,
+    positions: usize,
+    mode: OpsMode,
+) -> (Vec<Tensor<2>>, Tensor<2>) {
+    let (mut dbase, mut end) = (dy.into_dispatch(), into.iter().map(|into| into.dims()[0]).sum());
+    let mut shards = Vec::new();
+    // The base of the first shard is the positions, that of each other shard the output of the one
+    // before.
+    for into in into.into_iter().rev() {
+        let first = end - into.dims()[0];
+        let n = tokens.len();
+        let (period, rows) = if first == 0 { (time, positions) } else { (n, n) };
+        let into = into.into_dispatch();
+        let (dshard, below) =
+            Dispatch::embed_backward(dbase, into, tokens.clone(), first..end, period, rows, mode);
+        shards.push(Tensor::from_dispatch(dshard));
+        (dbase, end) = (below, first);
+    }
+    shards.reverse();
+    (shards, Tensor::from_dispatch(dbase))
+}
+
+/// The op for one shard on each backend: `y[row] = base[row mod period] + shard[token - first]`,
+/// without the second term for tokens of other shards. The first shard adds to the positions, each
+/// other one to the output of the shard before.
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+)]
+pub trait Embed: Backend {
+    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, and there are `n` tokens; returns
+    /// `[n, c]`.
+    fn embed(
+        shard: FloatTensor<Self>,
+        base: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        first: usize,
+        period: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self>;
+
+    /// Returns `dshard` `[rows, c]`, added to `into`, and `dbase` `[base_rows, c]`, from `dy`
+    /// `[n, c]`. Each row is summed in the order of the tokens, so that the same step gives the same
+    /// bits.
+    fn embed_backward(
+        dy: FloatTensor<Self>,
+        into: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        shard: Range<usize>,
+        period: usize,
+        base_rows: usize,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl Embed for burn_cubecl::CubeBackend {
+    fn embed(
+        shard: FloatTensor<Self>,
+        base: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        first: usize,
+        period: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        on_gpu!(Kernels::of(&shard, mode), forward(shard, base, tokens, first, period))
+    }
+
+    fn embed_backward(
+        dy: FloatTensor<Self>,
+        into: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        shard: Range<usize>,
+        period: usize,
+        base_rows: usize,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        on_gpu!(Kernels::of(&dy, mode), backward(dy, into, tokens, shard, period, base_rows))
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Embed for burn::backend::Flex {
+    fn embed(
+        shard: FloatTensor<Self>,
+        base: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        first: usize,
+        period: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        let _ = mode;
+        reference::forward::<Self>(shard, base, tokens, first, period)
+    }
+
+    fn embed_backward(
+        dy: FloatTensor<Self>,
+        into: FloatTensor<Self>,
+        tokens: Arc<[u32]>,
+        shard: Range<usize>,
+        period: usize,
+        base_rows: usize,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        on_cpu!(mode, backward(dy, into, tokens, shard, period, base_rows))
+    }
+}
+
+/// The rows of a batch sorted by token: for each token that occurs, its rows in order.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+struct Buckets {
+    rows: Vec<u32>,
+    /// The start of each bucket in `rows`, and the end of the last one.
+    starts: Vec<u32>,
+    /// The row of each bucket's token in the shard.
+    places: Vec<u32>,
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl Buckets {
+    /// Sorts the rows whose token is in `shard`, a range of tokens; `places` count from its start.
+    fn new(tokens: &[u32], shard: &Range<usize>) -> Self {
+        let held = |row: &u32| shard.contains(&(tokens[*row as usize] as usize));
+        let mut rows: Vec<u32> = (0..tokens.len() as u32).filter(held).collect();
+        rows.sort_by_key(|&row| tokens[row as usize]);
+        let (mut starts, mut places) = (Vec::new(), Vec::new());
+        for (at, &row) in rows.iter().enumerate() {
+            let place = tokens[row as usize] - shard.start as u32;
+            if places.last() != Some(&place) {
+                starts.push(at as u32);
+                places.push(place);
+            }
+        }
+        starts.push(rows.len() as u32);
+        Self { rows, starts, places }
+    }
+}
+
+#[cfg(all(test, any(feature = "wgpu", feature = "cuda")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_the_rows_of_each_token_in_order() {
+        let tokens = [7, 2, 7, 7, 0, 2];
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(0..8));
+        assert_eq!(places, [0, 2, 7]);
+        assert_eq!(starts, [0, 1, 3, 6]);
+        assert_eq!(rows, [4, 1, 5, 0, 2, 3]);
+        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(1..7));
+        assert_eq!((places, starts, rows), (vec![1], vec![0, 2], vec![1, 5]));
+    }
+}

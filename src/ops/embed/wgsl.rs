@@ -1,0 +1,91 @@
+//! The embedding by the kernels of `shaders/`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::Buckets;
+use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+
+static FORWARD: Shader = Shader { name: "embed_forward", parts: &[wgsl!("embed_forward")] };
+static TOKENS: Shader =
+    Shader { name: "embed_backward_tokens", parts: &[wgsl!("embed_backward_tokens")] };
+static POSITIONS: Shader =
+    Shader { name: "embed_backward_positions", parts: &[wgsl!("embed_backward_positions")] };
+
+fn spec(shader: &'static Shader, width: usize) -> Spec {
+    Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width]))
+}
+
+pub(in crate::ops) fn variants() -> Vec<Spec> {
+    let shaders = [&FORWARD, &TOKENS, &POSITIONS];
+    shaders.into_iter().flat_map(|shader| [39, 768].map(|width| spec(shader, width))).collect()
+}
+
+pub(super) fn forward(
+    kernels: &WgslKernels,
+    shard: CubeTensor,
+    base: CubeTensor,
+    tokens: Arc<[u32]>,
+    first: usize,
+    period: usize,
+) -> CubeTensor {
+    let [rows, c] = shard.shape().dims();
+    let (shard, base) = (contiguous(shard), contiguous(base));
+    let y = kernels.queue.empty([tokens.len(), c]);
+    let ids = kernels.queue.upload(&tokens);
+    let spec = spec(&FORWARD, c);
+    let width = c / spec.pack() as usize;
+    let packs = tokens.len() * width;
+    kernels.queue.launch(
+        spec,
+        Workgroups::cover(packs, ELEMENTWISE),
+        [&shard, &base, &ids, &y].map(|tensor| tensor.handle.clone().binding()),
+        &[packs, width, period, first, rows].map(|size| size as u32),
+    );
+    y
+}
+
+pub(super) fn backward(
+    kernels: &WgslKernels,
+    dy: CubeTensor,
+    into: CubeTensor,
+    tokens: Arc<[u32]>,
+    shard: Range<usize>,
+    period: usize,
+    base_rows: usize,
+) -> (CubeTensor, CubeTensor) {
+    let [n, c] = dy.shape().dims();
+    let dy = contiguous(dy);
+    let dshard = owned(into);
+    let by_token = spec(&TOKENS, c);
+    let width = c / by_token.pack() as usize;
+    let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
+    if !places.is_empty() {
+        let first_start = rows.len();
+        let first_place = first_start + starts.len();
+        let buckets = places.len();
+        let index = kernels.queue.upload(&[rows, starts, places].concat());
+        kernels.queue.launch(
+            by_token,
+            Workgroups::cover(buckets * width, ELEMENTWISE),
+            [&dy, &index, &dshard].map(|tensor| tensor.handle.clone().binding()),
+            &[buckets, width, first_start, first_place].map(|size| size as u32),
+        );
+    }
+    if period == n && base_rows == n {
+        return (dshard, dy);
+    }
+    let dbase = kernels.queue.empty([base_rows, c]);
+    kernels.queue.launch(
+        spec(&POSITIONS, c),
+        Workgroups::cover(base_rows * width, ELEMENTWISE),
+        [&dy, &dbase].map(|tensor| tensor.handle.clone().binding()),
+        &[base_rows * width, period * width, n * width].map(|packs| packs as u32),
+    );
+    (dshard, dbase)
+}

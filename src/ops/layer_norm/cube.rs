@@ -1,0 +1,218 @@
+//! Layer normalisation in cubecl's language.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::EPS;
+use crate::ops::shared::cube::reduce::group_sum;
+use crate::ops::shared::cube::{CubeKernels, argument, each, elem, launch};
+use crate::ops::shared::kernels::contiguous;
+
+/// Invocations that share a row.
+const UNITS: u32 = 128;
+
+/// Workgroups that share the rows of the backward pass. Each writes partial sums for the second
+/// stage, which take as much memory as that many rows.
+const GROUPS: usize = 128;
+
+/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which is read once and held in
+/// registers.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn normalise<T: Float>(
+    x: &[T],
+    gamma: &[f32],
+    beta: &[f32],
+    y: &mut [T],
+    mean: &mut [f32],
+    rstd: &mut [f32],
+    rows: usize,
+    #[comptime] width: usize,
+    #[comptime] has_beta: bool,
+    #[define(T)] _elem: ElemType,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let units = UNITS as usize;
+    let columns = comptime!(width.div_ceil(UNITS as usize));
+    let lane = UNIT_POS as usize;
+    let base = row * width;
+    let size = width as f32;
+    let mut values = Array::<f32>::new(columns);
+    let mut sum = 0.0f32;
+    for i in 0..columns {
+        let column = i * units + lane;
+        if column < width {
+            values[i] = f32::cast_from(x[base + column]);
+            sum += values[i];
+        }
+    }
+    let mu = group_sum(sum, UNITS) / size;
+    // The variance from centred values: sum of squares less square of sum cancels.
+    let mut squares = 0.0f32;
+    for i in 0..columns {
+        if i * units + lane < width {
+            let centred = values[i] - mu;
+            values[i] = centred;
+            squares += centred * centred;
+        }
+    }
+    let scale = 1.0f32 / (group_sum(squares, UNITS) / size + EPS).sqrt();
+    for i in 0..columns {
+        let column = i * units + lane;
+        if column < width {
+            let mut value = values[i] * scale * gamma[column];
+            if comptime!(has_beta) {
+                value += beta[column];
+            }
+            y[base + column] = T::cast_from(value);
+        }
+    }
+    if lane == 0 {
+        mean[row] = mu;
+        rstd[row] = scale;
+    }
+}
+
+/// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, and the sums over
+/// `rows_per_group` rows that make up d-gamma and d-beta, `[groups, width]` both. A workgroup goes
+/// through its rows in order and keeps both sums in registers.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn gradients<T: Float>(
+    dy: &[T],
+    x: &[T],
+    gamma: &[f32],
+    mean: &[f32],
+    rstd: &[f32],
+    dx: &mut [T],
+    partial_gamma: &mut [f32],
+    partial_beta: &mut [f32],
+    rows: usize,
+    rows_per_group: usize,
+    #[comptime] width: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let units = UNITS as usize;
+    let columns = comptime!(width.div_ceil(UNITS as usize));
+    let lane = UNIT_POS as usize;
+    let size = width as f32;
+    let group = CUBE_POS;
+    let first = group * rows_per_group;
+    let last = min(first + rows_per_group, rows);
+    let mut d_gamma = Array::<f32>::new(columns);
+    let mut d_beta = Array::<f32>::new(columns);
+    let mut x_hat = Array::<f32>::new(columns);
+    let mut g = Array::<f32>::new(columns);
+    for i in 0..columns {
+        d_gamma[i] = 0.0f32;
+        d_beta[i] = 0.0f32;
+    }
+    for row in first..last {
+        let base = row * width;
+        let mu = mean[row];
+        let scale = rstd[row];
+        let mut sum_g = 0.0f32;
+        let mut sum_gx = 0.0f32;
+        for i in 0..columns {
+            let column = i * units + lane;
+            if column < width {
+                let d = f32::cast_from(dy[base + column]);
+                let normal = (f32::cast_from(x[base + column]) - mu) * scale;
+                let slope = d * gamma[column];
+                x_hat[i] = normal;
+                g[i] = slope;
+                sum_g += slope;
+                sum_gx += slope * normal;
+                d_gamma[i] += d * normal;
+                d_beta[i] += d;
+            }
+        }
+        let mean_g = group_sum(sum_g, UNITS) / size;
+        let mean_gx = group_sum(sum_gx, UNITS) / size;
+        for i in 0..columns {
+            let column = i * units + lane;
+            if column < width {
+                let slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                dx[base + column] = T::cast_from(slope);
+            }
+        }
+    }
+    for i in 0..columns {
+        let column = i * units + lane;
+        if column < width {
+            partial_gamma[group * width + column] = d_gamma[i];
+            partial_beta[group * width + column] = d_beta[i];
+        }
+    }
+}
+
+pub(super) fn forward(
+    kernels: &CubeKernels,
+    x: CubeTensor,
+    gamma: CubeTensor,
+    beta: Option<CubeTensor>,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [n, c] = x.shape().dims();
+    let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
+    let y = kernels.queue.empty_of([n, c], x.dtype);
+    let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
+    let (count, dim) = each(n, UNITS);
+    launch!(normalise(
+        kernels.client(),
+        count,
+        dim,
+        argument(&x),
+        argument(&gamma),
+        kernels.optional(beta.as_ref()),
+        argument(&y),
+        argument(&mean),
+        argument(&rstd),
+        n,
+        c,
+        beta.is_some(),
+        elem(&x),
+    ));
+    (y, mean, rstd)
+}
+
+pub(super) fn backward(
+    kernels: &CubeKernels,
+    dy: CubeTensor,
+    x: CubeTensor,
+    gamma: CubeTensor,
+    mean: CubeTensor,
+    rstd: CubeTensor,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [n, c] = x.shape().dims();
+    let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
+    let rows_per_group = n.div_ceil(GROUPS);
+    let groups = n.div_ceil(rows_per_group);
+    let dx = kernels.queue.empty_of([n, c], x.dtype);
+    let [partial_gamma, partial_beta] = [(); 2].map(|()| kernels.queue.empty([groups, c]));
+    let (count, dim) = each(groups, UNITS);
+    launch!(gradients(
+        kernels.client(),
+        count,
+        dim,
+        argument(&dy),
+        argument(&x),
+        argument(&gamma),
+        argument(&mean),
+        argument(&rstd),
+        argument(&dx),
+        argument(&partial_gamma),
+        argument(&partial_beta),
+        n,
+        rows_per_group,
+        c,
+        elem(&x),
+    ));
+    let [dgamma, dbeta] =
+        [&partial_gamma, &partial_beta].map(|partial| kernels.sum_groups(partial, groups, c));
+    (dx, dgamma, dbeta)
+}

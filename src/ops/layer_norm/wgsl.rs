@@ -1,0 +1,109 @@
+//! Layer normalisation by the kernels of `shaders/`.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::EPS;
+use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::ops::shared::kernels::contiguous;
+use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
+
+static FORWARD: Shader =
+    Shader { name: "layer_norm_forward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")] };
+static BACKWARD: Shader =
+    Shader { name: "layer_norm_backward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_backward")] };
+static WEIGHTS: Shader =
+    Shader { name: "layer_norm_backward_weights", parts: &[wgsl!("layer_norm_backward_weights")] };
+
+/// Workgroups that share the rows of the backward pass. Each writes partial sums for the second
+/// stage, which take as much memory as that many rows.
+const GROUPS: usize = 128;
+
+fn forward_spec(tier: Tier, width: usize, beta: bool) -> Spec {
+    let pack = pack_of(&[width]);
+    Spec::new(&FORWARD, tier.row_workgroup())
+        .packed(pack)
+        .with("WIDTH", width as u32 / pack)
+        .with("BETA", beta)
+}
+
+fn backward_spec(tier: Tier, width: usize) -> Spec {
+    let pack = pack_of(&[width]);
+    Spec::new(&BACKWARD, tier.row_workgroup()).packed(pack).with("WIDTH", width as u32 / pack)
+}
+
+fn weights_spec(width: usize) -> Spec {
+    Spec::new(&WEIGHTS, ELEMENTWISE).packed(pack_of(&[width]))
+}
+
+pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
+    let widths = [1, 39, 384, 768, 1600];
+    let specs = widths.into_iter().flat_map(|width| {
+        [
+            forward_spec(tier, width, false),
+            forward_spec(tier, width, true),
+            backward_spec(tier, width),
+            weights_spec(width),
+        ]
+    });
+    specs.collect()
+}
+
+pub(super) fn forward(
+    kernels: &WgslKernels,
+    x: CubeTensor,
+    gamma: CubeTensor,
+    beta: Option<CubeTensor>,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [n, c] = x.shape().dims();
+    let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
+    let y = kernels.queue.empty([n, c]);
+    let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
+    kernels.queue.launch(
+        forward_spec(kernels.tier, c, beta.is_some()),
+        Workgroups::Line(n),
+        [
+            x.handle.binding(),
+            gamma.handle.binding(),
+            kernels.optional(beta.as_ref()),
+            y.handle.clone().binding(),
+            mean.handle.clone().binding(),
+            rstd.handle.clone().binding(),
+        ],
+        &[n as u32, EPS.to_bits()],
+    );
+    (y, mean, rstd)
+}
+
+pub(super) fn backward(
+    kernels: &WgslKernels,
+    dy: CubeTensor,
+    x: CubeTensor,
+    gamma: CubeTensor,
+    mean: CubeTensor,
+    rstd: CubeTensor,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [n, c] = x.shape().dims();
+    let inputs = [dy, x, gamma, mean, rstd].map(contiguous);
+    let rows_per_group = n.div_ceil(GROUPS);
+    let groups = n.div_ceil(rows_per_group);
+    let dx = kernels.queue.empty([n, c]);
+    let partial = kernels.queue.empty([groups, 2, c]);
+    let outputs = [&dx, &partial].map(|tensor| tensor.handle.clone().binding());
+    kernels.queue.launch(
+        backward_spec(kernels.tier, c),
+        Workgroups::Plane(groups, 1),
+        inputs.map(|tensor| tensor.handle.binding()).into_iter().chain(outputs),
+        &[n as u32, rows_per_group as u32],
+    );
+    let [dgamma, dbeta] = [(); 2].map(|()| kernels.queue.empty([c]));
+    let spec = weights_spec(c);
+    let width = c / spec.pack() as usize;
+    kernels.queue.launch(
+        spec,
+        Workgroups::Plane((2 * width).div_ceil(ELEMENTWISE as usize), 1),
+        [&partial, &dgamma, &dbeta].map(|tensor| tensor.handle.clone().binding()),
+        &[groups as u32, width as u32],
+    );
+    (dx, dgamma, dbeta)
+}

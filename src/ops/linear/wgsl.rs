@@ -1,0 +1,53 @@
+//! The linear layer by the kernels of `shaders/`.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::Activation;
+use crate::ops::shared::kernels::contiguous;
+use crate::ops::shared::wgsl::WgslKernels;
+use crate::ops::shared::wgsl::gemm::{Fusion, Layout};
+
+pub(super) fn forward(
+    kernels: &WgslKernels,
+    x: CubeTensor,
+    w: CubeTensor,
+    b: Option<CubeTensor>,
+    residual: Option<CubeTensor>,
+    activation: Activation,
+) -> CubeTensor {
+    let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
+    let (x, w) = (contiguous(x), contiguous(w));
+    let (b, residual) = (b.map(contiguous), residual.map(contiguous));
+    let y = kernels.queue.empty([m, n]);
+    let fusion = Fusion {
+        activation: activation.form(),
+        bias: b.as_ref(),
+        residual: residual.as_ref(),
+        ..Fusion::default()
+    };
+    kernels.gemm(Layout::Nn, [m, n, k], &x, &w, &y, fusion);
+    y
+}
+
+pub(super) fn backward(
+    kernels: &WgslKernels,
+    dy: CubeTensor,
+    x: CubeTensor,
+    w: CubeTensor,
+    activation: Activation,
+    bias: bool,
+) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
+    let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
+    let [dy, x, w] = [dy, x, w].map(contiguous);
+    let dw = kernels.queue.empty([k, n]);
+    let db = bias.then(|| kernels.queue.empty([n]));
+    let fusion =
+        Fusion { activation: activation.form(), bias_gradient: db.as_ref(), ..Fusion::default() };
+    kernels.gemm(Layout::Tn, [k, n, m], &x, &dy, &dw, fusion);
+    let dx = kernels.queue.empty([m, k]);
+    let derivative = activation.form().map(|form| (form, &x));
+    let fusion = Fusion { derivative, ..Fusion::default() };
+    kernels.gemm(Layout::Nt, [m, k, n], &dy, &w, &dx, fusion);
+    (dx, dw, db)
+}

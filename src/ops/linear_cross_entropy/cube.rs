@@ -1,0 +1,249 @@
+//! The output head and its loss in cubecl's language, a chunk of rows at a time.
+
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Slice};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::CrossEntropy;
+use crate::ops::shared::cube::math::{exp, ln};
+use crate::ops::shared::cube::reduce::{group_max, group_sum};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, cover, each, elem, launch};
+use crate::ops::shared::kernels::{contiguous, elements};
+use crate::ops::shared::{Shards, split};
+
+/// Invocations that share a row of logits.
+const UNITS: u32 = 256;
+
+/// Below every logit, and finite: infinity minus infinity is NaN.
+const LEAST: f32 = -3.0e38;
+
+/// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
+/// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to
+/// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row of
+/// targets and losses that row 0 of the logits is.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn softmax_loss<T: Float>(
+    logits: &mut [T],
+    targets: &[u32],
+    losses: &mut [f32],
+    rows: usize,
+    width: usize,
+    vocab: usize,
+    first: usize,
+    scale: f32,
+    #[comptime] gradient: bool,
+    #[define(T)] _elem: ElemType,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let base = row * width;
+    // Each invocation's own maximum, and its sum relative to that.
+    let mut largest = LEAST.runtime();
+    let mut sum = 0.0f32;
+    let mut column = UNIT_POS as usize;
+    while column < vocab {
+        let logit = f32::cast_from(logits[base + column]);
+        if logit > largest {
+            sum *= exp(largest - logit);
+            largest = logit;
+        }
+        sum += exp(logit - largest);
+        column += UNITS as usize;
+    }
+    let row_max = group_max(largest, UNITS);
+    let row_sum = group_sum(sum * exp(largest - row_max), UNITS);
+    let goal = targets[first + row] as usize;
+    if UNIT_POS == 0 {
+        losses[first + row] = ln(row_sum) - (f32::cast_from(logits[base + goal]) - row_max);
+    }
+    if comptime!(gradient) {
+        // The target's logit is read above before its place is written below.
+        sync_cube();
+        sync_storage();
+        let factor = scale / row_sum;
+        let mut column = UNIT_POS as usize;
+        while column < width {
+            let mut d = 0.0f32;
+            if column < vocab {
+                d = exp(f32::cast_from(logits[base + column]) - row_max) * factor
+                    - select(column == goal, scale, 0.0f32);
+            }
+            logits[base + column] = T::cast_from(d);
+            column += UNITS as usize;
+        }
+    }
+}
+
+/// `scale` times the sum of all elements, in one workgroup.
+#[cube(launch_unchecked)]
+fn scaled_sum(x: &[f32], sum: &mut [f32], elements: usize, scale: f32) {
+    let mut own = 0.0f32;
+    let mut i = UNIT_POS as usize;
+    while i < elements {
+        own += x[i];
+        i += ELEMENTWISE as usize;
+    }
+    let total = group_sum(own, ELEMENTWISE);
+    if UNIT_POS == 0 {
+        sum[0] = scale * total;
+    }
+}
+
+/// Copies `part` into `whole` from element `first` on.
+#[cube(launch_unchecked)]
+fn copy_into<T: Float>(
+    part: &[T],
+    whole: &mut [T],
+    elements: usize,
+    first: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        whole[first + i] = part[i];
+    }
+}
+
+/// One pass over the rows: the inputs, and the losses `[rows]`.
+struct Head<'a> {
+    kernels: &'a CubeKernels,
+    x: CubeTensor,
+    wte: CubeTensor,
+    targets: CubeTensor,
+    loss: &'a CrossEntropy,
+    losses: CubeTensor,
+}
+
+impl<'a> Head<'a> {
+    fn new(
+        kernels: &'a CubeKernels,
+        x: CubeTensor,
+        wte: CubeTensor,
+        targets: &[u32],
+        loss: &'a CrossEntropy,
+    ) -> Self {
+        let losses = kernels.queue.empty([targets.len()]);
+        let targets = kernels.queue.upload(targets);
+        let x = contiguous(x);
+        Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, losses }
+    }
+
+    /// The first row and the rows of each chunk.
+    fn chunks(&self) -> impl Iterator<Item = (usize, CubeTensor)> + '_ {
+        let (rows, chunk) = (elements(&self.losses), self.loss.chunk);
+        (0..rows).step_by(chunk).map(move |first| {
+            let range = first..rows.min(first + chunk);
+            (first, CubeBackend::float_slice(self.x.clone(), &[Slice::from(range)]))
+        })
+    }
+
+    /// Computes the losses of a chunk. Returns its logits, with `gradient` their gradient.
+    fn losses(&self, first: usize, x: CubeTensor, gradient: bool) -> CubeTensor {
+        let (wte, dtype) = (CubeBackend::float_transpose(self.wte.clone()), x.dtype);
+        let logits = self.kernels.product(x, wte, dtype);
+        let [rows, width] = logits.shape().dims();
+        let (count, dim) = each(rows, UNITS);
+        launch!(softmax_loss(
+            self.kernels.client(),
+            count,
+            dim,
+            argument(&logits),
+            argument(&self.targets),
+            argument(&self.losses),
+            rows,
+            width,
+            self.loss.vocab,
+            first,
+            self.loss.scale,
+            gradient,
+            elem(&logits),
+        ));
+        logits
+    }
+
+    /// The scaled sum of all rows' losses, `[1]`.
+    fn total(&self) -> CubeTensor {
+        let total = self.kernels.queue.empty([1]);
+        let (count, dim) = each(1, ELEMENTWISE);
+        launch!(scaled_sum(
+            self.kernels.client(),
+            count,
+            dim,
+            argument(&self.losses),
+            argument(&total),
+            elements(&self.losses),
+            self.loss.scale,
+        ));
+        total
+    }
+}
+
+fn place(kernels: &CubeKernels, part: &CubeTensor, whole: &CubeTensor, first: usize) {
+    let (count, dim) = cover(elements(part));
+    launch!(copy_into(
+        kernels.client(),
+        count,
+        dim,
+        argument(part),
+        argument(whole),
+        elements(part),
+        first,
+        elem(part),
+    ));
+}
+
+pub(super) fn forward(
+    kernels: &CubeKernels,
+    x: CubeTensor,
+    wte: Shards<CubeBackend>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+) -> CubeTensor {
+    let head = Head::new(kernels, x, wte.join().0, &targets, &loss);
+    for (first, x) in head.chunks() {
+        head.losses(first, x, false);
+    }
+    head.total()
+}
+
+pub(super) fn gradients(
+    kernels: &CubeKernels,
+    x: CubeTensor,
+    wte: Shards<CubeBackend>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
+    let (wte, shard_rows) = wte.join();
+    let head = Head::new(kernels, x, wte, &targets, &loss);
+    let [n, c] = head.x.shape().dims();
+    let (mut dx, mut dwte) = (None, None);
+    for (first, x) in head.chunks() {
+        let d = head.losses(first, x.clone(), true);
+        let rows = elements(&d) / d.shape().dims::<2>()[1];
+        let part = kernels.product(CubeBackend::float_transpose(d.clone()), x, DType::F32);
+        dwte = Some(match dwte {
+            Some(sum) => CubeBackend::float_add(sum, part),
+            None => part,
+        });
+        let part = kernels.product(d, head.wte.clone(), head.x.dtype);
+        dx = Some(match dx {
+            None if rows == n => part,
+            dx => {
+                let dx = dx.unwrap_or_else(|| kernels.queue.empty_of([n, c], head.x.dtype));
+                place(kernels, &part, &dx, first * c);
+                dx
+            }
+        });
+    }
+    let (dx, dwte) = dx.zip(dwte).expect("a batch has rows");
+    (head.total(), dx, split::<CubeBackend>(dwte, &shard_rows))
+}

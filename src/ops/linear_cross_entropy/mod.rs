@@ -1,0 +1,148 @@
+//! The output head and its loss in one op, a chunk of rows at a time:
+//! `scale * sum_i(log_sum_exp(x_i wte^T) - x_i . wte[target_i])`.
+//!
+//! Stock cross-entropy keeps about three `[n, vocab]` buffers: 9 GiB for 16 x 1024 tokens of
+//! GPT-2. Here the logits of `chunk` rows exist at a time, and their gradient goes into `dx` and
+//! `dwte` at once, so that nothing of size `[n, vocab]` is kept for a backward pass.
+
+use std::sync::Arc;
+
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::tensor::Tensor;
+
+use super::OpsMode;
+use super::shared::Shards;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::shared::kernels::{Kernels, on_gpu};
+#[cfg(not(target_arch = "wasm32"))]
+use super::shared::on_cpu;
+
+#[cfg(not(target_arch = "wasm32"))]
+mod cpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod cube;
+mod reference;
+#[cfg(feature = "wgpu")]
+pub(super) mod wgsl;
+
+/// The parameters of the loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// Tokens in the vocabulary; rows of `wte` from here on are padding and are never predicted.
+    pub vocab: usize,
+    /// Rows in a chunk of logits, at least 1.
+    pub chunk: usize,
+    /// The factor of the sum of the rows' losses: with one over the tokens of the global batch,
+    /// micro-batches add up to the mean.
+    pub scale: f32,
+}
+
+/// The gradients of the loss.
+pub struct HeadGradients {
+    /// The gradient of the input, `[n, c]`.
+    pub x: Tensor<2>,
+    /// The gradient of the token embedding, in the same shards.
+    pub wte: Vec<Tensor<2>>,
+}
+
+/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets, `[1]`.
+/// `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets are below
+/// `vocab`: whoever reads data checks that.
+pub fn linear_cross_entropy(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+    mode: OpsMode,
+) -> Tensor<1> {
+    let wte = Shards::new(wte.into_iter().map(Tensor::into_dispatch));
+    let value = Dispatch::linear_cross_entropy(x.into_dispatch(), wte, targets, loss, mode);
+    Tensor::from_dispatch(value)
+}
+
+/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits of
+/// each chunk exist.
+pub fn linear_cross_entropy_gradients(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+    mode: OpsMode,
+) -> (Tensor<1>, HeadGradients) {
+    let wte = Shards::new(wte.into_iter().map(Tensor::into_dispatch));
+    let (value, dx, dwte) =
+        Dispatch::linear_cross_entropy_gradients(x.into_dispatch(), wte, targets, loss, mode);
+    let wte = dwte.into_iter().map(Tensor::from_dispatch).collect();
+    (Tensor::from_dispatch(value), HeadGradients { x: Tensor::from_dispatch(dx), wte })
+}
+
+/// The op on each backend.
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+)]
+pub trait LinearCrossEntropy: Backend {
+    /// Returns the loss, `[1]`.
+    fn linear_cross_entropy(
+        x: FloatTensor<Self>,
+        #[extension_type] wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the loss `[1]`, `dx` `[n, c]` and `dwte` in the shards of `wte`.
+    fn linear_cross_entropy_gradients(
+        x: FloatTensor<Self>,
+        #[extension_type] wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>);
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl LinearCrossEntropy for burn_cubecl::CubeBackend {
+    fn linear_cross_entropy(
+        x: FloatTensor<Self>,
+        wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        on_gpu!(Kernels::of(&x, mode), forward(x, wte, targets, loss))
+    }
+
+    fn linear_cross_entropy_gradients(
+        x: FloatTensor<Self>,
+        wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
+        on_gpu!(Kernels::of(&x, mode), gradients(x, wte, targets, loss))
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl LinearCrossEntropy for burn::backend::Flex {
+    fn linear_cross_entropy(
+        x: FloatTensor<Self>,
+        wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        on_cpu!(mode, forward(x, wte, targets, loss))
+    }
+
+    fn linear_cross_entropy_gradients(
+        x: FloatTensor<Self>,
+        wte: Shards<Self>,
+        targets: Arc<[u32]>,
+        loss: CrossEntropy,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
+        on_cpu!(mode, gradients(x, wte, targets, loss))
+    }
+}

@@ -1,0 +1,93 @@
+//! Launches of kernels in cubecl's language, which every backend of cubecl compiles: for CUDA, where
+//! WGSL does not run. Matrix products are cubek's.
+//!
+//! Activations are f32, bfloat16 or f16 (`T`), whichever `embed` returned: an op's outputs have the
+//! dtype of its input. Kernels compute in f32; weights, their gradients and the softmax and layer
+//! norm statistics are f32.
+//!
+//! Every sum has a fixed order, so that the same step gives the same bits.
+
+use burn::tensor::DType;
+use burn_cubecl::cubecl::ir::ElemType;
+use burn_cubecl::cubecl::prelude::{BufferArg, Client, CubeCount, CubeDim, Scalar};
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::config::Dtype;
+use crate::gpu::queue::{Queue, Workgroups};
+
+pub(in crate::ops) mod math;
+mod product;
+pub(in crate::ops) mod reduce;
+
+/// Launches a `#[cube(launch_unchecked)]` kernel: `launch!(kernel(client, count, dim, argument...))`.
+///
+/// The one place with unsafe code. A checked launch would bound every access and every loop, which
+/// keeps compilers from unrolling. The kernels guard their own accesses: they compare the index of
+/// the row or element with a size, and the host gives them the sizes of the tensors they run on.
+macro_rules! launch {
+    ($kernel:ident($($argument:expr),* $(,)?)) => {{
+        #[allow(unsafe_code, reason = "the kernels guard their own bounds")]
+        let () = unsafe { $kernel::launch_unchecked($($argument),*) };
+    }};
+}
+pub(in crate::ops) use launch;
+
+/// The cube kernels of one device.
+pub(in crate::ops) struct CubeKernels {
+    pub queue: Queue,
+    dtype: Dtype,
+}
+
+/// Invocations in a workgroup of elementwise kernels.
+pub(in crate::ops) const ELEMENTWISE: u32 = 256;
+
+impl CubeKernels {
+    pub fn new(queue: Queue, dtype: Dtype) -> Self {
+        Self { queue, dtype }
+    }
+
+    /// The dtype in which activations are stored.
+    pub fn activations(&self) -> DType {
+        match self.dtype {
+            Dtype::Float32 | Dtype::Tf32 => DType::F32,
+            Dtype::Bfloat16 => DType::BF16,
+            Dtype::Float16 => DType::F16,
+        }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.queue.client
+    }
+
+    /// The argument for an optional tensor.
+    pub fn optional(&self, tensor: Option<&CubeTensor>) -> BufferArg {
+        match tensor {
+            Some(tensor) => argument(tensor),
+            None => argument(&self.queue.nothing()),
+        }
+    }
+}
+
+/// A grid with one invocation for each of `items`, in workgroups of `ELEMENTWISE`.
+pub(in crate::ops) fn cover(items: usize) -> (CubeCount, CubeDim) {
+    (Workgroups::cover(items, ELEMENTWISE).count(), CubeDim::new_1d(ELEMENTWISE))
+}
+
+/// A grid with one workgroup of `units` invocations for each of `items`.
+pub(in crate::ops) fn each(items: usize, units: u32) -> (CubeCount, CubeDim) {
+    (Workgroups::Line(items).count(), CubeDim::new_1d(units))
+}
+
+/// The element type of a tensor, for kernels that are generic over it.
+pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
+    match tensor.dtype {
+        DType::BF16 => half::bf16::elem_type_native(),
+        DType::F16 => half::f16::elem_type_native(),
+        _ => f32::elem_type_native(),
+    }
+}
+
+/// A tensor as a kernel's argument.
+pub(in crate::ops) fn argument(tensor: &CubeTensor) -> BufferArg {
+    tensor.clone().into_buffer_arg()
+}

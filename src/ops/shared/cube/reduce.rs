@@ -1,0 +1,82 @@
+//! Sums that several kernels need.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{CubeKernels, argument, cover, launch};
+
+/// The sum of `own` over a workgroup of `units` invocations, a power of two: for each the same.
+#[cube]
+pub(in crate::ops) fn group_sum(own: f32, #[comptime] units: u32) -> f32 {
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let lane = UNIT_POS as usize;
+    shared[lane] = own;
+    sync_cube();
+    let mut half = comptime!((units / 2) as usize).runtime();
+    while half > 0 {
+        if lane < half {
+            let other = shared[lane + half];
+            shared[lane] += other;
+        }
+        sync_cube();
+        half /= 2;
+    }
+    let total = shared[0];
+    // The next sum of the same kernel may get the same memory.
+    sync_cube();
+    total
+}
+
+/// The largest `own` of a workgroup of `units` invocations, a power of two: for each the same.
+#[cube]
+pub(in crate::ops) fn group_max(own: f32, #[comptime] units: u32) -> f32 {
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let lane = UNIT_POS as usize;
+    shared[lane] = own;
+    sync_cube();
+    let mut half = comptime!((units / 2) as usize).runtime();
+    while half > 0 {
+        if lane < half {
+            let other = shared[lane + half];
+            shared[lane] = max(shared[lane], other);
+        }
+        sync_cube();
+        half /= 2;
+    }
+    let largest = shared[0];
+    sync_cube();
+    largest
+}
+
+/// `sums[column]` is the sum of `partial[group, column]` over the groups, in their order. An
+/// invocation for each column.
+#[cube(launch_unchecked)]
+fn sum_groups(partial: &[f32], sums: &mut [f32], groups: usize, width: usize) {
+    let column = ABSOLUTE_POS;
+    if column < width {
+        let mut sum = 0.0f32;
+        for group in 0..groups {
+            sum += partial[group * width + column];
+        }
+        sums[column] = sum;
+    }
+}
+
+impl CubeKernels {
+    /// The sums of the columns of `partial` `[groups, width]`: the second stage of sums over rows.
+    pub fn sum_groups(&self, partial: &CubeTensor, groups: usize, width: usize) -> CubeTensor {
+        let sums = self.queue.empty([width]);
+        let (count, dim) = cover(width);
+        launch!(sum_groups(
+            self.client(),
+            count,
+            dim,
+            argument(partial),
+            argument(&sums),
+            groups,
+            width,
+        ));
+        sums
+    }
+}

@@ -1,0 +1,134 @@
+//! What several ops use: the choice of kernels, the types that cross burn's dispatch, and for each
+//! kind of device the launch, the matrix products and the reductions.
+
+use burn::backend::tensor::{Device, FloatTensor};
+use burn::backend::{Backend, ExtensionType, TensorMetadata};
+use burn::tensor::Shape;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) mod cpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) mod cube;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) mod kernels;
+#[cfg(feature = "wgpu")]
+pub(super) mod wgsl;
+
+/// Runs one function of an op on the CPU: the function of this name and arguments in the op's
+/// `reference.rs` or `cpu.rs`.
+#[cfg(not(target_arch = "wasm32"))]
+macro_rules! on_cpu {
+    ($mode:expr, $function:ident($($argument:expr),*)) => {
+        if $mode.is_reference() {
+            reference::$function::<burn::backend::Flex>($($argument),*)
+        } else {
+            cpu::$function($($argument),*)
+        }
+    };
+}
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) use on_cpu;
+
+/// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but no
+/// `Option`.
+#[derive(Clone, Debug, ExtensionType)]
+pub enum Optional<B: Backend> {
+    /// A tensor.
+    Some(FloatTensor<B>),
+    /// No tensor.
+    None,
+}
+
+impl<B: Backend> From<Option<FloatTensor<B>>> for Optional<B> {
+    fn from(tensor: Option<FloatTensor<B>>) -> Self {
+        match tensor {
+            Some(tensor) => Optional::Some(tensor),
+            None => Optional::None,
+        }
+    }
+}
+
+impl<B: Backend> Optional<B> {
+    pub(super) fn into_option(self) -> Option<FloatTensor<B>> {
+        match self {
+            Optional::Some(tensor) => Some(tensor),
+            Optional::None => None,
+        }
+    }
+}
+
+/// The largest number of shards of one embedding.
+pub const MAX_SHARDS: usize = 4;
+
+/// The rows of a matrix, split over one to [`MAX_SHARDS`] tensors for devices that bind no larger
+/// one. burn's dispatch carries no `Vec`.
+#[derive(Clone, Debug, ExtensionType)]
+pub struct Shards<B: Backend> {
+    first: FloatTensor<B>,
+    #[extension_type]
+    second: Optional<B>,
+    #[extension_type]
+    third: Optional<B>,
+    #[extension_type]
+    fourth: Optional<B>,
+}
+
+impl<B: Backend> Shards<B> {
+    /// # Panics
+    /// If `shards` is empty. The caller has checked that there are at most [`MAX_SHARDS`].
+    pub(super) fn new(shards: impl IntoIterator<Item = FloatTensor<B>>) -> Self {
+        let mut shards = shards.into_iter();
+        Self {
+            first: shards.next().expect("a matrix has rows"),
+            second: shards.next().into(),
+            third: shards.next().into(),
+            fourth: shards.next().into(),
+        }
+    }
+
+    pub(super) fn into_vec(self) -> Vec<FloatTensor<B>> {
+        let more = [self.second, self.third, self.fourth].map(Optional::into_option);
+        [self.first].into_iter().chain(more.into_iter().flatten()).collect()
+    }
+
+    /// The whole matrix and the number of rows of each shard. Copies if there are several shards.
+    pub(super) fn join(self) -> (FloatTensor<B>, Vec<usize>) {
+        let mut shards = self.into_vec();
+        let rows = shards.iter().map(|shard| shape::<B>(shard).dims::<2>()[0]).collect();
+        let whole = match shards.len() {
+            1 => shards.remove(0),
+            _ => B::float_cat(shards, 0),
+        };
+        (whole, rows)
+    }
+}
+
+/// Splits a matrix into shards of `rows` rows each.
+pub(super) fn split<B: Backend>(whole: FloatTensor<B>, rows: &[usize]) -> Vec<FloatTensor<B>> {
+    use burn::tensor::Slice;
+    if rows.len() == 1 {
+        return vec![whole];
+    }
+    let mut first = 0;
+    let shard = |&rows: &usize| {
+        let range = first..first + rows;
+        first += rows;
+        B::float_slice(whole.clone(), &[Slice::from(range)])
+    };
+    rows.iter().map(shard).collect()
+}
+
+pub(super) fn shape<B: Backend>(tensor: &FloatTensor<B>) -> Shape {
+    tensor.shape()
+}
+
+pub(super) fn device<B: Backend>(tensor: &FloatTensor<B>) -> Device<B> {
+    tensor.device()
+}
+
+/// `sqrt(2 / pi)` in the tanh form of GELU.
+pub(super) const TANH_SCALE: f32 = 0.797_884_6;
+/// The cubic coefficient in the tanh form of GELU.
+pub(super) const TANH_CUBIC: f32 = 0.044_715;
+/// `1 / sqrt(2 pi)`, the peak of the normal density, in the derivative of the exact GELU.
+pub(super) const NORMAL_PEAK: f32 = 0.398_942_3;

@@ -1,0 +1,58 @@
+//! Launches of the kernels in `shaders/`: the tiers of devices, and what a launch needs.
+
+use burn_cubecl::cubecl::server::BufferBinding;
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::gpu::kernel::Queue;
+use crate::ops::OpsMode;
+
+pub(in crate::ops) mod gemm;
+
+/// The kind of device that a kernel's tiles are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Tier {
+    /// GPUs: many invocations that share tiles in workgroup memory.
+    Wide,
+    /// Software adapters, with subgroups of 4 or 8 invocations: one subgroup to a workgroup, each
+    /// invocation with many values in registers. Workgroup memory is ordinary memory there, and a
+    /// barrier costs a switch of context.
+    Narrow(u32),
+}
+
+impl Tier {
+    /// Invocations that share a row in kernels that reduce rows.
+    pub fn row_workgroup(self) -> u32 {
+        match self {
+            Tier::Wide => 128,
+            // One vector of the CPU: its barriers cost nothing.
+            Tier::Narrow(lanes) => lanes,
+        }
+    }
+}
+
+/// The WGSL kernels of one device.
+pub(in crate::ops) struct WgslKernels {
+    pub queue: Queue,
+    pub tier: Tier,
+}
+
+impl WgslKernels {
+    /// Chooses the tier by the kind of the adapter, never by its subgroups alone: some GPUs have
+    /// subgroups of 8 too. A software adapter without fixed subgroups of 4 (SSE) or 8 (AVX2) lanes
+    /// takes the tiles of a GPU.
+    pub fn new(queue: Queue, mode: OpsMode) -> Self {
+        let tier = match queue.subgroup() {
+            Some(lanes @ (4 | 8)) if mode.narrow_tiles() => Tier::Narrow(lanes),
+            _ => Tier::Wide,
+        };
+        Self { queue, tier }
+    }
+
+    /// The binding of an optional operand.
+    pub fn optional(&self, tensor: Option<&CubeTensor>) -> BufferBinding {
+        tensor.map_or_else(|| self.queue.nothing(), CubeTensor::clone).handle.binding()
+    }
+}
+
+/// Invocations in a workgroup of elementwise kernels.
+pub(in crate::ops) const ELEMENTWISE: u32 = 256;
