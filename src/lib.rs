@@ -22,7 +22,7 @@
 //! | `service` | answers requests of the window: devices, data, runs, plans, exports |
 //! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
-//! | [`web`] | the browser build: page and worker |
+//! | `web` | the browser build: page and worker |
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -32,7 +32,6 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-pub mod catalogue;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 #[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
@@ -47,10 +46,18 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-pub mod progress;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod progress;
 pub mod protocol;
-pub mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod recovery;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+mod run_index;
+#[cfg(feature = "gui")]
+mod service;
 #[cfg(not(target_arch = "wasm32"))]
-pub mod supervisor;
+mod supervisor;
+#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
 pub mod train;
-pub mod web;
+#[cfg(target_arch = "wasm32")]
+mod web;

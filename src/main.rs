@@ -1,12 +1,12 @@
-//! Picks the front end.
+//! The `wgpt` program.
 
 #![deny(unsafe_code)]
 
 use std::process::ExitCode;
 
-/// The system's allocator gives large blocks back at once: a training step on the CPU then spends
-/// a quarter of its time on page faults. Without huge pages, which are no faster here and make a
-/// process grow for as long as it runs: the system fills the gaps between what is used.
+/// mimalloc, because the allocator of the system returns large blocks at once: a training step on the
+/// CPU then spends a quarter of its time on page faults. It is built without huge pages, which are no
+/// faster here and make a process grow for as long as it runs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The one reducer that every view of a run reads.
+//! The state of a run, reduced from its events. Every view reads it.
 
 mod records;
 mod series;
@@ -6,93 +6,106 @@ mod series;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
-pub use series::{Series, Smoothed, Smoother};
+pub use series::{Series, Smoothed};
 
 use crate::config::Config;
 use crate::plan::Forecast;
 use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
 
-/// Texts, checkpoints and log lines that are kept: more than anybody scrolls through, and a few MiB
-/// where texts have some hundred tokens. The oldest quarter goes when there are more.
-const KEPT: usize = 4096;
+/// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and a
+/// few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
+const MAX_ITEMS: usize = 4096;
 
-/// Where a run stands, as told by its events so far: those of one run folder, however many
-/// processes told them.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The state of a run, from the events of all processes that have trained it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What the run does.
+    /// The present state.
     pub state: State,
     /// The run folder.
     pub run: Option<PathBuf>,
-    /// Where it computes.
+    /// The device that trains.
     pub device: Option<DeviceLine>,
     /// The resolved configuration.
     pub config: Option<Box<Config>>,
-    /// Parameters of the model, positions and padding included; 0 until it is known.
+    /// Parameters of the model, including positions and padding; 0 until known.
     pub params: u64,
     /// The iteration that a resumed run continued from.
     pub resumed_from: Option<u64>,
-    /// The least loss that any model can reach on this data, in nats per token, where known.
+    /// The entropy of the data in nats per token, a lower bound of any loss, where known.
     pub entropy_floor: Option<f64>,
-    /// How the step is cut, and what it takes.
+    /// The plan of a step and its memory.
     pub forecast: Option<Forecast>,
-    /// Updates that the run is to make; 0 until it is known.
+    /// Updates that the run is to make; 0 until known.
     pub max_iters: u64,
     /// Updates made.
     pub iteration: u64,
-    /// The last step; `None` again once a process resumes the run.
+    /// The last step of the present process.
     pub last_step: Option<Step>,
-    /// The least validation loss, in nats per token.
+    /// The lowest validation loss, in nats per token.
     pub best_val_loss: Option<f64>,
-    /// What changes from iteration to iteration.
+    /// The curves over the iterations.
     pub curves: Curves,
-    /// What the model wrote, the newest last.
+    /// Generated texts, the newest last.
     pub samples: Vec<Sample>,
-    /// Checkpoints that were written, the newest last. The run removes all but the best and the
+    /// Checkpoints that were written, the newest last. The run has removed all but the best and the
     /// newest `keep_checkpoints`.
     pub checkpoints: Vec<Checkpoint>,
-    /// What there was to say, the newest last.
+    /// The log, the newest line last.
     pub log: Vec<LogLine>,
-    /// The last step's loss, in nats per token.
+    /// The loss of the last step, in nats per token.
     pub loss: Option<f64>,
     /// The last validation loss, in nats per token.
     pub val_loss: Option<f64>,
-    /// The last step's tokens a second.
+    /// The tokens per second of the last step.
     pub tokens_per_s: Option<f64>,
 }
 
-/// What a run does.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The state of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum State {
-    /// Nothing: nobody has started it.
+    /// Nothing: it has not been started.
     #[default]
     Idle,
-    /// It is being set up.
+    /// It reads its data and opens its device.
     Starting,
-    /// It trains, evaluates or writes.
+    /// It trains, evaluates or saves.
     Running,
-    /// It holds until it is resumed.
+    /// It is paused.
     Paused,
-    /// Its device failed, and it is about to start again from the last checkpoint.
+    /// Its device failed, and it is about to restart from the last checkpoint.
     Recovering,
-    /// It ended as it should.
-    Finished(StopReason),
-    /// Its record ends in the middle: the process was killed, the page was closed.
-    Interrupted,
-    /// It ended by an error.
-    Failed {
-        /// What failed, and where.
+    /// Its device failed, and it waits for the device to return. Views count the seconds down from
+    /// when this state began.
+    Waiting {
+        /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
         text: String,
-        /// What to do next.
+        /// The number of the attempt that follows the wait, from 1.
+        attempt: u32,
+        /// Attempts before the run gives up.
+        attempts: u32,
+        /// Length of the wait, in seconds.
+        seconds: u64,
+    },
+    /// It ended without an error.
+    Finished(StopReason),
+    /// Its record ends in the middle: the process was killed, or the page was closed.
+    Interrupted,
+    /// It ended with an error.
+    Failed {
+        /// The message: what failed, and where.
+        text: String,
+        /// A hint at the next step.
         hint: String,
-        /// What the device did, if it was that.
+        /// The failure of the device, if it was one.
         cause: Option<Cause>,
     },
 }
 
 impl Progress {
-    /// Takes in the next event.
+    /// Applies the next event.
     pub fn apply(&mut self, event: &Event) {
         if self.state == State::Idle && !matches!(event, Event::Warning { .. }) {
             self.state = State::Starting;
@@ -114,12 +127,12 @@ impl Progress {
                 self.curves.eval_train.append(*iter as f64, *train_loss);
                 self.curves.eval_val.append(*iter as f64, *val_loss);
                 self.val_loss = Some(*val_loss);
-                self.best_val_loss = self.curves.least_val_loss();
+                self.best_val_loss = self.curves.lowest_val_loss();
             }
             Event::Sample { iter, prompt, text, .. } => {
                 self.reach(*iter);
                 let sample = Sample { iter: *iter, prompt: prompt.clone(), text: text.clone() };
-                // A resumed run writes the text of its first iteration once more.
+                // A resumed run repeats the sample of its first iteration.
                 let mut latest = self.samples.iter().rev().take_while(|known| known.iter == *iter);
                 if !latest.any(|known| *known == sample) {
                     push(&mut self.samples, sample);
@@ -145,6 +158,23 @@ impl Progress {
                     self.state = State::Recovering;
                 }
             }
+            Event::Paused { iter } => {
+                self.iteration = *iter;
+                self.state = State::Paused;
+            }
+            Event::Resumed { iter } => {
+                self.iteration = *iter;
+                self.state = State::Running;
+            }
+            Event::Waiting { text, attempt, attempts, seconds } => {
+                self.note(Level::Warning, event.to_string(), None);
+                self.state = State::Waiting {
+                    text: text.clone(),
+                    attempt: *attempt,
+                    attempts: *attempts,
+                    seconds: *seconds,
+                };
+            }
             Event::Done { iter, best_val_loss, reason, .. } => {
                 self.iteration = *iter;
                 self.best_val_loss = best_val_loss.or(self.best_val_loss);
@@ -154,47 +184,38 @@ impl Progress {
         }
     }
 
-    /// Tells that a process was started, which says nothing itself before it is set up.
+    /// Marks the run as starting: a process emits no event until it is set up.
     pub fn starting(&mut self) {
         self.state = State::Starting;
     }
 
-    /// Tells that the run was asked to hold, or to go on, for which there is no event.
-    pub fn paused(&mut self, paused: bool) {
-        self.state = match (&self.state, paused) {
-            (State::Running, true) => State::Paused,
-            (State::Paused, false) => State::Running,
-            _ => return,
-        };
-    }
-
-    /// For views that draw no curves: a long run has millions of points.
+    /// Drops the curves of steps, for views that draw none: a long run has millions of points.
     pub fn forget_steps(&mut self) {
         self.curves.forget_steps();
     }
 
-    /// Keeps a remark of the view's own.
+    /// Adds a line of the view to the log.
     pub fn remark(&mut self, text: String) {
         self.note(Level::Info, text, None);
     }
 
-    /// The record is all there is, and does not say how the run ended.
+    /// Marks the run as interrupted: its record ends in the middle, and no process trains it.
     pub fn interrupted(&mut self) {
         self.state = State::Interrupted;
-        let text = "the run was interrupted: its process was ended, or its page was closed";
+        let text = "the run was interrupted: its process was killed, or its page was closed";
         let hint = match self.checkpoints.is_empty() {
             true => "it has no checkpoint to continue from: start it again",
-            false => "Continue goes on from its last checkpoint",
+            false => "Continue resumes it from its last checkpoint",
         };
         self.note(Level::Warning, text.into(), Some(hint.into()));
     }
 
-    /// Whether the run has come to an end, one way or the other.
+    /// Returns true if the run has ended, with an error or without.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, State::Finished(_) | State::Interrupted | State::Failed { .. })
     }
 
-    /// How much of the run is done, from 0 to 1; 0 while it is not known how long it is.
+    /// Returns the share of the run that is done, from 0 to 1; 0 while its length is unknown.
     pub fn fraction(&self) -> f32 {
         match self.max_iters {
             0 => 0.0,
@@ -202,8 +223,8 @@ impl Progress {
         }
     }
 
-    /// Time until the last iteration at the present speed, evaluation left out; `max_time` may end
-    /// the run sooner. `None` while there is no speed, and once the run has ended.
+    /// Returns the time until the last iteration at the present speed, without evaluations; `max_time`
+    /// may end the run sooner. `None` before the first step, and once the run has ended.
     pub fn remaining(&self) -> Option<Duration> {
         if self.max_iters == 0 || self.has_ended() {
             return None;
@@ -212,12 +233,12 @@ impl Progress {
         Duration::try_from_secs_f64(self.last_step.as_ref()?.ms * 1e-3 * left as f64).ok()
     }
 
-    /// [`remaining`](Self::remaining) in seconds.
+    /// Returns [`remaining`](Self::remaining) in seconds.
     pub fn seconds_left(&self) -> Option<f64> {
         self.remaining().map(|time| time.as_secs_f64())
     }
 
-    /// A process is set up. What a former one did beyond its checkpoint is about to be repeated.
+    /// Applies the start of a process. It repeats what a former one did after its last checkpoint.
     fn begin(&mut self, resumed_from: Option<u64>) {
         match resumed_from {
             Some(iter) => self.rewind(iter),
@@ -230,7 +251,7 @@ impl Progress {
         self.state = State::Running;
         self.resumed_from = resumed_from;
         self.iteration = resumed_from.unwrap_or(0);
-        self.best_val_loss = self.curves.least_val_loss();
+        self.best_val_loss = self.curves.lowest_val_loss();
         (self.last_step, self.loss, self.tokens_per_s) = (None, None, None);
         self.val_loss = self.curves.eval_val.last().map(|[_, loss]| loss);
     }
@@ -246,15 +267,15 @@ impl Progress {
         self.last_step = Some(step.clone());
     }
 
-    /// Forgets what came after the first `iter` updates.
+    /// Drops everything after the first `iter` updates.
     fn rewind(&mut self, iter: u64) {
         self.curves.rewind(iter);
         self.samples.retain(|sample| sample.iter <= iter);
         self.checkpoints.retain(|checkpoint| checkpoint.iter <= iter);
-        self.best_val_loss = self.curves.least_val_loss();
+        self.best_val_loss = self.curves.lowest_val_loss();
     }
 
-    /// So many updates are made. A step may still be under way when a pause is asked for.
+    /// Sets the number of updates made. A paused run still writes checkpoints and samples.
     fn reach(&mut self, iter: u64) {
         self.iteration = iter;
         if self.state != State::Paused {
@@ -263,17 +284,17 @@ impl Progress {
     }
 
     fn note(&mut self, level: Level, text: String, hint: Option<String>) {
-        // The level says so already.
+        // The level of the line says it.
         let text = text.strip_prefix("warning: ").map(str::to_string).unwrap_or(text);
         let iter = self.run.is_some().then_some(self.iteration);
         push(&mut self.log, LogLine { level, iter, text, hint });
     }
 }
 
-/// Adds to a list of at most [`KEPT`], in constant time over many.
+/// Appends to a list of at most [`MAX_ITEMS`], in amortized constant time.
 fn push<T>(list: &mut Vec<T>, item: T) {
-    if list.len() >= KEPT {
-        list.drain(..KEPT / 4);
+    if list.len() >= MAX_ITEMS {
+        list.drain(..MAX_ITEMS / 4);
     }
     list.push(item);
 }
@@ -282,7 +303,7 @@ fn push<T>(list: &mut Vec<T>, item: T) {
 mod tests {
     use super::*;
 
-    // Lines as runs write them, long texts shortened.
+    // Lines of real runs, long texts shortened.
     const EVAL: &str = r#"{"v":1,"event":"eval","iter":250,"train_loss":1.4479583770036697,"val_loss":1.4489465922117233}"#;
     const CHECKPOINT: &str = r#"{"v":1,"event":"checkpoint","iter":250,"path":"/tmp/demo/checkpoints/00000250","best":true}"#;
     const SAMPLE: &str =
@@ -291,7 +312,7 @@ mod tests {
     const WARNING: &str =
         r#"{"v":1,"event":"warning","text":"the data is not what this run began with"}"#;
     const ERROR: &str = r#"{"v":1,"event":"error","text":"the device is out of memory","hint":"a smaller --micro_batch","cause":"out_of_memory"}"#;
-    const REPLAN: &str = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the trainer was ended from outside","from":null,"to":null}"#;
+    const REPLAN: &str = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the trainer process was killed","from":null,"to":null}"#;
 
     fn start(resumed_from: Option<u64>) -> String {
         let device = r#"{"id":"cpu","name":"CPU, 2 threads","backend":"cpu","kind":"cpu"}"#;
@@ -309,79 +330,79 @@ mod tests {
         )
     }
 
-    fn tell(progress: &mut Progress, lines: &[&str]) {
+    fn apply(progress: &mut Progress, lines: &[&str]) {
         for line in lines {
             progress.apply(&serde_json::from_str(line).unwrap());
         }
     }
 
-    /// Told of 15 steps, an evaluation, a checkpoint and a text.
-    fn under_way() -> Progress {
+    /// A run after 15 steps, an evaluation, a checkpoint and a sample.
+    fn running() -> Progress {
         let mut progress = Progress::default();
-        tell(&mut progress, &[&start(None)]);
-        (0..250).step_by(20).for_each(|iter| tell(&mut progress, &[&step(iter, 3.0)]));
-        tell(&mut progress, &[EVAL, CHECKPOINT]);
-        (260..300).step_by(20).for_each(|iter| tell(&mut progress, &[&step(iter, 2.0)]));
-        tell(&mut progress, &[SAMPLE]);
+        apply(&mut progress, &[&start(None)]);
+        (0..250).step_by(20).for_each(|iter| apply(&mut progress, &[&step(iter, 3.0)]));
+        apply(&mut progress, &[EVAL, CHECKPOINT]);
+        (260..300).step_by(20).for_each(|iter| apply(&mut progress, &[&step(iter, 2.0)]));
+        apply(&mut progress, &[SAMPLE]);
         progress
     }
 
     #[test]
     fn events_add_up() {
-        let mut progress = under_way();
+        let mut progress = running();
         assert_eq!((progress.params, progress.max_iters, progress.iteration), (238_080, 1500, 300));
-        tell(&mut progress, &[&step(399, 1.5)]);
+        apply(&mut progress, &[&step(399, 1.5)]);
         assert_eq!((progress.curves.loss.len(), progress.curves.memory_peak.len()), (16, 16));
         assert_eq!(progress.curves.memory.last(), Some([399.0, 38_176_768.0]));
         assert_eq!(progress.remaining(), Some(Duration::from_secs(110)));
         assert!((progress.fraction() - 400.0 / 1500.0).abs() < 1e-6);
         assert_eq!(progress.best_val_loss, Some(1.4489465922117233));
-        tell(&mut progress, &[DONE]);
+        apply(&mut progress, &[DONE]);
         assert_eq!(progress.state, State::Finished(StopReason::Finished));
         assert_eq!((progress.fraction(), progress.remaining()), (1.0, None));
         assert_eq!(progress.best_val_loss, Some(0.43964667469263075));
     }
 
     #[test]
-    fn a_resumed_run_forgets_what_it_repeats_and_nothing_else() {
-        let mut progress = under_way();
-        tell(&mut progress, &[REPLAN]);
+    fn a_resumed_run_drops_what_it_repeats_and_nothing_else() {
+        let mut progress = running();
+        apply(&mut progress, &[REPLAN]);
         assert_eq!(progress.state, State::Recovering);
-        tell(&mut progress, &[WARNING, &start(Some(250))]);
+        apply(&mut progress, &[WARNING, &start(Some(250))]);
         assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 250));
         assert_eq!(progress.curves.loss.last(), Some([240.0, 3.0]));
         assert_eq!(progress.curves.eval_val.last(), Some([250.0, 1.4489465922117233]));
         assert_eq!((progress.samples.len(), progress.checkpoints.len()), (0, 1));
         assert_eq!((progress.remaining(), progress.log.len()), (None, 3));
-        // Without a checkpoint all of it is repeated.
-        tell(&mut progress, &[REPLAN, &start(None)]);
+        // Without a checkpoint everything is repeated.
+        apply(&mut progress, &[REPLAN, &start(None)]);
         assert!(progress.curves == Curves::default() && progress.checkpoints.is_empty());
         assert_eq!((progress.best_val_loss, progress.log.len()), (None, 4));
     }
 
     #[test]
-    fn steps_that_go_back_count_anew_even_if_nobody_told_of_a_start() {
-        let mut progress = under_way();
-        tell(&mut progress, &[&step(200, 2.5)]);
+    fn a_step_that_goes_back_drops_what_came_after() {
+        let mut progress = running();
+        apply(&mut progress, &[&step(200, 2.5)]);
         assert_eq!((progress.curves.loss.len(), progress.iteration), (11, 201));
         assert_eq!((progress.curves.eval_train.len(), progress.best_val_loss), (0, None));
         assert_eq!((progress.samples.len(), progress.checkpoints.len()), (0, 0));
     }
 
     #[test]
-    fn the_log_says_what_happened_in_plain_words() {
+    fn the_log_has_a_line_for_each_thing_to_know() {
         let mut progress = Progress::default();
-        tell(&mut progress, &[WARNING]);
+        apply(&mut progress, &[WARNING]);
         assert_eq!((progress.state.clone(), progress.fraction()), (State::Idle, 0.0));
-        tell(&mut progress, &[&start(None), CHECKPOINT, REPLAN, ERROR, DONE]);
+        apply(&mut progress, &[&start(None), CHECKPOINT, REPLAN, ERROR, DONE]);
         let lines: Vec<_> =
             progress.log.iter().map(|line| (line.level, line.iter, line.text.as_str())).collect();
         let done = "done after 1500 iterations, 122.9 s, best val loss 0.4396";
-        let again = "the trainer was ended from outside; starting again from the last checkpoint";
+        let killed = "the trainer process was killed";
         let wanted = [
             (Level::Warning, None, "the data is not what this run began with"),
             (Level::Info, Some(250), "saved /tmp/demo/checkpoints/00000250 (best)"),
-            (Level::Warning, Some(250), again),
+            (Level::Warning, Some(250), killed),
             (Level::Error, Some(250), "the device is out of memory"),
             (Level::Info, Some(1500), done),
         ];
@@ -390,28 +411,44 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_lasts_until_the_view_says_so_or_the_process_ends() {
-        let mut progress = under_way();
-        progress.paused(true);
-        tell(&mut progress, &[&step(400, 2.0), WARNING, SAMPLE, SAMPLE]);
+    fn a_pause_lasts_until_the_run_resumes_or_ends() {
+        let [paused, resumed] =
+            ["paused", "resumed"].map(|name| format!(r#"{{"v":1,"event":"{name}","iter":400}}"#));
+        let mut progress = running();
+        apply(&mut progress, &[&step(399, 2.0), &paused, WARNING, SAMPLE, SAMPLE]);
         assert_eq!((progress.state.clone(), progress.samples.len()), (State::Paused, 1));
-        progress.paused(false);
-        assert_eq!(progress.state, State::Running);
-        progress.paused(true);
-        tell(&mut progress, &[ERROR]);
-        progress.paused(false);
-        let cause = Some(Cause::OutOfMemory);
-        assert!(matches!(&progress.state, State::Failed { cause: told, .. } if *told == cause));
+        apply(&mut progress, &[&resumed]);
+        assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 400));
+        apply(&mut progress, &[&paused, ERROR, &step(0, 2.0)]);
+        apply(&mut progress, &[&paused, &start(Some(250))]);
+        assert_eq!(progress.state, State::Running, "a restarted trainer is not paused");
         progress.starting();
         assert_eq!(progress.state, State::Starting);
     }
 
     #[test]
+    fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
+        let waiting =
+            r#"{"v":1,"event":"waiting","text":"restarting","attempt":2,"attempts":9,"seconds":5}"#;
+        let mut progress = running();
+        apply(&mut progress, &[REPLAN, waiting]);
+        let text = "restarting".to_string();
+        let wanted = State::Waiting { text, attempt: 2, attempts: 9, seconds: 5 };
+        assert_eq!(progress.state, wanted);
+        assert_eq!(progress.log.last().unwrap().text, "restarting in 5 s (attempt 2 of 9)");
+        apply(&mut progress, &[&start(Some(250))]);
+        assert_eq!(progress.state, State::Running);
+        apply(&mut progress, &[waiting, ERROR]);
+        let cause = Some(Cause::OutOfMemory);
+        assert!(matches!(&progress.state, State::Failed { cause: known, .. } if *known == cause));
+    }
+
+    #[test]
     fn lists_stay_short() {
         let mut progress = Progress::default();
-        (0..3 * KEPT).for_each(|_| tell(&mut progress, &[WARNING]));
-        assert!((KEPT * 3 / 4..=KEPT).contains(&progress.log.len()));
-        tell(&mut progress, &[&start(None), &step(0, 2.0), &step(1, 1.0), EVAL]);
+        (0..3 * MAX_ITEMS).for_each(|_| apply(&mut progress, &[WARNING]));
+        assert!((MAX_ITEMS * 3 / 4..=MAX_ITEMS).contains(&progress.log.len()));
+        apply(&mut progress, &[&start(None), &step(0, 2.0), &step(1, 1.0), EVAL]);
         progress.forget_steps();
         assert!(progress.curves.loss.is_empty() && progress.curves.memory.is_empty());
         assert_eq!((progress.loss, progress.iteration), (Some(1.0), 250));

@@ -1,7 +1,9 @@
-//! What the trainer says and what it is told: plain data, no tensors.
+//! Events out of a trainer and commands into it: plain data, no tensors.
 //!
-//! Every front end consumes [`Event`]s and differs only after them. As JSON they are one object a
-//! line, with `"v": 1` and the name in `"event"`.
+//! Every front end consumes [`Event`]s and differs only after them. As JSON, an event is one object
+//! a line, with `"v": 1` and its name in `"event"`.
+
+mod command;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,100 +14,123 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::plan::{Class, Forecast, Plan};
 
+pub use command::{Command, Setting};
+
 /// The version of the JSON lines.
-pub const VERSION: u32 = 1;
+const VERSION: u32 = 1;
 
 /// Something that happened in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run is set up and about to train.
+    /// The run is set up: its data is open, its model on the device.
     Start {
         /// The run folder.
         run: PathBuf,
-        /// Where it computes.
+        /// The device that trains.
         device: DeviceLine,
         /// The resolved configuration.
         config: Box<Config>,
-        /// Parameters of the model, positions and padding included.
+        /// Parameters of the model, including positions and padding.
         params: u64,
         /// The iteration that a resumed run continues from.
         resumed_from: Option<u64>,
-        /// The least loss that any model can reach on this data, in nats per token, where known.
+        /// The entropy of the data in nats per token, a lower bound of any loss, where known.
         entropy_floor: Option<f64>,
     },
-    /// How the step was cut.
+    /// The plan of a step and the memory it takes.
     Plan(Box<Forecast>),
-    /// One update of the weights, at the log interval.
+    /// An update of the weights, every `log_interval` iterations.
     Step(Step),
-    /// The losses on fixed windows of both splits.
+    /// An evaluation: the losses on fixed windows of both splits.
     Eval {
         /// Updates made before.
         iter: u64,
         /// Mean loss on the training split, in nats per token.
         train_loss: f64,
-        /// Mean loss on the validation split.
+        /// Mean loss on the validation split, in nats per token.
         val_loss: f64,
     },
-    /// A text that the model wrote.
+    /// A text that the model generated.
     Sample {
         /// Updates made before.
         iter: u64,
-        /// What it was given.
+        /// The prompt.
         prompt: String,
-        /// What it continued with.
+        /// The continuation, without the prompt.
         text: String,
     },
-    /// A checkpoint is on the disk, whole.
+    /// A checkpoint was written.
     Checkpoint {
         /// Updates made before.
         iter: u64,
         /// The checkpoint's folder.
         path: PathBuf,
-        /// Whether its validation loss is the run's best.
+        /// True if its validation loss is the best of the run.
         best: bool,
     },
-    /// The run goes on, but something deserves a look.
+    /// The run continues, but something deserves attention.
     Warning {
-        /// What, and what to do.
+        /// The message: what happened, and what to do.
         text: String,
     },
     /// The run failed.
     Error {
-        /// What failed, and where.
+        /// The message: what failed, and where.
         text: String,
-        /// What to do next.
+        /// A hint at the next step.
         hint: String,
-        /// What the device did, if it was that.
+        /// The failure of the device, if it was one.
         #[serde(default)]
         cause: Option<Cause>,
     },
-    /// Steps are cut anew: the device failed, and the run goes on from its last checkpoint, or the
-    /// budget was crossed, and it goes on as it is.
+    /// The run is paused.
+    Paused {
+        /// Updates made before.
+        iter: u64,
+    },
+    /// The run trains again after a pause.
+    Resumed {
+        /// Updates made before.
+        iter: u64,
+    },
+    /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
+    /// change of the budget it continues where it is.
     Replan {
-        /// Why.
+        /// The reason.
         reason: ReplanReason,
-        /// What happened.
+        /// The message.
         text: String,
-        /// How its steps were cut, if it came so far.
+        /// The plan before, if the run got as far as planning.
         from: Option<Plan>,
-        /// How they will be.
+        /// The plan from here on.
         to: Option<Plan>,
     },
-    /// The run ended as it should.
+    /// The run waits for its device to return, then starts again.
+    Waiting {
+        /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
+        text: String,
+        /// The number of the attempt that follows the wait, from 1.
+        attempt: u32,
+        /// Attempts before the run gives up.
+        attempts: u32,
+        /// Length of the wait, in seconds.
+        seconds: u64,
+    },
+    /// The run ended without an error.
     Done {
         /// Updates made.
         iter: u64,
-        /// The best validation loss, if there was an evaluation.
+        /// The best validation loss, if the run was evaluated.
         best_val_loss: Option<f64>,
         /// Wall time of this process, in seconds.
         seconds: f64,
-        /// Why it ended.
+        /// The reason for the end.
         reason: StopReason,
     },
 }
 
-/// One update of the weights.
+/// An update of the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Updates made before this one.
@@ -118,21 +143,21 @@ pub struct Step {
     pub grad_norm: f64,
     /// Tokens of the global batch.
     pub tokens: u64,
-    /// Milliseconds an iteration since the last of these events, evaluation left out.
+    /// Milliseconds per iteration since the previous step event, without evaluations.
     pub ms: f64,
-    /// Tokens a second over the same time.
+    /// Tokens per second over the same time.
     pub tokens_per_s: f64,
-    /// Bytes that the device's pools hold; `None` on the processor.
+    /// Bytes that the memory pools of the device hold; `None` on the CPU.
     #[serde(default)]
     pub vram_bytes: Option<u64>,
-    /// The most that they held in this run.
+    /// The most that the pools held in this process.
     #[serde(default)]
     pub vram_peak_bytes: Option<u64>,
-    /// Of what the pools hold, what is known by class: weights and moments. Gradients, activations
-    /// and logits share the rest.
+    /// The part of the pools that is known by class: weights and optimizer moments. Gradients,
+    /// activations and logits share the rest.
     #[serde(default)]
     pub vram_classes: BTreeMap<Class, u64>,
-    /// Bytes of the device that other programs take; `None` where nobody tells.
+    /// Bytes of the device that other programs use, where the system reports it.
     #[serde(default)]
     pub others_bytes: Option<u64>,
 }
@@ -141,35 +166,37 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The driver has no more memory.
+    /// The driver refused an allocation.
     OutOfMemory,
-    /// The device was reset, or it is gone.
+    /// The device was reset or disconnected, or it stopped answering.
     DeviceLost,
+    /// The device could not be opened.
+    Unavailable,
 }
 
-/// Why steps are cut anew, or begun anew.
+/// The reason for a new plan or a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplanReason {
-    /// The driver had no more memory.
+    /// The driver refused an allocation.
     OutOfMemory,
-    /// The device was reset, it is gone, or the process that used it is.
+    /// The device was lost, or the process that used it was killed.
     DeviceLost,
-    /// The pools held more than the budget, or the budget was changed.
+    /// The memory pools exceeded the budget, or the budget changed.
     Budget,
 }
 
-/// Why a run ended.
+/// The reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// `max_iters` updates were made.
     Finished,
-    /// `max_time` was over.
+    /// `max_time` had passed.
     MaxTime,
-    /// A command, or a signal.
+    /// A command or a signal stopped it.
     Stopped,
-    /// `eval_only`.
+    /// The run was an evaluation only (`eval_only`).
     EvalOnly,
 }
 
@@ -180,37 +207,10 @@ pub struct DeviceLine {
     pub id: String,
     /// The adapter's name.
     pub name: String,
-    /// The interface: `cpu`, `vulkan`, `dx12`, `gl`, `metal` or `cuda`.
+    /// The graphics API: `cpu`, `vulkan`, `dx12`, `gl`, `metal` or `cuda`.
     pub backend: String,
     /// `discrete`, `integrated`, `virtual`, `software` or `cpu`.
     pub kind: String,
-}
-
-/// What a front end asks of the trainer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
-pub enum Command {
-    /// Hold after the current step.
-    Pause,
-    /// Go on.
-    Resume,
-    /// Finish the step, write a checkpoint, end.
-    Stop,
-    /// Write a checkpoint and go on.
-    Checkpoint,
-    /// Write a text.
-    Sample {
-        /// What to continue.
-        prompt: String,
-    },
-    /// Change a setting that may change during a run: `learning_rate` (from here on constant),
-    /// `eval_interval`, `log_interval` or `vram_budget` (in bytes).
-    Set {
-        /// The setting.
-        key: String,
-        /// Its new value.
-        value: f64,
-    },
 }
 
 #[derive(Serialize)]
@@ -221,15 +221,14 @@ struct Line<'a> {
 }
 
 impl Event {
-    /// The event as one JSON line, without the line break.
+    /// Returns the event as one JSON line, without the line break.
     pub fn to_json(&self) -> String {
-        // Numbers and strings only: serialising cannot fail.
+        // Numbers and strings: serializing cannot fail.
         serde_json::to_string(&Line { v: VERSION, event: self }).unwrap_or_default()
     }
 }
 
-/// One line in nanoGPT's form, or several where the event is a text. Events that only machines
-/// read give an empty string.
+/// Writes a line in nanoGPT's form, or several lines for a plan or a text.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -261,13 +260,19 @@ impl fmt::Display for Event {
             Event::Error { text, hint, .. } => write!(f, "error: {text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {
                 write!(f, "warning: {text}")?;
-                if *reason != ReplanReason::Budget {
-                    write!(f, "; starting again from the last checkpoint")?;
+                // After a lost device, the event of the wait says when.
+                if *reason == ReplanReason::OutOfMemory {
+                    write!(f, "; restarting")?;
                 }
                 match (from, to) {
                     (Some(from), Some(to)) if from != to => write!(f, ": {to}"),
                     _ => Ok(()),
                 }
+            }
+            Event::Paused { iter } => write!(f, "paused at iteration {iter}"),
+            Event::Resumed { iter } => write!(f, "resumed at iteration {iter}"),
+            Event::Waiting { text, attempt, attempts, seconds } => {
+                write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }
             Event::Done { iter, best_val_loss, seconds, reason } => {
                 write!(f, "{} after {iter} iterations, {seconds:.1} s", reason.phrase())?;
@@ -284,7 +289,7 @@ impl StopReason {
     fn phrase(self) -> &'static str {
         match self {
             StopReason::Finished => "done",
-            StopReason::MaxTime => "time is up",
+            StopReason::MaxTime => "out of time",
             StopReason::Stopped => "stopped",
             StopReason::EvalOnly => "evaluated",
         }
@@ -296,20 +301,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_carries_version_and_name_and_reads_back() {
+    fn an_event_reads_back_from_its_json_line() {
         let event = Event::Eval { iter: 250, train_loss: 2.1, val_loss: 2.25 };
         let line = event.to_json();
         assert!(line.starts_with(r#"{"v":1,"event":"eval","iter":250"#), "{line}");
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
         assert_eq!(event.to_string(), "step 250: train loss 2.1000, val loss 2.2500");
-    }
-
-    #[test]
-    fn commands_are_json_lines() {
-        let set: Command =
-            serde_json::from_str(r#"{"command":"set","key":"learning_rate","value":1e-4}"#)
-                .unwrap();
-        assert_eq!(set, Command::Set { key: "learning_rate".into(), value: 1e-4 });
-        assert!(serde_json::from_str::<Command>(r#"{"command":"explode"}"#).is_err());
     }
 }

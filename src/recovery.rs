@@ -1,129 +1,226 @@
-//! What to do when a trainer ends by a failure of its device: begin again from the last checkpoint,
-//! after out-of-memory with less on the device at a time, or give up.
+//! The policy for a trainer that failed: restart it from the last checkpoint, wait for its device
+//! first, or give up.
+//!
+//! Pure: it knows neither a clock nor a process, so that the supervisor of a process and the page
+//! that supervises a worker share it.
 
-use std::collections::BTreeMap;
+use std::mem::discriminant;
+use std::time::Duration;
 
 use crate::plan::{Plan, smaller};
-use crate::protocol::{Cause, Command, Event, ReplanReason};
+use crate::protocol::{Cause, Command, Event, ReplanReason, Setting};
 
-/// Failures one after the other, without an update between them that is new, that end a run.
-const FAILURES: u32 = 3;
+/// Failures in a row, with no new update in between, that end a run.
+const MAX_FAILURES: u32 = 3;
 
-/// How a trainer ended that failed.
+/// Seconds to wait before each restart, about five minutes in all: a driver reset takes seconds, a
+/// driver update, a suspended machine or an external card minutes.
+const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
+
+/// The exit code of a run whose device was never available.
+pub(crate) const EXIT_UNAVAILABLE: u8 = 4;
+
+/// The exit code of a run whose recovery gave up.
+pub(crate) const EXIT_GAVE_UP: u8 = 5;
+
+/// The failure of a trainer, with what its events said before.
 #[derive(Clone, Debug, Default)]
-pub struct Failed {
-    /// How its steps were cut, if it came so far.
+pub struct TrainerFailure {
+    /// The plan of its steps, if it got as far as planning.
     pub plan: Option<Plan>,
-    /// Updates made, as far as it told.
+    /// Updates made, as far as its events tell.
     pub iteration: u64,
-    /// What failed, and where.
+    /// True if it had its device open.
+    pub opened: bool,
+    /// The message: what failed, and where.
     pub text: String,
-    /// What to do about it.
+    /// A hint at the next step.
     pub hint: String,
-    /// What the device did, where that is known.
+    /// The failure of the device, if it was one.
     pub cause: Option<Cause>,
 }
 
-impl Failed {
-    /// Takes in what a trainer says.
-    pub fn take(&mut self, event: &Event) {
+impl TrainerFailure {
+    /// Records an event of the trainer.
+    pub fn observe(&mut self, event: &Event) {
         match event {
+            Event::Start { resumed_from, .. } => {
+                self.opened = true;
+                self.iteration = resumed_from.unwrap_or(0);
+            }
             Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
             Event::Step(step) => self.iteration = step.iter + 1,
             Event::Checkpoint { iter, .. } => self.iteration = self.iteration.max(*iter),
+            Event::Error { text, hint, cause } => {
+                (self.text, self.hint, self.cause) = (text.clone(), hint.clone(), *cause);
+            }
             _ => {}
         }
     }
 
-    /// The end of a run, as it is told.
-    pub fn event(self) -> Event {
+    /// Returns the error event that ends the run with this failure.
+    pub fn into_event(self) -> Event {
         Event::Error { text: self.text, hint: self.hint, cause: self.cause }
     }
 }
 
-/// What commands have changed, for the next trainer to hear first.
+/// The commands that outlast a trainer: its successor is sent them first.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
-    settings: BTreeMap<String, f64>,
+pub struct AppliedCommands {
+    /// One value of each setting.
+    settings: Vec<Setting>,
     paused: bool,
-    /// Whether the run is to end.
-    pub stopping: bool,
+    stopping: bool,
 }
 
-impl Heard {
-    /// Takes in what is asked of a trainer.
-    pub fn take(&mut self, command: &Command) {
+impl AppliedCommands {
+    /// Records a command to a trainer.
+    pub fn apply(&mut self, command: &Command) {
         match command {
             Command::Pause => self.paused = true,
             Command::Resume => self.paused = false,
             Command::Stop => self.stopping = true,
-            Command::Set { key, value } => drop(self.settings.insert(key.clone(), *value)),
+            Command::Set(setting) => {
+                self.settings.retain(|known| discriminant(known) != discriminant(setting));
+                self.settings.push(*setting);
+            }
             Command::Checkpoint | Command::Sample { .. } => {}
         }
     }
 
-    /// What the next one has to hear.
-    pub fn again(&self) -> impl Iterator<Item = Command> {
-        let set = |(key, value): (&String, &f64)| Command::Set { key: key.clone(), value: *value };
-        self.settings.iter().map(set).chain(self.paused.then_some(Command::Pause))
+    /// Returns the commands that put a new trainer into the state of the former one.
+    pub fn replay(&self) -> impl Iterator<Item = Command> {
+        let settings = self.settings.iter().map(|setting| Command::Set(*setting));
+        settings.chain(self.paused.then_some(Command::Pause))
+    }
+
+    /// Returns true after a stop command: the run is not restarted.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
     }
 }
 
-/// What to do.
+/// The decision after a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// Begin again.
-    Again {
-        /// What is told of that.
-        event: Event,
-        /// How steps are to be cut at the most; `None` leaves that as it was.
-        less: Option<Plan>,
+    /// Emit `events`, wait for `delay`, and start another trainer.
+    Restart {
+        /// Events that tell of the failure and of the wait.
+        events: Vec<Event>,
+        /// Time to wait; zero after out-of-memory.
+        delay: Duration,
+        /// The largest plan that the next trainer may use; `None` leaves the former limit.
+        plan: Option<Plan>,
     },
-    /// The run is over.
+    /// End the run.
     GiveUp {
-        /// What is told of that.
-        event: Event,
+        /// The error that ends it.
+        error: Event,
+        /// The exit code of the process.
+        exit_code: u8,
     },
 }
 
-/// What is remembered from one failure to the next.
+/// The state of the policy over the life of a run.
+///
+/// A device that is lost gets [`MAX_FAILURES`] attempts to train, each after a longer wait. One that
+/// cannot be opened has not trained: it is waited for until all [`DELAYS`] have passed. Out of memory
+/// needs no wait but a smaller plan. An update that no trainer made before resets all of it.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
-    /// Updates that any trainer made.
+    /// Updates made by any trainer.
     furthest: u64,
-    /// Failures without getting any further.
+    /// Failures since then of trainers that had a device.
     failures: u32,
+    /// Waits since then.
+    waits: usize,
+    /// True once a trainer had its device open.
+    opened: bool,
 }
 
 impl Recovery {
-    /// Decides after a failure.
-    pub fn after(&mut self, failed: Failed) -> Decision {
-        self.failures = if failed.iteration > self.furthest { 1 } else { self.failures + 1 };
-        self.furthest = self.furthest.max(failed.iteration);
-        let out_of_memory = failed.cause == Some(Cause::OutOfMemory);
-        let smaller = failed.plan.as_ref().filter(|_| out_of_memory).map(smaller);
-        if self.failures >= FAILURES && !matches!(smaller, Some(Some(_))) || smaller == Some(None) {
-            let times = self.failures;
-            let text = format!("{}; {times} times without getting any further", failed.text);
-            let cause = failed.cause.or(Some(Cause::DeviceLost));
-            return Decision::GiveUp { event: Failed { text, cause, ..failed }.event() };
+    /// Decides what follows a failure.
+    pub fn decide(&mut self, failure: TrainerFailure) -> Decision {
+        if failure.iteration > self.furthest {
+            (self.furthest, self.failures, self.waits) = (failure.iteration, 0, 0);
         }
-        let less = smaller.flatten();
-        let reason = match out_of_memory {
-            true => ReplanReason::OutOfMemory,
-            false => ReplanReason::DeviceLost,
-        };
-        let to = less.clone().or(failed.plan.clone());
-        let event = Event::Replan { reason, text: failed.text, from: failed.plan, to };
-        Decision::Again { event, less }
+        let of_device = matches!(failure.cause, Some(Cause::OutOfMemory | Cause::DeviceLost));
+        self.opened |= failure.opened || of_device;
+        if failure.cause == Some(Cause::Unavailable) {
+            if !self.opened {
+                let error = failure.into_event();
+                return Decision::GiveUp { error, exit_code: EXIT_UNAVAILABLE };
+            }
+            let text = format!("{}; trying again", failure.text);
+            return self.wait(failure, text, Vec::new());
+        }
+        self.failures += 1;
+        if failure.cause == Some(Cause::OutOfMemory) {
+            return self.after_out_of_memory(failure);
+        }
+        if self.failures >= MAX_FAILURES {
+            return self.give_up(failure);
+        }
+        let replan = replan(ReplanReason::DeviceLost, &failure, failure.plan.clone());
+        self.wait(failure, "restarting".into(), vec![replan])
     }
+
+    /// Returns the number of updates that any trainer made.
+    pub fn furthest(&self) -> u64 {
+        self.furthest
+    }
+
+    /// Restarts at once with the next smaller plan. A failure before there was a plan may have been
+    /// another program's memory.
+    fn after_out_of_memory(&self, failure: TrainerFailure) -> Decision {
+        let plan = match failure.plan.as_ref().map(smaller) {
+            Some(Some(plan)) => Some(plan),
+            Some(None) => {
+                let text = format!("{}, and its steps cannot be split smaller", failure.text);
+                return give_up(failure, text);
+            }
+            None if self.failures >= MAX_FAILURES => return self.give_up(failure),
+            None => None,
+        };
+        let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
+        Decision::Restart { events: vec![event], delay: Duration::ZERO, plan }
+    }
+
+    fn wait(&mut self, failure: TrainerFailure, text: String, mut events: Vec<Event>) -> Decision {
+        let Some(&seconds) = DELAYS.get(self.waits) else {
+            let minutes = DELAYS.iter().sum::<u64>().div_ceil(60);
+            let text = format!("{}; it did not return within {minutes} minutes", failure.text);
+            return give_up(failure, text);
+        };
+        self.waits += 1;
+        let (attempt, attempts) = (self.waits as u32, DELAYS.len() as u32);
+        events.push(Event::Waiting { text, attempt, attempts, seconds });
+        Decision::Restart { events, delay: Duration::from_secs(seconds), plan: None }
+    }
+
+    fn give_up(&self, failure: TrainerFailure) -> Decision {
+        let text =
+            format!("{}; {} failures without a new update in between", failure.text, self.failures);
+        give_up(failure, text)
+    }
+}
+
+fn give_up(failure: TrainerFailure, text: String) -> Decision {
+    let cause = failure.cause.or(Some(Cause::DeviceLost));
+    let error = TrainerFailure { text, cause, ..failure }.into_event();
+    Decision::GiveUp { error, exit_code: EXIT_GAVE_UP }
+}
+
+fn replan(reason: ReplanReason, failure: &TrainerFailure, to: Option<Plan>) -> Event {
+    let from = failure.plan.clone();
+    Event::Replan { reason, text: failure.text.clone(), to: to.or(from.clone()), from }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn failed(iteration: u64, cause: Option<Cause>) -> Failed {
+    fn failure(iteration: u64, cause: Option<Cause>) -> TrainerFailure {
         let plan = Plan {
             micro_batch: 4,
             accumulation: 1,
@@ -132,55 +229,126 @@ mod tests {
             eval_batch_size: 4,
         };
         let (text, hint) = ("it stopped".into(), String::new());
-        Failed { plan: Some(plan), iteration, text, hint, cause }
+        TrainerFailure { plan: Some(plan), iteration, opened: true, text, hint, cause }
     }
 
-    #[test]
-    fn what_was_asked_of_one_trainer_the_next_hears() {
-        let set = |key: &str, value| Command::Set { key: key.into(), value };
-        let mut heard = Heard::default();
-        for command in [
-            set("vram_budget", 6e9),
-            Command::Pause,
-            set("log_interval", 5.0),
-            Command::Checkpoint,
-            set("vram_budget", 5e9),
-        ] {
-            heard.take(&command);
+    fn unavailable() -> TrainerFailure {
+        TrainerFailure {
+            text: "could not open it".into(),
+            cause: Some(Cause::Unavailable),
+            ..TrainerFailure::default()
         }
-        let again: Vec<_> = heard.again().collect();
-        assert_eq!(again, [set("log_interval", 5.0), set("vram_budget", 5e9), Command::Pause]);
-        heard.take(&Command::Resume);
-        assert_eq!(heard.again().count(), 2);
-        assert!(!heard.stopping);
-        heard.take(&Command::Stop);
-        assert!(heard.stopping);
+    }
+
+    /// Seconds until the restart; `None` where the policy gives up.
+    fn delay(decision: &Decision) -> Option<u64> {
+        match decision {
+            Decision::Restart { delay, .. } => Some(delay.as_secs()),
+            Decision::GiveUp { .. } => None,
+        }
     }
 
     #[test]
-    fn a_run_that_gets_further_goes_on() {
+    fn a_restarted_trainer_gets_the_settings_and_the_pause_of_the_former_one() {
+        let budget = |gib: u64| Command::Set(Setting::VramBudget((gib << 30).try_into().unwrap()));
+        let log_interval = Command::Set(Setting::LogInterval(5.try_into().unwrap()));
+        let mut applied = AppliedCommands::default();
+        for command in
+            [budget(6), Command::Pause, log_interval.clone(), Command::Checkpoint, budget(5)]
+        {
+            applied.apply(&command);
+        }
+        let replayed: Vec<_> = applied.replay().collect();
+        assert_eq!(replayed, [log_interval, budget(5), Command::Pause]);
+        applied.apply(&Command::Resume);
+        assert_eq!(applied.replay().count(), 2);
+        assert!(!applied.is_stopping());
+        applied.apply(&Command::Stop);
+        assert!(applied.is_stopping());
+    }
+
+    #[test]
+    fn a_run_that_makes_new_updates_is_always_restarted() {
         let mut recovery = Recovery::default();
         for iteration in 1..10 {
-            let decision = recovery.after(failed(iteration, Some(Cause::DeviceLost)));
-            assert!(matches!(decision, Decision::Again { less: None, .. }), "{decision:?}");
+            let decision = recovery.decide(failure(iteration, Some(Cause::DeviceLost)));
+            assert_eq!(delay(&decision), Some(1), "{decision:?}");
         }
-        // The ninth was the first of these.
-        assert!(matches!(recovery.after(failed(9, None)), Decision::Again { .. }));
-        let last = recovery.after(failed(9, None));
-        let Decision::GiveUp { event: Event::Error { text, cause, .. } } = last else {
+        // The ninth was the first of three.
+        assert_eq!(delay(&recovery.decide(failure(9, None))), Some(2));
+        let last = recovery.decide(failure(9, None));
+        let Decision::GiveUp { error: Event::Error { text, cause, .. }, exit_code } = last else {
             panic!("{last:?}")
         };
-        assert!(text.contains("3 times") && cause == Some(Cause::DeviceLost), "{text}");
+        assert!(text.contains("3 failures"), "{text}");
+        assert_eq!((cause, exit_code), (Some(Cause::DeviceLost), 5));
     }
 
     #[test]
-    fn out_of_memory_takes_less_each_time() {
-        let decision = Recovery::default().after(failed(0, Some(Cause::OutOfMemory)));
-        let Decision::Again { event: Event::Replan { reason, from, to, .. }, less } = decision
-        else {
-            panic!("{decision:?}")
+    fn a_lost_device_is_waited_for_five_minutes() {
+        let mut recovery = Recovery::default();
+        let first = recovery.decide(failure(7, Some(Cause::DeviceLost)));
+        let Decision::Restart { events, delay: wait, plan: None } = first else {
+            panic!("{first:?}")
         };
-        assert_eq!((reason, from.unwrap().micro_batch), (ReplanReason::OutOfMemory, 4));
-        assert_eq!((less.as_ref().unwrap().micro_batch, &to), (2, &less));
+        assert!(matches!(&events[0], Event::Replan { reason: ReplanReason::DeviceLost, .. }));
+        assert_eq!(events[1].to_string(), "restarting in 1 s (attempt 1 of 9)");
+        let mut waited = wait.as_secs();
+        let mut attempts = 1;
+        let last = loop {
+            match recovery.decide(unavailable()) {
+                Decision::Restart { events, delay, .. } => {
+                    assert_eq!(events.len(), 1);
+                    attempts += 1;
+                    waited += delay.as_secs();
+                }
+                decision => break decision,
+            }
+        };
+        assert_eq!((attempts, waited), (9, 293));
+        let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 } = last else {
+            panic!("{last:?}")
+        };
+        assert!(text.contains("5 minutes"), "{text}");
+    }
+
+    #[test]
+    fn opening_a_device_in_vain_is_no_failed_attempt_to_train() {
+        let mut recovery = Recovery::default();
+        recovery.decide(failure(7, Some(Cause::DeviceLost)));
+        for seconds in [2, 5, 15, 30] {
+            assert_eq!(delay(&recovery.decide(unavailable())), Some(seconds));
+        }
+        assert_eq!(delay(&recovery.decide(failure(7, Some(Cause::DeviceLost)))), Some(60));
+        // A new update starts over.
+        assert_eq!(delay(&recovery.decide(failure(8, Some(Cause::DeviceLost)))), Some(1));
+        assert_eq!(delay(&recovery.decide(unavailable())), Some(2));
+    }
+
+    #[test]
+    fn a_device_that_was_never_open_is_refused_at_once() {
+        let decision = Recovery::default().decide(unavailable());
+        assert!(matches!(decision, Decision::GiveUp { exit_code: 4, .. }), "{decision:?}");
+        let mut recovery = Recovery::default();
+        let killed = TrainerFailure { opened: false, ..failure(0, None) };
+        assert_eq!(delay(&recovery.decide(killed)), Some(1));
+        let decision = recovery.decide(unavailable());
+        assert!(matches!(decision, Decision::GiveUp { exit_code: 4, .. }), "{decision:?}");
+    }
+
+    #[test]
+    fn out_of_memory_restarts_at_once_with_a_smaller_plan() {
+        let mut recovery = Recovery::default();
+        let decision = recovery.decide(failure(0, Some(Cause::OutOfMemory)));
+        assert_eq!(delay(&decision), Some(0));
+        let Decision::Restart { events, plan, .. } = decision else { unreachable!() };
+        let [Event::Replan { reason, from, to, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((*reason, from.as_ref().unwrap().micro_batch), (ReplanReason::OutOfMemory, 4));
+        assert_eq!((plan.as_ref().unwrap().micro_batch, to), (2, &plan));
+
+        let mut smallest = failure(0, Some(Cause::OutOfMemory));
+        smallest.plan = smallest.plan.map(|plan| Plan { micro_batch: 1, loss_chunk: 32, ..plan });
+        let decision = recovery.decide(smallest);
+        assert!(matches!(decision, Decision::GiveUp { exit_code: 5, .. }), "{decision:?}");
     }
 }

@@ -1,9 +1,11 @@
-//! Runs the trainer as a child process, and starts it again when its device fails.
+//! Runs the trainer as a child process and restarts it when its device fails.
 //!
-//! After out-of-memory or a lost device only the end of a process surely gives the memory back. So
-//! the process that people talk to holds no device: it passes commands in and events out, and when
-//! the trainer ends by a failure of the device, it starts another from the last checkpoint, after
-//! out-of-memory with less on the device at a time.
+//! After out-of-memory or a lost device, only the end of a process surely frees the memory of the
+//! device. So the process that people talk to opens no device: it passes commands in and events out,
+//! and when the trainer fails it starts another from the last checkpoint, as [`crate::recovery`]
+//! decides.
+//!
+//! If the supervisor itself is killed, the trainer's stdin closes: it writes a checkpoint and exits.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,111 +16,136 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
-use crate::protocol::{Command, Event};
-use crate::recovery::{Decision, Failed, Heard, Recovery};
+use crate::protocol::{Cause, Command, DeviceLine, Event, StopReason};
+use crate::recovery::{
+    AppliedCommands, Decision, EXIT_GAVE_UP, EXIT_UNAVAILABLE, Recovery, TrainerFailure,
+};
 use crate::train::{EVENTS_FILE, has_checkpoint, record};
 
-/// How often commands are looked for while the trainer says nothing.
-const TURN: Duration = Duration::from_millis(50);
+/// The interval at which commands are polled while the trainer is silent.
+const POLL: Duration = Duration::from_millis(50);
 
-/// How long a trainer may take to end after it said that its device failed.
-const LAST: Duration = Duration::from_secs(30);
+/// Time that a trainer has to exit after it reported a failure of its device.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Events that wait while nobody reads what this process says; then the trainer waits.
-const EVENTS: usize = 1024;
+/// Capacity of the event channel. When it is full, the trainer blocks.
+const EVENT_CAPACITY: usize = 1024;
 
-/// The exit code of a run whose recovery gave up.
-pub const GAVE_UP: u8 = 5;
+/// The exit code of a Rust process that panicked.
+const EXIT_PANIC: u8 = 101;
 
-/// A trainer that is kept going.
-pub struct Supervisor<'a> {
-    /// The program, which is this one.
+/// The supervisor of a run.
+pub(crate) struct Supervisor<'a> {
+    /// The program to run: this one.
     pub program: PathBuf,
-    /// What was typed after `train`, without what says where and how to run.
+    /// The arguments after `train`, without those that the supervisor sets itself.
     pub args: Vec<OsString>,
+    /// The device as `--device` takes it. Once a trainer has opened a device, its successors use no
+    /// other: a run must not move to the CPU because its GPU is away for a moment.
+    pub device: String,
     /// The run folder.
     pub run: PathBuf,
-    /// Whether to continue from its newest checkpoint.
+    /// True to continue from its newest checkpoint.
     pub resume: bool,
-    /// The process that is running.
-    pub trainer: Trainer,
-    /// Takes the trainer's events.
+    /// The running trainer.
+    pub trainer: TrainerProcess,
+    /// Receives the events of all trainers, and of the supervisor.
     pub emit: &'a mut dyn FnMut(&Event),
 }
 
-/// A trainer's process, to be ended from another thread.
+/// A handle of the trainer's process that another thread can kill.
 #[derive(Clone, Debug, Default)]
-pub struct Trainer(Arc<Mutex<Option<Child>>>);
+pub(crate) struct TrainerProcess(Arc<Mutex<Option<Child>>>);
 
-impl Trainer {
-    /// Ends it at once, if there is one.
+impl TrainerProcess {
+    /// Kills the process if one is running.
     pub fn kill(&self) {
         if let Some(child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             let _ = child.kill();
         }
     }
 
-    fn set(&self, child: Option<Child>) -> Option<Child> {
+    fn replace(&self, child: Option<Child>) -> Option<Child> {
         std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), child)
     }
 }
 
-/// How a trainer ended.
-struct Ended {
-    /// Its exit code; `None` if a signal ended it.
+/// The end of a trainer's process.
+struct TrainerExit {
+    /// The exit code; `None` if a signal killed it.
     code: Option<u8>,
-    /// Whether it said why.
-    error: bool,
-    /// What it said.
-    told: Failed,
+    /// True if it reported an error.
+    reported: bool,
+    /// Its events, summed up; the error included.
+    failure: TrainerFailure,
+    /// The device that it opened.
+    device: Option<DeviceLine>,
+}
+
+/// Options of the next trainer that depend on the former ones.
+struct Restart {
+    resume: bool,
+    /// The plan to which an out-of-memory limited the run.
+    plan: Vec<OsString>,
+    /// The device that the run has used so far.
+    device: Option<DeviceLine>,
 }
 
 impl Supervisor<'_> {
-    /// Runs the trainer until it has ended for good; gives its exit code.
+    /// Runs trainers until the run ends; returns the exit code of the process.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// If no process can be started.
     pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
-        let mut less: Vec<OsString> = Vec::new();
-        let mut recovery = Recovery::default();
-        let mut resume = self.resume;
-        let mut heard = Heard::default();
         let began = Instant::now();
+        let mut recovery = Recovery::default();
+        let mut applied = AppliedCommands::default();
+        let mut next = Restart { resume: self.resume, plan: Vec::new(), device: None };
         loop {
-            let mut extra = less.clone();
-            extra.push(format!("--elapsed={}", began.elapsed().as_secs()).into());
-            let ended = self.once(&extra, resume, commands, &mut heard)?;
-            if !ended.failed() {
-                if ended.error {
-                    (self.emit)(&ended.told.event());
+            let exit = self.run_trainer(&next, began.elapsed(), commands, &mut applied)?;
+            next.device = exit.device.clone().or(next.device);
+            if !exit.is_recoverable() {
+                if exit.reported {
+                    (self.emit)(&exit.failure.into_event());
                 }
-                return Ok(ended.code.unwrap_or(1));
+                return Ok(exit.code.unwrap_or(1));
             }
-            let failed = ended.told();
-            if heard.stopping {
-                // Who asked for an end does not want another beginning.
-                self.tell(&failed.event());
-                return Ok(GAVE_UP);
+            let mut failure = exit.into_failure();
+            if applied.is_stopping() {
+                failure.cause.get_or_insert(Cause::DeviceLost);
+                self.emit_and_record(&failure.into_event());
+                return Ok(EXIT_GAVE_UP);
             }
-            match recovery.after(failed) {
-                Decision::GiveUp { event } => {
-                    self.tell(&event);
-                    return Ok(GAVE_UP);
-                }
-                Decision::Again { event, less: plan } => {
-                    if let Some(plan) = plan {
-                        less = options(&plan);
+            match recovery.decide(failure) {
+                Decision::GiveUp { error, exit_code } => {
+                    match exit_code {
+                        // The run was never touched: its record stays as it is.
+                        EXIT_UNAVAILABLE => (self.emit)(&error),
+                        _ => self.emit_and_record(&error),
                     }
-                    self.tell(&event);
+                    return Ok(exit_code);
+                }
+                Decision::Restart { events, delay, plan } => {
+                    next.plan = plan.map_or(next.plan, |plan| plan_options(&plan));
+                    events.iter().for_each(|event| self.emit_and_record(event));
+                    if !wait(delay, commands, &mut applied) {
+                        self.emit_and_record(&Event::Done {
+                            iter: recovery.furthest(),
+                            best_val_loss: None,
+                            seconds: began.elapsed().as_secs_f64(),
+                            reason: StopReason::Stopped,
+                        });
+                        return Ok(0);
+                    }
                 }
             }
-            // Not before: a folder that holds another run is the first trainer's to refuse.
-            resume = self.resume || has_checkpoint(&self.run);
+            // Not before a trainer has opened the folder: one that holds another run is refused.
+            next.resume = self.resume || has_checkpoint(&self.run);
         }
     }
 
-    /// Tells what the trainer could not, and keeps it with what that told.
-    fn tell(&mut self, event: &Event) {
+    /// Emits an event of the supervisor and appends it to the run's record.
+    fn emit_and_record(&mut self, event: &Event) {
         if self.run.join(EVENTS_FILE).exists() {
             // A full disk must not end a run for want of a log line.
             let _ = record(&self.run, event);
@@ -126,96 +153,122 @@ impl Supervisor<'_> {
         (self.emit)(event);
     }
 
-    /// One process from start to end.
-    fn once(
+    /// Runs one trainer from start to exit.
+    fn run_trainer(
         &mut self,
-        extra: &[OsString],
-        resume: bool,
+        options: &Restart,
+        elapsed: Duration,
         commands: &Receiver<Command>,
-        heard: &mut Heard,
-    ) -> io::Result<Ended> {
-        let mut process = Process::new(&self.program);
-        process.args(["train", "--json", "--supervised"]).args(&self.args).args(extra);
-        process.arg("--run").arg(&self.run);
-        if resume {
-            process.arg("--resume");
-        }
-        process.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A Ctrl-C in the terminal is for this process, which passes it on as a command.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut process, 0);
-        let mut child = process.spawn()?;
-        let events = read(&mut child);
+        applied: &mut AppliedCommands,
+    ) -> io::Result<TrainerExit> {
+        let mut child = self.spawn(options, elapsed)?;
+        let events = read_events(&mut child);
         let mut input = child.stdin.take();
-        self.trainer.set(Some(child));
-        heard.again().for_each(|command| send(&mut input, &command));
-        let mut ended = Ended { code: None, error: false, told: Failed::default() };
+        self.trainer.replace(Some(child));
+        applied.replay().for_each(|command| send(&mut input, &command));
+        let failure = TrainerFailure::default();
+        let mut exit = TrainerExit { code: None, reported: false, failure, device: None };
         let mut failed = None;
         loop {
             while let Ok(command) = commands.try_recv() {
-                heard.take(&command);
+                applied.apply(&command);
                 send(&mut input, &command);
             }
-            match events.recv_timeout(TURN) {
-                Ok(event) => ended.take(event, self.emit),
+            match events.recv_timeout(POLL) {
+                Ok(event) => exit.observe(event, self.emit),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if ended.told.cause.is_some()
-                && failed.get_or_insert_with(Instant::now).elapsed() > LAST
+            if exit.failure.cause.is_some()
+                && failed.get_or_insert_with(Instant::now).elapsed() > EXIT_TIMEOUT
             {
                 // Its driver waits for a device that does not answer.
                 self.trainer.kill();
             }
         }
-        let child = self.trainer.set(None);
+        let child = self.trainer.replace(None);
         let status = child.expect("the process that was just started").wait()?;
-        // Windows ends a process from outside with a code like any other, or with a larger one.
-        ended.code = status.code().and_then(|code| u8::try_from(code).ok());
-        Ok(ended)
+        // A process that was killed on Windows has an exit code, which may be larger than a byte.
+        exit.code = status.code().and_then(|code| u8::try_from(code).ok());
+        Ok(exit)
+    }
+
+    fn spawn(&self, options: &Restart, elapsed: Duration) -> io::Result<Child> {
+        let mut process = Process::new(&self.program);
+        process.args(["train", "--json", "--supervised"]).args(&self.args).args(&options.plan);
+        process.arg(format!("--elapsed={}", elapsed.as_secs()));
+        let device = options.device.as_ref().map_or(&self.device, |device| &device.id);
+        process.arg(format!("--device={device}"));
+        if let Some(device) = &options.device {
+            process.arg(format!("--device-name={}", device.name));
+        }
+        process.arg("--run").arg(&self.run);
+        if options.resume {
+            process.arg("--resume");
+        }
+        process.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Ctrl-C in the terminal is for this process, which passes it on as a command.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut process, 0);
+        process.spawn()
     }
 }
 
-impl Ended {
-    fn take(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
+impl TrainerExit {
+    /// Records an event and passes it on, except for an error: it may not be the end of the run.
+    fn observe(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
+        self.failure.observe(&event);
         match event {
-            // Told when it is clear whether that was the end.
-            Event::Error { text, hint, cause } => {
-                self.error = true;
-                self.told = Failed { text, hint, cause, ..std::mem::take(&mut self.told) };
-            }
-            event => {
-                self.told.take(&event);
-                emit(&event);
-            }
+            Event::Error { .. } => return self.reported = true,
+            Event::Start { ref device, .. } => self.device = Some(device.clone()),
+            _ => {}
         }
+        emit(&event);
     }
 
-    /// Whether a fresh process may do better: the device failed, or the process was ended from
-    /// outside, or by a fault of its own.
-    fn failed(&self) -> bool {
+    /// True if another process may do better: the device failed, or the process was killed or
+    /// panicked.
+    fn is_recoverable(&self) -> bool {
         match self.code {
-            None | Some(GAVE_UP | 101) => true,
-            // What fails by itself says why.
-            Some(1) => cfg!(windows) && !self.error,
+            None | Some(EXIT_GAVE_UP | EXIT_PANIC) => true,
+            Some(EXIT_UNAVAILABLE) => self.failure.cause == Some(Cause::Unavailable),
+            // What kills a process on Windows sets code 1. wgpt itself reports an error with it.
+            Some(1) => cfg!(windows) && !self.reported,
             Some(_) => false,
         }
     }
 
-    fn told(self) -> Failed {
-        if self.error {
-            return self.told;
+    fn into_failure(self) -> TrainerFailure {
+        if self.reported {
+            return self.failure;
         }
         let text = match self.code {
-            None => "the trainer was ended from outside".to_string(),
-            Some(code) => format!("the trainer ended by a fault of its own (code {code})"),
+            None => "the trainer process was killed".to_string(),
+            Some(code) => format!("the trainer process crashed (exit code {code})"),
         };
-        let hint = "the lines above may say more; -v shows the driver's words".into();
-        Failed { text, hint, ..self.told }
+        let hint = "the lines above may say more; -v shows the messages of the driver".into();
+        TrainerFailure { text, hint, ..self.failure }
     }
 }
 
-fn options(plan: &Plan) -> Vec<OsString> {
+/// Waits while applying commands; returns false after a stop command.
+fn wait(delay: Duration, commands: &Receiver<Command>, applied: &mut AppliedCommands) -> bool {
+    let began = Instant::now();
+    loop {
+        commands.try_iter().for_each(|command| applied.apply(&command));
+        if applied.is_stopping() {
+            return false;
+        }
+        let left = delay.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(POLL));
+    }
+}
+
+/// Returns the options that hold a trainer to a plan.
+fn plan_options(plan: &Plan) -> Vec<OsString> {
     let mut options = vec![format!("--micro_batch={}", plan.micro_batch)];
     if plan.micro_batch == 1 {
         options.push(format!("--loss_chunk={}", plan.loss_chunk));
@@ -234,13 +287,13 @@ fn send(input: &mut Option<ChildStdin>, command: &Command) {
     }
 }
 
-/// The trainer's events, on a channel that closes when it ends.
-fn read(child: &mut Child) -> Receiver<Event> {
-    let (sender, receiver) = sync_channel(EVENTS);
+/// Reads the trainer's events on a thread; the channel closes when the trainer exits.
+fn read_events(child: &mut Child) -> Receiver<Event> {
+    let (sender, receiver) = sync_channel(EVENT_CAPACITY);
     if let Some(output) = child.stdout.take() {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // What is no event is none of ours.
+                // A library may print to stdout, too.
                 let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
                 if sender.send(event).is_err() {
                     return;

@@ -1,6 +1,5 @@
-//! The budget against what the driver is really asked for, counted by a driver of our own
-//! (tests/driver), which forwards to the software one. `BUDGET_CASES` sets how many random runs
-//! there are.
+//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and forwards to
+//! the software renderer. `BUDGET_CASES` sets the number of random runs.
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
@@ -17,7 +16,7 @@ use tempfile::TempDir;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The manifest of the driver, which is compiled once.
+/// Compiles the driver once; returns its manifest.
 fn driver() -> &'static Path {
     static MANIFEST: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, manifest) = MANIFEST.get_or_init(|| {
@@ -41,19 +40,19 @@ struct Run {
     output: Output,
     /// The events on stdout.
     events: Vec<Value>,
-    /// What the driver counted; `Null` if no device was opened.
+    /// The report of the driver; `Null` if no device was opened.
     counted: Value,
-    /// What the run folder keeps of events.
+    /// The events in the run folder.
     recorded: String,
 }
 
 impl Run {
     fn new(args: &[String], faults: &[(&str, &str)]) -> Self {
-        Self::told(args, &[], faults)
+        Self::with_commands(args, &[], faults)
     }
 
-    /// With lines on stdin after the first step, which closes after them.
-    fn told(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
+    /// Runs with `lines` on stdin after the first step; then stdin closes.
+    fn with_commands(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let report = folder.path().join("report.json");
         let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
@@ -101,7 +100,8 @@ impl Run {
     }
 }
 
-/// A small model with everything that a run does, and a budget as a share of what it takes.
+/// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
+/// memory that it takes.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
     let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
     (shape, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
@@ -130,9 +130,9 @@ fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
 }
 
 #[test]
-fn the_driver_is_never_asked_for_more_than_the_budget() {
+fn a_run_never_allocates_more_than_its_budget() {
     let cases = std::env::var("BUDGET_CASES").map_or(6, |n| n.parse().expect("a number"));
-    // To go on where a long run was interrupted.
+    // To continue a long test that was interrupted.
     let first = std::env::var("BUDGET_FIRST").map_or(0, |n| n.parse().expect("a number"));
     let mut runner = TestRunner::deterministic();
     let (mut refused, mut cut) = (0, 0);
@@ -145,7 +145,7 @@ fn the_driver_is_never_asked_for_more_than_the_budget() {
         let budget = (asked * share) as u64;
         let limited: Vec<String> =
             args.iter().cloned().chain([format!("--vram_budget={budget}")]).collect();
-        // A driver that gives no more than the budget: one byte over it ends the run.
+        // The driver gives no more than the budget: one byte more ends the run.
         let run = Run::new(&limited, &[("FAULT_CAP", &budget.to_string())]);
         if run.output.status.code() == Some(3) {
             assert_eq!(run.peak(), 0.0, "refused, but not before: {args:?}");
@@ -176,8 +176,8 @@ fn the_driver_is_never_asked_for_more_than_the_budget() {
     assert!(refused < cases - first && cut > 0, "{refused} refused, {cut} cut of {cases}");
 }
 
-/// A run that a failure of the device can be put into.
-fn to_be_disturbed() -> Vec<String> {
+/// Returns the flags of a run to inject failures into.
+fn small_run() -> Vec<String> {
     [
         "--data=builtin:stories",
         "--n_layer=2",
@@ -203,11 +203,11 @@ fn losses(run: &Run) -> Vec<(u64, f64)> {
     steps.map(|step| (step["iter"].as_u64().unwrap(), step["loss"].as_f64().unwrap())).collect()
 }
 
-/// In one process, a driver that gives out, or goes away, ends the run with code 5 and words: no
-/// panic, no waiting for ever.
+/// Without a supervisor, out-of-memory or a lost device ends the run with code 5 and an error: it neither
+/// panics nor hangs.
 #[test]
-fn a_device_that_fails_ends_its_process_with_words() {
-    let args = [to_be_disturbed(), vec!["--no-supervise".to_string()]].concat();
+fn a_failing_device_ends_its_process_with_an_error() {
+    let args = [small_run(), vec!["--no-supervise".to_string()]].concat();
     let whole = Run::new(&args, &[]);
     assert!(whole.output.status.success(), "{}", whole.stderr());
     let count = |what: &str| whole.counted[what].as_u64().unwrap();
@@ -227,7 +227,7 @@ fn a_device_that_fails_ends_its_process_with_words() {
         println!("{fault}={value}: {:?} in {:?}", run.output.status.code(), start.elapsed());
         let error = run.stderr();
         assert!(!error.contains("panicked"), "{fault}={value}\n{error}");
-        // Without its first block the device does not open.
+        // Without its first allocation the device does not open.
         let code = run.output.status.code();
         assert!(matches!(code, Some(4 | 5)), "{fault}={value}: {code:?}\n{error}");
         assert!(error.contains("hint:"), "{error}");
@@ -236,13 +236,13 @@ fn a_device_that_fails_ends_its_process_with_words() {
     }
 }
 
-/// How many points of a run fail: a few here, 50 for docs/memory.md.
+/// The number of points at which a run fails: a few here, 50 for docs/memory.md.
 fn points() -> u64 {
     std::env::var("BUDGET_POINTS").map_or(3, |n| n.parse().expect("a number"))
 }
 
-/// Runs `args` with a fault in one process of theirs; gives the run, and whether the fault came.
-fn disturbed(args: &[String], fault: &str, value: u64) -> (Run, bool) {
+/// Runs `args` with a fault in one of their processes; also returns true if the fault fired.
+fn run_with_fault(args: &[String], fault: &str, value: u64) -> (Run, bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let once = folder.path().join("once");
     let faults =
@@ -254,8 +254,8 @@ fn disturbed(args: &[String], fault: &str, value: u64) -> (Run, bool) {
     (run, once.exists())
 }
 
-/// Every loss of `run` is that of the undisturbed one, steps that were made twice included.
-fn same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
+/// Checks that every loss of `run` is that of the undisturbed run, also of steps that were repeated.
+fn assert_same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
     for (iter, loss) in losses(run) {
         let (_, wanted) = undisturbed[iter as usize];
         let off = (loss / wanted - 1.0).abs();
@@ -263,97 +263,165 @@ fn same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
     }
 }
 
-/// Under supervision a lost device costs what came after the last checkpoint, and no digit.
+/// With a supervisor, a lost device costs the steps after the last checkpoint, and no digit.
 #[test]
-fn a_run_goes_on_after_its_device_was_lost() {
-    let args = to_be_disturbed();
+fn a_run_continues_after_its_device_was_lost() {
+    let args = small_run();
     let whole = Run::new(&args, &[]);
     assert!(whole.output.status.success(), "{}", whole.stderr());
     let undisturbed = losses(&whole);
     assert_eq!(undisturbed.len(), 6);
     let count = |what: &str| whole.counted[what].as_u64().unwrap();
-    let mut came = 0;
+    let mut fired_count = 0;
     for point in 0..points() {
         let (fault, calls) = match point % 2 {
             0 => ("FAULT_LOSE_SUBMIT", count("submits")),
-            // The busier the machine, the more often a device is looked at.
+            // The number of waits grows with the load of the machine.
             _ => ("FAULT_LOSE_WAIT", count("waits") / 8),
         };
-        // Spread over the run, its end left out: calls there differ from run to run.
+        // Spread over the run without its end, where the calls differ from run to run.
         let value = 1 + calls * (point + 1) / (points() + 2);
-        let (run, fired) = disturbed(&args, fault, value);
+        let (run, fired) = run_with_fault(&args, fault, value);
         assert!(run.output.status.success(), "{fault}={value}\n{}", run.stderr());
-        same_losses(&run, &undisturbed, 0.0);
+        assert_same_losses(&run, &undisturbed, 0.0);
         assert_eq!(losses(&run).last().map(|(iter, _)| *iter), Some(5));
         if fired {
             let replan = run.event("replan").unwrap_or_else(|| panic!("{fault}={value}"));
             assert_eq!(replan["reason"], "device_lost");
             assert!(run.recorded.contains("\"replan\""), "events.jsonl has no replan");
-            came += 1;
+            fired_count += 1;
         }
     }
-    println!("{came} of {} losses came", points());
-    assert!(came * 10 >= points() * 9, "{came}");
-    // For good: the run gives up.
+    println!("{fired_count} of {} losses fired", points());
+    assert!(fired_count * 10 >= points() * 9, "{fired_count}");
+    // A device that is lost every time: the run gives up.
     let start = Instant::now();
     let run = Run::new(&args, &[("FAULT_LOSE_SUBMIT", "20")]);
     assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
     let text = run.event("error").expect("an error")["text"].to_string();
-    assert!(text.contains("3 times"), "{text}");
+    assert!(text.contains("3 failures"), "{text}");
     println!("gave up after {:?}", start.elapsed());
 }
 
-/// Allocations refused once: the run ends with the same data in smaller pieces. For good: it ends
-/// as well, one way or the other, and soon.
+/// A run waits for a device that is lost and cannot be opened for a while, and ends with the losses of an
+/// undisturbed one. `AWAY_SECONDS` sets that time; the default is 4.
 #[test]
-fn a_run_goes_on_after_its_driver_ran_out_of_memory() {
-    let args = to_be_disturbed();
+fn a_run_waits_for_a_lost_device() {
+    let seconds: u64 = std::env::var("AWAY_SECONDS").map_or(4, |n| n.parse().expect("a number"));
+    let args = small_run();
+    let whole = Run::new(&args, &[]);
+    let undisturbed = losses(&whole);
+    let submit = (whole.counted["submits"].as_u64().unwrap() * 2 / 3).to_string();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let once = folder.path().join("once");
+    let away = seconds.to_string();
+    let faults = [
+        ("FAULT_LOSE_SUBMIT", submit.as_str()),
+        ("FAULT_ONCE", once.to_str().expect("a path")),
+        ("FAULT_AWAY", away.as_str()),
+    ];
+    let start = Instant::now();
+    let run = Run::new(&args, &faults);
+    println!("away for {seconds} s: {:?} in {:?}", run.output.status.code(), start.elapsed());
+    assert!(run.output.status.success(), "{}", run.stderr());
+    assert!(once.exists() && start.elapsed() >= Duration::from_secs(seconds));
+    assert_same_losses(&run, &undisturbed, 0.0);
+    assert_eq!(losses(&run).last(), undisturbed.last());
+    let waits: Vec<&Value> =
+        run.events.iter().filter(|event| event["event"] == "waiting").collect();
+    waits.iter().for_each(|wait| println!("{wait}"));
+    // One after the loss, and one after each attempt to open the device.
+    assert!(waits.len() >= 2, "{waits:?}");
+    assert!(waits[1]["text"].to_string().contains("could not open"), "{}", waits[1]);
+    assert!(run.recorded.contains("\"waiting\""), "events.jsonl has no wait");
+}
+
+/// A signal stops a run that waits for its device at once.
+#[test]
+fn a_signal_stops_a_wait_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        .args(["train", "--json", "--device=vulkan:0", "--run=run"])
+        .args(small_run())
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .env_remove("VK_ADD_DRIVER_FILES")
+        .env("VK_DRIVER_FILES", driver())
+        .env("FAULT_LOSE_SUBMIT", "20")
+        .env("FAULT_ONCE", folder.path().join("once"))
+        .env("FAULT_AWAY", "3600")
+        .spawn()
+        .expect("the program starts");
+    let mut signalled = None;
+    let mut last = Value::Null;
+    for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
+        last = serde_json::from_str(&line.expect("text")).expect("an event");
+        if last["event"] == "waiting" && last["seconds"] == 5 {
+            let id = child.id().to_string();
+            assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+            signalled = Some(Instant::now());
+        }
+    }
+    let status = child.wait().expect("the program ends");
+    let took = signalled.expect("a wait of five seconds").elapsed();
+    assert_eq!(status.code(), Some(130));
+    assert_eq!((&last["event"], &last["reason"]), (&"done".into(), &"stopped".into()));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+/// A run whose allocation is refused once ends with the same data in smaller micro-batches. If all later
+/// allocations are refused, it ends soon, with or without an error.
+#[test]
+fn a_run_continues_after_out_of_memory() {
+    let args = small_run();
     let whole = Run::new(&args, &[]);
     let undisturbed = losses(&whole);
     let allocations = whole.counted["allocations"].as_u64().unwrap();
     let every = (allocations / points()).max(1) as usize;
-    let mut came = 0;
+    let mut fired_count = 0;
     for nth in (1..=allocations).rev().step_by(every) {
-        let (run, fired) = disturbed(&args, "FAULT_REFUSE", nth);
+        let (run, fired) = run_with_fault(&args, "FAULT_REFUSE", nth);
         let code = run.output.status.code();
-        // Without its first block the device does not open: that is told at once.
+        // Without its first allocation the device does not open: the run is refused at once.
         assert!(code == Some(0) || nth == 1 && code == Some(4), "{nth}\n{}", run.stderr());
-        same_losses(&run, &undisturbed, 1e-4);
+        assert_same_losses(&run, &undisturbed, 1e-4);
         match run.event("replan") {
-            // Before a plan was told there is nothing to make smaller.
+            // Before the plan there is nothing to make smaller.
             Some(replan) if !replan["from"].is_null() => {
                 assert_eq!(replan["reason"], "out_of_memory");
                 assert_eq!(replan["from"]["micro_batch"], 8);
                 assert_eq!(replan["to"]["micro_batch"], 4);
             }
             Some(replan) => assert_eq!(replan["reason"], "out_of_memory"),
-            // Asked for once more, the driver gave it: nothing was lost.
-            None => same_losses(&run, &undisturbed, 0.0),
+            // The second attempt to allocate succeeded: nothing was lost.
+            None => assert_same_losses(&run, &undisturbed, 0.0),
         }
-        came += usize::from(fired);
+        fired_count += usize::from(fired);
         let start = Instant::now();
         let run = Run::new(&args, &[("FAULT_REFUSE", &format!("{nth}+"))]);
         let code = run.output.status.code();
         println!("FAULT_REFUSE={nth}+: {code:?} in {:?}", start.elapsed());
         assert!(matches!(code, Some(0 | 4 | 5)), "{nth}: {code:?}\n{}", run.stderr());
         assert!(start.elapsed() < Duration::from_secs(60));
-        same_losses(&run, &undisturbed, 1e-4);
+        assert_same_losses(&run, &undisturbed, 1e-4);
     }
-    assert!(came > 0, "nothing was refused");
+    assert!(fired_count > 0, "nothing was refused");
 }
 
-/// A budget that is cut while the run goes on is kept from then on, by smaller steps of the same
+/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same global
 /// batch.
 #[test]
-fn a_smaller_budget_is_kept_from_then_on() {
-    let mut args = to_be_disturbed();
+fn a_run_keeps_a_lowered_budget() {
+    let mut args = small_run();
     let long = ["--max_iters=40", "--eval_interval=1000", "--vram_budget=200MiB"];
     args.extend(long.map(String::from));
     let asked = plan(&args);
     let less = (asked * 0.8) as u64;
     let set = format!("{{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":{less}}}\n");
     let too_little = "{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":1000000}\n";
-    let run = Run::told(&args, &[too_little, &set], &[]);
+    let run = Run::with_commands(&args, &[too_little, &set], &[]);
     assert!(run.output.status.success(), "{}", run.stderr());
     let replan = run.event("replan").expect("a replan");
     assert_eq!(replan["reason"], "budget");
@@ -364,21 +432,21 @@ fn a_smaller_budget_is_kept_from_then_on() {
     assert!(warning.contains("the budget stays"), "{warning}");
     let step = run.event("step").expect("a step");
     let held = step["vram_bytes"].as_u64().unwrap();
-    println!("{asked} asked, {less} allowed, {held} held in the end");
+    println!("{asked} planned, {less} allowed, {held} held at the end");
     assert!(held <= less, "{held} of {less}");
     let known = &step["vram_classes"];
     assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));
 }
 
-/// The supervisor continues what it began, not what it finds; and warnings come once.
+/// The supervisor does not resume a run that it did not start; and warnings are printed once.
 #[test]
-fn another_run_is_refused_and_left_alone() {
+fn another_run_is_refused_and_left_unchanged() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let checkpoint = folder.path().join("run/checkpoints/00000001");
     std::fs::create_dir_all(&checkpoint).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
         .args(["train", "--device=vulkan:0", "--run=run", "--compile=True"])
-        .args(to_be_disturbed())
+        .args(small_run())
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .output()
@@ -394,7 +462,7 @@ fn another_run_is_refused_and_left_alone() {
     assert!(checkpoint.exists());
 }
 
-/// What a run takes as asked, in bytes.
+/// Returns the planned memory of a run, in bytes.
 fn plan(args: &[String]) -> f64 {
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
         .args(["plan", "--json"])

@@ -1,11 +1,14 @@
-//! The window, drawn and driven without a display: what it shows of recorded runs, and what keys do.
+//! Drives the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped files
+//! and frame times.
 //!
-//! Pictures lie in `tests/snapshots`; `UPDATE_SNAPSHOTS=true cargo test --release --test gui` draws
-//! them anew. Every test fails on a widget without a name.
+//! The snapshots are in `tests/snapshots`; `UPDATE_SNAPSHOTS=force cargo test --release --test gui`
+//! updates them all, even where a new label differs in fewer pixels than the tolerance. Every test fails
+//! on a widget without an accessible name.
 
 #![cfg(feature = "gui")]
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,19 +18,19 @@ use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
 use wgpt::gui::{App, Options};
 use wgpt::protocol::{Event, Step};
 
-/// A demo run, recorded on Vulkan in software.
+/// The events of a demo run, recorded on lavapipe.
 const RECORDED: &str = include_str!("gui/demo.jsonl");
 
-fn recorded() -> Vec<Event> {
+fn recorded_events() -> Vec<Event> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
-/// Pixels, of more than a million, in which a picture may differ. Rasterisers differ at the edges of
-/// letters and curves: SwiftShader and lavapipe in up to 420.
-const OTHER_PIXELS: usize = 1500;
+/// Pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at the edges of
+/// letters and curves: SwiftShader and lavapipe in up to 420 pixels.
+const MAX_FAILED_PIXELS: usize = 1500;
 
 fn window(theme: Theme, options: Options) -> Harness<'static, App> {
-    let tolerance = SnapshotOptions::new().max_failed_pixels(OTHER_PIXELS);
+    let tolerance = SnapshotOptions::new().max_failed_pixels(MAX_FAILED_PIXELS);
     let builder = Harness::builder().with_size([1360.0, 860.0]).with_theme(theme).wgpu();
     let builder = builder.with_options(tolerance);
     builder.build_eframe(|creation| App::new(creation, options))
@@ -37,7 +40,7 @@ fn still() -> Options {
     Options { still: true, ..Options::default() }
 }
 
-/// Draws one state in both themes.
+/// Compares the window with its snapshots in both themes, after `prepare` set its state.
 fn snapshot(name: &str, prepare: impl Fn(&mut App)) {
     let mut results = SnapshotResults::new();
     for (theme, suffix) in [(Theme::Dark, "dark"), (Theme::Light, "light")] {
@@ -50,82 +53,83 @@ fn snapshot(name: &str, prepare: impl Fn(&mut App)) {
 }
 
 #[test]
-fn nothing_yet() {
+fn empty_window() {
     snapshot("empty", |_| {});
 }
 
 #[test]
-fn a_run_goes_on() {
-    let events = recorded();
+fn running_run() {
+    let events = recorded_events();
     let half = events.len() / 2;
     snapshot("running", |app| app.apply(&events[..half]));
 }
 
 #[test]
-fn a_run_has_finished() {
-    let events = recorded();
+fn finished_run() {
+    let events = recorded_events();
     snapshot("finished", |app| app.apply(&events));
 }
 
 #[test]
-fn a_run_has_crashed() {
-    let events = recorded();
+fn failed_run() {
+    let events = recorded_events();
     let half = events.len() / 2;
-    let lost = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the device stopped: it was lost","from":null,"to":null}"#;
-    let error = r#"{"v":1,"event":"error","text":"the device stopped: it was lost; 3 times without getting any further","hint":"the driver reset it, or it went away: continue with --resume","cause":"device_lost"}"#;
-    let end = [lost, error].map(|line| serde_json::from_str(line).expect("an event"));
+    let replan = r#"{"v":1,"event":"replan","reason":"device_lost","text":"the device was lost","from":null,"to":null}"#;
+    let error = r#"{"v":1,"event":"error","text":"the device was lost; 3 failures without a new update in between","hint":"update the graphics driver, then continue with --resume","cause":"device_lost"}"#;
+    let end = [replan, error].map(|line| serde_json::from_str(line).expect("an event"));
     snapshot("crashed", |app| {
         app.apply(&events[..half]);
         app.apply(&end);
     });
 }
 
-fn curve(title: &str, name: &str) {
+/// Compares the panel `title` of a finished run with the snapshots `name`.
+fn panel_snapshot(title: &str, name: &str) {
     snapshot(name, |app| {
-        app.apply(&recorded());
+        app.apply(&recorded_events());
         app.bring_up(title);
     });
 }
 
 #[test]
 fn learning_rate_and_gradient_norm() {
-    curve("Learning rate", "learning_rate");
+    panel_snapshot("Learning rate", "learning_rate");
 }
 
 #[test]
 fn speed() {
-    curve("Speed", "speed");
+    panel_snapshot("Speed", "speed");
 }
 
 #[test]
-fn memory_against_the_budget() {
-    curve("Memory", "memory");
+fn memory_and_budget() {
+    panel_snapshot("Memory", "memory");
 }
 
-/// Runs on the disk: one that has finished and one whose process is gone, which is offered.
+/// The runs are a finished one and one whose events end in the middle.
 #[test]
-fn runs_are_listed_and_a_crashed_one_is_offered() {
+fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     let folder = tempfile::tempdir().unwrap();
     let lines: Vec<&str> = RECORDED.lines().collect();
-    for (name, until) in [("whole", lines.len()), ("cut", lines.len() / 2)] {
+    for (name, count) in [("first", lines.len()), ("second", lines.len() / 2)] {
         let run = folder.path().join(name);
         std::fs::create_dir_all(run.join("checkpoints/00000020")).unwrap();
         std::fs::write(run.join("checkpoints/00000020/state.json"), "{}").unwrap();
-        std::fs::write(run.join("events.jsonl"), lines[..until].join("\n") + "\n").unwrap();
+        std::fs::write(run.join("events.jsonl"), lines[..count].join("\n") + "\n").unwrap();
     }
     let mut harness = window(Theme::Light, Options::default());
     harness.state_mut().look_for_runs_in(folder.path());
-    wait(&mut harness, |harness| harness.query_by_label("Continue cut").is_some());
-    assert!(harness.query_by_label("whole").is_some());
-    assert!(harness.query_by_label("Continue whole").is_none());
-    harness.get_by_label("whole").click();
+    wait(&mut harness, |harness| harness.query_by_label("Continue second").is_some());
+    assert!(harness.query_by_label("first").is_some());
+    assert!(harness.query_by_label("Continue first").is_none());
+    harness.get_by_label("first").click();
     harness.run_steps(4);
     harness.get_by_label("Show").click();
     wait(&mut harness, |harness| harness.query_by_label_contains("120 of 120").is_some());
 }
 
 #[test]
-fn a_run_does_not_fit() {
+fn a_run_that_does_not_fit() {
     snapshot("refused", |app| {
         for (key, text) in [
             ("n_layer", "48"),
@@ -140,21 +144,21 @@ fn a_run_does_not_fit() {
 }
 
 #[test]
-fn the_least_window_clips_nothing_that_matters() {
+fn smallest_window() {
     let mut harness = window(Theme::Dark, still());
     harness.set_size(egui::vec2(1024.0, 640.0));
-    harness.state_mut().apply(&recorded());
+    harness.state_mut().apply(&recorded_events());
     harness.run_steps(8);
-    harness.snapshot("least_size");
+    harness.snapshot("smallest");
 }
 
-/// A run that another process trains, as far as a window can tell: its lock is held.
+/// Holding the lock of the run folder makes the run look active in another process.
 #[test]
-fn keys_reach_a_run_of_another_process() {
+fn shortcuts_reach_a_run_of_another_process() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     std::fs::create_dir(&run).unwrap();
-    let events = recorded();
+    let events = recorded_events();
     let half: Vec<&str> = RECORDED.lines().take(events.len() / 2).collect();
     std::fs::write(run.join("events.jsonl"), half.join("\n") + "\n").unwrap();
     let lock = File::create(run.join("lock")).unwrap();
@@ -167,34 +171,50 @@ fn keys_reach_a_run_of_another_process() {
     });
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("pause"));
+    // The window takes the pause from the record of the run, not from its own command.
+    let mut record = File::options().append(true).open(run.join("events.jsonl")).unwrap();
+    writeln!(record, r#"{{"v":1,"event":"paused","iter":60}}"#).unwrap();
+    wait(&mut harness, |harness| harness.query_by_label("Resume").is_some());
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("resume"));
     harness.key_press_modifiers(Modifiers::COMMAND, Key::Period);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("stop"));
     harness.key_press(Key::F1);
     harness.run_steps(4);
-    assert!(harness.query_by_label("write a checkpoint now").is_some(), "no help");
+    assert!(harness.query_by_label("write a checkpoint now").is_some(), "F1 shows no help");
+}
+
+#[test]
+fn the_wait_for_a_lost_device_is_counted_down() {
+    let waiting =
+        r#"{"v":1,"event":"waiting","text":"restarting","attempt":3,"attempts":9,"seconds":5}"#;
+    let mut harness = window(Theme::Dark, still());
+    harness.state_mut().apply(&recorded_events()[..2]);
+    harness.state_mut().apply(&[serde_json::from_str(waiting).expect("an event")]);
+    harness.run_steps(2);
+    assert!(harness.query_by_label("restarting in 5 s").is_some());
+    wait(&mut harness, |harness| harness.query_by_label("restarting in 3 s").is_some());
 }
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// Runs frames until `done`. Panics after 20 seconds.
 fn wait(
     harness: &mut Harness<'static, App>,
     mut done: impl FnMut(&mut Harness<'static, App>) -> bool,
 ) {
     let start = Instant::now();
     while !done(harness) {
-        assert!(start.elapsed().as_secs() < 20, "nothing came of it");
+        assert!(start.elapsed().as_secs() < 20, "timed out");
         harness.step();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
-/// A text that is dropped on the window is prepared beside the runs.
 #[test]
-fn a_dropped_text_becomes_data() {
+fn a_dropped_text_is_prepared_next_to_the_runs() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("foxes.txt");
     std::fs::write(&text, "The fox saw nine red baskets and went home.\n".repeat(500)).unwrap();
@@ -218,10 +238,10 @@ impl egui::DroppedFile for Dropped {
     }
 }
 
-/// 600,000 points, and 200 events a second at 60 frames a second: a frame stays below 8 ms. Measured
-/// are input, panels and tessellation; drawing is the graphics card's.
+/// With 600,000 points, and 200 events per second at 60 frames per second, a frame takes less than 8 ms
+/// for input, panels and tessellation. The GPU's share is not measured.
 #[test]
-fn a_long_run_costs_no_frames() {
+fn frames_of_a_long_run_stay_fast() {
     let mut harness = window(Theme::Dark, still());
     let step = |iter: u64| {
         let noise = ((iter * 2_654_435_761) % 1000) as f64 / 1000.0;
@@ -241,7 +261,7 @@ fn a_long_run_costs_no_frames() {
     };
     let past: Vec<Event> = (0..600_000).map(step).collect();
     let app = harness.state_mut();
-    app.apply(&recorded()[..2]);
+    app.apply(&recorded_events()[..2]);
     app.apply(&past);
     harness.run_steps(4);
     let mut frames = 0u64..;
@@ -256,7 +276,7 @@ fn a_long_run_costs_no_frames() {
         std::hint::black_box(harness.ctx.tessellate(shapes, scale));
         start.elapsed().as_secs_f64() * 1e3
     };
-    // What else the machine does makes some seconds slower: the quietest of a few counts.
+    // Other load on the machine slows some batches down, so the fastest one counts.
     let mut medians: Vec<f64> = (0..5)
         .map(|_| {
             let mut times: Vec<f64> = frames.by_ref().take(60).map(&mut frame).collect();
@@ -265,6 +285,6 @@ fn a_long_run_costs_no_frames() {
         })
         .collect();
     medians.sort_by(f64::total_cmp);
-    println!("medians of a frame, in ms: {medians:.2?}");
+    println!("median frame times, in ms: {medians:.2?}");
     assert!(medians[0] < 8.0, "{medians:?} ms");
 }

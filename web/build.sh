@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the page that trains in a browser, as a folder that any static server can host.
+# Builds wgpt for browsers: a folder that any static file server can host.
 #
-#   web/build.sh [FOLDER]     default: web/dist, which is replaced
+#   web/build.sh [FOLDER]     default: web/dist; an existing folder is replaced
 #
-# Every file but index.html has the build's version in its name, so that caches may keep it for good.
-# The Rust target comes from rustup where it has it; else from Debian's packages, unpacked beside the
-# build's outputs, with the standard library built from its source.
+# Every file except index.html has a hash of the build in its name, so that caches may keep it forever.
+# The Rust target comes from rustup if available, else from Debian's packages: they are unpacked into
+# the target folder, and the standard library is built from source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,18 +14,18 @@ target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 triple=wasm32-unknown-unknown
-# What a visitor has to fetch before the first step, compressed.
-most_bytes=$((12 * 1000 * 1000))
+# Limit on the compressed size of all files, which a visitor downloads before the first step.
+max_bytes=$((12 * 1000 * 1000))
 
 fail() {
     echo "error: $*" >&2
     exit 1
 }
 
-# Debian's Rust for browsers, without installing it: fetched once into $1.
+# Downloads Debian's Rust for WebAssembly into the folder $1, once, without installing it.
 unpack_debian() {
     local folder=$1 package
-    command -v apt-get >/dev/null || fail "this Rust has no target $triple, and there is no apt-get: install Rust with rustup"
+    command -v apt-get >/dev/null || fail "this Rust does not support $triple, and apt-get is not available: install Rust with rustup"
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
         mkdir -p "$folder/packages"
@@ -42,7 +42,7 @@ unpack_debian() {
     fi
 }
 
-# Whether the Rust that is there has the target, or can be given it.
+# Succeeds if rustup has the target or can add it.
 has_target() {
     command -v rustup >/dev/null || return 1
     rustup target list --installed | grep -qx "$triple" || rustup target add "$triple"
@@ -58,20 +58,20 @@ if ! has_target; then
     cargo_flags+=(-Zbuild-std=std,panic_abort)
 fi
 
-# The glue must be of the same version as the library that it binds to.
+# wasm-bindgen's command must have the version of the library.
 bindgen_version=$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^version = "\(.*\)"/\1/p')
 bindgen=$target/tools/bin/wasm-bindgen
 if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]]; then
-    # In a folder of its own, and for this machine, whatever the page is built with.
+    # Built for the host with the host's compiler, whatever the page is built with.
     install=(env -u CARGO_TARGET_DIR -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH
         cargo install wasm-bindgen-cli --version "$bindgen_version" --root "$target/tools")
-    # A mirror of the registry may not have what the tool's own lock file names.
+    # A registry mirror may lack versions that the tool's lock file pins.
     "${install[@]}" --locked || "${install[@]}"
 fi
 
-# A module in place of a library: for this target alone, others have no use for it. Its constructors
-# are exported, for module.js to call once: else the linker has every function that JavaScript calls,
-# down to those that the glue calls for each object, run all of them again.
+# The crate type cdylib makes a WebAssembly module; no other target needs it. The module's constructors
+# are exported so that module.js calls them once. Without the export, the linker inserts a call of all
+# constructors into every function that JavaScript calls.
 CARGO_TARGET_DIR=$target cargo rustc --locked --release "${cargo_flags[@]}" --target "$triple" \
     --no-default-features --features web --lib --crate-type cdylib \
     -- -C link-arg=--export=__wasm_call_ctors
@@ -88,9 +88,9 @@ else
     mv "$work/bound/wgpt_bg.wasm" "$work/files/wgpt.wasm"
 fi
 cp web/*.js web/*.css web/*.svg web/*.html "$work/files/" 2>/dev/null || true
-[[ -e $work/files/index.html ]] || fail 'web/index.html is not there'
+[[ -e $work/files/index.html ]] || fail 'web/index.html is missing'
 
-# One version for all: each names others.
+# One version for all files, because they refer to each other by name.
 version=$(cd "$work/files" && cat -- * | sha256sum | cut -c1-12)
 renames=()
 for file in "$work"/files/*; do
@@ -121,4 +121,4 @@ for file in "$out"/*; do
     all_gzip=$((all_gzip + gzip))
     printf '%12d %12d %12s  %s\n' "$(wc -c <"$file")" "$gzip" "$brotli" "${file##*/}"
 done
-((all_gzip <= most_bytes)) || fail "the page takes $all_gzip bytes compressed, more than $most_bytes"
+((all_gzip <= max_bytes)) || fail "the page is $all_gzip bytes compressed, more than $max_bytes"

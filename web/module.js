@@ -1,11 +1,11 @@
-// The program: the same module for the page and for the worker.
+// The program: one module for the page and for the worker.
 import init from './wgpt.js';
 
 export { start, worker } from './wgpt.js';
 
-/** Loads it, straight from the network: browsers keep what they compile of that. */
+/** Loads the module from the network: browsers cache what they compile of that. */
 export async function load() {
   const module = await init({ module_or_path: new URL('./wgpt.wasm', import.meta.url) });
-  // What its libraries register before main, where there is a main.
+  // Runs the constructors that a program with a main function runs before it.
   module.__wasm_call_ctors();
 }

@@ -1,23 +1,23 @@
-// The page around the window: what is in the way, the first click, and loading.
+// The page around the canvas: loading, the start buttons, and the messages that replace the window.
 import { load, start } from './module.js';
 
 const element = (id) => document.getElementById(id);
 const show = (id) => element(id).removeAttribute('hidden');
 const hide = (id) => element(id).setAttribute('hidden', '');
 
-/** What is in the way of training here, as the id of the section that explains it. */
-async function obstacle() {
+/** Returns the id of the section that explains why this browser cannot train, or null if it can. */
+async function findObstacle() {
   if (!window.isSecureContext) {
     return 'insecure';
   }
   if (!navigator.gpu) {
     return 'no-webgpu';
   }
-  const found = await adapter();
-  if (!found) {
+  const adapter = await requestAdapter();
+  if (!adapter) {
     return 'no-adapter';
   }
-  const info = found.info ?? {};
+  const info = adapter.info ?? {};
   if (info.isFallbackAdapter || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description}`)) {
     show('software');
   }
@@ -40,46 +40,47 @@ function explain(id) {
   status.textContent = element(id).querySelector('h2').textContent;
 }
 
-/** Losses of the graphics card within this time of each other are counted. */
-const PATIENCE = 5 * 60_000;
-const MOST_LOSSES = 3;
+/** Device losses within this time of each other count as consecutive, in milliseconds. */
+const LOSS_WINDOW = 5 * 60_000;
+/** Consecutive device losses after which the page stops reloading itself. */
+const MAX_LOSSES = 3;
 
-/** What the page before this one left, if that had lost the graphics card. */
+/** Returns the record that the page left before it reloaded because of a device loss, or null. */
 function readLoss() {
   try {
-    const told = JSON.parse(sessionStorage.getItem('wgpt_loss') ?? 'null');
-    return told && Date.now() - told.at < PATIENCE ? told : null;
+    const loss = JSON.parse(sessionStorage.getItem('wgpt_loss') ?? 'null');
+    return loss && Date.now() - loss.at < LOSS_WINDOW ? loss : null;
   } catch {
     return null;
   }
 }
 
-function writeLoss(told) {
+function writeLoss(loss) {
   try {
-    sessionStorage.setItem('wgpt_loss', JSON.stringify(told));
+    sessionStorage.setItem('wgpt_loss', JSON.stringify(loss));
     return true;
   } catch {
     return false;
   }
 }
 
-/** The browser gives a page that has lost the graphics card no other: the next page goes on. */
-function comeAgain() {
+/** Reloads the page after a device loss: the browser gives this page no other device. */
+function reloadAfterLoss() {
   const count = (readLoss()?.count ?? 0) + 1;
-  const isTraining = ['starting', 'running', 'recovering'].includes(element('status').dataset.state);
-  if (count <= MOST_LOSSES && writeLoss({ at: Date.now(), count, isTraining })) {
+  const isTraining = ['starting', 'running', 'recovering', 'waiting'].includes(element('status').dataset.state);
+  if (count <= MAX_LOSSES && writeLoss({ at: Date.now(), count, isTraining })) {
     location.reload();
   } else {
     explain('lost');
   }
 }
 
-/** An adapter; the browser may need a moment after it has lost one. */
-async function adapter() {
+/** Returns an adapter, or null. After a device loss the browser may need a few seconds to offer one. */
+async function requestAdapter() {
   for (let tries = readLoss() ? 20 : 1; tries > 0; tries--) {
-    const found = await navigator.gpu.requestAdapter().catch(() => null);
-    if (found) {
-      return found;
+    const adapter = await navigator.gpu.requestAdapter().catch(() => null);
+    if (adapter) {
+      return adapter;
     }
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
@@ -94,8 +95,8 @@ function fail(error) {
   }
 }
 
-/** Whether the window was open in this browser before. */
-function isKnown() {
+/** Returns true if wgpt was opened in this browser before: eframe has stored its settings. */
+function wasOpened() {
   try {
     return localStorage.getItem('egui_memory_ron') !== null;
   } catch {
@@ -103,53 +104,54 @@ function isKnown() {
   }
 }
 
-/** Keys that mean something to the window, whatever they mean to the browser. */
-function keepKeys() {
-  const ours = new Set(['s', 'e', 'o', '.', 'Enter']);
-  const taken = (event) =>
-    event.key === 'F1' || ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && ours.has(event.key));
-  addEventListener('keydown', (event) => taken(event) && event.preventDefault(), { capture: true });
+/** Keeps the browser from acting on wgpt's keyboard shortcuts. */
+function reserveShortcuts() {
+  const keys = new Set(['s', 'e', 'o', '.', 'Enter']);
+  const isShortcut = (event) =>
+    event.key === 'F1' || ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && keys.has(event.key));
+  addEventListener('keydown', (event) => isShortcut(event) && event.preventDefault(), { capture: true });
 }
 
-/** A device that does nothing but tell when the browser has lost the card, and with it the window's. */
+/** A device that only detects device losses. Kept in a variable so that it is not collected. */
 let sentinel;
 
-async function watch() {
-  sentinel = await (await adapter())?.requestDevice();
-  sentinel?.lost.then(({ reason }) => reason !== 'destroyed' && comeAgain());
+/** Reloads the page when the browser loses the graphics card, and with it the window's device. */
+async function watchDevice() {
+  sentinel = await (await requestAdapter())?.requestDevice();
+  sentinel?.lost.then(({ reason }) => reason !== 'destroyed' && reloadAfterLoss());
 }
 
 async function open(demo, resume = false) {
   const canvas = element('window');
   hide('start');
   show('window');
-  keepKeys();
+  reserveShortcuts();
   await start(canvas, demo, resume);
 }
 
 async function main() {
-  const found = await obstacle();
-  if (found) {
-    explain(found);
+  const obstacle = await findObstacle();
+  if (obstacle) {
+    explain(obstacle);
     return;
   }
   await load();
-  // A panic leaves the window as it was, and nothing works any more.
-  const look = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
-  addEventListener('error', (event) => look(event.error));
-  addEventListener('unhandledrejection', (event) => look(event.reason));
-  watch().catch(() => {});
+  // A panic leaves the last frame on the screen, and nothing responds any more.
+  const failOnPanic = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
+  addEventListener('error', (event) => failOnPanic(event.error));
+  addEventListener('unhandledrejection', (event) => failOnPanic(event.reason));
+  watchDevice().catch(() => {});
   hide('loading');
-  const lost = readLoss();
-  if (lost) {
-    // Nobody who loads the page once more has asked for it.
-    writeLoss({ ...lost, isTraining: false });
+  const loss = readLoss();
+  if (loss) {
+    // The run continues after this reload only, not after one by the user.
+    writeLoss({ ...loss, isTraining: false });
   }
-  const isMeant = location.hash.length > 1 || isKnown() || lost;
-  const wantsDemo = new URLSearchParams(location.search).has('demo') && !lost;
+  const opensAtOnce = location.hash.length > 1 || wasOpened() || loss;
+  const wantsDemo = new URLSearchParams(location.search).has('demo') && !loss;
   element('status').dataset.state = 'ready';
-  if (wantsDemo || isMeant) {
-    await open(wantsDemo, lost?.isTraining);
+  if (wantsDemo || opensAtOnce) {
+    await open(wantsDemo, loss?.isTraining);
     return;
   }
   show('ready');

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The arguments of the command line.
 
 use std::path::PathBuf;
 
@@ -33,22 +33,22 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Args)]
 pub(super) struct Global {
-    /// Where to compute: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
+    /// Device to compute on: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
-    /// Debugging: which implementation of the ops runs, auto, reference, wide or cube
+    /// Debugging: implementation of the ops, auto, reference, wide or cube
     #[arg(long, global = true, value_name = "MODE")]
     ops: Option<String>,
-    /// Say more: warnings of the graphics libraries; twice and three times for details
+    /// Print warnings of the graphics libraries; -vv and -vvv print details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Say nothing but errors
+    /// Print only warnings and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
 
 impl Global {
-    /// The flag, else `WGPT_DEVICE`, else auto.
+    /// Returns the flag, else `WGPT_DEVICE`, else auto.
     pub fn device(&self) -> Result<DeviceChoice, DeviceError> {
         match flag_or_variable(self.device.as_deref(), "WGPT_DEVICE") {
             Some(name) => name.parse(),
@@ -56,7 +56,7 @@ impl Global {
         }
     }
 
-    /// The flag, else `WGPT_OPS`, else auto.
+    /// Returns the flag, else `WGPT_OPS`, else auto.
     pub fn ops(&self) -> Result<OpsMode, CliError> {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
             None | Some("auto") => Ok(OpsMode::AUTO),
@@ -64,13 +64,14 @@ impl Global {
             Some("wide") => Ok(OpsMode::WIDE),
             Some("cube") => Ok(OpsMode::CUBE),
             Some(other) => Err(CliError::Usage {
-                what: format!("`{other}` is no implementation of the ops"),
+                what: format!("`{other}` is not an implementation of the ops"),
                 hint: "--ops takes auto, reference, wide or cube",
             }),
         }
     }
 }
 
+/// Returns the value of a flag, else that of an environment variable.
 pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
     let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
     flag.map(str::to_string).or_else(set)
@@ -80,21 +81,21 @@ pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
 pub(super) enum Subcommands {
     /// Train a model, or continue a run
     Train(TrainArgs),
-    /// Turn text files into tokens to train on
+    /// Tokenize text files into training data
     Prepare(PrepareArgs),
-    /// Let a model write
+    /// Generate text with a model
     Sample(SampleArgs),
-    /// Measure a model's loss on data
+    /// Measure the loss of a model on data
     Eval(EvalArgs),
     /// Write a model as a Hugging Face GPT-2 folder
     Export(ConvertArgs),
-    /// Read nanoGPT's ckpt.pt or a GPT-2 folder, write a folder to sample and fine-tune from
+    /// Convert nanoGPT's ckpt.pt or a GPT-2 folder into a folder to sample and fine-tune from
     Import(ConvertArgs),
-    /// Show what a run will take of a card's memory, without running it
+    /// Show the memory that a run will take, without running it
     Plan(PlanArgs),
-    /// List the devices that can be used
+    /// List the devices of this machine
     Devices(DevicesArgs),
-    /// Measure what a device reaches, kernel by kernel and step by step
+    /// Benchmark a device, kernel by kernel and step by step
     Bench(BenchArgs),
     /// Write, show or check a configuration
     Config(ConfigArgs),
@@ -106,40 +107,43 @@ pub(super) enum Subcommands {
 pub(super) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// The run folder; a fresh one below out/ if not given
+    /// Run folder [default: a new one in out/]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Continue from the run's newest checkpoint
+    /// Continue from the newest checkpoint of the run, with its configuration
     #[arg(long)]
     pub resume: bool,
     /// Print one JSON event a line, and read commands from stdin
     #[arg(long)]
     pub json: bool,
-    /// Debugging: train in this process, so that a failure of the device ends it
+    /// Debugging: train in this process, which a failure of the device ends
     #[arg(long)]
     pub no_supervise: bool,
     /// With --json: stop with a checkpoint when stdin closes
     #[arg(long)]
-    pub stop_on_eof: bool,
-    /// The trainer of a supervisor
+    pub stop_on_close: bool,
+    /// Run as the trainer of a supervisor
     #[arg(long, hide = true)]
     pub supervised: bool,
-    /// Seconds that former trainers of this supervisor took
+    /// Seconds that this run has taken in former trainers
     #[arg(long, hide = true, default_value_t = 0)]
     pub elapsed: u64,
+    /// Name of the device that former trainers used
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub device_name: Option<String>,
 }
 
-/// The window, where there is no subcommand.
+/// The arguments of the window, which opens without a subcommand.
 #[cfg(feature = "gui")]
 #[derive(Debug, Args)]
 pub(super) struct WindowArgs {
-    /// Texts to prepare, a data folder, or a run to show in the window
+    /// Texts to prepare, a data folder, or a run, to open in the window
     #[arg(value_name = "PATH")]
     pub inputs: Vec<PathBuf>,
-    /// Train the demo in the window at once
+    /// Open the window and train the demo
     #[arg(long)]
     pub demo: bool,
-    /// Write a picture of the window, at the end of the demo where that is trained, and close it
+    /// Save a screenshot of the window and close it; with --demo at the end of the demo
     #[arg(long, value_name = "FILE")]
     pub screenshot_to: Option<PathBuf>,
 }
@@ -149,22 +153,22 @@ pub(super) struct PrepareArgs {
     /// Files or folders: .txt, .jsonl, .parquet, and .gz or .zst of the text kinds
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
-    /// The data folder to write
+    /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// gpt2, char or byte
+    /// Tokenizer: gpt2, char or byte
     #[arg(long, default_value = "gpt2", value_parser = parse_tokenizer)]
     pub tokenizer: TokenizerKind,
-    /// The field of .jsonl and the column of .parquet that holds the text
+    /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
-    /// The share of the text that is kept for validation
+    /// Share of the text for the validation split
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub val_fraction: f64,
-    /// Which documents are kept for validation
+    /// Seed of the choice of validation documents
     #[arg(long, default_value_t = 1337)]
     pub seed: u64,
-    /// Replace a folder that holds data already
+    /// Overwrite a data folder
     #[arg(long)]
     pub force: bool,
 }
@@ -177,25 +181,25 @@ fn parse_tokenizer(name: &str) -> Result<TokenizerKind, String> {
 pub(super) struct SampleArgs {
     /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
-    /// What to continue, a line break if not given; FILE:path reads it from a file
+    /// Prompt [default: a line break]; FILE:path reads it from a file
     #[arg(long, value_name = "TEXT")]
     pub start: Option<String>,
-    /// How many texts
+    /// Number of texts
     #[arg(long, alias = "num_samples", default_value_t = 1, value_name = "N")]
     pub num_samples: u32,
     /// Tokens of each text
     #[arg(long, alias = "max_new_tokens", default_value_t = 500, value_name = "N")]
     pub max_new_tokens: u32,
-    /// Below 1 is more careful, above 1 wilder, 0 always the most likely token
+    /// Divides the logits: below 1 is less random, above 1 more; 0 always takes the most likely token
     #[arg(long, default_value_t = 0.8, value_name = "X")]
     pub temperature: f64,
-    /// Draw only from this many of the most likely tokens; 0 = all
+    /// Draw only from the N most likely tokens; 0 = from all
     #[arg(long, alias = "top_k", default_value_t = 200, value_name = "N")]
     pub top_k: usize,
-    /// Another seed, another text
+    /// Seed of the random draws
     #[arg(long, default_value_t = 1337)]
     pub seed: u64,
-    /// A data folder to take the tokenizer from, for models that bring none
+    /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
 }
@@ -204,10 +208,10 @@ pub(super) struct SampleArgs {
 pub(super) struct EvalArgs {
     /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
-    /// The data; of a run, what it was trained on if not given
+    /// Data folder [default: the data that the run was trained on]
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
-    /// At most this many windows of each split, evenly spread; 0 = all of it
+    /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub windows: u64,
     /// Print one JSON object
@@ -219,7 +223,7 @@ pub(super) struct EvalArgs {
 pub(super) struct ConvertArgs {
     /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
-    /// The folder to write
+    /// Folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
 }
@@ -235,13 +239,13 @@ pub(super) struct DevicesArgs {
 pub(super) struct PlanArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Plan for a card with so much memory that is not there: 12GiB
+    /// Plan for a GPU with this much memory, which need not be in this machine: 12GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub target: Option<Budget>,
-    /// Where it does not fit, print changes that would, one a line with what it takes then
+    /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
     #[arg(long)]
     pub suggest: bool,
-    /// Reserve the memory of a real step on --device, without computing, and compare
+    /// Reserve the memory of a real step on --device, without computing it, and compare
     #[arg(long)]
     pub measure: bool,
     /// Print one JSON object
@@ -252,17 +256,17 @@ pub(super) struct PlanArgs {
 fn parse_size(text: &str) -> Result<Budget, String> {
     match text.parse()? {
         size @ Budget::Bytes(_) => Ok(size),
-        _ => Err("give the size of a card, such as 12GiB".into()),
+        _ => Err("give the memory of a GPU, such as 12GiB".into()),
     }
 }
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
-    /// The model of the whole steps; batch_size is their micro-batch. If none is given, GPT-2 with
-    /// 4 sequences, and nanoGPT's recipe for the CPU on devices in software
+    /// The model of the training steps; batch_size is their micro-batch. The default is GPT-2 with 4
+    /// sequences, or nanoGPT's CPU configuration on the CPU and on software renderers
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Measure one part alone
+    /// Run one part only
     #[arg(long, value_enum, value_name = "PART")]
     pub only: Option<BenchPart>,
     /// Leave out burn's stock ops, which take many times the time and the memory
@@ -276,9 +280,9 @@ pub(super) struct BenchArgs {
 /// A part of `wgpt bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum BenchPart {
-    /// Each op by itself.
+    /// Each op by itself
     Kernels,
-    /// Whole training steps.
+    /// Whole training steps
     Steps,
 }
 
@@ -290,17 +294,17 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigAction {
-    /// Print a configuration file with every key explained
+    /// Print a configuration file that explains every key
     Init(ConfigSource),
-    /// Print the resolved values and where each comes from
+    /// Print the resolved values and their sources
     Show(ConfigSource),
-    /// Say whether a configuration is valid
+    /// Check a configuration
     Check(ConfigSource),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     pub shell: Shell,
 }
 
@@ -316,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 }

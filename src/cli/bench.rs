@@ -1,18 +1,18 @@
-//! `wgpt bench`.
+//! `wgpt bench`: the speed of a device.
 
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
-use super::watch::watch;
+use super::watch::{FailureOutput, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{self, Kind, Peaks};
 
-/// What is trained where no model is named, and what is changed about it.
+/// The default model of the steps: a preset, and settings that change it.
 type Default = (&'static str, &'static [(&'static str, &'static str)]);
 
 const HARDWARE: Default = ("gpt2", &[("batch_size", "4")]);
 
-/// nanoGPT's recipe for a CPU.
+/// nanoGPT's configuration for a CPU.
 const SOFTWARE: Default = (
     "shakespeare-char",
     &[
@@ -26,10 +26,10 @@ const SOFTWARE: Default = (
     ],
 );
 
-/// Measures, and prints rows as they come, or one JSON object at the end.
+/// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
 pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, args.json);
+    watch(&device, FailureOutput::new(args.json, false));
     let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
@@ -84,7 +84,7 @@ fn show_peaks(peaks: Option<Peaks>, kernels: bool) {
             peaks.copy_gb_per_s,
             peaks.multiply_add_gflop_per_s
         ),
-        None => say!("no peaks are measured on this device"),
+        None => say!("the peaks of this device are not measured"),
     }
     if kernels {
         say!(

@@ -1,4 +1,4 @@
-//! The commands that are one library call and some output.
+//! The short commands: prepare, sample, eval, export, import, devices, config.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,14 +10,14 @@ use super::CliError;
 use super::args::{
     ConfigAction, ConfigArgs, ConvertArgs, DevicesArgs, EvalArgs, Global, PrepareArgs, SampleArgs,
 };
-use super::watch::watch;
+use super::watch::{FailureOutput, watch};
 use crate::config::KEYS;
 use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer};
 use crate::gpu::{self, DeviceChoice, OpenDevice};
 use crate::model::{SampleOptions, Sampler};
 use crate::train::{Evaluation, ModelSource, mean_loss};
 
-/// `wgpt prepare`.
+/// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
     let options = PrepareOptions {
         tokenizer: args.tokenizer,
@@ -41,7 +41,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
     let meta = data::prepare(&args.inputs, &args.output, &options, &mut show)?;
     bar.finish_and_clear();
     if skipped > 0 {
-        tell!("warning: {skipped} files of other kinds were left out");
+        tell!("warning: {skipped} files of other types were skipped");
     }
     say!(
         "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
@@ -61,7 +61,7 @@ fn bytes_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style.progress_chars("=> "))
 }
 
-/// `wgpt sample`.
+/// Runs `wgpt sample`.
 pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     let tokenizer = tokenizer(&source, args.data.as_deref())?;
@@ -74,19 +74,19 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
         },
     };
     let prompt = tokenizer.encode_prompt(&start).map_err(|error| CliError::Usage {
-        what: format!("the model cannot read the prompt: {error}"),
+        what: format!("the prompt cannot be tokenized: {error}"),
         hint: "give another --start",
     })?;
     if prompt.is_empty() {
         return Err(CliError::Usage {
-            what: "an empty prompt: there is nothing to continue".into(),
+            what: "empty prompt".into(),
             hint: "give --start at least one character",
         });
     }
     if !args.temperature.is_finite() || args.temperature < 0.0 {
         return Err(CliError::Usage {
-            what: format!("a temperature of {}", args.temperature),
-            hint: "--temperature takes a number from 0 up, 0.8 to begin with",
+            what: format!("invalid temperature {}", args.temperature),
+            hint: "--temperature takes 0 or a positive number, such as 0.8",
         });
     }
     let device = open(global)?;
@@ -107,11 +107,11 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
         for _ in 0..args.max_new_tokens {
             tokens.push(pollster::block_on(sampler.next_token()));
             let text = tokenizer.decode(&tokens);
-            // The end may be half a character, which the next token completes.
-            let whole = text.trim_end_matches('\u{fffd}').len();
-            if whole > shown {
-                write(&text[shown..whole]).map_err(CliError::Output)?;
-                shown = whole;
+            // The text may end in half a character, which the next token completes.
+            let complete = text.trim_end_matches('\u{fffd}').len();
+            if complete > shown {
+                write(&text[shown..complete]).map_err(CliError::Output)?;
+                shown = complete;
             }
         }
         write("\n---------------\n").map_err(CliError::Output)?;
@@ -132,12 +132,12 @@ fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliE
     };
     let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
         return Err(CliError::Usage {
-            what: format!("{}: nothing says which tokens the model uses", source.path.display()),
+            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
             hint: "give the data folder that it was trained on with --data",
         });
     };
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
-    // A model may have been padded, as nanoGPT pads GPT-2's; what knows its own tokens says so.
+    // A model may be padded, as nanoGPT pads GPT-2, or come with its own tokenizer.
     let padded = tokenizer == Tokenizer::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
         return Err(CliError::Usage {
@@ -150,20 +150,20 @@ fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliE
 
 fn open(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, false);
+    watch(&device, FailureOutput::Text);
     if global.verbose > 0 {
         tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     Ok(device)
 }
 
-/// `wgpt eval`.
+/// Runs `wgpt eval`.
 pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     let of_run = || source.state.as_ref().map(|state| state.config.data.clone());
     let Some(data) = args.data.or_else(of_run) else {
         return Err(CliError::Usage {
-            what: "nothing says which data to measure on".into(),
+            what: "no data to evaluate on".into(),
             hint: "give a data folder with --data",
         });
     };
@@ -190,7 +190,7 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         Ok(pollster::block_on(loss)?.unwrap_or(f64::NAN))
     };
     let (train, val) = match args.windows {
-        // All of the training split can take hours; the validation split is what is asked for.
+        // All of the training split may take hours.
         0 => (None, loss(&dataset.val)?),
         _ => (Some(loss(&dataset.train)?), loss(&dataset.val)?),
     };
@@ -207,12 +207,12 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     }
     say!("val loss {val:.4}, perplexity {:.2}", val.exp());
     if let Some(floor) = dataset.entropy_floor {
-        say!("no model can get below {floor:.4} on this data");
+        say!("the entropy of this data is {floor:.4}: no model can get below");
     }
     Ok(())
 }
 
-/// `wgpt export`: whatever can be loaded, as a Hugging Face folder.
+/// Runs `wgpt export`.
 pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
@@ -220,7 +220,7 @@ pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// `wgpt import`: the same folder, to be sampled, exported and trained from.
+/// Runs `wgpt import`: writes the same folder as export.
 pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
@@ -248,7 +248,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
     Ok(pollster::block_on(written)?)
 }
 
-/// `wgpt devices`.
+/// Runs `wgpt devices`.
 pub(super) fn devices(args: DevicesArgs, global: &Global) {
     let devices = gpu::devices();
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
@@ -283,7 +283,7 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
     }
 }
 
-/// `wgpt config`.
+/// Runs `wgpt config`.
 pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
     match args.action {
         ConfigAction::Init(source) => {

@@ -1,3 +1,5 @@
+//! Errors of the command line.
+
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -6,57 +8,58 @@ use thiserror::Error;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
+use crate::protocol::Cause;
 use crate::train::TrainError;
 
-/// Why a command failed.
+/// An error of a command.
 #[derive(Debug, Error)]
 pub enum CliError {
-    /// Training, or what it reads and writes.
+    /// An error of training, its data or its files.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The command was given something that it cannot use.
+    /// An invalid argument.
     #[error("{what}")]
     Usage {
-        /// What, and why.
+        /// The message: what is invalid, and why.
         what: String,
-        /// What to do instead.
+        /// A hint at the next step.
         hint: &'static str,
     },
-    /// A file could not be read or written.
+    /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Nobody reads stdout any more, or its disk is full.
+    /// Output that cannot be written: its reader is gone, or the disk is full.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
-    /// The trainer's process could not be started or waited for.
-    #[error("cannot run the trainer: {0}")]
+    /// A trainer process that cannot be started.
+    #[error("cannot start the trainer process: {0}")]
     Process(std::io::Error),
-    /// There is no window.
+    /// A window that cannot be opened.
     #[cfg(feature = "gui")]
     #[error(transparent)]
     Window(#[from] crate::gui::GuiError),
-    /// The system refused to tell of signals.
-    #[error("cannot listen for signals: {0}")]
+    /// Signals that cannot be handled.
+    #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
 }
 
 impl CliError {
-    /// The exit code of the process.
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Train(error) => error.exit_code(),
             CliError::Usage { .. } => 2,
-            // What is not there is a wrong path; everything else is the system's refusal.
+            // A missing file is a wrong argument; any other error is the system's.
             CliError::File { source, .. } => match source.kind() {
                 ErrorKind::NotFound | ErrorKind::IsADirectory => 2,
                 _ => 1,
             },
-            // Whoever reads has seen enough.
+            // The reader, such as `head`, has seen enough.
             CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
             #[cfg(feature = "gui")]
@@ -64,12 +67,20 @@ impl CliError {
         }
     }
 
-    /// What to do next; empty where the text already says it.
+    /// Returns the failure of the device that caused this error, if it was one.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        match self {
+            CliError::Train(error) => error.cause(),
+            _ => None,
+        }
+    }
+
+    /// Returns what to do next; empty if the text says it.
     pub fn hint(&self) -> &'static str {
         match self {
             CliError::Train(error) => error.hint(),
             CliError::Usage { hint, .. } => hint,
-            CliError::File { .. } => "check that the path exists and that you may use it",
+            CliError::File { .. } => "check the path and its permissions",
             CliError::Process(_) => "--no-supervise trains in one process",
             #[cfg(feature = "gui")]
             CliError::Window(error) => error.hint(),

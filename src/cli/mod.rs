@@ -1,6 +1,6 @@
-//! The command line: what was typed -> a library call -> text, bars or JSON lines.
+//! The command line: arguments -> a library call -> text, a progress bar or JSON lines.
 //!
-//! stdout is data, stderr is talk.
+//! Results go to stdout, messages to stderr.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -8,8 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
-/// A line of talk on stderr. Nobody may be there to read it: that is no failure, least of all while
-/// a checkpoint is to be written.
+/// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
 macro_rules! tell {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -17,13 +16,13 @@ macro_rules! tell {
     }};
 }
 
-/// A line of output.
+/// Prints a line of output to stdout.
 macro_rules! say {
     ($($text:tt)*) => { $crate::cli::write_out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Writes to stdout, or ends the process: without a word where nobody reads any more (`| head`),
-/// with one where the disk is full.
+/// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error if
+/// the disk is full.
 fn write_out(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     if let Err(error) = std::io::stdout().write_fmt(text) {
@@ -47,6 +46,7 @@ mod args;
 mod bench;
 mod commands;
 mod error;
+mod input;
 mod plan;
 mod report;
 mod source;
@@ -56,7 +56,7 @@ mod watch;
 use args::{Arguments, Subcommands};
 pub use error::CliError;
 
-/// Runs the command line of this process; gives its exit code.
+/// Runs the command line of this process; returns its exit code.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(headless_as_train(std::env::args_os())) {
         Ok(arguments) => arguments,
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `--headless` is another spelling of `train`.
+/// Replaces `--headless` by `train`.
 fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let program: Vec<OsString> = args.by_ref().take(1).collect();
     let rest: Vec<OsString> = args.collect();
@@ -87,7 +87,7 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     program.into_iter().chain(train).chain(rest).collect()
 }
 
-/// Shows what the libraries below have to say about drivers and devices.
+/// Prints the log messages of the libraries to stderr.
 fn start_logging(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::ERROR,
@@ -105,13 +105,12 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     #[cfg(feature = "gui")]
     if arguments.window.demo || arguments.window.screenshot_to.is_some() {
         return Err(CliError::Usage {
-            what: "--demo and --screenshot-to are the window's, which opens without a command"
-                .into(),
-            hint: "leave them out, or the command",
+            what: "--demo and --screenshot-to open the window and take no command".into(),
+            hint: "leave out either the flags or the command",
         });
     }
     #[cfg(not(feature = "gui"))]
-    let command = command.expect("clap asks for a subcommand where there is no window");
+    let command = command.expect("clap requires a subcommand in a build without the window");
     match command {
         Subcommands::Train(args) => return train::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
@@ -128,12 +127,12 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Without a subcommand there is the window.
+/// Opens the window.
 #[cfg(feature = "gui")]
 fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot } = args;
     if let Some(missing) = inputs.iter().find(|path| !path.exists()) {
-        let what = format!("there is no command and no file `{}`", missing.display());
+        let what = format!("`{}` is neither a command nor a file", missing.display());
         return Err(CliError::Usage { what, hint: "wgpt --help lists the commands" });
     }
     crate::gui::open(crate::gui::Options { demo, screenshot, inputs, ..Default::default() })?;
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_command_takes_goes_before_it_too() {
+    fn global_flags_go_before_or_after_the_command() {
         for line in ["wgpt --device=cpu devices", "wgpt devices --device=cpu", "wgpt -v devices"] {
             let Arguments { command, .. } = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert!(matches!(command, Some(Subcommands::Devices(_))), "{line}");

@@ -1,4 +1,4 @@
-//! `wgpt plan`.
+//! `wgpt plan`: the memory that a run will take.
 
 use super::CliError;
 use super::args::{Global, PlanArgs};
@@ -6,16 +6,13 @@ use crate::bench::TrainingStep;
 use crate::config::{Budget, Config, Dtype, bytes};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice};
-use crate::plan::{self, Class, Forecast, Limits, PlanError};
+use crate::plan::{self, Class, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError};
 use crate::train;
 
-/// Tokens of GPT-2, where neither the configuration nor its data says how many there are.
+/// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
 const GPT2_VOCABULARY: u32 = 50_257;
 
-/// Of a card that is not there, a tenth is left to the desktop and the driver.
-const TARGET_SHARE: f64 = 0.9;
-
-/// Prints what a run would take, without running it.
+/// Runs `wgpt plan`.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let resolved = args.source.resolve(None)?;
     for warning in &resolved.warnings {
@@ -34,7 +31,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
                 table(&least, &source);
             }
             if args.suggest && !args.json {
-                say!("would fit:");
+                say!("these changes make it fit:");
                 for fix in &fixes {
                     say!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
                 }
@@ -65,58 +62,48 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
     }
     match Dataset::open(&config.data, u64::from(config.block_size.get())) {
         Ok(dataset) => Ok(dataset.vocab_size),
-        // To plan needs no data: it may still be to be prepared.
+        // A plan needs no data: it may not be prepared yet.
         Err(error @ DataError::Missing { .. }) => {
-            tell!("warning: {error}; planning with the {GPT2_VOCABULARY} tokens of GPT-2");
+            tell!(
+                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
+            );
             Ok(GPT2_VOCABULARY)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Of a card that was named by its size, else of the device, else none but the budget.
+/// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
+/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the same
+/// on every machine.
 fn limits(
     config: &Config,
     target: &Option<Budget>,
     measure: bool,
     global: &Global,
 ) -> Result<(Limits, String), CliError> {
-    // Others than float32 there are on CUDA alone.
-    let cube = config.dtype != Dtype::Float32;
-    if let Some(Budget::Bytes(size)) = target {
-        let budget = match config.vram_budget {
-            // The card has no more.
-            Budget::Bytes(budget) => budget.min(*size),
-            Budget::Percent(share) => (*size as f64 * share / 100.0) as u64,
-            Budget::Auto => (*size as f64 * TARGET_SHARE) as u64,
-            Budget::Unlimited => *size,
-        };
-        let limits = Limits {
-            budget: Some(budget),
-            largest_tensor: None,
-            pools: true,
-            cube,
-            memory: Some(*size),
-        };
-        return Ok((limits, format!("{} of a card with {}", bytes(budget), bytes(*size))));
-    }
     let choice = global.device()?;
-    if choice == DeviceChoice::Auto && !measure && !matches!(config.vram_budget, Budget::Percent(_))
-    {
-        // No driver is asked: the answer is the same on every machine.
-        let (budget, source) = match config.vram_budget {
-            Budget::Bytes(budget) => (Some(budget), bytes(budget)),
-            _ => (None, "none; --vram_budget, --target or --device sets one".into()),
-        };
-        let limits = Limits { budget, largest_tensor: None, pools: true, cube, memory: None };
-        return Ok((limits, source));
-    }
-    let device = gpu::select(choice)?.info;
-    device.check_dtype(config.dtype)?;
-    Ok(train::limits(config, &device, global.ops()?))
+    let is_percent = matches!(config.vram_budget, Budget::Percent(_));
+    let memory = match target {
+        Some(Budget::Bytes(size)) => DeviceMemory::Target(*size),
+        _ if choice == DeviceChoice::Auto && !measure && !is_percent => DeviceMemory::Unknown,
+        _ => {
+            let device = gpu::select(choice)?.info;
+            device.check_dtype(config.dtype)?;
+            return Ok(train::limits(config, &device, global.ops()?));
+        }
+    };
+    // Other types than float32 need CUDA.
+    let cube = config.dtype != Dtype::Float32;
+    let device = DeviceProfile { memory, largest_tensor: None, pools: true, cube };
+    let (limits, source) = device.limits(config.vram_budget);
+    Ok(match limits.budget {
+        Some(_) => (limits, source),
+        None => (limits, "none; --vram_budget, --target or --device sets one".into()),
+    })
 }
 
-/// What the pools hold after a step that reserves its memory without computing, in bytes.
+/// Reserves the memory of a step without computing it; returns the bytes that the pools hold then.
 fn measure(
     config: &Config,
     vocab: u32,
@@ -126,8 +113,8 @@ fn measure(
     let device = gpu::open(global.device()?)?;
     if gpu::memory(&device.device).is_none() {
         return Err(CliError::Usage {
-            what: format!("{} has no memory of its own to measure", device.info.name),
-            hint: "name a graphics device: --device=vulkan:0",
+            what: format!("{} has no memory pools to measure", device.info.name),
+            hint: "give a GPU: --device=vulkan:0",
         });
     }
     let config = Config { vocab_size: vocab, ..config.clone() };

@@ -1,4 +1,4 @@
-//! Events as JSON lines, as plain lines, or as a bar with lines above it.
+//! The output of a run: JSON lines, plain lines, or a progress bar with lines above it.
 
 use std::io::{IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::progress::Progress;
 use crate::protocol::Event;
 
-/// Shows the events of a run.
+/// A printer of the events of a run.
 pub(super) struct Report {
     view: View,
     progress: Progress,
@@ -20,7 +20,7 @@ enum View {
 }
 
 impl Report {
-    /// A bar on a terminal, plain lines elsewhere.
+    /// Creates a progress bar on a terminal, plain lines elsewhere.
     pub fn new(json: bool, quiet: bool) -> Self {
         let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
@@ -34,19 +34,20 @@ impl Report {
         Self { view, progress: Progress::default() }
     }
 
-    /// Shows one event. What cannot be written is lost: a run does not end because nobody reads it.
+    /// Prints an event. Output that cannot be written is lost: that must not end a run.
     pub fn show(&mut self, event: &Event) {
         if !matches!(self.view, View::Json) {
             self.progress.apply(event);
             self.progress.forget_steps();
         }
         match &self.view {
-            View::Json => line(&event.to_json()),
-            View::Plain { .. } if matches!(event, Event::Warning { .. }) => {
-                tell!("{event}");
-            }
-            View::Plain { quiet: true } => {}
-            View::Plain { quiet: false } => self.lines(event),
+            View::Json => print_event(event),
+            View::Plain { quiet } => match event {
+                Event::Paused { .. } | Event::Resumed { .. } if *quiet => {}
+                event if is_message(event) => tell!("{event}"),
+                _ if *quiet => {}
+                event => self.print(event),
+            },
             View::Bar(bar) => {
                 bar.set_length(self.progress.max_iters);
                 bar.set_position(self.progress.iteration);
@@ -54,23 +55,49 @@ impl Report {
                 if matches!(event, Event::Done { .. }) {
                     bar.finish_and_clear();
                 }
-                if !matches!(event, Event::Step(_)) {
-                    bar.suspend(|| self.lines(event));
+                match event {
+                    Event::Step(_) => {}
+                    event if is_message(event) => bar.suspend(|| tell!("{event}")),
+                    event => bar.suspend(|| self.print(event)),
                 }
             }
         }
     }
 
-    fn lines(&self, event: &Event) {
+    fn print(&self, event: &Event) {
         line(&event.to_string());
         let known = (self.progress.entropy_floor, self.progress.best_val_loss);
         if let (Event::Done { .. }, (Some(floor), Some(best))) = (event, known) {
             let above = best - floor;
             line(&format!(
-                "no model can get below {floor:.4} on this data, its exact entropy: {above:.4} to go"
+                "the entropy of this data is {floor:.4}: no model can get below; {above:.4} to go"
             ));
         }
     }
+}
+
+/// Returns true for messages, which go to stderr; the rest is output on stdout.
+fn is_message(event: &Event) -> bool {
+    match event {
+        Event::Warning { .. }
+        | Event::Error { .. }
+        | Event::Replan { .. }
+        | Event::Waiting { .. }
+        | Event::Paused { .. }
+        | Event::Resumed { .. } => true,
+        Event::Start { .. }
+        | Event::Plan(_)
+        | Event::Step(_)
+        | Event::Eval { .. }
+        | Event::Sample { .. }
+        | Event::Checkpoint { .. }
+        | Event::Done { .. } => false,
+    }
+}
+
+/// Prints an event as a JSON line to stdout.
+pub(super) fn print_event(event: &Event) {
+    line(&event.to_json());
 }
 
 fn line(text: &str) {

@@ -1,4 +1,4 @@
-//! Where a configuration can be typed: a file, a preset, variables, flags.
+//! The sources of a configuration: a file, a preset, environment variables, flags.
 
 use std::path::{Path, PathBuf};
 
@@ -9,26 +9,26 @@ use super::args::flag_or_variable;
 use crate::config::{self, DATASET, IGNORED, InitFrom, KEYS, Layer, Resolved, preset_names};
 use crate::train::{self, ModelSource};
 
-/// Where a configuration is typed.
+/// The sources of a configuration on the command line.
 #[derive(Debug, Args)]
 pub(super) struct ConfigSource {
-    /// A TOML file, or a nanoGPT .py file (read, not executed)
+    /// TOML file, or nanoGPT .py file (read, not executed)
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
-    #[arg(long, value_name = "NAME", help = format!("A built-in configuration: {}", preset_list()))]
+    #[arg(long, value_name = "NAME", help = format!("Built-in configuration: {}", preset_list()))]
     pub preset: Option<String>,
     #[command(flatten)]
     pub flags: ConfigFlags,
 }
 
 impl ConfigSource {
-    /// Puts defaults, preset, file, environment and flags on each other. `saved` is the file to
-    /// read where none was typed.
+    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved` is the
+    /// file to read if none was given.
     pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
         self.resolve_on(Vec::new(), saved)
     }
 
-    /// As [`resolve`](Self::resolve), on `layers` where neither preset nor file was named.
+    /// Resolves as [`resolve`](Self::resolve), over `layers` if neither preset nor file was given.
     pub fn resolve_on(
         self,
         mut layers: Vec<Layer>,
@@ -45,7 +45,7 @@ impl ConfigSource {
             layers.push(read_layer(path)?);
         }
         let begun = saved.is_some();
-        // Variables that are not UTF-8 are none of ours.
+        // wgpt has no variables that are not UTF-8.
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
@@ -53,7 +53,7 @@ impl ConfigSource {
         layers.push(Layer::flags(self.flags.typed)?);
         let resolved = config::resolve(layers.clone());
         match resolved.as_ref().map(|resolved| &resolved.config.init_from) {
-            // A model that cannot be opened is told by whoever needs it.
+            // A model that cannot be opened is reported by what needs it.
             Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
                 Ok(model) => {
                     layers.push(Layer::model(path, train::settings(&model.architecture))?);
@@ -69,14 +69,14 @@ impl ConfigSource {
         self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
     }
 
-    /// The value of a key that was typed as a flag, or stands in its variable.
+    /// Returns the value of a key from its flag, else from its environment variable.
     pub fn typed(&self, key: &str) -> Option<String> {
         let flag = self.flags.typed.iter().find(|(name, _)| name == key);
         let key = KEYS.iter().find(|known| known.name == key)?;
         flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
     }
 
-    /// A short name for what is configured.
+    /// Returns a short name of the configuration.
     pub fn name(&self) -> String {
         let preset = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET");
         let stem = || Some(self.file.as_ref()?.file_stem()?.to_string_lossy().into_owned());
@@ -97,7 +97,7 @@ fn read_layer(path: &Path) -> Result<Layer, CliError> {
         Some("toml") => Layer::toml(&name, &text)?,
         _ => {
             return Err(CliError::Usage {
-                what: format!("{name}: neither .toml nor .py"),
+                what: format!("{name}: neither a .toml nor a .py file"),
                 hint: "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
                        writes one",
             });
@@ -105,14 +105,13 @@ fn read_layer(path: &Path) -> Result<Layer, CliError> {
     })
 }
 
-/// The flags `--key=value` of every key in the configuration's one table, nanoGPT's spelling and
-/// the one with dashes.
+/// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.
 #[derive(Debug, Default)]
 pub(super) struct ConfigFlags {
     typed: Vec<(String, String)>,
 }
 
-/// Of the options of Weights & Biases, those that nanoGPT has.
+/// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
 
 fn names() -> impl Iterator<Item = &'static str> {
@@ -138,7 +137,7 @@ impl Args for ConfigFlags {
             }
             command = command.arg(arg);
         }
-        // nanoGPT's flags that have no meaning here are taken and warned about. `--device` is ours.
+        // nanoGPT's flags without a meaning here are accepted with a warning. `--device` has one.
         let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
         for name in ignored.filter(|name| *name != "device").chain(WANDB) {
             command = command.arg(Arg::new(name).long(name).hide(true));
@@ -161,7 +160,7 @@ impl FromArgMatches for ConfigFlags {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         let ignored = IGNORED.iter().map(|key| key.name).chain(WANDB);
         for name in names().chain(ignored) {
-            // `device` is a global flag of another type, `wandb_*` no flag at all.
+            // `device` is a global flag of another type, `wandb_*` is a pattern.
             let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
             if name != "device" {
                 self.typed.push((name.to_string(), value.clone()));

@@ -1,43 +1,55 @@
 //! `wgpt train`.
 
 use std::ffi::OsString;
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-
 use super::CliError;
 use super::args::{Global, TrainArgs};
+use super::input::{follow_file, handle_signals, read_stdin};
 use super::report::Report;
-use super::watch::watch;
-use crate::catalogue::Tail;
+use super::watch::{FailureOutput, watch};
 use crate::config::{Config, InitFrom};
-use crate::gpu::{self, Backend, DeviceChoice, OpenDevice};
+use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
-use crate::supervisor::{Supervisor, Trainer};
+use crate::supervisor::{Supervisor, TrainerProcess};
 use crate::train::{
     COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError, has_checkpoint,
 };
 
-/// Where runs go that were given no folder.
+/// The folder for runs that were given none.
 const RUNS: &str = "out";
 
+/// The end of a run.
+enum Outcome {
+    /// It trained in this process.
+    Stopped(StopReason),
+    /// It trained in a process of its own, which exited with this code.
+    Code(u8),
+}
+
+/// Trains, in this process or in one that this process supervises; returns the exit code.
 pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError> {
-    let json = args.json;
+    let (json, supervised) = (args.json, args.supervised);
     let mut report = Report::new(json, global.quiet);
     let (sender, commands) = channel();
-    let trainer = Trainer::default();
-    let signal = listen(&sender, &trainer, json, args.stop_on_eof || args.supervised)?;
+    let trainer = TrainerProcess::default();
+    let signal = handle_signals(sender.clone(), trainer.clone())?;
+    if json {
+        // If the supervisor is killed, nothing is left to restart this run, or to stop it.
+        read_stdin(sender.clone(), args.stop_on_close || supervised);
+    }
     let result = train(args, global, &mut report, trainer, sender, &commands);
     if let (true, Err(error)) = (json, &result) {
-        let (text, hint) = (error.to_string(), error.hint().to_string());
-        report.show(&Event::Error { text, hint, cause: None });
+        let (text, hint, cause) = (error.to_string(), error.hint().to_string(), error.cause());
+        report.show(&Event::Error { text, hint, cause });
+        if supervised && cause.is_some() {
+            // The supervisor reports it if it ends the run.
+            return Ok(ExitCode::from(error.exit_code()));
+        }
     }
     // As a shell reports a process that a signal ended: 130 or 143.
     let stopped = || match signal.load(Ordering::SeqCst) {
@@ -51,54 +63,11 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     })
 }
 
-/// A setting of this side of stdin, not of the run: `--stop-on-eof`, to be changed later.
-const STOP_ON_EOF: &str = "stop_on_eof";
-
-/// How often the run folder is looked into for commands.
-const FOLLOW: Duration = Duration::from_millis(250);
-
-/// How a run ended.
-enum Outcome {
-    /// In this process.
-    Stopped(StopReason),
-    /// In the trainer's process, with this code.
-    Code(u8),
-}
-
-/// Whether the device that was asked for can fail in ways that only the end of a process clears.
-fn uses_graphics(choice: DeviceChoice) -> bool {
-    match choice {
-        DeviceChoice::Named(id) => id.backend != Backend::Cpu,
-        DeviceChoice::Auto => {
-            gpu::select(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
-        }
-    }
-}
-
-/// The arguments of this process for the trainer's, without those that the supervisor gives.
-fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut passed = Vec::new();
-    let mut command = false;
-    let mut args = super::headless_as_train(args).into_iter().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            // The next one is a value of that name.
-            Some("train") if !command => command = true,
-            Some("--json" | "--resume" | "--stop-on-eof") => {}
-            // Its value is the next one.
-            Some("--run") => drop(args.next()),
-            Some(arg) if arg.starts_with("--run=") => {}
-            _ => passed.push(arg),
-        }
-    }
-    passed
-}
-
 fn train(
     args: TrainArgs,
     global: &Global,
     report: &mut Report,
-    trainer: Trainer,
+    trainer: TrainerProcess,
     sender: Sender<Command>,
     commands: &Receiver<Command>,
 ) -> Result<Outcome, CliError> {
@@ -107,36 +76,28 @@ fn train(
     let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
     let resume = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
     let saved = run.as_ref().filter(|_| resume).map(|run| run.join(CONFIG_FILE));
-    if let Some(missing) = saved.as_ref().filter(|path| !path.exists()) {
-        let run = missing.parent().unwrap_or(missing);
-        let hint = match run.join(NANOGPT_FILE).exists() {
-            true => "train on from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run",
-            false => "give the folder of a run with --run, or leave out --resume",
-        };
-        let what = format!("{}: there is no run of wgpt to continue", run.display());
-        return Err(CliError::Usage { what, hint });
+    if let Some(config) = &saved {
+        check_is_run(config)?;
     }
     let resolved = args.source.resolve(saved.as_deref())?;
     let config = resolved.config;
     let resume = resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
     if !args.supervised {
-        follow(run.join(COMMANDS_FILE), sender);
+        follow_file(run.join(COMMANDS_FILE), sender, args.json);
     }
-    if !args.no_supervise && !args.supervised && uses_graphics(choice) {
+    if !args.no_supervise && !args.supervised && uses_gpu(choice) {
         let supervisor = Supervisor {
             program: std::env::current_exe().map_err(CliError::Process)?,
             args: passed_on(std::env::args_os()),
+            device: match choice {
+                DeviceChoice::Auto => "auto".into(),
+                DeviceChoice::Named(id) => id.to_string(),
+            },
             run,
             resume,
             trainer,
-            emit: &mut |event| {
-                // What is no failure of the device the trainer has said on stderr by itself.
-                let said = matches!(event, Event::Error { cause: None, .. });
-                if args.json || !said {
-                    report.show(event);
-                }
-            },
+            emit: &mut |event| show_supervised(event, report, args.json),
         };
         return Ok(Outcome::Code(supervisor.run(commands).map_err(CliError::Process)?));
     }
@@ -146,8 +107,8 @@ fn train(
     let config = Config { out_dir: run.display().to_string(), ..config };
     let elapsed = Duration::from_secs(args.elapsed);
     let request = Request { config, run: run.clone(), resume, mode, elapsed };
-    let (setup, device) = set_up(&request, choice)?;
-    watch(&device, args.json);
+    let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
+    watch(&device, FailureOutput::new(args.json, args.supervised));
     if !global.quiet {
         tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
@@ -156,14 +117,76 @@ fn train(
     let reason = pollster::block_on(session.run(&mut { commands }))?;
     drop(session);
     if !global.quiet && has_checkpoint(&run) {
-        tell!("the run lies in {0}; continue it with --resume --run {0}", run.display());
+        tell!("the run is in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(Outcome::Stopped(reason))
 }
 
-/// Everything is known, and a run that does not fit is refused, before the device is opened.
-fn set_up(request: &Request, choice: DeviceChoice) -> Result<(Setup, OpenDevice), CliError> {
+/// Shows an event of a supervised run. An error that is no failure of the device was printed to
+/// stderr by the trainer.
+fn show_supervised(event: &Event, report: &mut Report, json: bool) {
+    match event {
+        Event::Error { cause: None, .. } if !json => {}
+        Event::Error { cause: Some(_), .. } if json => {
+            report.show(event);
+            tell!("{event}");
+        }
+        event => report.show(event),
+    }
+}
+
+/// Checks that there is a run to resume.
+fn check_is_run(config: &Path) -> Result<(), CliError> {
+    if config.exists() {
+        return Ok(());
+    }
+    let run = config.parent().unwrap_or(config);
+    let hint = match run.join(NANOGPT_FILE).exists() {
+        true => "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run",
+        false => "give the folder of a run with --run, or leave out --resume",
+    };
+    let what = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
+    Err(CliError::Usage { what, hint })
+}
+
+/// Returns true if the device can fail in ways that only the end of its process clears.
+fn uses_gpu(choice: DeviceChoice) -> bool {
+    match choice {
+        DeviceChoice::Named(id) => id.backend != Backend::Cpu,
+        DeviceChoice::Auto => {
+            gpu::select(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
+        }
+    }
+}
+
+/// Returns the arguments of this process for its trainer, without those that the supervisor sets.
+fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut passed = Vec::new();
+    let mut command = false;
+    let mut args = super::headless_as_train(args).into_iter().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            // A second `train` is a value.
+            Some("train") if !command => command = true,
+            Some("--json" | "--resume" | "--stop-on-close") => {}
+            // Their values are the next arguments.
+            Some("--run" | "--device") => drop(args.next()),
+            Some(arg) if arg.starts_with("--run=") || arg.starts_with("--device=") => {}
+            _ => passed.push(arg),
+        }
+    }
+    passed
+}
+
+/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name` is
+/// the name of the device that the run has used so far.
+fn set_up(
+    request: &Request,
+    choice: DeviceChoice,
+    name: Option<&str>,
+) -> Result<(Setup, OpenDevice), CliError> {
     let mut found = gpu::select(choice).map_err(TrainError::from)?;
+    check_name(&found, name)?;
     loop {
         let setup = Setup::new(request.clone(), &found.info)?;
         match found.open() {
@@ -173,7 +196,20 @@ fn set_up(request: &Request, choice: DeviceChoice) -> Result<(Setup, OpenDevice)
     }
 }
 
-/// The folder that was asked for, else a fresh one.
+/// Refuses another device in the place of a lost one: with a GPU gone, `vulkan:0` may be a software
+/// renderer.
+fn check_name(found: &SelectedDevice, name: Option<&str>) -> Result<(), DeviceError> {
+    match name {
+        Some(name) if name != found.info.name => Err(DeviceError::Open {
+            id: found.info.id,
+            name: name.to_string(),
+            reason: format!("{} has taken its place", found.info.name),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the given run folder, else that of the configuration, else a new one.
 fn run_folder(
     typed: Option<PathBuf>,
     config: &Config,
@@ -196,95 +232,17 @@ fn run_folder(
     Ok(free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(RUNS)))
 }
 
-/// Turns signals, and with `stdin` JSON lines on stdin, into commands. The first signal stops the
-/// run with a checkpoint, the second ends the process at once. Gives the signal that came, 0 for
-/// none.
-fn listen(
-    sender: &Sender<Command>,
-    trainer: &Trainer,
-    stdin: bool,
-    stop_at_end: bool,
-) -> Result<Arc<AtomicUsize>, CliError> {
-    let came = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_usize(signal, came.clone(), signal as usize).map_err(CliError::Signals)?;
-    }
-    let seen = Arc::new(AtomicUsize::new(0));
-    let (stop, first, trainer) = (sender.clone(), seen.clone(), trainer.clone());
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(Duration::from_millis(50));
-            match (came.swap(0, Ordering::SeqCst), first.load(Ordering::SeqCst)) {
-                (0, _) => {}
-                (signal, 0) => {
-                    first.store(signal, Ordering::SeqCst);
-                    let _ = stop.send(Command::Stop);
-                    tell!("stopping with a checkpoint after this step; once more stops at once");
-                }
-                (signal, _) => {
-                    trainer.kill();
-                    signal_hook::low_level::exit(128 + signal as i32);
-                }
-            }
-        }
-    });
-    if stdin {
-        let sender = sender.clone();
-        std::thread::spawn(move || read_commands(&sender, stop_at_end));
-    }
-    Ok(seen)
-}
-
-/// Commands that others write into the run folder while the run goes on, such as a window that was
-/// opened later.
-fn follow(file: PathBuf, sender: Sender<Command>) {
-    let mut tail = Tail::<Command>::of(file, false);
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(FOLLOW);
-            for command in tail.read() {
-                if sender.send(command).is_err() {
-                    return;
-                }
-            }
-        }
-    });
-}
-
-fn read_commands(sender: &Sender<Command>, mut stop_at_end: bool) {
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        if line.trim().is_empty() {
-            continue;
-        }
-        match serde_json::from_str(&line) {
-            Ok(Command::Set { key, value }) if key == STOP_ON_EOF => stop_at_end = value != 0.0,
-            Ok(command) => {
-                if sender.send(command).is_err() {
-                    return;
-                }
-            }
-            Err(error) => tell!("warning: no command: {error}"),
-        }
-    }
-    // Whoever paused the run can no longer resume it. A supervisor that is gone was ended: nobody
-    // would start this run again, or stop it.
-    let _ = sender.send(if stop_at_end { Command::Stop } else { Command::Resume });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_trainer_gets_what_was_typed() {
+    fn the_trainer_is_passed_what_the_supervisor_does_not_set() {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
         for (line, passed) in [
             ("wgpt train a.py --json --run out/x", "a.py"),
-            (
-                "wgpt --device cpu train --resume --run=out/x --data train",
-                "--device cpu --data train",
-            ),
-            ("wgpt --headless --data train --stop-on-eof", "--data train"),
+            ("wgpt --device cpu train --resume --run=out/x --data train", "--data train"),
+            ("wgpt --headless --data train --stop-on-close", "--data train"),
         ] {
             assert_eq!(passed_on(words(line).into_iter()), words(passed), "{line}");
         }

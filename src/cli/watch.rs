@@ -1,73 +1,93 @@
-//! Ending a process whose device has failed.
+//! Ends the process when its device fails.
 //!
-//! After out-of-memory or a lost device, whatever waits for the device may wait for ever, other
-//! threads panic because of it, and only the end of the process surely gives the memory back. So the
-//! process ends, with words and a code of its own.
+//! After out-of-memory or a lost device, a thread that waits for the device may wait for ever, and
+//! other threads panic. Only the end of the process surely frees the memory of the device. So the
+//! process exits, with an error message and an exit code.
 
 use std::io::Write;
 use std::time::Duration;
 
 use super::CliError;
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
-use crate::protocol::{Cause, Event};
+use crate::protocol::Event;
 use crate::train::TrainError;
 
-/// How often the device's state is looked at, and how long a panic waits for its cause.
-const TURN: Duration = Duration::from_millis(20);
-const TURNS: usize = 50;
+/// The interval at which the device is checked.
+const POLL: Duration = Duration::from_millis(20);
 
-/// From now on, ends this process with code 5 when `device` fails. With `json`, stdout gets the
-/// error as an event.
-pub(super) fn watch(device: &OpenDevice, json: bool) {
+/// Checks for which a panic waits for its cause: a second.
+const PANIC_POLLS: usize = 50;
+
+/// The form in which a failure is reported.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum FailureOutput {
+    /// Lines on stderr.
+    Text,
+    /// Lines on stderr, and an event on stdout.
+    TextAndEvent,
+    /// An event on stdout, for a supervisor.
+    Event,
+}
+
+impl FailureOutput {
+    pub fn new(json: bool, supervised: bool) -> Self {
+        match (json, supervised) {
+            (_, true) => FailureOutput::Event,
+            (true, false) => FailureOutput::TextAndEvent,
+            (false, false) => FailureOutput::Text,
+        }
+    }
+}
+
+/// Ends this process with exit code 5 when `device` fails, from now on.
+pub(super) fn watch(device: &OpenDevice, output: FailureOutput) {
     let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
     let cause = watchdog.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        // The driver's threads may tell of the failure by a panic, or a moment after others did.
-        let words = panic.payload_as_str().unwrap_or_default();
-        if let Some(error) = DeviceError::from_message(&name, words) {
+        // Threads of the driver may report the failure by a panic, or shortly after others panic.
+        let message = panic.payload_as_str().unwrap_or_default();
+        if let Some(error) = DeviceError::from_message(&name, message) {
             cause.fail(error);
         }
-        for _ in 0..TURNS {
+        for _ in 0..PANIC_POLLS {
             if cause.failure().is_some() {
-                // What follows from the failure says nothing: the process is about to end.
+                // This panic only follows from the failure, and the process is about to exit.
                 loop {
                     std::thread::park();
                 }
             }
-            std::thread::sleep(TURN);
+            std::thread::sleep(POLL);
         }
         former(panic);
     }));
-    // The processor does not hang, and nobody would start this process again.
-    let pulse = device.info.kind != Kind::Cpu;
-    std::thread::spawn(move || end_on(&watchdog, json, pulse));
+    // The CPU does not hang, and nothing restarts its process.
+    let checks_heartbeat = device.info.kind != Kind::Cpu;
+    std::thread::spawn(move || exit_on_failure(&watchdog, output, checks_heartbeat));
 }
 
-fn end_on(watchdog: &Watchdog, json: bool, pulse: bool) {
+fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat: bool) {
     let error = loop {
         match watchdog.failure() {
             Some(error) => break CliError::Train(TrainError::Device(error.clone())),
             None => {
-                std::thread::sleep(TURN);
-                if pulse {
+                std::thread::sleep(POLL);
+                if checks_heartbeat {
                     watchdog.check();
                 }
             }
         }
     };
     let (text, hint) = (error.to_string(), error.hint().to_string());
-    tell!("error: {text}");
-    tell!("  hint: {hint}");
-    if json {
-        let cause = match watchdog.failure() {
-            Some(DeviceError::OutOfMemory { .. }) => Cause::OutOfMemory,
-            _ => Cause::DeviceLost,
-        };
-        // Nobody may be there to read it, and the exit code is that of the failure all the same.
-        let line = Event::Error { text, hint, cause: Some(cause) }.to_json();
+    if output != FailureOutput::Event {
+        tell!("error: {text}");
+        tell!("  hint: {hint}");
+    }
+    if output != FailureOutput::Text {
+        // The exit code is the same if nobody reads this.
+        let line = Event::Error { text, hint, cause: error.cause() }.to_json();
         let _ = writeln!(std::io::stdout(), "{line}");
     }
-    // Without the exit handlers of a driver that may wait for its device.
+    // Without the exit handlers of a driver, which may wait for its device.
     signal_hook::low_level::exit(i32::from(error.exit_code()));
 }

@@ -76,11 +76,6 @@ impl Split {
         self.len
     }
 
-    /// Returns true if the split has no tokens.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device
     /// looks them up without a check.
     ///

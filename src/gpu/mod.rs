@@ -122,7 +122,7 @@ pub struct OpenDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
-    /// burn's handle, without autodiff.
+    /// burn's handle.
     pub device: Device,
     /// Notices if it fails.
     pub watchdog: Watchdog,

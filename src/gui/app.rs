@@ -1,98 +1,66 @@
-//! The whole window: what it knows, and how that is drawn.
+//! The state of the window, and how it is drawn.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use eframe::egui;
-use egui_tiles::Tree;
-use serde::{Deserialize, Serialize};
 
-use super::charts::{self, ChartState, Overlay};
+use super::charts::{self, Overlay};
 use super::control::{self, ControlState};
 use super::fit::{self, FitState};
 use super::form::Form;
-use super::host::{self, Trainer, Work};
 use super::layout::{self, Pane, Panes};
 use super::log::{self, LogState};
-use super::runs::{self, Kept, RunsState};
+use super::platform::{self, Platform};
+use super::runs::{self, BrowserStorage, RunsState};
 use super::samples::{self, SampleState};
 use super::setup::{self, Choices, SetupState};
 use super::{Intent, Options, theme};
-use crate::catalogue::RunSummary;
-use crate::gpu::DeviceInfo;
-use crate::progress::Progress;
-use crate::protocol::{Command, Event};
+use crate::progress::{Level, Progress};
+use crate::protocol::{DeviceLine, Event};
+use crate::run_index::RunSummary;
+use crate::service::{Client, Obstacle, Trainer};
 
-mod act;
+mod actions;
+mod closing;
 mod keys;
-#[cfg(not(target_arch = "wasm32"))]
-mod picture;
+mod replies;
 mod run;
+mod settings;
+mod stored;
 
-/// Under which name the settings are kept.
-const STORED: &str = "wgpt";
+use closing::Closing;
+use settings::{Settings, WhenClosed};
+use stored::Stored;
 
-/// The same for where panels are: what another version cannot read of that takes nothing else along.
-const STORED_LAYOUT: &str = "layout";
+/// The time between two lists of the runs.
+const LIST_RUNS: Duration = Duration::from_secs(5);
 
-/// How often the folder with runs is looked at, and what another process trains.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
+/// The time between two reads of the record of another process's run.
 const FOLLOW: Duration = Duration::from_millis(200);
-
-/// What closing the window does to a run that is going on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum WhenClosed {
-    /// A question, each time; without an answer the run goes on.
-    #[default]
-    Ask,
-    /// It stops, with a checkpoint.
-    Stop,
-    /// It goes on.
-    GoOn,
-}
-
-/// What is kept from one window to the next.
-#[derive(Serialize, Deserialize)]
-#[serde(default)]
-struct Settings {
-    form: Form,
-    device: String,
-    charts: ChartState,
-    runs: PathBuf,
-    when_closed: WhenClosed,
-    #[serde(skip, default = "layout::tree")]
-    tree: Tree<Pane>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            form: Form::default(),
-            device: "auto".into(),
-            charts: ChartState::default(),
-            runs: PathBuf::from(host::RUNS),
-            when_closed: WhenClosed::default(),
-            tree: layout::tree(),
-        }
-    }
-}
 
 /// The window.
 pub struct App {
     settings: Settings,
     options: Options,
+    /// The progress of the run that is shown.
     progress: Progress,
-    /// The run whose progress that is.
+    /// The folder of that run.
     shown: Option<PathBuf>,
     trainer: Option<Trainer>,
-    /// What the form was given from outside, and what is kept in its place while it is still that.
-    given: Option<(Vec<String>, Form)>,
-    /// The furthest update after which a trainer that was killed was started again.
-    revived: Option<u64>,
-    work: Work,
-    devices: Vec<DeviceInfo>,
+    client: Client,
+    platform: Platform,
+    pace: Pace,
+    /// The flags of the form with its overrides, and the form that is stored as long as they are
+    /// unchanged.
+    overridden: Option<(Vec<String>, Form)>,
+    devices: Vec<DeviceLine>,
+    obstacles: Vec<Obstacle>,
     runs: Vec<RunSummary>,
+    stored: Stored,
     overlays: Vec<(PathBuf, Overlay)>,
     setup: SetupState,
     fit: FitState,
@@ -100,64 +68,59 @@ pub struct App {
     control: ControlState,
     runs_state: RunsState,
     log: LogState,
-    /// What the answers of threads were asked for.
-    asked: Asked,
+    requested: Requested,
     closing: Closing,
     help: bool,
-    frames: Frames,
-    /// When runs were looked for last, in seconds of the window's clock.
-    looked_around: Option<f64>,
-    #[cfg(not(target_arch = "wasm32"))]
-    pictured: bool,
-    #[cfg(target_arch = "wasm32")]
-    mirror: host::Mirror,
+    frames: FrameTimes,
+    /// When runs were listed last, in seconds of the window's clock.
+    listed: Option<f64>,
 }
 
-/// What the window is given beside its own settings: by variables, or by the page's address.
+/// The last request of each kind, which is sent again when its subject changes.
 #[derive(Default)]
-pub(super) struct FromOutside {
-    /// Where the form begins.
-    pub preset: Option<String>,
-    /// The device as `--device` takes it.
-    pub device: Option<String>,
-    /// Settings by their names.
-    pub settings: Vec<(String, String)>,
-    /// Whether nothing else holds: not what was typed in a former window.
-    pub is_whole: bool,
-    /// What could not be read, and why.
-    pub problems: Vec<String>,
-}
-
-/// What was asked of threads last, so that it is asked again when it changes.
-#[derive(Default)]
-struct Asked {
+struct Requested {
     run: Option<PathBuf>,
     data: Option<String>,
     device: Option<String>,
-    difference: Vec<PathBuf>,
+    comparison: Vec<PathBuf>,
 }
 
-/// Whether the window is about to close.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Closing {
-    #[default]
-    No,
-    Asking,
-    Yes,
+/// The delay between a reply or an event and the frame that draws it; threads of the service read it.
+#[derive(Clone)]
+struct Pace(Arc<AtomicU64>);
+
+impl Pace {
+    const USUAL: Duration = Duration::from_millis(50);
+    /// The pace of a browser that draws in software: a frame takes a fifth of a second from training,
+    /// which took five times as long at the usual pace.
+    const SLOW: Duration = Duration::from_secs(2);
+
+    fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(Self::USUAL.as_millis() as u64)))
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, pace: Duration) {
+        self.0.store(pace.as_millis() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Times of the last frames, in seconds.
 #[derive(Default)]
-struct Frames(VecDeque<f32>);
+struct FrameTimes(VecDeque<f32>);
 
-impl Frames {
-    const KEPT: usize = 240;
+impl FrameTimes {
+    const COUNT: usize = 240;
 
     fn push(&mut self, seconds: f32) {
-        self.0.truncate(Self::KEPT - 1);
+        self.0.truncate(Self::COUNT - 1);
         self.0.push_front(seconds);
     }
 
+    /// The median, without waiting for the display, in milliseconds.
     fn median_ms(&self) -> Option<f32> {
         let mut sorted: Vec<f32> = self.0.iter().copied().collect();
         sorted.sort_by(f32::total_cmp);
@@ -166,21 +129,25 @@ impl Frames {
 }
 
 impl App {
-    /// The window's contents, with the settings of the last one.
+    /// The window with the settings of the last one.
     pub fn new(creation: &eframe::CreationContext<'_>, options: Options) -> Self {
         theme::apply(&creation.egui_ctx);
-        let stored = creation.storage.filter(|_| options.screenshot.is_none());
-        let settings = stored.and_then(|storage| eframe::get_value::<Settings>(storage, STORED));
+        let storage = creation.storage.filter(|_| options.screenshot.is_none());
+        let (ctx, pace) = (creation.egui_ctx.clone(), Pace::new());
+        let waking = pace.clone();
         let mut app = Self {
-            settings: settings.unwrap_or_default(),
+            settings: Settings::load(storage),
             progress: Progress::default(),
             shown: None,
             trainer: None,
-            given: None,
-            revived: None,
-            work: Work::new(creation.egui_ctx.clone()),
+            client: Client::new(move || ctx.request_repaint_after(waking.get())),
+            platform: Platform::new(&creation.egui_ctx, &options),
+            pace,
+            overridden: None,
             devices: Vec::new(),
+            obstacles: Vec::new(),
             runs: Vec::new(),
+            stored: Stored::default(),
             overlays: Vec::new(),
             setup: SetupState::default(),
             fit: FitState::default(),
@@ -188,51 +155,36 @@ impl App {
             control: ControlState::default(),
             runs_state: RunsState::default(),
             log: LogState::default(),
-            asked: Asked::default(),
+            requested: Requested::default(),
             closing: Closing::No,
             help: false,
-            frames: Frames::default(),
-            looked_around: None,
-            #[cfg(not(target_arch = "wasm32"))]
-            pictured: false,
-            #[cfg(target_arch = "wasm32")]
-            mirror: host::Mirror::default(),
+            frames: FrameTimes::default(),
+            listed: None,
             options,
         };
-        let layout = stored.and_then(|storage| eframe::get_value(storage, STORED_LAYOUT));
-        app.settings.tree = layout.unwrap_or_else(layout::tree);
         app.setup.device.clone_from(&app.settings.device);
         app.begin();
         app
     }
 
-    /// Takes in events as if they came from a trainer.
+    /// Applies events as if they came from a trainer.
     pub fn apply(&mut self, events: &[Event]) {
         for event in events {
             self.progress.apply(event);
             if matches!(event, Event::Error { .. }) {
-                // What failed, and what to do, stands there.
+                // The log has the error and what to do next.
                 layout::bring_up(&mut self.settings.tree, Pane::Log);
             }
         }
     }
 
-    /// Tells the page how things stand, and takes in what its address says.
-    #[cfg(target_arch = "wasm32")]
-    fn mirror(&mut self, ctx: &egui::Context) {
-        if let Some(given) = self.mirror.address(&self.settings.form) {
-            self.take_from_outside(given);
-        }
-        self.mirror.say(ctx, &self.progress, self.work.pace());
-    }
-
-    /// Sets where runs are looked for and begun.
-    pub fn look_for_runs_in(&mut self, folder: &std::path::Path) {
+    /// Sets the folder in which runs are created and listed.
+    pub fn look_for_runs_in(&mut self, folder: &Path) {
         self.settings.runs = folder.to_path_buf();
-        self.looked_around = None;
+        self.listed = None;
     }
 
-    /// Puts the panel of this title in front of those that share its place.
+    /// Brings the panel of this title to the front of its tabs.
     pub fn bring_up(&mut self, title: &str) {
         if let Some(pane) = layout::titled(title) {
             layout::bring_up(&mut self.settings.tree, pane);
@@ -244,14 +196,10 @@ impl App {
         self.settings.form.set(key, text);
     }
 
-    /// The median time that the last frames took, without waiting for the display, in milliseconds.
-    pub fn frame_ms(&self) -> Option<f32> {
-        self.frames.median_ms()
-    }
-
-    /// Whether the run that is shown is going on.
+    /// Returns true if the shown run trains.
     fn is_live(&self) -> bool {
-        self.trainer.as_ref().is_some_and(|trainer| self.shown.as_ref() == Some(&trainer.run))
+        let trained = self.trainer.as_ref().map(Trainer::run);
+        trained.is_some() && trained == self.shown.as_deref()
     }
 
     fn draw(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
@@ -260,15 +208,16 @@ impl App {
             ui.horizontal(|ui| {
                 ui.strong("wgpt");
                 ui.separator();
-                control::headline(ui, &self.progress);
+                control::headline(ui, &self.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                     self.menu(ui);
                 });
             });
         });
-        for (level, text, hint) in self.work.obstacles() {
+        for Obstacle { can_train, text, hint, .. } in &self.obstacles {
+            let level = if *can_train { Level::Warning } else { Level::Error };
             egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
-                control::obstacle(ui, *level, text, hint);
+                control::obstacle(ui, level, text, hint);
             });
         }
         let live = self.is_live();
@@ -280,7 +229,7 @@ impl App {
     }
 
     fn panes(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
-        let (live, busy) = (self.is_live(), self.trains_itself());
+        let (live, busy) = (self.is_live(), self.has_own_run());
         let Self { settings, progress, setup, fit, samples, runs_state, log, .. } = self;
         let Settings { form, charts, tree, .. } = settings;
         let running = progress.config.as_deref().filter(|_| live);
@@ -289,11 +238,7 @@ impl App {
         let mut panes = Panes(|ui: &mut egui::Ui, pane: Pane| {
             intents.extend(match pane {
                 Pane::Setup => {
-                    let choices = Choices {
-                        devices: &self.devices,
-                        only_device: self.work.only_device(),
-                        data: self.work.stored_data(),
-                    };
+                    let choices = Choices { devices: &self.devices, data: &self.stored.data };
                     setup::show(ui, form, setup, &choices, progress, running, busy)
                 }
                 Pane::Fit => fit::show(ui, form, fit, progress),
@@ -315,9 +260,9 @@ impl App {
                 }
                 Pane::Samples => samples::show(ui, progress, samples),
                 Pane::Runs => {
-                    let kept =
-                        Kept { where_to: self.work.storage(), models: self.work.stored_models() };
-                    runs::show(ui, &self.runs, &kept, runs_state, self.shown.as_deref())
+                    let Stored { usage, models, .. } = &self.stored;
+                    let storage = BrowserStorage { usage, models };
+                    runs::show(ui, &self.runs, &storage, runs_state, self.shown.as_deref())
                 }
                 Pane::Log => log::show(ui, progress, log),
             });
@@ -346,11 +291,13 @@ impl App {
                 ui.close();
             }
             ui.separator();
-            #[cfg(not(target_arch = "wasm32"))]
-            self.when_closed(ui);
-            #[cfg(target_arch = "wasm32")]
-            if ui.button("Copy a link with these settings").clicked() {
-                ui.ctx().copy_text(host::address());
+            match self.platform.link() {
+                Some(link) if ui.button("Copy a link with these settings").clicked() => {
+                    ui.ctx().copy_text(link);
+                }
+                Some(_) => {}
+                // A page ends its run when it closes.
+                None => self.when_closed_menu(ui),
             }
             if let Some(median) = self.frames.median_ms() {
                 ui.separator();
@@ -361,66 +308,6 @@ impl App {
             self.help = !self.help;
         }
     }
-
-    #[cfg(not(target_arch = "wasm32"))]
-    fn when_closed(&mut self, ui: &mut egui::Ui) {
-        ui.label("When the window closes, a run");
-        let when = &mut self.settings.when_closed;
-        let before = *when;
-        ui.radio_value(when, WhenClosed::Ask, "asks what to do");
-        ui.radio_value(when, WhenClosed::Stop, "stops with a checkpoint");
-        ui.radio_value(when, WhenClosed::GoOn, "goes on");
-        let now = *when;
-        if now != before {
-            self.set_leash(now == WhenClosed::Stop);
-        }
-    }
-
-    fn ask_before_closing(&mut self, ui: &egui::Ui) {
-        if self.closing != Closing::Asking {
-            return;
-        }
-        egui::Modal::new(egui::Id::unique("closing")).show(ui.ctx(), |ui| {
-            ui.heading("A run is going on");
-            ui.label("It can go on without the window, and be shown again later.");
-            ui.add_space(6.0);
-            ui.horizontal(|ui| {
-                if ui.button("Stop with a checkpoint").clicked() {
-                    self.tell(&Command::Stop);
-                    self.closing = Closing::Yes;
-                }
-                if ui.button("Let it go on").clicked() {
-                    self.set_leash(false);
-                    self.closing = Closing::Yes;
-                }
-                if ui.button("Keep the window").clicked() {
-                    self.closing = Closing::No;
-                }
-            });
-        });
-        if self.closing == Closing::Yes {
-            ui.ctx().send_viewport_cmd(egui::ViewportCommand::Close);
-        }
-    }
-
-    /// Closing the window with a run that it has started.
-    fn on_close(&mut self, ctx: &egui::Context) {
-        let own = self.trains_itself();
-        if !ctx.input(|input| input.viewport().close_requested()) || !own {
-            return;
-        }
-        match (self.closing, self.settings.when_closed) {
-            (Closing::Yes, _) | (_, WhenClosed::GoOn) => {}
-            (_, WhenClosed::Stop) => self.tell(&Command::Stop),
-            (_, WhenClosed::Ask) => {
-                ctx.send_viewport_cmd(egui::ViewportCommand::CancelClose);
-                // Nobody sees a question in a window that is minimized.
-                ctx.send_viewport_cmd(egui::ViewportCommand::Minimized(false));
-                ctx.send_viewport_cmd(egui::ViewportCommand::Focus);
-                self.closing = Closing::Asking;
-            }
-        }
-    }
 }
 
 impl eframe::App for App {
@@ -428,12 +315,20 @@ impl eframe::App for App {
         if let Some(seconds) = frame.info().cpu_usage {
             self.frames.push(seconds);
         }
-        self.listen(ctx);
+        self.take_replies();
+        self.take_events(ctx);
+        self.take_inputs();
+        if !self.options.still {
+            self.send_requests(ctx.input(|input| input.time));
+            ctx.request_repaint_after(LIST_RUNS);
+        }
         self.on_close(ctx);
-        #[cfg(not(target_arch = "wasm32"))]
-        self.picture(ctx);
-        #[cfg(target_arch = "wasm32")]
-        self.mirror(ctx);
+        self.platform.report(&platform::Frame {
+            ctx,
+            form: &self.settings.form,
+            progress: &self.progress,
+            pace: self.pace.get(),
+        });
     }
 
     fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
@@ -451,16 +346,16 @@ impl eframe::App for App {
             return;
         }
         self.settings.device.clone_from(&self.setup.device);
-        let given = self.given.take().filter(|(given, _)| *given == self.settings.form.flags());
-        match given {
-            Some((given, kept)) => {
-                let shown = std::mem::replace(&mut self.settings.form, kept);
-                eframe::set_value(storage, STORED, &self.settings);
-                let kept = std::mem::replace(&mut self.settings.form, shown);
-                self.given = Some((given, kept));
+        let form = &self.settings.form;
+        let overridden = self.overridden.take().filter(|(flags, _)| *flags == form.flags());
+        match overridden {
+            Some((flags, own)) => {
+                let shown = std::mem::replace(&mut self.settings.form, own);
+                self.settings.store(storage);
+                let own = std::mem::replace(&mut self.settings.form, shown);
+                self.overridden = Some((flags, own));
             }
-            None => eframe::set_value(storage, STORED, &self.settings),
+            None => self.settings.store(storage),
         }
-        eframe::set_value(storage, STORED_LAYOUT, &self.settings.tree);
     }
 }

@@ -1,46 +1,66 @@
-//! What the run does, in figures, and what it can be told.
+//! The headline and the control bar: device, state and figures of the run, and its buttons.
 
 use std::time::Duration;
 
 use eframe::egui::{self, Button, Color32, RichText};
 
-use super::charts::grouped;
+use super::charts::group_thousands;
+use super::form::capitalize;
 use super::{Intent, theme};
 use crate::config::bytes;
 use crate::progress::{Level, Progress, State};
-use crate::protocol::{Command, DeviceLine, StopReason};
+use crate::protocol::{Command, DeviceLine, Setting, StopReason};
 
-/// Room for the buttons to the right of the headline.
+/// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
 
-/// What is typed and asked for, until the trainer answers.
+/// Input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
 pub(super) struct ControlState {
-    /// The learning rate as it is typed; `None` while nobody types one.
+    /// The learning rate being typed; `None` while the field is not edited.
     rate: Option<String>,
-    /// The one that was asked for, until there is a step after this one.
+    /// The iteration at which a learning rate was sent, and its text: shown until the next step
+    /// event.
     sent: Option<(u64, String)>,
-    /// What was wrong with it.
-    refused: Option<String>,
-    /// Whether the run was asked to stop.
+    /// Why the typed learning rate was rejected.
+    error: Option<String>,
+    /// True once the run was asked to stop.
     stopping: bool,
+    /// The attempt that the run waits for, and since when, in seconds of the window's clock.
+    waiting: Option<(u32, f64)>,
 }
 
-/// Progress, figures and buttons; `live` tells whether the run that is shown is going on.
+impl ControlState {
+    /// Returns the seconds until the next attempt of a run that waits for its device.
+    fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
+        let State::Waiting { attempt, seconds, .. } = progress.state else {
+            self.waiting = None;
+            return None;
+        };
+        let (_, since) = match self.waiting {
+            Some(waiting) if waiting.0 == attempt => waiting,
+            _ => *self.waiting.insert((attempt, now)),
+        };
+        Some((seconds as f64 - (now - since)).ceil().max(0.0) as u64)
+    }
+}
+
+/// Draws the progress bar, buttons and figures. `live` is true while a process trains the displayed
+/// run.
 pub(super) fn show(
     ui: &mut egui::Ui,
     progress: &Progress,
     state: &mut ControlState,
     live: bool,
 ) -> Option<Intent> {
-    let can_stop = matches!(progress.state, State::Running | State::Paused);
+    let can_stop = matches!(progress.state, State::Running | State::Paused | State::Waiting { .. });
     state.stopping &= live && can_stop;
     ui.add_space(4.0);
-    let most = grouped(progress.max_iters as f64, 0);
-    let made = grouped(progress.iteration as f64, 0);
+    let total = group_thousands(progress.max_iters as f64, 0);
+    let done = group_thousands(progress.iteration as f64, 0);
     let text = match progress.max_iters {
         0 => "no iterations yet".into(),
-        _ => format!("{made:>width$} of {most} iterations", width = most.len()),
+        _ => format!("{done:>width$} of {total} iterations", width = total.len()),
     };
     let bar = egui::ProgressBar::new(progress.fraction()).corner_radius(2);
     ui.add(bar.text(RichText::new(text).monospace()));
@@ -48,8 +68,8 @@ pub(super) fn show(
     ui.horizontal_wrapped(|ui| {
         intent = buttons(ui, progress, state, live);
         ui.separator();
-        let typed = rate(ui, progress, state, live);
-        intent = intent.take().or(typed);
+        let new_rate = learning_rate(ui, progress, state, live);
+        intent = intent.take().or(new_rate);
         ui.separator();
         figures(ui, progress);
     });
@@ -57,12 +77,12 @@ pub(super) fn show(
     intent
 }
 
-/// What holds a run that is `live`, lets one that is held go on, or continues one that has ended
-/// before it was done.
-pub(super) fn hold_or_go_on(progress: &Progress, live: bool) -> Option<Intent> {
+/// Returns the intent of the pause button and the space bar: pauses or resumes a `live` run,
+/// continues one that ended early and has a checkpoint.
+pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Intent> {
     match &progress.state {
-        State::Running if live => Some(Intent::Tell(Command::Pause)),
-        State::Paused if live => Some(Intent::Tell(Command::Resume)),
+        State::Running if live => Some(Intent::Send(Command::Pause)),
+        State::Paused if live => Some(Intent::Send(Command::Resume)),
         State::Interrupted
         | State::Failed { .. }
         | State::Finished(StopReason::Stopped | StopReason::MaxTime)
@@ -74,16 +94,17 @@ pub(super) fn hold_or_go_on(progress: &Progress, live: bool) -> Option<Intent> {
     }
 }
 
-/// What the run does, in a few words.
+/// Describes the state of the run in a few words.
 pub(super) fn status(progress: &Progress) -> (String, Level) {
     let (words, level) = match &progress.state {
         State::Idle => ("no run", Level::Info),
-        State::Starting => ("being set up", Level::Info),
+        State::Starting => ("starting", Level::Info),
         State::Running => ("training", Level::Info),
         State::Paused => ("paused", Level::Warning),
-        State::Recovering => ("starting again from the last checkpoint", Level::Warning),
+        State::Recovering => ("restarting from the last checkpoint", Level::Warning),
+        State::Waiting { text, .. } => (text.as_str(), Level::Warning),
         State::Finished(StopReason::Finished) => ("finished", Level::Info),
-        State::Finished(StopReason::MaxTime) => ("finished: its time is up", Level::Info),
+        State::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
         State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
         State::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
         State::Interrupted => ("interrupted", Level::Warning),
@@ -95,37 +116,37 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
     (words.into(), level)
 }
 
-/// Something that is in the way of training, in one or two lines.
+/// Draws a problem that prevents or limits training: what it is, and what to do.
 pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
     let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
-    let sentence = |text: &str| {
-        let mut letters = text.chars();
-        let first = letters.next().into_iter().flat_map(char::to_uppercase);
-        first.chain(letters).collect::<String>() + "."
-    };
+    let sentence = |text: &str| capitalize(text) + ".";
     ui.horizontal_wrapped(|ui| {
         ui.colored_label(color, RichText::new(sentence(text)).strong());
         ui.label(sentence(hint));
     });
 }
 
-/// Where the run computes, and what it does.
-pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
+/// Draws the run's device and state.
+pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlState) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
-        // A browser may say nothing but that.
+        // A browser may reveal no more than the kind, which is then the name too.
         let kind = kind(device);
         if kind != device.name {
             ui.weak(kind);
         }
         if matches!(device.kind.as_str(), "software" | "cpu") {
-            ui.colored_label(theme::warning(ui), "software: slow, for trying out").on_hover_text(
-                "This run uses no graphics card. Choose one under Setup, if this computer has one.",
+            ui.colored_label(theme::warning(ui), "no graphics card: slow").on_hover_text(
+                "This run uses no graphics card. If this computer has one, choose it under Setup.",
             );
         }
         ui.separator();
     }
-    let (words, level) = status(progress);
+    let (mut words, level) = status(progress);
+    if let Some(seconds) = state.countdown(progress, ui.input(|input| input.time)) {
+        words += &format!(" in {seconds} s");
+        ui.ctx().request_repaint_after(Duration::from_secs(1));
+    }
     let color = match (level, &progress.state) {
         (Level::Error, _) => theme::error(ui),
         (Level::Warning, _) => theme::warning(ui),
@@ -134,9 +155,9 @@ pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress) {
         (Level::Info, _) => ui.visuals().weak_text_color(),
     };
     dot(ui, color);
-    let room = (ui.available_width() - MENU_WIDTH).max(60.0);
+    let width = (ui.available_width() - MENU_WIDTH).max(60.0);
     let label = ui.scope(|ui| {
-        ui.set_max_width(room);
+        ui.set_max_width(width);
         ui.add(egui::Label::new(words).truncate())
     });
     if let State::Failed { text, hint, .. } = &progress.state {
@@ -150,7 +171,7 @@ fn dot(ui: &mut egui::Ui, color: Color32) {
     ui.painter().circle_filled(rect.center(), 4.0, color);
 }
 
-/// Through which interface, and what it is.
+/// Describes a device by its API and kind: `Vulkan, graphics card`.
 fn kind(device: &DeviceLine) -> String {
     let backend = match device.backend.as_str() {
         "vulkan" => "Vulkan",
@@ -159,15 +180,14 @@ fn kind(device: &DeviceLine) -> String {
         "metal" => "Metal",
         "cuda" => "CUDA",
         "webgpu" => "WebGPU",
-        "cpu" => return "processor".into(),
+        "cpu" => return "CPU".into(),
         other => other,
     };
     let kind = match device.kind.as_str() {
         "discrete" => "graphics card",
         "integrated" => "integrated graphics",
         "virtual" => "virtual graphics card",
-        // The badge says so.
-        "software" => return backend.into(),
+        "software" => "software renderer",
         other => other,
     };
     format!("{backend}, {kind}")
@@ -180,51 +200,58 @@ fn buttons(
     live: bool,
 ) -> Option<Intent> {
     let reason = match &progress.state {
-        _ if state.stopping => Some("The run stops after this iteration."),
+        _ if state.stopping => Some("The run is stopping."),
         State::Idle => Some("No run yet. Start one on the left."),
         State::Finished(_) | State::Interrupted | State::Failed { .. } => {
             Some("The run has ended.")
         }
-        _ if !live => Some("This run is not going on."),
-        State::Starting | State::Recovering => Some("The run is being set up."),
+        _ if !live => Some("This run is not active."),
+        State::Starting | State::Recovering => Some("The run is starting."),
+        State::Waiting { .. } => Some("The run waits for its device."),
         State::Running | State::Paused => None,
     };
     let mut intent = None;
-    let next = hold_or_go_on(progress, live);
+    let next = pause_or_continue(progress, live);
     let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
-        // As wide for Pause as for Resume.
+        // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
         let button = Button::new(text).min_size(egui::vec2(62.0, 0.0));
         let button = ui.add_enabled(reason.is_none(), button).on_hover_text(help);
         button.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
     };
     let (text, help) = match &next {
-        Some(Intent::Continue(_)) => ("Continue", "Go on from the last checkpoint (Space)."),
-        Some(Intent::Tell(Command::Resume)) => ("Resume", "Go on where the run was held (Space)."),
-        _ => ("Pause", "Hold after this iteration (Space). Memory stays taken."),
+        Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
+        Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
+        _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
     };
-    let refusal = if state.stopping || next.is_none() { reason } else { None };
-    if button(ui, text, refusal, help) {
+    let disabled = if state.stopping || next.is_none() { reason } else { None };
+    if button(ui, text, disabled, help) {
         intent = next;
     }
-    let help = "Write a checkpoint and end (Ctrl+.). The run can be continued from there.";
-    if button(ui, "Stop and save", reason, help) {
+    let is_waiting = live && !state.stopping && matches!(progress.state, State::Waiting { .. });
+    let (disabled, help) = match is_waiting {
+        true => (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint."),
+        false => {
+            (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
+        }
+    };
+    if button(ui, "Stop and save", disabled, help) {
         state.stopping = true;
-        intent = Some(Intent::Tell(Command::Stop));
+        intent = Some(Intent::Send(Command::Stop));
     }
-    if button(ui, "Checkpoint now", reason, "Write a checkpoint and go on (Ctrl+S).") {
-        intent = Some(Intent::Tell(Command::Checkpoint));
+    if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
+        intent = Some(Intent::Send(Command::Checkpoint));
     }
     let newest = progress.checkpoints.last();
-    let none = newest.is_none().then_some("There is no checkpoint yet.");
-    let help = "Write the newest checkpoint as a Hugging Face folder (Ctrl+E).";
-    if button(ui, "Export", none, help) {
+    let missing = newest.is_none().then_some("There is no checkpoint yet.");
+    let help = "Export the newest checkpoint as a Hugging Face folder (Ctrl+E).";
+    if button(ui, "Export", missing, help) {
         intent = newest.map(|checkpoint| Intent::Export(checkpoint.path.clone()));
     }
     intent
 }
 
-/// A box with the learning rate, for another one from here on.
-fn rate(
+/// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
+fn learning_rate(
     ui: &mut egui::Ui,
     progress: &Progress,
     state: &mut ControlState,
@@ -232,64 +259,67 @@ fn rate(
 ) -> Option<Intent> {
     let enabled = live && matches!(progress.state, State::Running | State::Paused);
     if !enabled {
-        (state.rate, state.sent, state.refused) = (None, None, None);
+        (state.rate, state.sent, state.error) = (None, None, None);
     }
     let step = progress.last_step.as_ref();
     let sent = state.sent.as_ref().filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
-    let present = sent.map(|(_, text)| text.clone());
-    let present = present.or_else(|| step.map(|step| format!("{:.3e}", step.lr)));
-    let mut text = state.rate.clone().or(present).unwrap_or_default();
+    let current = sent.map(|(_, text)| text.clone());
+    let current = current.or_else(|| step.map(|step| format!("{:.3e}", step.lr)));
+    let mut text = state.rate.clone().or(current).unwrap_or_default();
     let label = ui.weak("learning rate");
     let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
     let edit = ui.add_enabled(enabled, edit.font(egui::TextStyle::Monospace));
     let edit = edit
         .labelled_by(label.id)
-        .on_hover_text("Type another one and press Enter. From there on it stays the same.")
-        .on_disabled_hover_text("It can be changed while a run is going on.");
+        .on_hover_text(
+            "Type a learning rate and press Enter. It then stays constant: the schedule ends.",
+        )
+        .on_disabled_hover_text("The learning rate can be changed while a run is active.");
     let entered = edit.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
     if edit.changed() {
-        state.refused = None;
+        state.error = None;
         state.rate = Some(text.clone());
     }
-    if let Some(refused) = &state.refused {
-        ui.colored_label(theme::error(ui), refused);
+    if let Some(error) = &state.error {
+        ui.colored_label(theme::error(ui), error);
     }
     if !edit.lost_focus() {
         return None;
     }
-    // Left without Enter, it is as it was.
+    // Losing the focus without Enter discards what was typed.
     let typed = state.rate.take().filter(|_| entered)?;
     match parse_rate(&typed) {
         Some(value) => {
             state.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-            Some(Intent::Tell(Command::Set { key: "learning_rate".into(), value }))
+            Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
         }
         None => {
-            state.refused = Some(format!("{typed:?} is no learning rate; 3e-4 is one"));
+            state.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
             None
         }
     }
 }
 
-/// A number above 0 that has 32 bits.
+/// Parses a learning rate: a finite number above 0 that f32 can hold.
 fn parse_rate(typed: &str) -> Option<f64> {
     let value: f64 = typed.trim().parse().ok()?;
     ((value as f32) > 0.0 && (value as f32).is_finite()).then_some(value)
 }
 
-/// Figures that take the same room whatever they are.
+/// Draws loss, speed, time left and memory, each in a fixed width so that nothing moves.
 fn figures(ui: &mut egui::Ui, progress: &Progress) {
     let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-    let speed = progress.tokens_per_s.map_or("-".into(), |speed| grouped(speed, 0));
+    let speed = progress.tokens_per_s.map_or("-".into(), |speed| group_thousands(speed, 0));
     let left = progress.remaining().map_or("-".into(), clock);
     figure(ui, "loss", &loss(progress.loss), 7);
-    let best = progress.best_val_loss.map(|best| format!("The least so far is {best:.4}."));
+    let best = progress.best_val_loss.map(|best| format!("The best so far is {best:.4}."));
     let validation = figure(ui, "val loss", &loss(progress.val_loss), 7);
     if let Some(best) = best {
         validation.on_hover_text(best);
     }
     figure(ui, "tokens/s", &speed, 9);
-    figure(ui, "left", &left, 8).on_hover_text("At the present speed, evaluations left out.");
+    figure(ui, "time left", &left, 8)
+        .on_hover_text("At the current speed, evaluations not included.");
     let held = progress.last_step.as_ref().and_then(|step| step.vram_bytes);
     let Some(held) = held else { return };
     let budget = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
@@ -297,20 +327,20 @@ fn figures(ui: &mut egui::Ui, progress: &Progress) {
         Some(budget) => format!("{} of {}", bytes(held), bytes(budget)),
         None => bytes(held),
     };
-    let over = budget.is_some_and(|budget| held > budget);
-    let color = if over { theme::warning(ui) } else { ui.visuals().text_color() };
+    let is_over = budget.is_some_and(|budget| held > budget);
+    let color = if is_over { theme::warning(ui) } else { ui.visuals().text_color() };
     let width = if budget.is_some() { 24 } else { 10 };
-    colored(ui, "memory", &text, width, color)
-        .on_hover_text("What the run holds of the graphics card, of what it may take.");
+    colored_figure(ui, "memory", &text, width, color)
+        .on_hover_text("Graphics card memory that the run holds, and its budget.");
 }
 
 fn figure(ui: &mut egui::Ui, name: &str, value: &str, width: usize) -> egui::Response {
     let color = ui.visuals().text_color();
-    colored(ui, name, value, width, color)
+    colored_figure(ui, name, value, width, color)
 }
 
-/// A name and its value as one label: a row that is too short breaks between figures only.
-fn colored(
+/// Draws a name and its value as one label, so that rows wrap between figures only.
+fn colored_figure(
     ui: &mut egui::Ui,
     name: &str,
     value: &str,
@@ -326,7 +356,7 @@ fn colored(
     ui.add(egui::Label::new(job).extend())
 }
 
-/// Hours, minutes and seconds.
+/// Formats a duration as hours, minutes and seconds.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -338,7 +368,7 @@ mod tests {
     use crate::protocol::Event;
 
     #[test]
-    fn a_learning_rate_is_a_number_above_0_that_32_bits_hold() {
+    fn a_learning_rate_is_positive_and_fits_f32() {
         assert_eq!(parse_rate(" 3e-4 "), Some(3e-4));
         for bad in ["", "0", "-1", "nan", "inf", "1e39", "1e-50", "3e-4x"] {
             assert_eq!(parse_rate(bad), None, "{bad}");
@@ -346,31 +376,49 @@ mod tests {
     }
 
     #[test]
-    fn a_space_holds_and_the_next_one_goes_on() {
+    fn space_pauses_and_resumes_a_live_run() {
         let mut progress = Progress { state: State::Running, ..Progress::default() };
-        assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Pause)));
-        progress.paused(true);
-        assert_eq!(hold_or_go_on(&progress, true), Some(Intent::Tell(Command::Resume)));
+        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
+        progress.apply(&Event::Paused { iter: 0 });
+        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }
 
     #[test]
-    fn a_space_continues_what_ended_too_early_where_there_is_a_checkpoint() {
-        let run = std::path::PathBuf::from("runs/a");
-        let mut progress = Progress { run: Some(run.clone()), ..Progress::default() };
-        progress.interrupted();
-        assert_eq!(hold_or_go_on(&progress, false), None);
-        let path = run.join("checkpoints/00000010");
-        progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
-        progress.interrupted();
-        assert_eq!(hold_or_go_on(&progress, false), Some(Intent::Continue(run)));
-        assert_eq!(hold_or_go_on(&progress, true), None);
-        progress.state = State::Finished(StopReason::Finished);
-        assert_eq!(hold_or_go_on(&progress, false), None);
+    fn a_wait_is_counted_down_from_its_first_frame() {
+        let waiting = |attempt, seconds| Event::Waiting {
+            text: "restarting".into(),
+            attempt,
+            attempts: 9,
+            seconds,
+        };
+        let (mut progress, mut state) = (Progress::default(), ControlState::default());
+        assert_eq!(state.countdown(&progress, 1.0), None);
+        progress.apply(&waiting(3, 5));
+        let left: Vec<_> =
+            [10.0, 10.5, 13.0, 20.0].map(|now| state.countdown(&progress, now)).into();
+        assert_eq!(left, [Some(5), Some(5), Some(2), Some(0)]);
+        progress.apply(&waiting(4, 15));
+        assert_eq!(state.countdown(&progress, 20.0), Some(15));
     }
 
     #[test]
-    fn time_left_has_seconds() {
+    fn space_continues_a_run_that_ended_early_if_it_has_a_checkpoint() {
+        let run = std::path::PathBuf::from("runs/a");
+        let mut progress = Progress { run: Some(run.clone()), ..Progress::default() };
+        progress.interrupted();
+        assert_eq!(pause_or_continue(&progress, false), None);
+        let path = run.join("checkpoints/00000010");
+        progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
+        progress.interrupted();
+        assert_eq!(pause_or_continue(&progress, false), Some(Intent::Continue(run)));
+        assert_eq!(pause_or_continue(&progress, true), None);
+        progress.state = State::Finished(StopReason::Finished);
+        assert_eq!(pause_or_continue(&progress, false), None);
+    }
+
+    #[test]
+    fn durations_show_hours_minutes_and_seconds() {
         assert_eq!(clock(Duration::from_secs(59)), "0:00:59");
         assert_eq!(clock(Duration::from_secs(360_061)), "100:01:01");
     }

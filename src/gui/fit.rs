@@ -1,114 +1,82 @@
-//! Whether a run fits into the memory of its device, and what it would take to make it fit.
+//! The memory plan: whether the run fits on its device, and the changes that would make it fit.
+
+use std::num::NonZeroU64;
 
 use eframe::egui::{self, RichText};
 
-use super::form::Form;
-use super::{Intent, host, theme};
+use super::form::{Form, capitalize};
+use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, bytes};
-use crate::plan::{self, Fix, Forecast, Limits, PlanError};
+use crate::plan::{self, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError};
 use crate::progress::{Progress, State};
-use crate::protocol::{Command, Step};
+use crate::protocol::{Command, Setting, Step};
 
 mod bar;
 
-/// What a device allows, in bytes.
-pub(super) struct Card {
-    /// All of its memory, what is free of it, and who says so.
-    pub memory: Option<(u64, u64, String)>,
-    /// What the budget `auto` is there.
-    pub budget: Option<u64>,
-    /// The most that a kernel can be given at once.
-    pub largest_tensor: Option<u64>,
-    /// Whether memory comes from pools.
-    pub pools: bool,
-    /// Whether its kernels are those of `ops::cube`.
-    pub cube: bool,
-}
-
-/// What is known of the chosen device, in bytes, and the last answer.
+/// State of the panel.
 #[derive(Default)]
 pub(super) struct FitState {
-    /// All of its memory, what is free of it, and who says so.
-    pub card: Option<(u64, u64, String)>,
-    /// What the budget `auto` is there.
-    pub budget: Option<u64>,
-    /// The most that a kernel can be given at once.
-    pub largest_tensor: Option<u64>,
-    /// Whether memory comes from pools.
-    pub pools: bool,
-    /// Whether its kernels are those of `ops::cube`.
-    pub cube: bool,
-    /// Whether any device was looked at yet.
-    known: bool,
-    /// What other programs take.
-    pub others: Option<u64>,
-    answer: Option<Answer>,
-    /// A budget that was set by hand and that the run has not been told.
-    untold: Option<u64>,
+    /// The selected device; `None` until it was queried.
+    device: Option<DeviceProfile>,
+    cached: Option<CachedPlan>,
+    /// A budget that was set by hand but not yet sent to the active run.
+    unsent: Option<u64>,
 }
 
-/// What the plan was for what was asked.
-struct Answer {
+/// A plan with the inputs that it was made for.
+struct CachedPlan {
     config: Config,
     vocab: u32,
     limits: Limits,
     plan: Result<Forecast, PlanError>,
 }
 
-/// Tokens of GPT-2, where neither the settings nor the data say how many there are.
+/// GPT-2's vocabulary, assumed until the settings or the data give another size.
 const GPT2_VOCABULARY: u32 = 50_257;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The least budget that can be set by hand, and the most where nobody says what the device has, in
-/// GiB.
-const LEAST_BUDGET: f64 = 0.5;
-const MOST_BUDGET: f64 = 24.0;
+/// The range of the budget slider, in GiB. The upper end holds where the memory of the device is
+/// unknown.
+const MIN_BUDGET: f64 = 0.5;
+const MAX_BUDGET: f64 = 24.0;
 
 impl FitState {
-    /// Takes what is known of another device.
-    pub fn set_card(&mut self, card: Card) {
-        let Card { memory, budget, largest_tensor, pools, cube } = card;
-        self.others = memory.as_ref().map(|(total, free, _)| total.saturating_sub(*free));
-        (self.card, self.budget) = (memory, budget);
-        (self.largest_tensor, self.pools, self.cube) = (largest_tensor, pools, cube);
-        self.known = true;
+    /// Sets the selected device.
+    pub fn set_device(&mut self, device: DeviceProfile) {
+        self.device = Some(device);
     }
 
-    /// What the run of `config` may take of the device.
-    fn limits(&self, config: &Config) -> Limits {
-        let total = self.card.as_ref().map(|(total, ..)| *total);
-        let budget = match config.vram_budget {
-            Budget::Auto => self.budget,
-            Budget::Bytes(budget) => Some(budget),
-            Budget::Percent(share) => total.map(|total| (total as f64 * share / 100.0) as u64),
-            Budget::Unlimited => None,
-        };
-        let pools = self.pools || !self.known;
-        Limits {
-            budget,
-            largest_tensor: self.largest_tensor,
-            pools,
-            cube: self.cube,
-            memory: total,
+    /// Returns the limits of a run with this budget. Before the device was queried, those of an
+    /// unknown GPU.
+    fn limits(&self, vram_budget: Budget) -> Limits {
+        let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
+        self.device.as_ref().unwrap_or(&unknown).limits(vram_budget).0
+    }
+
+    /// Returns the memory that other programs used when the device was queried.
+    fn others(&self) -> Option<u64> {
+        match self.device.as_ref()?.memory {
+            DeviceMemory::Reported { total, free, .. } => Some(total.saturating_sub(free)),
+            _ => None,
         }
     }
 
-    /// The plan for `config`, made anew only where something has changed.
-    fn answer(&mut self, config: &Config, vocab: u32) -> &Answer {
-        let limits = self.limits(config);
-        let is_same = |answer: &Answer| {
-            answer.config == *config && answer.vocab == vocab && answer.limits == limits
+    /// Returns the plan for `config`, from the cache if nothing has changed.
+    fn plan(&mut self, config: &Config, vocab: u32) -> &CachedPlan {
+        let limits = self.limits(config.vram_budget);
+        let is_current = |cached: &CachedPlan| {
+            cached.config == *config && cached.vocab == vocab && cached.limits == limits
         };
-        let kept = self.answer.take().filter(is_same);
-        self.answer.insert(kept.unwrap_or_else(|| {
+        let cached = self.cached.take().filter(is_current);
+        self.cached.insert(cached.unwrap_or_else(|| {
             let plan = plan::plan(config, vocab, &limits);
-            Answer { config: config.clone(), vocab, limits, plan }
+            CachedPlan { config: config.clone(), vocab, limits, plan }
         }))
     }
 }
 
-/// Draws what the run takes of the device's memory.
+/// Draws the panel. Edits the form when a suggested change or another budget is picked.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
@@ -116,49 +84,46 @@ pub(super) fn show(
     progress: &Progress,
 ) -> Option<Intent> {
     let Ok(config) = form.config() else {
-        ui.weak("Correct the settings first.");
+        ui.weak("Correct the settings to see the plan.");
         return None;
     };
-    let now = progress.last_step.as_ref().filter(|_| is_going_on(progress));
-    let others = now.and_then(|step| step.others_bytes).or(state.others);
-    let total = state.card.as_ref().map(|(total, ..)| *total);
-    let vocab = vocabulary(form, config);
-    let Answer { plan, limits, .. } = state.answer(config, vocab);
+    let is_active = matches!(progress.state, State::Running | State::Paused);
+    let now = progress.last_step.as_ref().filter(|_| is_active);
+    let others = now.and_then(|step| step.others_bytes).or(state.others());
+    let vocab = vocab_size(form, config);
+    let CachedPlan { plan, limits, .. } = state.plan(config, vocab);
     let forecast = match plan {
         Ok(forecast) => Some(forecast),
         Err(PlanError::TooBig { least, .. }) => Some(&**least),
         Err(PlanError::TensorTooLarge { .. }) => None,
     };
     if let Some(forecast) = forecast {
+        let total = limits.memory;
         bar::show(ui, &bar::Contents { forecast, others, total, now });
     }
-    let wanted = verdict(ui, plan, limits.budget);
+    let fix = verdict(ui, plan, limits.budget);
     let limits = *limits;
     if let Some(step) = now {
-        held(ui, step, limits.budget);
+        memory_in_use(ui, step, limits.budget);
     }
-    if let Some(options) = wanted {
+    if let Some(options) = fix {
         apply(form, &options);
     }
     ui.add_space(4.0);
-    let intent = budget(ui, form, state, limits.budget, is_going_on(progress));
-    about_device(ui, state);
+    let intent = budget(ui, form, state, limits, is_active);
+    device_memory(ui, state);
     intent
 }
 
-fn is_going_on(progress: &Progress) -> bool {
-    matches!(progress.state, State::Running | State::Paused)
-}
-
-fn vocabulary(form: &Form, config: &Config) -> u32 {
+fn vocab_size(form: &Form, config: &Config) -> u32 {
     match (config.vocab_size, &form.data) {
         (0, Some(Ok(data))) => data.vocab_size,
         (0, _) => GPT2_VOCABULARY,
-        (asked, _) => asked,
+        (size, _) => size,
     }
 }
 
-/// Whether it fits, in words. Gives the options of a change that was asked for.
+/// Draws whether the run fits. Returns the options of the suggested change that was clicked.
 fn verdict(
     ui: &mut egui::Ui,
     plan: &Result<Forecast, PlanError>,
@@ -169,49 +134,55 @@ fn verdict(
             let need = bytes(forecast.predicted_bytes);
             let text = match budget {
                 Some(budget) => format!("Fits: {need} of {}", bytes(budget)),
-                None => format!("Takes {need}. No budget is set."),
+                None => format!("Needs {need}. No budget is set."),
             };
             wrapped(ui, RichText::new(text).strong().color(theme::good(ui)));
-            cut(ui, forecast);
+            split(ui, forecast);
             None
         }
         Err(PlanError::TooBig { least, fixes }) => {
             let (need, have) = (least.predicted_bytes, budget.unwrap_or(0));
-            let missing = bytes(need.saturating_sub(have));
-            let text = format!("Does not fit: {missing} are missing");
+            let short = bytes(need.saturating_sub(have));
+            let text = format!("Does not fit: {short} short");
             wrapped(ui, RichText::new(text).strong().color(theme::error(ui)));
-            let (need, have) = (bytes(need), bytes(have));
-            wrapped(
-                ui,
-                RichText::new(format!("It needs {need} at the least, and may take {have}.")),
-            );
-            self::fixes(ui, fixes)
+            let text = format!("It needs at least {}; the budget is {}.", bytes(need), bytes(have));
+            wrapped(ui, RichText::new(text));
+            suggestions(ui, fixes)
         }
         Err(error @ PlanError::TensorTooLarge { .. }) => {
             let text = RichText::new("Does not fit").strong().color(theme::error(ui));
             wrapped(ui, text);
-            wrapped(ui, RichText::new(format!("{error}. A smaller n_embd or block_size helps.")));
+            let error = capitalize(&error.to_string());
+            wrapped(ui, RichText::new(format!("{error}. Reduce n_embd or block_size.")));
             None
         }
     }
 }
 
-/// How a step is cut, and why.
-fn cut(ui: &mut egui::Ui, forecast: &Forecast) {
+/// Draws how a step is split, and why.
+fn split(ui: &mut egui::Ui, forecast: &Forecast) {
     let plan = &forecast.plan;
+    let checkpointing = if plan.grad_checkpoint { "on" } else { "off" };
     let rows = [
-        ("micro-batch", format!("{} x {}", plan.micro_batch, plan.accumulation)),
-        ("logits", format!("{} rows at a time", plan.loss_chunk)),
-        ("blocks", if plan.grad_checkpoint { "run again" } else { "run once" }.to_string()),
+        (
+            "micro-batch",
+            format!("{} x {}", plan.micro_batch, plan.accumulation),
+            "Sequences on the device at a time, and accumulation steps per update",
+        ),
+        (
+            "logits chunk",
+            format!("{} rows", plan.loss_chunk),
+            "Rows of the logits that are computed at a time",
+        ),
+        (
+            "activation checkpointing",
+            checkpointing.to_string(),
+            "Recomputes blocks in the backward pass: less memory for a third more compute",
+        ),
     ];
-    let help = [
-        "Sequences on the card at a time, and how often before the weights change",
-        "Rows of the last product that exist at a time",
-        "Blocks that run again for their gradients need less memory and a third more work",
-    ];
-    egui::Grid::new("cut").num_columns(2).show(ui, |ui| {
-        for ((name, value), help) in rows.iter().zip(help) {
-            ui.weak(*name).on_hover_text(help);
+    egui::Grid::new("split").num_columns(2).show(ui, |ui| {
+        for (name, value, help) in rows {
+            ui.weak(name).on_hover_text(help);
             ui.label(value).on_hover_text(help);
             ui.end_row();
         }
@@ -221,25 +192,25 @@ fn cut(ui: &mut egui::Ui, forecast: &Forecast) {
     }
 }
 
-/// A button for each change that makes it fit.
-fn fixes(ui: &mut egui::Ui, fixes: &[Fix]) -> Option<String> {
+/// Draws a button for each change that makes the run fit. Returns the options of the clicked one.
+fn suggestions(ui: &mut egui::Ui, fixes: &[Fix]) -> Option<String> {
     if fixes.is_empty() {
         return None;
     }
-    ui.weak("It fits with one of these:");
-    let mut picked = None;
+    ui.weak("Any of these changes makes it fit:");
+    let mut clicked = None;
     for Fix { option, predicted_bytes } in fixes {
-        let words = option.trim_start_matches("--").replace(" --", ", ").replace('=', " = ");
-        let text = format!("{words}  ({})", bytes(*predicted_bytes));
-        let button = ui.add(egui::Button::new(text).wrap()).on_hover_text("Change the settings so");
-        if button.clicked() {
-            picked = Some(option.clone());
+        let change = option.trim_start_matches("--").replace(" --", ", ").replace('=', " = ");
+        let text = format!("{change}  ({})", bytes(*predicted_bytes));
+        let button = ui.add(egui::Button::new(text).wrap());
+        if button.on_hover_text("Apply this change to the settings").clicked() {
+            clicked = Some(option.clone());
         }
     }
-    picked
+    clicked
 }
 
-/// Types options such as `--n_head=6 --n_embd=384` into the form.
+/// Sets options such as `--n_head=6 --n_embd=384` in the form.
 fn apply(form: &mut Form, options: &str) {
     for option in options.split_whitespace() {
         if let Some((key, value)) = option.trim_start_matches("--").split_once('=') {
@@ -248,34 +219,35 @@ fn apply(form: &mut Form, options: &str) {
     }
 }
 
-/// What the run holds now.
-fn held(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
+/// Draws the memory that the run holds now, and its peak.
+fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
     let Some(held) = step.vram_bytes else { return };
     let is_over = budget.is_some_and(|budget| held > budget);
     let mut text = format!("The run holds {} now", bytes(held));
     if let Some(peak) = step.vram_peak_bytes {
-        text += &format!(", {} at the most", bytes(peak));
+        text += &format!(", {} at its peak", bytes(peak));
     }
     let text = RichText::new(text);
     wrapped(ui, if is_over { text.color(theme::warning(ui)) } else { text });
 }
 
-/// The budget, to be set by hand. A run that is going on is told when the hand lets go.
+/// Draws the budget slider. An active run receives the new budget when the slider is released.
 fn budget(
     ui: &mut egui::Ui,
     form: &mut Form,
     state: &mut FitState,
-    budget: Option<u64>,
-    is_going_on: bool,
+    limits: Limits,
+    is_active: bool,
 ) -> Option<Intent> {
-    let most = state.card.as_ref().map_or(MOST_BUDGET, |(total, ..)| *total as f64 / GIB);
-    let most = most.max(LEAST_BUDGET + 0.1);
-    let mut gib = budget.map_or(most, |budget| budget as f64 / GIB);
-    let held = ui.horizontal_wrapped(|ui| {
-        let label = ui.label("Budget").on_hover_text("Memory that the run may take at the most");
+    let budget = limits.budget;
+    let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
+    let max = max.max(MIN_BUDGET + 0.1);
+    let mut gib = budget.map_or(max, |budget| budget as f64 / GIB);
+    let is_dragged = ui.horizontal_wrapped(|ui| {
+        let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
         ui.spacing_mut().slider_width = (ui.available_width() - 140.0).clamp(60.0, 260.0);
-        let slider = egui::Slider::new(&mut gib, LEAST_BUDGET..=most).step_by(0.1);
-        // What nobody touches stays as it is: `Always` would round it to a step, as if by hand.
+        let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
+        // `Always` would round an untouched budget to a step, and that counts as an edit.
         let slider = slider.clamping(egui::SliderClamping::Edits);
         let slider = slider.fixed_decimals(1).update_while_editing(false);
         let slider = match budget {
@@ -284,50 +256,52 @@ fn budget(
         };
         let response = ui.add(slider).labelled_by(label.id);
         if response.changed() {
-            form.set("vram_budget", typed(gib));
-            state.untold = form.config().ok().and_then(|config| state.limits(config).budget);
+            form.set("vram_budget", budget_text(gib));
+            let config = form.config().ok();
+            state.unsent = config.and_then(|config| state.limits(config.vram_budget).budget);
         }
-        let hover = match host::IS_PAGE {
-            true => "What a page takes unless it is told otherwise",
-            false => "What is free on the device, less a reserve for other programs",
+        let hover = match platform::IS_PAGE {
+            true => "Use the default budget for browsers",
+            false => "Use the free memory of the device, less a reserve for other programs",
         };
         let auto = egui::Button::new("auto");
         let is_set = form.text("vram_budget") != AUTO;
         if ui.add_enabled(is_set, auto).on_hover_text(hover).clicked() {
             form.set("vram_budget", AUTO);
-            state.untold = state.budget;
+            state.unsent = state.limits(Budget::Auto).budget;
         }
         response.dragged()
     });
-    let told = if held.inner { None } else { state.untold.take() };
-    told.filter(|_| is_going_on).map(|bytes| {
-        let key = "vram_budget".to_string();
-        Intent::Tell(Command::Set { key, value: bytes as f64 })
-    })
+    let released = if is_dragged.inner { None } else { state.unsent.take() };
+    let released = released.filter(|_| is_active).and_then(NonZeroU64::new);
+    released.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
 }
 
-/// The budget that a device gives by itself.
+/// The budget that is derived from the device.
 const AUTO: &str = "auto";
 
-/// A budget as it is typed: `6.5GiB`.
-fn typed(gib: f64) -> String {
+/// Formats a budget as it would be typed: `6.5GiB`.
+fn budget_text(gib: f64) -> String {
     let text = format!("{gib:.1}");
     format!("{}GiB", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-fn about_device(ui: &mut egui::Ui, state: &FitState) {
-    let text = match &state.card {
-        Some((total, free, source)) => {
+/// Draws the total and free memory of the device, or why they are unknown.
+fn device_memory(ui: &mut egui::Ui, state: &FitState) {
+    let text = match state.device.as_ref().map(|device| &device.memory) {
+        None => "Querying the device...".into(),
+        Some(DeviceMemory::Reported { total, free, source }) => {
             format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
         }
-        None if !state.known => "Looking at the device...".into(),
-        None if !state.pools => "The processor takes what memory it needs.".into(),
-        None if host::IS_PAGE => {
-            "No browser says how much memory the device has: a run takes 1 GiB at the most, unless \
-             you say more."
-                .into()
+        Some(DeviceMemory::Host) => "The CPU uses as much memory as it needs.".into(),
+        Some(DeviceMemory::Assumed(budget)) => format!(
+            "Browsers do not report how much memory the device has. A run uses at most {} unless you \
+             set a larger budget.",
+            bytes(*budget)
+        ),
+        Some(DeviceMemory::Unknown | DeviceMemory::Target(_)) => {
+            "The device does not report its memory. Set a budget by hand.".into()
         }
-        None => "Nobody says how much memory the device has: set a budget by hand.".into(),
     };
     wrapped(ui, RichText::new(text).small().weak());
 }
@@ -347,13 +321,20 @@ mod tests {
         form
     }
 
-    fn card(budget: u64) -> FitState {
-        let card = Some((8 << 30, 7 << 30, "a test".to_string()));
-        FitState { card, budget: Some(budget), pools: true, ..FitState::default() }
+    /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
+    fn device() -> FitState {
+        let (total, reserve) = (8u64 << 30, (8u64 << 30) / 20);
+        let memory = DeviceMemory::Reported {
+            total,
+            free: (6 << 30) + reserve,
+            source: "a test".to_string(),
+        };
+        let device = DeviceProfile { memory, pools: true, ..DeviceProfile::default() };
+        FitState { device: Some(device), ..FitState::default() }
     }
 
     #[test]
-    fn the_budget_is_what_was_asked_of_this_card() {
+    fn every_form_of_the_budget_is_resolved_for_the_device() {
         for (text, budget) in [
             ("auto", Some(6 << 30)),
             ("50%", Some(4 << 30)),
@@ -361,32 +342,36 @@ mod tests {
             ("none", None),
         ] {
             let form = form(&[("vram_budget", text)]);
-            assert_eq!(card(6 << 30).limits(form.config().unwrap()).budget, budget, "{text}");
+            let setting = form.config().unwrap().vram_budget;
+            assert_eq!(device().limits(setting).budget, budget, "{text}");
         }
-        assert_eq!((typed(6.5), typed(8.0)), ("6.5GiB".to_string(), "8GiB".to_string()));
+        assert_eq!(
+            (budget_text(6.5), budget_text(8.0)),
+            ("6.5GiB".to_string(), "8GiB".to_string())
+        );
     }
 
     #[test]
-    fn every_offered_change_makes_it_fit() {
-        let state = &mut card(2 << 30);
+    fn every_suggested_change_makes_the_run_fit() {
+        let state = &mut device();
         let tight = form(&[("vram_budget", "1GiB")]);
-        let plan = state.answer(tight.config().unwrap(), 50_257).plan.clone();
+        let plan = state.plan(tight.config().unwrap(), 50_257).plan.clone();
         let Err(PlanError::TooBig { fixes, .. }) = plan else { panic!("{plan:?}") };
         assert!(!fixes.is_empty());
         for fix in fixes {
             let mut form = tight.clone();
             apply(&mut form, &fix.option);
-            let answer = state.answer(form.config().unwrap(), 50_257);
-            assert!(answer.plan.is_ok(), "{}", fix.option);
+            let cached = state.plan(form.config().unwrap(), 50_257);
+            assert!(cached.plan.is_ok(), "{}", fix.option);
         }
     }
 
     #[test]
-    fn the_vocabulary_is_what_is_known_of_it() {
+    fn the_vocabulary_comes_from_the_setting_then_the_data_then_gpt2() {
         let mut form = form(&[]);
-        let vocab = |form: &Form| vocabulary(form, form.config().unwrap());
+        let vocab = |form: &Form| vocab_size(form, form.config().unwrap());
         assert_eq!(vocab(&form), GPT2_VOCABULARY);
-        form.data = Some(Ok(crate::gui::form::DataInfo {
+        form.data = Some(Ok(crate::service::DataInfo {
             vocab_size: 65,
             train_tokens: 1000,
             val_tokens: 100,

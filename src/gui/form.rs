@@ -1,59 +1,51 @@
-//! What the user has typed: a preset, and the settings that differ from it.
+//! The form behind the setup panel: a preset and the settings that differ from it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve};
+use crate::service::DataInfo;
 
-/// What the chosen data is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DataInfo {
-    /// Different tokens.
-    pub vocab_size: u32,
-    /// Tokens to train on.
-    pub train_tokens: u64,
-    /// Tokens of the validation split.
-    pub val_tokens: u64,
-}
-
-/// A configuration as it is being typed.
+/// A configuration that is being edited.
 #[derive(Clone, Debug)]
 pub(super) struct Form {
     preset: &'static str,
+    /// Settings whose text differs from the preset's, as typed.
     typed: BTreeMap<&'static str, String>,
-    /// What lies at `text("data")`; `None` until somebody has looked.
+    /// The data at the path `text("data")`, or why it cannot be read; `None` until it was
+    /// inspected.
     pub data: Option<Result<DataInfo, String>>,
-    // What follows from preset and texts, kept so that no frame computes it anew.
+    // Derived from the fields above by `refresh`, so that frames do not recompute it.
     base: BTreeMap<&'static str, String>,
     resolved: Result<Config, ConfigError>,
     errors: BTreeMap<&'static str, String>,
 }
 
-/// What is kept of a form between two sessions.
+/// The part of a form that is saved between sessions.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     preset: String,
     typed: BTreeMap<String, String>,
 }
 
-/// The first one: it needs no data, no download and no card.
-const FIRST_PRESET: &str = "demo";
+/// The preset of a new form: it needs no data, download or GPU.
+const DEFAULT_PRESET: &str = "demo";
 
-/// Settings that say what is trained on and where, not how: another preset leaves them alone.
-const NOT_OF_THE_PRESET: &[&str] = &["data", "vocab_size", "out_dir", "init_from", "seed"];
+/// Settings of the data and the run rather than the model: selecting a preset keeps them.
+const KEPT_ACROSS_PRESETS: &[&str] = &["data", "vocab_size", "out_dir", "init_from", "seed"];
 
 impl Default for Form {
     fn default() -> Self {
-        Self::new(FIRST_PRESET, BTreeMap::new())
+        Self::new(DEFAULT_PRESET, BTreeMap::new())
     }
 }
 
 impl<'de> Deserialize<'de> for Form {
-    /// Presets and keys of other versions are left out.
+    /// Drops presets and keys that this version does not have.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let saved = Saved::deserialize(from)?;
-        let preset = preset_names().find(|name| *name == saved.preset).unwrap_or(FIRST_PRESET);
+        let preset = preset_names().find(|name| *name == saved.preset).unwrap_or(DEFAULT_PRESET);
         let known = |(name, text): (String, String)| Some((lookup(&name)?.name, text));
         Ok(Self::new(preset, saved.typed.into_iter().filter_map(known).collect()))
     }
@@ -80,59 +72,60 @@ impl Form {
         form
     }
 
-    /// Takes over all of a run but its folder, on the preset that leaves the least to be typed.
-    pub fn take_over(&mut self, config: &Config) {
+    /// Fills the form from the configuration of a run, except for its folder. Selects the preset
+    /// that leaves the fewest changed settings.
+    pub fn fill_from(&mut self, config: &Config) {
         let mut wanted = values(config);
         wanted.remove("out_dir");
         let nearest = preset_names().min_by_key(|preset| {
             let base = base(preset);
             wanted.iter().filter(|(name, text)| base.get(*name) != Some(text)).count()
         });
-        let (preset, data) = (nearest.unwrap_or(FIRST_PRESET), self.data.take());
+        let (preset, data) = (nearest.unwrap_or(DEFAULT_PRESET), self.data.take());
         let base = base(preset);
         wanted.retain(|name, text| base.get(name) != Some(text));
         *self = Self { data, ..Self::new(preset, wanted) };
     }
 
-    /// The preset that it stands on.
+    /// Returns the selected preset.
     pub fn preset(&self) -> &'static str {
         self.preset
     }
 
-    /// Takes another preset. What was typed stays where the two presets agree; names that are no
-    /// preset change nothing.
+    /// Selects a preset. Typed settings stay where the two presets agree. An unknown name has no
+    /// effect.
     pub fn set_preset(&mut self, name: &str) {
         let Some(preset) = preset_names().find(|known| *known == name) else { return };
         let before = std::mem::replace(&mut self.base, base(preset));
         let (base, typed) = (&self.base, &mut self.typed);
         typed.retain(|name, text| {
-            let stays = NOT_OF_THE_PRESET.contains(name) || before.get(name) == base.get(name);
+            let stays = KEPT_ACROSS_PRESETS.contains(name) || before.get(name) == base.get(name);
             stays && base.get(name) != Some(text)
         });
         self.preset = preset;
         self.refresh();
     }
 
-    /// A name for the run's folder.
+    /// Returns a name for the run folder.
     pub fn run_name(&self) -> &'static str {
         self.preset
     }
 
-    /// The text of a key: as typed, else of the preset; empty for names that are no key.
+    /// Returns the text of a key: as typed, else the preset's. Empty for an unknown key.
     pub fn text(&self, key: &str) -> String {
         self.typed.get(key).map_or_else(|| self.preset_text(key), String::as_str).to_string()
     }
 
-    /// What the preset says.
+    /// Returns the preset's text of a key. Empty for an unknown key.
     pub fn preset_text(&self, key: &str) -> &str {
         self.base.get(key).map_or("", String::as_str)
     }
 
-    /// Takes what was typed. Names that are no key change nothing.
+    /// Sets the text of a key. An unknown key has no effect.
     pub fn set(&mut self, key: &str, text: impl Into<String>) {
         let (Some(key), text) = (lookup(key), text.into()) else { return };
-        // Compared as text, not by value: on the way to 0.105 stands 0.10, which must not turn
-        // into the preset's 0.1 under the user's hands.
+        // Compared as text, not by value: somebody who types 0.105 passes 0.10, which must not jump
+        // back to the preset's 0.1.
         match text == self.preset_text(key.name) {
             true => self.typed.remove(key.name),
             false => self.typed.insert(key.name, text),
@@ -140,44 +133,44 @@ impl Form {
         self.refresh();
     }
 
-    /// Goes back to what the preset says.
+    /// Resets a key to the preset's value.
     pub fn reset(&mut self, key: &str) {
         self.typed.remove(key);
         self.refresh();
     }
 
-    /// Whether a key means something else than in the preset.
+    /// Returns true if the value of a key differs from the preset's.
     pub fn is_changed(&self, key: &str) -> bool {
         let (Some(typed), Some(key)) = (self.typed.get(key), lookup(key)) else { return false };
-        !same(key, typed, self.preset_text(key.name))
+        !is_same(key, typed, self.preset_text(key.name))
     }
 
-    /// The whole, as it is meant.
+    /// Returns the resolved configuration.
     pub fn config(&self) -> Result<&Config, &ConfigError> {
         self.resolved.as_ref()
     }
 
-    /// What is wrong with a key, in words.
+    /// Returns the error message of a key.
     pub fn error(&self, key: &str) -> Option<&str> {
         self.errors.get(key).map(String::as_str)
     }
 
-    /// Why no run can begin with this, in words.
+    /// Returns the reason why no run can start with these settings.
     pub fn problem(&self) -> Option<String> {
         if let Some(key) = KEYS.iter().find(|key| self.errors.contains_key(key.name)) {
             return Some(format!("{}: {}", key.name, self.errors[key.name]));
         }
         match (&self.resolved, &self.data) {
             (Err(error), _) => Some(error.to_string()),
-            (Ok(config), _) if config.data.is_empty() => Some(
-                "Choose something to train on: your own texts, or the built-in stories.".into(),
-            ),
+            (Ok(config), _) if config.data.is_empty() => {
+                Some("Choose data to train on: your own text or the built-in stories.".into())
+            }
             (_, Some(Err(error))) => Some(error.clone()),
             _ => None,
         }
     }
 
-    /// The arguments that begin this run: `wgpt train` and these.
+    /// Returns the arguments of `wgpt train` that start this run.
     pub fn flags(&self) -> Vec<String> {
         let changed = self.typed.iter().filter(|(name, _)| self.is_changed(name));
         let flags = changed.map(|(name, text)| format!("--{name}={text}"));
@@ -188,14 +181,14 @@ impl Form {
         self.errors.clear();
         for (name, text) in &self.typed {
             if let Err(error) = Layer::flags([(name.to_string(), text.clone())]) {
-                self.errors.insert(name, words(&error));
+                self.errors.insert(name, field_message(&error));
             }
         }
         self.resolved = self.resolve();
         if let Err(error) = &self.resolved
             && let Some(key) = key_of(error)
         {
-            self.errors.entry(key).or_insert_with(|| words(error));
+            self.errors.entry(key).or_insert_with(|| field_message(error));
         }
     }
 
@@ -210,23 +203,23 @@ fn lookup(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Whether two texts mean the same to a key: `1e-3` and `0.001` do.
-fn same(key: &Key, a: &str, b: &str) -> bool {
+/// Returns true if a key parses two texts to the same value, as `1e-3` and `0.001`.
+pub(super) fn is_same(key: &Key, a: &str, b: &str) -> bool {
     a == b || matches!((key.kind.parse(a), key.kind.parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// The texts of a preset, defaults included.
+/// Returns all settings of a preset as text, defaults included.
 fn base(preset: &str) -> BTreeMap<&'static str, String> {
     let config = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
     config.map(|resolved| values(&resolved.config)).unwrap_or_default()
 }
 
-/// The values of a configuration as they would be typed.
+/// Returns the values of a configuration as they would be typed.
 fn values(config: &Config) -> BTreeMap<&'static str, String> {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let text = |key: &Key| match table.get(key.name) {
         Some(toml::Value::String(text)) => text.clone(),
-        // Debug writes 6e-5 short.
+        // Debug writes 6e-5, Display 0.00006.
         Some(toml::Value::Float(number)) => format!("{number:?}"),
         Some(other) => other.to_string(),
         None => key.default.to_string(),
@@ -242,15 +235,21 @@ fn key_of(error: &ConfigError) -> Option<&'static str> {
     }
 }
 
-/// An error as it stands under its field: there is no need to say where.
-fn words(error: &ConfigError) -> String {
+/// Returns the message shown under a field. It leaves out the place, which is the field itself.
+fn field_message(error: &ConfigError) -> String {
     let text = match error {
-        ConfigError::WrongType { expected, hint, .. } => format!("it takes {expected}; {hint}"),
+        ConfigError::WrongType { expected, hint, .. } => format!("expected {expected}; {hint}"),
         ConfigError::NotAllowed { rule, hint, .. } => format!("{rule}; {hint}"),
         other => other.to_string(),
     };
+    capitalize(&text)
+}
+
+/// Returns `text` with its first letter in upper case.
+pub(super) fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
 }
 
 #[cfg(test)]
@@ -258,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_says_what_the_preset_says_until_something_is_typed() {
+    fn typed_settings_override_the_preset() {
         let mut form = Form::default();
         assert_eq!((form.preset(), form.text("n_layer").as_str()), ("demo", "2"));
         assert_eq!(form.flags(), ["--preset=demo"]);
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_typed_stays_as_it_is() {
+    fn half_typed_numbers_stay_as_typed() {
         let mut form = Form::default();
         for text in ["0.0", "0.00", "0.002"] {
             form.set("dropout", text);
@@ -289,25 +288,25 @@ mod tests {
     }
 
     #[test]
-    fn errors_stand_at_their_keys() {
+    fn errors_are_reported_at_their_keys() {
         let mut form = Form::default();
         form.set("n_layer", "0");
         form.set("max_iters", "soon");
-        assert!(form.error("n_layer").unwrap().starts_with("It must be at least 1"));
-        assert!(form.error("max_iters").unwrap().starts_with("It takes a whole number"));
+        assert!(form.error("n_layer").unwrap().to_lowercase().contains("must be at least 1"));
+        assert!(form.error("max_iters").unwrap().starts_with("Expected a whole number"));
         assert!(form.config().is_err());
         assert!(form.problem().unwrap().starts_with("n_layer: "));
         form.reset("n_layer");
         form.reset("max_iters");
         assert_eq!(form.problem(), None);
-        // A rule between two keys.
+        // A rule that involves two keys.
         form.set("n_embd", "98");
         let error = form.error("n_head").unwrap();
         assert!(error.contains("divide n_embd = 98") && !error.contains("flag"), "{error}");
     }
 
     #[test]
-    fn another_preset_keeps_what_it_does_not_decide() {
+    fn another_preset_keeps_settings_that_it_does_not_change() {
         let mut form = Form::default();
         form.set("data", "mine");
         form.set("n_layer", "3");
@@ -320,18 +319,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_needs_data_that_can_be_read() {
+    fn a_run_needs_readable_data() {
         let mut form = Form::default();
         form.set_preset("gpt2");
         assert!(form.problem().unwrap().starts_with("Choose"));
         form.set("data", "builtin:stories");
         assert_eq!(form.problem(), None);
-        form.data = Some(Err("not there".into()));
-        assert_eq!(form.problem().as_deref(), Some("not there"));
+        form.data = Some(Err("no such folder".into()));
+        assert_eq!(form.problem().as_deref(), Some("no such folder"));
     }
 
     #[test]
-    fn a_run_fills_a_form_and_the_form_starts_the_same_run() {
+    fn a_form_filled_from_a_run_starts_the_same_run() {
         let mut first = Form::default();
         first.set_preset("card-12gb");
         for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "1e-3")] {
@@ -339,7 +338,7 @@ mod tests {
         }
         let config = first.config().unwrap();
         let mut again = Form::default();
-        again.take_over(&Config { out_dir: "out/1".into(), ..config.clone() });
+        again.fill_from(&Config { out_dir: "out/1".into(), ..config.clone() });
         assert_eq!(again.preset(), "card-12gb");
         assert_eq!(again.config().unwrap(), config);
         let flags = again.flags();
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn it_outlives_the_session_and_a_change_of_version() {
+    fn a_saved_form_is_restored_also_by_another_version() {
         let mut form = Form::default();
         form.set("n_layer", "3");
         form.set("seed", "x");

@@ -1,4 +1,4 @@
-//! Where the panels are: three columns that can be dragged apart.
+//! The layout of the panels: three columns of tabs that can be dragged and resized.
 
 use eframe::egui;
 use egui_tiles::{Container, Tile, TileId, Tiles, Tree};
@@ -22,7 +22,7 @@ impl Pane {
     fn title(self) -> &'static str {
         match self {
             Pane::Setup => "Setup",
-            Pane::Fit => "Will it fit",
+            Pane::Fit => "Will it fit?",
             Pane::Loss => "Loss",
             Pane::Rate => "Learning rate",
             Pane::Speed => "Speed",
@@ -33,13 +33,14 @@ impl Pane {
         }
     }
 
-    /// Whether the panel itself scrolls, or fills what there is.
-    fn fills(self) -> bool {
+    /// Returns true if the panel fills its tile, false if the layout scrolls it.
+    fn fills_tile(self) -> bool {
         !matches!(self, Pane::Setup | Pane::Fit | Pane::Samples)
     }
 }
 
-/// Left what is set, in the middle what happens, right memory and runs.
+/// Returns the default layout: settings on the left, charts and samples in the middle, memory and
+/// runs on the right.
 pub(super) fn tree() -> Tree<Pane> {
     let mut tiles = Tiles::default();
     let tabs = |tiles: &mut Tiles<Pane>, panes: &[Pane]| {
@@ -60,12 +61,12 @@ pub(super) fn tree() -> Tree<Pane> {
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 
-/// Puts a panel in front of those that share its place.
+/// Makes a panel the visible one of the tabs that it belongs to.
 pub(super) fn bring_up(tree: &mut Tree<Pane>, pane: Pane) {
-    tree.make_active(|_, tile| matches!(tile, Tile::Pane(found) if *found == pane));
+    tree.make_active(|_, tile| matches!(tile, Tile::Pane(this) if *this == pane));
 }
 
-/// The panel of this title.
+/// Returns the panel with this title.
 pub(super) fn titled(title: &str) -> Option<Pane> {
     const ALL: [Pane; 9] = [
         Pane::Setup,
@@ -89,7 +90,7 @@ fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     }
 }
 
-/// Draws panes by a function.
+/// Draws each pane with the function that it wraps.
 pub(super) struct Panes<F>(pub F);
 
 impl<F: FnMut(&mut egui::Ui, Pane)> egui_tiles::Behavior<Pane> for Panes<F> {
@@ -101,7 +102,7 @@ impl<F: FnMut(&mut egui::Ui, Pane)> egui_tiles::Behavior<Pane> for Panes<F> {
     ) -> egui_tiles::UiResponse {
         egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
             ui.set_min_size(ui.available_size());
-            if pane.fills() {
+            if pane.fills_tile() {
                 (self.0)(ui, *pane);
             } else {
                 let scroll = egui::ScrollArea::vertical().id_salt(pane.title());

@@ -1,23 +1,24 @@
-//! What a run had to say, and what to do where it failed.
+//! The log of a run, and what to do if it failed.
 
 use std::fmt::Write as _;
 
 use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
 
-use super::{Intent, host, theme};
+use super::{Intent, platform, theme};
 use crate::progress::{Level, LogLine, Progress, State};
 use crate::protocol::Cause;
 
-/// Lines that are drawn at first, and how many more at a time: each costs a little of every frame.
+/// Lines drawn at first, and added each time earlier ones are requested: every line costs frame
+/// time.
 const PAGE: usize = 100;
 
-/// What the panel keeps between frames.
+/// State of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct LogState {
-    /// Whether lines about what is as it should be are left out.
+    /// Hide lines of level info.
     pub(super) only_problems: bool,
-    /// Pages of earlier lines that were asked for.
-    earlier: usize,
+    /// Pages of earlier lines that were requested.
+    earlier_pages: usize,
 }
 
 /// Draws the panel.
@@ -35,20 +36,20 @@ pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, state: &mut LogState)
         }
     });
     ui.separator();
-    let wanted = |line: &&LogLine| !state.only_problems || line.level != Level::Info;
-    let lines: Vec<&LogLine> = progress.log.iter().filter(wanted).collect();
+    let is_visible = |line: &&LogLine| !state.only_problems || line.level != Level::Info;
+    let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
     if lines.is_empty() {
         ui.weak(match state.only_problems {
-            true => "No warnings and no errors.",
-            false => "Nothing to tell yet. Warnings, checkpoints and errors of a run stand here.",
+            true => "No warnings or errors.",
+            false => "Nothing yet. Checkpoints, warnings and errors of a run appear here.",
         });
         return intent;
     }
-    let first = lines.len().saturating_sub(PAGE * (state.earlier + 1));
+    let first = lines.len().saturating_sub(PAGE * (state.earlier_pages + 1));
     let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
     area.auto_shrink([false, true]).show(ui, |ui| {
         if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
-            state.earlier += 1;
+            state.earlier_pages += 1;
         }
         for line in &lines[first..] {
             log_line(ui, line);
@@ -57,32 +58,33 @@ pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, state: &mut LogState)
     intent
 }
 
-/// Why the run ended, and what to do next.
+/// Draws why the run failed, and what to do next.
 fn failure(ui: &mut egui::Ui, text: &str, hint: &str, cause: Option<Cause>) {
     let color = theme::error(ui);
-    ui.label(RichText::new(plain(cause)).strong().color(color));
+    ui.label(RichText::new(summary(cause)).strong().color(color));
     ui.colored_label(color, text);
     if !hint.is_empty() {
         ui.label(format!("What to do: {hint}"));
     }
 }
 
-fn plain(cause: Option<Cause>) -> &'static str {
+/// Says in one sentence, without technical terms, why the run failed.
+fn summary(cause: Option<Cause>) -> &'static str {
     match cause {
         None => "The run failed.",
-        Some(Cause::OutOfMemory) => "The run failed: the graphics card has too little memory free.",
-        Some(Cause::DeviceLost) => "The run failed: the graphics card stopped answering.",
+        Some(Cause::OutOfMemory) => "The run failed: the graphics card ran out of memory.",
+        Some(Cause::DeviceLost) => "The run failed: the graphics card stopped responding.",
+        Some(Cause::Unavailable) => "The run failed: the graphics card could not be opened.",
     }
 }
 
 fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
     let copy = ui.button("Copy details");
-    let copy =
-        copy.on_hover_text("The log, the device, the plan and the settings, to ask for help");
+    let copy = copy.on_hover_text("Copy the log, device, plan and settings, for a bug report");
     if copy.clicked() {
         return Some(Intent::Copy(details(progress)));
     }
-    if host::IS_PAGE {
+    if platform::IS_PAGE {
         return None;
     }
     let open = ui.add_enabled(progress.run.is_some(), egui::Button::new("Open folder"));
@@ -93,18 +95,18 @@ fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
     None
 }
 
-/// Level and iteration in columns of their own, so that texts of several lines stay aligned.
+/// Draws a line with level and iteration in columns, so that texts of several lines stay aligned.
 fn log_line(ui: &mut egui::Ui, line: &LogLine) {
-    let (word, color) = match line.level {
-        Level::Info => ("info", ui.visuals().weak_text_color()),
-        Level::Warning => ("warning", theme::warning(ui)),
-        Level::Error => ("error", theme::error(ui)),
+    let color = match line.level {
+        Level::Info => ui.visuals().weak_text_color(),
+        Level::Warning => theme::warning(ui),
+        Level::Error => theme::error(ui),
     };
     ui.horizontal_top(|ui| {
         let height = ui.text_style_height(&egui::TextStyle::Body);
         ui.allocate_ui_with_layout(vec2(52.0, height), Layout::left_to_right(Align::Min), |ui| {
             ui.set_min_width(52.0);
-            ui.colored_label(color, word);
+            ui.colored_label(color, level_name(line.level));
         });
         ui.allocate_ui_with_layout(vec2(44.0, height), Layout::right_to_left(Align::Min), |ui| {
             ui.set_min_width(44.0);
@@ -120,10 +122,18 @@ fn log_line(ui: &mut egui::Ui, line: &LogLine) {
     });
 }
 
-/// All that somebody who helps needs to know.
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Info => "info",
+        Level::Warning => "warning",
+        Level::Error => "error",
+    }
+}
+
+/// Returns the text for a bug report: version, run, device, failure, plan, log and configuration.
 fn details(progress: &Progress) -> String {
     let mut text = format!("wgpt {}\n", env!("CARGO_PKG_VERSION"));
-    // Writing into a text cannot fail.
+    // Writing to a String cannot fail.
     if let Some(run) = &progress.run {
         let _ = writeln!(text, "run: {}", run.display());
     }
@@ -134,8 +144,8 @@ fn details(progress: &Progress) -> String {
     if progress.max_iters > 0 {
         let _ = writeln!(text, "iteration: {} of {}", progress.iteration, progress.max_iters);
     }
-    if let State::Failed { text: what, hint, cause } = &progress.state {
-        let _ = writeln!(text, "\n{}\n{what}\nhint: {hint}", plain(*cause));
+    if let State::Failed { text: error, hint, cause } = &progress.state {
+        let _ = writeln!(text, "\n{}\n{error}\nhint: {hint}", summary(*cause));
     }
     if let Some(forecast) = &progress.forecast {
         let _ = writeln!(text, "\nplan\n{forecast}");
@@ -144,13 +154,8 @@ fn details(progress: &Progress) -> String {
         text.push_str("\nlog\n");
     }
     for line in &progress.log {
-        let word = match line.level {
-            Level::Info => "info",
-            Level::Warning => "warning",
-            Level::Error => "error",
-        };
         let iter = line.iter.map(|iter| format!(" at {iter}")).unwrap_or_default();
-        let _ = writeln!(text, "{word}{iter}: {}", line.text);
+        let _ = writeln!(text, "{}{iter}: {}", level_name(line.level), line.text);
         if let Some(hint) = &line.hint {
             let _ = writeln!(text, "  hint: {hint}");
         }

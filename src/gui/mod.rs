@@ -1,9 +1,8 @@
-//! The window: drain events, apply them, draw, send commands.
+//! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! Each panel is a function of what is known (`Progress`, the form, the runs) that draws and gives an
-//! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What
-//! takes time (devices, data, runs on the disk) is looked up elsewhere: what differs between a program
-//! with processes, threads and a disk and a page with a worker lies behind `host`.
+//! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns an
+//! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What takes time is
+//! a request to the `service`; what differs between a program and a page is in `platform`.
 
 mod app;
 mod charts;
@@ -12,81 +11,64 @@ mod fit;
 mod form;
 mod layout;
 mod log;
+mod platform;
 mod runs;
 mod samples;
 mod setup;
 mod theme;
-#[cfg_attr(
-    target_arch = "wasm32",
-    allow(dead_code, reason = "a page gives a trainer less to know")
-)]
-mod trainer;
-#[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "a page finds less"))]
-mod work;
-
-#[cfg(target_arch = "wasm32")]
-mod browser;
-#[cfg(not(target_arch = "wasm32"))]
-mod desktop;
-
-#[cfg(target_arch = "wasm32")]
-use browser as host;
-#[cfg(not(target_arch = "wasm32"))]
-use desktop as host;
 
 use std::path::PathBuf;
 
 use crate::protocol::Command;
 
 pub use app::App;
-#[cfg(not(target_arch = "wasm32"))]
-pub use desktop::{GuiError, open};
+pub use platform::entry::*;
 
-/// How the window begins.
+/// Options of the window.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether to train the demo at once.
+    /// Starts a demo run.
     pub demo: bool,
-    /// Whether to continue the run that a page shows at first, if it was interrupted.
+    /// Continues the run that a page shows first, if it was interrupted.
     pub resume: bool,
-    /// A file for a picture of the window, after which it closes.
+    /// Writes a screenshot of the window to this file and closes the window.
     pub screenshot: Option<PathBuf>,
     /// Texts to prepare, a data folder, or a run to show.
     pub inputs: Vec<PathBuf>,
-    /// Whether to look at nothing outside: neither devices, nor data, nor former runs. What is drawn
-    /// then depends on nothing but what the window is told.
+    /// Reads neither devices, nor data, nor runs by itself: what is drawn depends only on what the
+    /// window is given.
     pub still: bool,
 }
 
-/// What a panel asks for.
+/// An action that a panel requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intent {
-    /// Something for the trainer.
-    Tell(Command),
-    /// Begin the run that the form describes.
+    /// Sends a command to the trainer.
+    Send(Command),
+    /// Starts the run that the form describes.
     Start,
-    /// Continue a run that lies on the disk, from its newest checkpoint.
+    /// Continues a run from its newest checkpoint.
     Continue(PathBuf),
-    /// Show a run, and follow it if a process trains in it.
+    /// Shows a run, and follows it if it trains in another process.
     Show(PathBuf),
-    /// Draw the curves of a run beside the present one, or no longer.
+    /// Draws the curves of a run beside those of the shown run, or removes them.
     Overlay(PathBuf),
-    /// Fill the form with the configuration of a run, to begin a new one from this checkpoint.
+    /// Fills the form with the configuration of a run, for a new one that begins with its weights.
     Fork(PathBuf),
-    /// Write a checkpoint as a Hugging Face folder; where to is asked.
+    /// Exports a checkpoint as a Hugging Face folder; a dialog asks for the place.
     Export(PathBuf),
-    /// Ask for texts, and prepare them.
+    /// Opens a dialog for texts, which are then prepared.
     ChooseTexts,
-    /// Ask for a folder with tokens or with texts.
+    /// Opens a dialog for a folder with tokens or texts.
     ChooseData,
-    /// Ask for a folder with runs.
+    /// Opens a dialog for a folder with runs.
     ChooseRuns,
-    /// Turn a text from the clipboard into tokens and put them into the form.
+    /// Tokenizes a text from the clipboard and puts the data into the form.
     PrepareText(String),
-    /// Put text on the clipboard.
+    /// Copies a text to the clipboard.
     Copy(String),
-    /// Show a folder in the system's file manager.
+    /// Shows a folder in the system's file manager.
     OpenFolder(PathBuf),
-    /// Remove a run or a model from the storage of a page. A program leaves the disk alone.
+    /// Removes a run or a model from the browser's storage.
     Remove(PathBuf),
 }

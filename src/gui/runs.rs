@@ -1,68 +1,68 @@
-//! The runs on the disk: a table, what can be done with the selected one, and how two differ.
+//! The stored runs: a table, actions on the selected one, and a comparison of two.
 
 use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Button, Label, Rect, RichText, Sense, pos2, vec2};
 use web_time::SystemTime;
 
-use super::{Intent, host, theme};
-use crate::catalogue::{RunState, RunSummary};
+use super::{Intent, platform, theme};
+use crate::run_index::{RunState, RunSummary};
 
-/// Runs that are offered to be continued at a time.
-const MOST_OFFERS: usize = 3;
+/// Crashed runs offered for continuation at a time.
+const MAX_OFFERS: usize = 3;
 
-/// What the panel keeps between frames.
+/// State of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct RunsState {
-    /// Where runs are looked for.
+    /// The folder with the runs.
     pub(super) folder: PathBuf,
-    /// The run that was clicked, or two to compare; the last one last.
+    /// The selected run, or two to compare, in the order of selection.
     pub(super) selected: Vec<PathBuf>,
-    /// Runs whose curves are drawn beside the one that is shown.
+    /// Runs whose curves are overlaid on those of the displayed run.
     pub(super) overlaid: Vec<PathBuf>,
-    /// Settings in which the two selected runs differ, as key and both values; `None` until known.
+    /// Settings in which the two selected runs differ, as key and both values; `None` until loaded.
     pub(super) difference: Option<Vec<(&'static str, String, String)>>,
-    /// Runs that are to be offered no more, until they crash again.
+    /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
+    /// again.
     dismissed: Vec<(PathBuf, SystemTime)>,
-    /// What is to be removed, once that is confirmed.
-    removing: Option<PathBuf>,
+    /// The run or model to delete once the user confirms.
+    deleting: Option<PathBuf>,
 }
 
-/// What a page keeps beside runs.
-pub(super) struct Kept<'a> {
-    /// Where that is, in words.
-    pub where_to: &'a str,
-    /// Models that came from elsewhere, by their folders, and what they are.
+/// Browser storage: its use, and the models stored besides the runs.
+pub(super) struct BrowserStorage<'a> {
+    /// The used and available space, as a sentence.
+    pub usage: &'a str,
+    /// Imported models, as folder and description.
     pub models: &'a [(PathBuf, String)],
 }
 
-/// Draws the panel. `shown` is the run that the other panels show.
+/// Draws the panel. `shown` is the run that the other panels display.
 pub(super) fn show(
     ui: &mut egui::Ui,
     runs: &[RunSummary],
-    kept: &Kept<'_>,
+    storage: &BrowserStorage<'_>,
     state: &mut RunsState,
     shown: Option<&Path>,
 ) -> Option<Intent> {
     let mut intent =
-        if host::IS_PAGE { storage(ui, kept.where_to) } else { folder(ui, &state.folder) };
-    intent = intent.or(kept_models(ui, kept.models, state));
-    if runs.is_empty() && host::IS_PAGE {
-        ui.weak("No run yet. Start one on the left.");
-        return intent;
-    }
+        if platform::IS_PAGE { usage(ui, storage.usage) } else { folder(ui, &state.folder) };
+    intent = intent.or(models(ui, storage.models, state));
     if runs.is_empty() {
-        ui.weak("No run yet. Start one on the left, or choose a folder that has some.");
+        ui.weak(match platform::IS_PAGE {
+            true => "No runs yet. Start one on the left.",
+            false => "No runs yet. Start one on the left, or choose a folder with runs.",
+        });
         return intent;
     }
     state.selected.retain(|path| runs.iter().any(|run| run.path == *path));
     intent = intent.or(offers(ui, runs, state));
     let selected = state.selected.last().and_then(|path| runs.iter().find(|r| r.path == *path));
-    intent = intent.or(actions(ui, selected, &mut state.overlaid, &mut state.removing));
+    intent = intent.or(actions(ui, selected, &mut state.overlaid, &mut state.deleting));
     ui.separator();
     let before = state.selected.clone();
     intent = intent.or(table(ui, runs, state, shown));
-    // What is known is how the former two differ.
+    // After a change of selection, `difference` still belongs to the previous two.
     if before == state.selected {
         comparison(ui, state);
     }
@@ -82,38 +82,44 @@ fn folder(ui: &mut egui::Ui, folder: &Path) -> Option<Intent> {
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
 }
 
-/// Where runs are in a browser, and how others come there.
-fn storage(ui: &mut egui::Ui, words: &str) -> Option<Intent> {
+/// Draws the storage used in the browser, and the import button.
+fn usage(ui: &mut egui::Ui, text: &str) -> Option<Intent> {
     let left = |ui: &mut egui::Ui| {
-        let label = ui.add(Label::new(RichText::new(words).weak()).truncate());
-        label.on_hover_text("By the page's address, on this machine. Nothing is sent anywhere.");
+        let label = ui.add(Label::new(RichText::new(text).weak()).truncate());
+        label.on_hover_text(
+            "Stored on this computer, for this web address. Nothing is sent anywhere.",
+        );
     };
     let right = |ui: &mut egui::Ui| {
-        let help = "A zip with a Hugging Face GPT-2 folder or a checkpoint of wgpt's";
+        let help = "Import a zip with a Hugging Face GPT-2 folder or a wgpt checkpoint";
         ui.button("Import...").on_hover_text(help).clicked().then_some(Intent::ChooseRuns)
     };
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
 }
 
-/// Models that came from elsewhere, and what can be done with them.
-fn kept_models(
+/// Draws the imported models with their actions.
+fn models(
     ui: &mut egui::Ui,
     models: &[(PathBuf, String)],
     state: &mut RunsState,
 ) -> Option<Intent> {
     let mut intent = None;
-    for (path, words) in models {
+    for (path, description) in models {
         ui.horizontal_wrapped(|ui| {
-            ui.add(Label::new(words).truncate());
-            let mut button = |text: &str, help: &str, asks: fn(PathBuf) -> Intent| {
+            ui.add(Label::new(description).truncate());
+            let mut button = |text: &str, help: &str, to_intent: fn(PathBuf) -> Intent| {
                 if ui.small_button(text).on_hover_text(help).clicked() {
-                    intent = Some(asks(path.clone()));
+                    intent = Some(to_intent(path.clone()));
                 }
             };
-            button("Show", "Let it write, under Samples", Intent::Show);
-            button("Start from it", "A new run that begins with its weights", Intent::Fork);
+            button("Show", "Generate text with it, under Samples", Intent::Show);
+            button(
+                "New run from it",
+                "Set up a new run that starts with its weights",
+                Intent::Fork,
+            );
             button("Export", "Download it as a zip", Intent::Export);
-            intent = intent.take().or(remove(ui, path, &mut state.removing));
+            intent = intent.take().or(delete(ui, path, &mut state.deleting));
         });
     }
     if !models.is_empty() {
@@ -122,33 +128,33 @@ fn kept_models(
     intent
 }
 
-/// A button that asks once more.
-fn remove(ui: &mut egui::Ui, path: &Path, removing: &mut Option<PathBuf>) -> Option<Intent> {
-    if removing.as_deref() != Some(path) {
-        if ui.button("Remove").on_hover_text("Remove it from this browser").clicked() {
-            *removing = Some(path.to_path_buf());
+/// Draws a delete button that asks for confirmation.
+fn delete(ui: &mut egui::Ui, path: &Path, deleting: &mut Option<PathBuf>) -> Option<Intent> {
+    if deleting.as_deref() != Some(path) {
+        if ui.button("Delete").on_hover_text("Delete it from this browser").clicked() {
+            *deleting = Some(path.to_path_buf());
         }
         return None;
     }
-    let sure = RichText::new("Remove for good").color(theme::error(ui));
-    if ui.button(sure).clicked() {
-        *removing = None;
+    let confirm = RichText::new("Delete permanently").color(theme::error(ui));
+    if ui.button(confirm).clicked() {
+        *deleting = None;
         return Some(Intent::Remove(path.to_path_buf()));
     }
     if ui.button("Keep").clicked() {
-        *removing = None;
+        *deleting = None;
     }
     None
 }
 
-/// Crashed runs that lost nothing but what came after their last checkpoint.
+/// Offers to continue crashed runs that have a checkpoint.
 fn offers(ui: &mut egui::Ui, runs: &[RunSummary], state: &mut RunsState) -> Option<Intent> {
-    let of = |run: &RunSummary| (run.path.clone(), run.modified);
-    let crashed = |run: &&RunSummary| run.state == RunState::Crashed && run.has_checkpoint;
-    let open = |run: &&RunSummary| !state.dismissed.contains(&of(run));
-    let offered: Vec<&RunSummary> = runs.iter().filter(crashed).filter(open).collect();
+    let id = |run: &RunSummary| (run.path.clone(), run.modified);
+    let is_crashed = |run: &&RunSummary| run.state == RunState::Crashed && run.has_checkpoint;
+    let is_open = |run: &&RunSummary| !state.dismissed.contains(&id(run));
+    let offered: Vec<&RunSummary> = runs.iter().filter(is_crashed).filter(is_open).collect();
     let mut intent = None;
-    for run in offered.iter().take(MOST_OFFERS) {
+    for run in offered.iter().take(MAX_OFFERS) {
         let question = "was interrupted. Continue from its last checkpoint?";
         ui.colored_label(theme::warning(ui), format!("{} {question}", run.name));
         if ui.add(Button::new(format!("Continue {}", run.name)).truncate()).clicked() {
@@ -156,64 +162,66 @@ fn offers(ui: &mut egui::Ui, runs: &[RunSummary], state: &mut RunsState) -> Opti
         }
     }
     if !offered.is_empty() {
-        let hint = "Do not ask again. The runs stay where they are, with their checkpoints.";
+        let hint = "Stop asking. The runs and their checkpoints stay in place.";
         if ui.button("Not now").on_hover_text(hint).clicked() {
-            state.dismissed.extend(offered.into_iter().map(of));
+            state.dismissed.extend(offered.into_iter().map(id));
         }
         ui.separator();
     }
     intent
 }
 
+/// Draws the actions on the selected run.
 fn actions(
     ui: &mut egui::Ui,
     run: Option<&RunSummary>,
     overlaid: &mut Vec<PathBuf>,
-    removing: &mut Option<PathBuf>,
+    deleting: &mut Option<PathBuf>,
 ) -> Option<Intent> {
     let none = run.is_none().then_some("Select a run first.");
     let no_checkpoint = run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
-    let running = run.filter(|run| run.state == RunState::Running).map(|_| "It is running.");
-    let place = run.and_then(|run| overlaid.iter().position(|path| *path == run.path));
+    let is_live = |run: &&RunSummary| matches!(run.state, RunState::Running | RunState::Paused);
+    let running = run.filter(is_live).map(|_| "It is running.");
+    let overlay = run.and_then(|run| overlaid.iter().position(|path| *path == run.path));
     let mut clicked = None;
     ui.horizontal_wrapped(|ui| {
-        let mut button = |text: &str, on: bool, refusal: Option<&str>, help: &str| {
-            let button = Button::new(text).selected(on);
-            let response = ui.add_enabled(refusal.is_none(), button).on_hover_text(help);
-            response.on_disabled_hover_text(refusal.unwrap_or_default()).clicked()
+        let mut button = |text: &str, is_on: bool, disabled: Option<&str>, help: &str| {
+            let button = Button::new(text).selected(is_on);
+            let response = ui.add_enabled(disabled.is_none(), button).on_hover_text(help);
+            response.on_disabled_hover_text(disabled.unwrap_or_default()).clicked()
         };
-        let of = |intent: fn(PathBuf) -> Intent| run.map(|run| intent(run.path.clone()));
-        if button("Show", false, none, "Show its curves, texts and log") {
-            clicked = of(Intent::Show);
+        let intent = |make: fn(PathBuf) -> Intent| run.map(|run| make(run.path.clone()));
+        if button("Show", false, none, "Show its curves, samples and log") {
+            clicked = intent(Intent::Show);
         }
-        let refusal = none.or(running).or(no_checkpoint);
-        if button("Continue", false, refusal, "Go on from its newest checkpoint") {
-            clicked = of(Intent::Continue);
+        let disabled = none.or(running).or(no_checkpoint);
+        if button("Continue", false, disabled, "Continue from its newest checkpoint") {
+            clicked = intent(Intent::Continue);
         }
-        let help = "A new run with its settings that begins with its weights";
-        if button("Start from it", false, none.or(no_checkpoint), help) {
-            clicked = of(Intent::Fork);
+        let help = "Set up a new run with its settings that starts with its weights";
+        if button("New run from it", false, none.or(no_checkpoint), help) {
+            clicked = intent(Intent::Fork);
         }
-        let help = "Draw its curves beside the run that is shown, or no longer";
-        if button("Overlay", place.is_some(), none, help) {
-            clicked = of(Intent::Overlay);
-            match (place, run) {
-                (Some(place), _) => drop(overlaid.remove(place)),
+        let help = "Draw its curves next to those of the displayed run, or hide them again";
+        if button("Overlay", overlay.is_some(), none, help) {
+            clicked = intent(Intent::Overlay);
+            match (overlay, run) {
+                (Some(index), _) => drop(overlaid.remove(index)),
                 (None, run) => overlaid.extend(run.map(|run| run.path.clone())),
             }
         }
-        if !host::IS_PAGE {
+        if !platform::IS_PAGE {
             if button("Open folder", false, none, "Show its files") {
-                clicked = of(Intent::OpenFolder);
+                clicked = intent(Intent::OpenFolder);
             }
             return;
         }
-        let help = "Download its best checkpoint: a zip with a Hugging Face folder";
+        let help = "Download its best checkpoint as a zip with a Hugging Face folder";
         if button("Export", false, none.or(no_checkpoint), help) {
-            clicked = of(Intent::Export);
+            clicked = intent(Intent::Export);
         }
         if let (None, Some(run)) = (running, run) {
-            clicked = clicked.take().or(remove(ui, &run.path, removing));
+            clicked = clicked.take().or(delete(ui, &run.path, deleting));
         }
     });
     clicked
@@ -227,9 +235,9 @@ fn table(
 ) -> Option<Intent> {
     let columns = Columns::new(ui.available_width());
     header(ui, &columns);
-    let compares = state.selected.len() == 2;
-    let room = ui.available_height();
-    let height = if compares { (room / 2.0).max(80.0) } else { room };
+    let is_comparing = state.selected.len() == 2;
+    let available = ui.available_height();
+    let height = if is_comparing { (available / 2.0).max(80.0) } else { available };
     let mut intent = None;
     ui.scope(|ui| {
         ui.spacing_mut().item_spacing.y = 0.0;
@@ -244,8 +252,8 @@ fn table(
                     state.selected = vec![run.path.clone()];
                     intent = Some(Intent::Show(run.path.clone()));
                 } else if response.clicked() {
-                    let one_more = ui.input(|input| input.modifiers.command);
-                    select(&mut state.selected, &run.path, one_more);
+                    let is_toggle = ui.input(|input| input.modifiers.command);
+                    select(&mut state.selected, &run.path, is_toggle);
                 }
             }
         });
@@ -253,27 +261,27 @@ fn table(
     intent
 }
 
-/// One run by a click, a second one by Ctrl+click, which also takes one out.
-fn select(selected: &mut Vec<PathBuf>, run: &Path, one_more: bool) {
+/// Selects `run` alone, or toggles it as one of at most two (Ctrl+click).
+fn select(selected: &mut Vec<PathBuf>, run: &Path, is_toggle: bool) {
     match selected.iter().position(|path| path == run) {
-        Some(place) if one_more => drop(selected.remove(place)),
+        Some(index) if is_toggle => drop(selected.remove(index)),
         _ => {
-            let kept = if one_more { 1.min(selected.len()) } else { 0 };
+            let kept = if is_toggle { 1.min(selected.len()) } else { 0 };
             selected.drain(..selected.len() - kept);
             selected.push(run.to_path_buf());
         }
     }
 }
 
-/// Where the columns end, from the left edge of a row. The name takes what is left.
+/// Widths of the row and its columns, in points. The name gets the remaining width.
 struct Columns {
     width: f32,
     state: f32,
     iteration: f32,
-    /// Whether there is room for the iterations themselves.
+    /// True if the row is wide enough for iteration counts; else it shows percentages.
     counts: bool,
     loss: f32,
-    /// 0 where there is no room for it.
+    /// 0 if the row is too narrow for this column.
     age: f32,
 }
 
@@ -288,7 +296,7 @@ impl Columns {
         Self { width, state: 66.0, iteration, counts, loss: 52.0, age }
     }
 
-    /// The ends of name, state, iteration and loss; the age ends with the row.
+    /// Returns the right edges of name, state, iteration and loss. The age ends with the row.
     fn ends(&self) -> [f32; 4] {
         let age = if self.age > 0.0 { self.age + GAP } else { 0.0 };
         let loss = self.width - age - GAP / 2.0;
@@ -303,9 +311,8 @@ fn header(ui: &mut egui::Ui, columns: &Columns) {
     let (rect, _) = ui.allocate_exact_size(vec2(columns.width, height), Sense::hover());
     let progress = if columns.counts { "iteration" } else { "done" };
     let color = ui.visuals().weak_text_color();
-    cells(ui, rect, columns, ["name", "state", progress, "val loss", "age"], |_| {
-        (egui::TextStyle::Small, color)
-    });
+    let texts = ["name", "state", progress, "val loss", "age"];
+    cells(ui, rect, columns, texts, egui::TextStyle::Small, color);
 }
 
 fn row(
@@ -320,7 +327,7 @@ fn row(
     response.widget_info(|| {
         let role = egui::Role::Button;
         let mut info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_selected, &run.name);
-        info.current_text_value = Some(word(&run.state).into());
+        info.current_text_value = Some(state_name(&run.state).into());
         info
     });
     if ui.is_rect_visible(rect) {
@@ -335,21 +342,21 @@ fn row(
         let progress = progress(run, columns.counts);
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
         let age = age(run.modified);
-        let texts = [run.name.as_str(), word(&run.state), &progress, &loss, &age];
-        let text = visuals.text_color();
-        cells(ui, rect, columns, texts, |_| (egui::TextStyle::Body, text));
+        let texts = [run.name.as_str(), state_name(&run.state), &progress, &loss, &age];
+        cells(ui, rect, columns, texts, egui::TextStyle::Body, visuals.text_color());
         dot(ui, pos2(rect.left() + columns.ends()[0] + GAP + 4.0, rect.center().y), &run.state);
     }
     response.on_hover_ui(|ui| details(ui, run, is_shown))
 }
 
-/// Paints the texts of a row: names to the left, numbers to the right of their columns.
+/// Paints the texts of a row: name and state left-aligned, numbers right-aligned.
 fn cells(
     ui: &egui::Ui,
     rect: Rect,
     columns: &Columns,
     texts: [&str; 5],
-    look: impl Fn(usize) -> (egui::TextStyle, egui::Color32),
+    style: egui::TextStyle,
+    color: egui::Color32,
 ) {
     let [name, state, iteration, loss] = columns.ends();
     let spans = [
@@ -359,13 +366,12 @@ fn cells(
         (iteration + GAP, loss),
         (columns.width - columns.age - GAP / 2.0, columns.width - GAP / 2.0),
     ];
+    let font = style.resolve(ui.style());
     for (column, (text, (from, to))) in texts.into_iter().zip(spans).enumerate() {
-        let (style, color) = look(column);
         if column == 4 && columns.age == 0.0 || text.is_empty() {
             continue;
         }
-        let font = style.resolve(ui.style());
-        let mut job = egui::text::LayoutJob::simple_singleline(text.into(), font, color);
+        let mut job = egui::text::LayoutJob::simple_singleline(text.into(), font.clone(), color);
         job.wrap = egui::text::TextWrapping::truncate_at_width((to - from).max(0.0));
         let galley = ui.painter().layout_job(job);
         let x = if column < 2 { from } else { (to - galley.size().x).max(from) };
@@ -374,7 +380,8 @@ fn cells(
     }
 }
 
-/// Filled where something is going on or wrong, so that it does not depend on the colour alone.
+/// Paints the dot of a state. Running, failed and crashed runs have a filled one, so that the
+/// colour is not the only difference.
 fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
     let weak = ui.visuals().weak_text_color();
     let (color, filled) = match state {
@@ -382,7 +389,7 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
         RunState::Finished => (theme::good(ui), false),
         RunState::Stopped | RunState::Empty => (weak, false),
         RunState::Failed { .. } => (theme::error(ui), true),
-        RunState::Crashed => (theme::warning(ui), true),
+        RunState::Crashed | RunState::Paused => (theme::warning(ui), true),
     };
     match filled {
         true => ui.painter().circle_filled(center, 4.0, color),
@@ -390,9 +397,10 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
     };
 }
 
-fn word(state: &RunState) -> &'static str {
+fn state_name(state: &RunState) -> &'static str {
     match state {
         RunState::Running => "running",
+        RunState::Paused => "paused",
         RunState::Finished => "finished",
         RunState::Stopped => "stopped",
         RunState::Failed { .. } => "failed",
@@ -401,6 +409,7 @@ fn word(state: &RunState) -> &'static str {
     }
 }
 
+/// Formats the progress of a run as a count, `50/120`, or as a percentage.
 fn progress(run: &RunSummary, counts: bool) -> String {
     match (run.max_iters, counts) {
         (Some(all), true) => format!("{}/{all}", run.iteration),
@@ -410,6 +419,7 @@ fn progress(run: &RunSummary, counts: bool) -> String {
     }
 }
 
+/// Formats the time since `modified` in its largest unit: `5 min`.
 fn age(modified: SystemTime) -> String {
     let seconds = modified.elapsed().map_or(0, |age| age.as_secs());
     match seconds {
@@ -420,43 +430,45 @@ fn age(modified: SystemTime) -> String {
     }
 }
 
+/// Draws the tooltip of a run.
 fn details(ui: &mut egui::Ui, run: &RunSummary, is_shown: bool) {
     ui.set_max_width(360.0);
     ui.strong(&run.name);
     ui.weak(run.path.display().to_string());
     match &run.state {
         RunState::Failed { text } => ui.colored_label(theme::error(ui), text),
-        RunState::Crashed => ui.label("It was interrupted: its process was ended."),
-        RunState::Empty => ui.label("It has not begun."),
-        state => ui.label(word(state)),
+        RunState::Crashed => ui.label("Interrupted: its process ended before the run did."),
+        RunState::Empty => ui.label("Not started."),
+        state => ui.label(state_name(state)),
     };
     let of = run.max_iters.map(|all| format!(" of {all}")).unwrap_or_default();
     ui.label(format!("{}{of} iterations", run.iteration));
-    for (what, loss) in [
+    for (name, loss) in [
         ("loss", run.loss),
         ("validation loss", run.val_loss),
         ("best validation loss", run.best_val_loss),
     ] {
         if let Some(loss) = loss {
-            ui.label(format!("{what} {loss:.4}"));
+            ui.label(format!("{name} {loss:.4}"));
         }
     }
     if let Some(device) = &run.device {
         ui.label(format!("on {} ({})", device.name, device.id));
     }
     ui.weak(match is_shown {
-        true => "This is the run that is shown.",
+        true => "The other panels show this run.",
         false => "Double-click to show it, Ctrl+click to compare two.",
     });
 }
 
+/// Draws the settings in which the two selected runs differ.
 fn comparison(ui: &mut egui::Ui, state: &RunsState) {
     let [a, b] = &state.selected[..] else { return };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ui.separator();
-    ui.add(Label::new(RichText::new("How they differ").strong()).truncate());
+    ui.add(Label::new(RichText::new("Differences").strong()).truncate());
     match &state.difference {
-        None => ui.weak("Their settings are not known yet."),
+        None => ui.weak("Reading their settings..."),
         Some(difference) if difference.is_empty() => ui.weak("Both have the same settings."),
         Some(difference) => {
             let column = (ui.available_width() - 2.0 * GAP) / 3.0;
@@ -466,8 +478,8 @@ fn comparison(ui: &mut egui::Ui, state: &RunsState) {
             let area = egui::ScrollArea::vertical().id_salt("difference");
             let drawn = area.auto_shrink([false, true]).show(ui, |ui| {
                 grid.show(ui, |ui| {
-                    for head in ["setting".to_string(), name(a), name(b)] {
-                        cell(ui, RichText::new(head).weak());
+                    for heading in ["setting".to_string(), name(a), name(b)] {
+                        cell(ui, RichText::new(heading).weak());
                     }
                     ui.end_row();
                     for (key, a, b) in difference {

@@ -1,128 +1,132 @@
-//! What the model writes, from its first babble on.
+//! The texts that the model generates, and a prompt for more.
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
-use super::{Intent, host};
+use super::{Intent, platform};
 use crate::progress::{Progress, State};
 use crate::protocol::Command;
 
-/// What is looked at.
+/// State of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
-    /// Which text; `None` for the newest one.
-    chosen: Option<usize>,
-    /// What a text is to begin with.
+    /// Index of the displayed sample; `None` for the newest.
+    selected: Option<usize>,
+    /// The prompt being typed.
     prompt: String,
-    /// A text that is being written while nothing trains: how it begins, and how it goes on.
+    /// The sample that is being generated while no run is active: its prompt and the text so far.
     pub(super) writing: Option<(String, String)>,
 }
 
-/// The texts of the run, one at a time, and a way to ask for another.
+/// Width of the button next to the prompt, in points.
+const BUTTON_WIDTH: f32 = 66.0;
+
+/// Draws the prompt and one sample of the run.
 pub(super) fn show(
     ui: &mut egui::Ui,
     progress: &Progress,
     state: &mut SampleState,
 ) -> Option<Intent> {
-    let asked = ask(ui, progress, state);
+    let requested = prompt(ui, progress, state);
     if let Some((prompt, written)) = &state.writing {
         ui.separator();
-        ui.add(egui::Label::new(text(ui, prompt, written)).wrap());
-        return asked;
+        ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
+        return requested;
     }
     let Some(last) = progress.samples.len().checked_sub(1) else {
         ui.add_space(4.0);
-        ui.weak(nothing(progress));
-        return asked;
+        ui.weak(placeholder(progress));
+        return requested;
     };
-    // Another run may have fewer.
-    state.chosen = state.chosen.filter(|&chosen| chosen < last);
-    let copied = choose(ui, progress, state, last);
+    // The run displayed now may have fewer samples than the one before.
+    state.selected = state.selected.filter(|&selected| selected < last);
+    let copied = selector(ui, progress, state, last);
     ui.separator();
-    let sample = &progress.samples[state.chosen.unwrap_or(last)];
-    let written = text(ui, &sample.prompt, &sample.text);
-    ui.add(egui::Label::new(written).wrap().selectable(true));
-    asked.or(copied)
+    let sample = &progress.samples[state.selected.unwrap_or(last)];
+    let text = layout(ui, &sample.prompt, &sample.text);
+    ui.add(egui::Label::new(text).wrap().selectable(true));
+    requested.or(copied)
 }
 
-/// A box for the beginning of a text, and a button.
-fn ask(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
-    let is_being_set_up = matches!(progress.state, State::Starting | State::Recovering);
-    let can_write = matches!(progress.state, State::Running | State::Paused)
-        || host::IS_PAGE && progress.run.is_some() && !is_being_set_up;
+/// Draws the prompt field and its button.
+fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
+    let is_starting =
+        matches!(progress.state, State::Starting | State::Recovering | State::Waiting { .. });
+    let can_generate = matches!(progress.state, State::Running | State::Paused)
+        || platform::IS_PAGE && progress.run.is_some() && !is_starting;
     let reason = match progress.state {
-        _ if can_write && state.writing.is_some() => Some("A text is being written."),
-        _ if can_write && !state.prompt.is_empty() => None,
-        _ if can_write => Some("Type how the text is to begin."),
-        State::Starting | State::Recovering => Some("The run is being set up."),
-        _ if host::IS_PAGE => Some("Show a run or a model first: under Runs."),
-        _ => Some("No run is going on. `wgpt sample` writes texts with a finished one."),
+        _ if can_generate && state.writing.is_some() => Some("A sample is being generated."),
+        _ if can_generate && !state.prompt.is_empty() => None,
+        _ if can_generate => Some("Type a prompt first."),
+        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
+        _ if platform::IS_PAGE => Some("Show a run or a model first, under Runs."),
+        _ => Some("No run is active. `wgpt sample` generates text from a finished run."),
     };
     let row = ui.horizontal(|ui| {
         let label = ui.label("Prompt");
-        let button = 52.0 + ui.spacing().item_spacing.x;
-        let width = (ui.available_width() - button).max(60.0);
+        let reserved = BUTTON_WIDTH + ui.spacing().item_spacing.x;
+        let width = (ui.available_width() - reserved).max(60.0);
         let edit = egui::TextEdit::singleline(&mut state.prompt).desired_width(width);
         let typed = ui.add(edit.hint_text("Once upon a time")).labelled_by(label.id);
         let entered = typed.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-        let mut button = ui.add_enabled(reason.is_none(), egui::Button::new("Write"));
-        button = button.on_hover_text("Let the model continue this, with its present weights.");
+        let mut button = ui.add_enabled(reason.is_none(), egui::Button::new("Generate"));
+        button = button.on_hover_text("Continue this text with the current weights.");
         if let Some(reason) = reason {
             button = button.on_disabled_hover_text(reason);
         }
         button.clicked() || entered && reason.is_none()
     });
     row.inner.then(|| {
-        state.chosen = None;
-        Intent::Tell(Command::Sample { prompt: state.prompt.clone() })
+        state.selected = None;
+        Intent::Send(Command::Sample { prompt: state.prompt.clone() })
     })
 }
 
-/// Which text, of which iteration.
-fn choose(
+/// Draws the slider over all samples and the copy button. Returns the copy intent.
+fn selector(
     ui: &mut egui::Ui,
     progress: &Progress,
     state: &mut SampleState,
     last: usize,
 ) -> Option<Intent> {
-    let mut index = state.chosen.unwrap_or(last);
+    let mut index = state.selected.unwrap_or(last);
     let mut copied = false;
     ui.horizontal_wrapped(|ui| {
         if last > 0 {
-            let label = ui.label("Text");
+            let label = ui.label("Sample");
             ui.spacing_mut().slider_width = (ui.available_width() - 340.0).clamp(80.0, 320.0);
             let slider = egui::Slider::new(&mut index, 0..=last).show_value(false);
             let slider = ui.add(slider).labelled_by(label.id);
-            let newest = state.chosen.is_none();
-            let button = ui.add_enabled(!newest, egui::Button::new("Newest"));
-            let button = button.on_hover_text("Show each new text as it comes.");
-            if button.on_disabled_hover_text("This is the newest text.").clicked() {
+            let is_newest = state.selected.is_none();
+            let button = ui.add_enabled(!is_newest, egui::Button::new("Newest"));
+            let button = button.on_hover_text("Show each new sample as it arrives.");
+            if button.on_disabled_hover_text("This is the newest sample.").clicked() {
                 index = last;
             } else if slider.changed() {
-                state.chosen = Some(index);
+                state.selected = Some(index);
             }
             if index == last {
-                state.chosen = None;
+                state.selected = None;
             }
         }
         let sample = &progress.samples[index];
-        copied = ui.button("Copy").on_hover_text("Put this text on the clipboard.").clicked();
-        // As wide for each: what follows a slider must not move it to another row.
-        let (of, iterations) = (last + 1, progress.max_iters.max(progress.iteration));
-        let [place, step] = [of.to_string().len(), iterations.to_string().len()];
+        copied = ui.button("Copy").on_hover_text("Copy this sample to the clipboard.").clicked();
+        // Padded to a constant width: a longer text after the slider would move it to another row.
+        let (count, iterations) = (last + 1, progress.max_iters.max(progress.iteration));
+        let [count_width, iter_width] = [count.to_string().len(), iterations.to_string().len()];
         let number = index + 1;
-        let words = format!("iteration {:>step$}, {number:>place$} of {of}", sample.iter);
-        let words = egui::RichText::new(words).monospace().weak();
-        ui.add(egui::Label::new(words).extend());
+        let text =
+            format!("iteration {:>iter_width$}, {number:>count_width$} of {count}", sample.iter);
+        ui.add(egui::Label::new(egui::RichText::new(text).monospace().weak()).extend());
     });
     let sample = &progress.samples[index];
     copied.then(|| Intent::Copy(format!("{}{}", sample.prompt, sample.text)))
 }
 
-/// What was given stands out from what was written.
-fn text(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
+/// Lays out a sample with its prompt highlighted.
+fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
     let font = TextStyle::Body.resolve(ui.style());
     let visuals = ui.visuals();
-    // A line break as a prompt, as in the demo, would be an empty line.
+    // A prompt that is only a line break, as in the demo, would draw an empty line.
     let (prompt, text) = match prompt.trim() {
         "" => ("", text.trim_start()),
         _ => (prompt, text),
@@ -133,21 +137,26 @@ fn text(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
     job
 }
 
-fn nothing(progress: &Progress) -> String {
+/// Explains why there is no sample yet.
+fn placeholder(progress: &Progress) -> String {
     match &progress.state {
         State::Idle => "No run yet. Start one on the left.".into(),
         State::Finished(_) | State::Interrupted | State::Failed { .. } => {
-            "This run has written no text.".into()
+            "This run generated no samples.".into()
         }
-        State::Starting | State::Recovering => "The run is being set up.".into(),
+        State::Starting | State::Recovering | State::Waiting { .. } => {
+            "The run is starting.".into()
+        }
         State::Running | State::Paused => match progress.config.as_ref() {
             Some(config) if config.sample_interval > 0 => format!(
-                "No text yet. The run writes one every {} iterations (sample_interval).",
+                "No samples yet. The run generates one every {} iterations (sample_interval).",
                 config.sample_interval
             ),
-            _ => "No text yet. The run writes one at its end (sample_interval is 0), or when you \
-                  ask for it above."
-                .into(),
+            _ => {
+                "No samples yet. The run generates one when it finishes (sample_interval is 0), or \
+                  when you enter a prompt above."
+                    .into()
+            }
         },
     }
 }

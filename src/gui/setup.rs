@@ -1,27 +1,27 @@
-//! What is trained, on what and where: the form.
+//! The setup panel: preset, data, device and settings of the next run.
 
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
-use super::{Intent, host, theme};
-use crate::catalogue;
+use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, preset_names};
-use crate::gpu::{DeviceInfo, Kind};
 use crate::progress::Progress;
+use crate::protocol::DeviceLine;
+use crate::run_index;
 
 mod keys;
 
-/// How the panel stands.
+/// State of the panel between frames.
 pub(super) struct SetupState {
     /// The device as `--device` takes it.
     pub device: String,
-    /// What is being turned into tokens, and how much of it is done, from 0 to 1.
+    /// The data that is being tokenized, and the completed fraction, 0 to 1.
     pub preparing: Option<(String, f32)>,
-    /// Part of the settings' names to show; empty for all of them.
+    /// Search text for the settings; empty shows all.
     filter: String,
-    /// When the clipboard was asked for its text, in seconds of the window's clock.
-    asked_clipboard: Option<f64>,
-    /// Whether it had none.
+    /// When the text of the clipboard was requested, in seconds of egui's clock.
+    paste_requested: Option<f64>,
+    /// True if the last request found no text.
     clipboard_was_empty: bool,
 }
 
@@ -31,52 +31,50 @@ impl Default for SetupState {
             device: AUTO.into(),
             preparing: None,
             filter: String::new(),
-            asked_clipboard: None,
+            paste_requested: None,
             clipboard_was_empty: false,
         }
     }
 }
 
-/// The device that is found by itself.
+/// The value of `--device` that picks the best device.
 const AUTO: &str = "auto";
 
-/// Data that comes with the program.
+/// The built-in data set.
 const BUILTIN: &str = "builtin:stories";
 
-/// What presets are called; those for cards by the model that trains there.
+/// Titles of the presets. Those for a GPU size name the model that they train.
 const TITLES: &[(&str, &str)] = &[
-    ("demo", "Demo: a tiny model, a first run in minutes"),
-    ("shakespeare-char", "Shakespeare by letters, as in nanoGPT"),
+    ("demo", "Demo: a tiny model, done in minutes"),
+    ("shakespeare-char", "Shakespeare by character, as in nanoGPT"),
     ("gpt2", "GPT-2, 124M"),
     ("gpt2-medium", "GPT-2 medium, 350M"),
     ("gpt2-large", "GPT-2 large, 774M"),
     ("gpt2-xl", "GPT-2 XL, 1558M"),
-    ("card-4gb", "Card with 4 GB: GPT-2, 124M"),
-    ("card-6gb", "Card with 6 GB: GPT-2, 124M"),
-    ("card-8gb", "Card with 8 GB: GPT-2, 124M"),
-    ("card-12gb", "Card with 12 GB: GPT-2 medium, 350M"),
-    ("card-16gb", "Card with 16 GB: GPT-2 medium, 350M"),
-    ("card-24gb", "Card with 24 GB: GPT-2 large, 774M"),
+    ("card-4gb", "4 GB graphics card: GPT-2, 124M"),
+    ("card-6gb", "6 GB graphics card: GPT-2, 124M"),
+    ("card-8gb", "8 GB graphics card: GPT-2, 124M"),
+    ("card-12gb", "12 GB graphics card: GPT-2 medium, 350M"),
+    ("card-16gb", "16 GB graphics card: GPT-2 medium, 350M"),
+    ("card-24gb", "24 GB graphics card: GPT-2 large, 774M"),
 ];
 
-/// Width of the words before preset, data and device, in points.
-const HEAD_WIDTH: f32 = 44.0;
+/// Width of the labels before preset, data and device, in points.
+const LABEL_WIDTH: f32 = 44.0;
 
-/// How long a clipboard is waited for, in seconds. One without text does not answer.
-const CLIPBOARD_ANSWERS: f64 = 0.5;
+/// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
+const PASTE_TIMEOUT: f64 = 0.5;
 
-/// What there is to choose from.
+/// The devices and data sets that can be selected.
 pub(super) struct Choices<'a> {
-    /// Devices.
-    pub devices: &'a [DeviceInfo],
-    /// The name of the device, where there is no choice.
-    pub only_device: Option<&'a str>,
-    /// Data that is at hand, as it is typed and as it is called.
+    /// The available devices.
+    pub devices: &'a [DeviceLine],
+    /// Stored data sets: the value of `data`, and the name to show.
     pub data: &'a [(String, String)],
 }
 
-/// Draws the form. `running` is the configuration of the run that is shown, if it is going on; no other
-/// can begin while this window is `busy` with one of its own.
+/// Draws the panel. `running` is the configuration of the displayed run while it is active. While
+/// this window is `busy` with a run of its own, no other can start.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
@@ -88,7 +86,7 @@ pub(super) fn show(
 ) -> Option<Intent> {
     let mut intent = start(ui, form, busy);
     if let Some(running) = running {
-        pending(ui, form, progress, running);
+        pending_changes(ui, form, progress, running);
     }
     ui.add_space(2.0);
     preset(ui, form);
@@ -99,9 +97,10 @@ pub(super) fn show(
     intent
 }
 
-fn start(ui: &mut egui::Ui, form: &Form, is_running: bool) -> Option<Intent> {
-    let problem = match is_running {
-        true => Some("A run is going on. Stop it to start another.".to_string()),
+/// Draws the start button, and the reason if it is disabled.
+fn start(ui: &mut egui::Ui, form: &Form, busy: bool) -> Option<Intent> {
+    let problem = match busy {
+        true => Some("A run is active. Stop it to start another.".to_string()),
         false => form.problem(),
     };
     let mut button = egui::Button::new(RichText::new("Start training").strong());
@@ -109,47 +108,47 @@ fn start(ui: &mut egui::Ui, form: &Form, is_running: bool) -> Option<Intent> {
         button = button.fill(ui.visuals().selection.bg_fill);
     }
     let mut response = ui.add_enabled(problem.is_none(), button);
-    response = response.on_hover_text("Begins a run with these settings, in a folder of its own");
+    response = response.on_hover_text("Start a run with these settings, in a new folder");
     if let Some(problem) = problem {
         response = response.on_disabled_hover_text(&problem);
-        if !is_running {
+        if !busy {
             wrapped(ui, RichText::new(problem).small().color(theme::warning(ui)));
         }
     }
     response.clicked().then_some(Intent::Start)
 }
 
-/// Says that a run does not follow what is typed while it goes on.
-fn pending(ui: &mut egui::Ui, form: &Form, progress: &Progress, running: &Config) {
+/// Notes that changed settings do not affect the active run.
+fn pending_changes(ui: &mut egui::Ui, form: &Form, progress: &Progress, running: &Config) {
     let Ok(config) = form.config() else { return };
-    // The budget alone is told to the run at once.
-    let told = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
-    let is_told = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == told);
-    let changes: Vec<String> = catalogue::difference(config, running)
+    // The budget is the exception: the active run receives it at once.
+    let sent = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
+    let is_sent = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == sent);
+    let changes: Vec<String> = run_index::difference(config, running)
         .into_iter()
-        .filter(|(key, ..)| !(*key == "vram_budget" && is_told))
-        .map(|(key, here, there)| format!("{key}: {}, now {}", quoted(&here), quoted(&there)))
+        .filter(|(key, ..)| !(*key == "vram_budget" && is_sent))
+        .map(|(key, next, now)| format!("{key}: {} (now {})", visible(&next), visible(&now)))
         .collect();
     if !changes.is_empty() {
-        let text = RichText::new("Settings changed: they hold for the next start").small();
+        let text = RichText::new("Changed settings apply to the next run").small();
         wrapped(ui, text.color(theme::warning(ui))).on_hover_text(changes.join("\n"));
     }
 }
 
 fn preset(ui: &mut egui::Ui, form: &mut Form) {
     row(ui, "Preset", |ui, label| {
-        let mut picked = form.preset();
-        let combo = egui::ComboBox::from_id_salt("preset").selected_text(title(picked));
+        let mut selected = form.preset();
+        let combo = egui::ComboBox::from_id_salt("preset").selected_text(title(selected));
         let combo = combo.width(ui.available_width()).height(320.0).truncate();
         let shown = combo.show_ui(ui, |ui| {
             for name in preset_names() {
-                ui.selectable_value(&mut picked, name, title(name));
+                ui.selectable_value(&mut selected, name, title(name));
             }
         });
-        let hover = "Where to begin. It sets what you do not set below.";
+        let hover = "Starting values for every setting that you do not change below.";
         shown.response.labelled_by(label).on_hover_text(hover);
-        if picked != form.preset() {
-            form.set_preset(picked);
+        if selected != form.preset() {
+            form.set_preset(selected);
         }
     });
 }
@@ -160,85 +159,94 @@ fn data(
     state: &mut SetupState,
     stored: &[(String, String)],
 ) -> Option<Intent> {
-    let mut intent = pasted(ui, state);
-    let chosen = form.text("data");
-    row(ui, "Data", |ui, _| match chosen.as_str() {
-        "" => ui.weak("nothing yet"),
+    let pasted = pasted_text(ui, state);
+    let selected = form.text("data");
+    row(ui, "Data", |ui, _| match selected.as_str() {
+        "" => ui.weak("none yet"),
         BUILTIN => ui.label("built-in stories"),
         path => ui.add(egui::Label::new(path).truncate()),
     });
-    about_data(ui, form, &chosen);
-    if let Some((what, share)) = &state.preparing {
-        let words = format!("Preparing {what}");
-        ui.add(egui::ProgressBar::new(*share).text(RichText::new(words).small()));
+    describe_data(ui, form, &selected);
+    if let Some((name, share)) = &state.preparing {
+        let text = RichText::new(format!("Preparing {name}")).small();
+        ui.add(egui::ProgressBar::new(*share).text(text));
     }
-    ui.add_enabled_ui(state.preparing.is_none(), |ui| {
-        ui.horizontal_wrapped(|ui| {
-            let hover = "Simple stories made up by the program: nothing to download";
-            if ui.button("Built-in stories").on_hover_text(hover).clicked() {
-                form.set("data", BUILTIN);
-            }
-            let hover = host::TEXTS_HINT;
-            if ui.button("Texts...").on_hover_text(hover).clicked() {
-                intent = Some(Intent::ChooseTexts);
-            }
-            if !stored.is_empty() {
-                ui.menu_button("Stored", |ui| {
-                    for (spec, name) in stored {
-                        if ui.button(name).clicked() {
-                            form.set("data", spec.as_str());
-                        }
-                    }
-                });
-            }
-            if host::IS_PAGE {
-                return;
-            }
-            let hover =
-                "A folder that was prepared before, by wgpt or by nanoGPT, or one with texts";
-            if ui.button("Folder...").on_hover_text(hover).clicked() {
-                intent = Some(Intent::ChooseData);
-            }
-            let hover = "Train on the text that is on the clipboard";
-            if ui.button("Paste").on_hover_text(hover).clicked() {
-                ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
-                state.asked_clipboard = Some(ui.input(|input| input.time));
-                state.clipboard_was_empty = false;
-            }
-        });
+    let buttons = ui.add_enabled_ui(state.preparing.is_none(), |ui| {
+        ui.horizontal_wrapped(|ui| data_buttons(ui, form, state, stored)).inner
     });
     let hint = match state.clipboard_was_empty {
-        true => "There is no text on the clipboard.",
-        false => host::drop_hint(),
+        true => "The clipboard has no text.",
+        false => platform::drop_hint(),
     };
     wrapped(ui, RichText::new(hint).small().weak());
+    buttons.inner.or(pasted)
+}
+
+/// Draws the buttons that select data.
+fn data_buttons(
+    ui: &mut egui::Ui,
+    form: &mut Form,
+    state: &mut SetupState,
+    stored: &[(String, String)],
+) -> Option<Intent> {
+    let mut intent = None;
+    let hover = "Simple generated stories: nothing to download";
+    if ui.button("Built-in stories").on_hover_text(hover).clicked() {
+        form.set("data", BUILTIN);
+    }
+    if ui.button("Files...").on_hover_text(platform::TEXTS_HINT).clicked() {
+        intent = Some(Intent::ChooseTexts);
+    }
+    if !stored.is_empty() {
+        ui.menu_button("Stored", |ui| {
+            for (spec, name) in stored {
+                if ui.button(name).clicked() {
+                    form.set("data", spec.as_str());
+                }
+            }
+        });
+    }
+    if platform::IS_PAGE {
+        return intent;
+    }
+    let hover = "A folder prepared by wgpt, nanoGPT or llm.c, or a folder of text files";
+    if ui.button("Folder...").on_hover_text(hover).clicked() {
+        intent = Some(Intent::ChooseData);
+    }
+    let hover = "Train on the text on the clipboard";
+    if ui.button("Paste").on_hover_text(hover).clicked() {
+        ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
+        state.paste_requested = Some(ui.input(|input| input.time));
+        state.clipboard_was_empty = false;
+    }
     intent
 }
 
-fn about_data(ui: &mut egui::Ui, form: &Form, chosen: &str) {
+/// Draws the size of the selected data, or why it cannot be used.
+fn describe_data(ui: &mut egui::Ui, form: &Form, selected: &str) {
     let text = match &form.data {
-        _ if chosen.is_empty() => RichText::new("Choose texts to learn from.").weak(),
-        None => RichText::new("Looking at it...").weak(),
+        _ if selected.is_empty() => RichText::new("Choose data to train on.").weak(),
+        None => RichText::new("Reading...").weak(),
         Some(Err(error)) => RichText::new(error).color(theme::error(ui)),
         Some(Ok(info)) => RichText::new(format!(
-            "{} tokens to train on, {} to check with, {} different ones",
-            amount(info.train_tokens),
-            amount(info.val_tokens),
-            amount(u64::from(info.vocab_size))
+            "{} training tokens, {} validation tokens, vocabulary of {}",
+            short_count(info.train_tokens),
+            short_count(info.val_tokens),
+            short_count(u64::from(info.vocab_size))
         ))
         .weak(),
     };
     wrapped(ui, text.small());
 }
 
-/// The text of the clipboard, once it comes after it was asked for.
-fn pasted(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
-    let asked = match state.asked_clipboard {
-        // There a key asks, and no button can.
-        None if host::IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
-        asked => asked?,
+/// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests it.
+fn pasted_text(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
+    let requested = match state.paste_requested {
+        // A page cannot read the clipboard for a button, only receive the browser's paste event.
+        None if platform::IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
+        requested => requested?,
     };
-    // Taken out: no text field that has the focus is meant.
+    // Removed from the input, so that a focused text field does not receive it too.
     let text = ui.input_mut(|input| {
         let is_paste = |event: &egui::Event| matches!(event, egui::Event::Paste(_));
         let at = input.events.iter().position(is_paste)?;
@@ -247,65 +255,66 @@ fn pasted(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
             _ => None,
         }
     });
-    if text.is_none() && ui.input(|input| input.time) - asked < CLIPBOARD_ANSWERS {
+    if text.is_none() && ui.input(|input| input.time) - requested < PASTE_TIMEOUT {
         ui.ctx().request_repaint();
         return None;
     }
     let text = text.filter(|text| !text.trim().is_empty());
-    state.clipboard_was_empty = state.asked_clipboard.take().is_some() && text.is_none();
+    state.clipboard_was_empty = state.paste_requested.take().is_some() && text.is_none();
     text.map(Intent::PrepareText)
 }
 
 fn device(ui: &mut egui::Ui, state: &mut SetupState, choices: &Choices<'_>) {
-    if host::IS_PAGE {
-        let name = choices.only_device.unwrap_or("Looking for a device...");
+    if platform::IS_PAGE {
+        let device = choices.devices.first();
+        let name = device.map_or("Looking for a device...", |device| device.name.as_str());
         row(ui, "Device", |ui, _| ui.add(egui::Label::new(name).truncate()));
         return;
     }
     let devices = choices.devices;
-    let name = |info: &DeviceInfo| format!("{} ({})", info.name, info.id);
-    let chosen = devices.iter().find(|info| info.id.to_string() == state.device);
-    let selected = match chosen {
+    let name = |info: &DeviceLine| format!("{} ({})", info.name, info.id);
+    let selected = devices.iter().find(|info| info.id == state.device);
+    let selected_text = match selected {
         Some(info) => name(info),
         None if state.device == AUTO => "Automatic".into(),
         None if devices.is_empty() => state.device.clone(),
-        None => format!("{}, not found", state.device),
+        None => format!("{} (not found)", state.device),
     };
     row(ui, "Device", |ui, label| {
-        let combo = egui::ComboBox::from_id_salt("device").selected_text(selected);
+        let combo = egui::ComboBox::from_id_salt("device").selected_text(selected_text);
         let shown = combo.width(ui.available_width()).truncate().show_ui(ui, |ui| {
             ui.selectable_value(&mut state.device, AUTO.into(), "Automatic");
             for info in devices {
-                ui.selectable_value(&mut state.device, info.id.to_string(), name(info));
+                ui.selectable_value(&mut state.device, info.id.clone(), name(info));
             }
         });
-        let hover = "Where to compute. Automatic takes the best graphics card there is.";
+        let hover = "The device to train on. Automatic picks the best graphics card.";
         shown.response.labelled_by(label).on_hover_text(hover);
     });
-    let no_card = |info: &DeviceInfo| matches!(info.kind, Kind::Software | Kind::Cpu);
-    let warning = match chosen {
-        Some(info) if info.kind == Kind::Software => {
-            "This is no graphics card but a program that stands in for one: very slow."
+    let is_no_gpu = |info: &DeviceLine| matches!(info.kind.as_str(), "software" | "cpu");
+    let warning = match selected {
+        Some(info) if info.kind == "software" => {
+            "This is a software renderer, not a graphics card: very slow."
         }
         None if devices.is_empty() => "Looking for devices...",
-        None if state.device == AUTO && devices.iter().all(no_card) => {
-            "No graphics card was found: the processor will train, which is slow."
+        None if state.device == AUTO && devices.iter().all(is_no_gpu) => {
+            "No graphics card found. Training on the CPU is slow."
         }
         _ => return,
     };
     wrapped(ui, RichText::new(warning).small().color(theme::warning(ui)));
 }
 
-/// A row that begins with what it is; `add` is given the id of that label.
+/// Draws a labelled row. `add` receives the id of the label.
 fn row<R>(ui: &mut egui::Ui, name: &str, add: impl FnOnce(&mut egui::Ui, egui::Id) -> R) -> R {
     let row = ui.horizontal(|ui| {
-        let label = cell(ui, HEAD_WIDTH, egui::Label::new(name));
+        let label = cell(ui, LABEL_WIDTH, egui::Label::new(name));
         add(ui, label.id)
     });
     row.inner
 }
 
-/// A label that takes as much room whatever it says.
+/// Draws a label in a cell of fixed width.
 fn cell(ui: &mut egui::Ui, width: f32, label: egui::Label) -> egui::Response {
     let size = egui::vec2(width, ui.spacing().interact_size.y);
     let layout = egui::Layout::left_to_right(egui::Align::Center);
@@ -324,8 +333,8 @@ fn title(preset: &str) -> &str {
     TITLES.iter().find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
 }
 
-/// A value as people read it: an empty one and a line break can be seen.
-fn quoted(text: &str) -> String {
+/// Returns a value for display, with empty text and white space made visible.
+fn visible(text: &str) -> String {
     match text {
         "" => "empty".into(),
         text if text.trim() != text => format!("{text:?}"),
@@ -333,8 +342,8 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A count with the digits that matter.
-fn amount(count: u64) -> String {
+/// Formats a count with three significant digits: `50.3 thousand`.
+fn short_count(count: u64) -> String {
     let (unit, name) = match count {
         0..10_000 => return count.to_string(),
         10_000..1_000_000 => (1e3, "thousand"),
@@ -358,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_short() {
+    fn counts_are_shortened() {
         for (count, text) in [
             (512, "512"),
             (50_257, "50.3 thousand"),
             (301_966, "302 thousand"),
             (9_035_582_198, "9.0 billion"),
         ] {
-            assert_eq!(amount(count), text);
+            assert_eq!(short_count(count), text);
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Colours that mean something, in both themes.
+//! Semantic colours for the dark and the light theme, and the spacing of the window.
 
 use eframe::egui::{self, Color32};
 
 use crate::plan::Class;
 
-/// One of two colours, for dark and for light backgrounds.
+/// Returns the colour for the current theme.
 fn pick(ui: &egui::Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
     let [r, g, b] = if ui.visuals().dark_mode { dark } else { light };
     Color32::from_rgb(r, g, b)
 }
 
-/// What memory is for. Told apart by lightness too, for those who see fewer hues.
+/// Returns the colour of a memory class. The colours also differ in lightness, for colour-blind
+/// readers.
 pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
     match class {
         Class::Weights => pick(ui, [70, 130, 220], [40, 95, 190]),
@@ -23,7 +24,7 @@ pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
     }
 }
 
-/// Curves: training, validation, then other runs.
+/// Returns the colour of a curve: 0 is training, 1 validation, then other runs.
 pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
     const DARK: [[u8; 3]; 6] = [
         [90, 155, 240],
@@ -44,33 +45,33 @@ pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
     pick(ui, DARK[index % DARK.len()], LIGHT[index % LIGHT.len()])
 }
 
-/// As it should be.
+/// Returns the colour of success.
 pub(super) fn good(ui: &egui::Ui) -> Color32 {
     pick(ui, [100, 200, 130], [20, 125, 60])
 }
 
-/// Deserves a look.
+/// Returns the colour of warnings.
 pub(super) fn warning(ui: &egui::Ui) -> Color32 {
     pick(ui, [235, 185, 80], [155, 95, 0])
 }
 
-/// Failed.
+/// Returns the colour of errors.
 pub(super) fn error(ui: &egui::Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
 }
 
-/// The look of the whole window: denser than egui's own.
+/// Sets the style of the window: denser than egui's default.
 pub(super) fn apply(ctx: &egui::Context) {
     ctx.all_styles_mut(|style| {
         style.spacing.item_spacing = egui::vec2(6.0, 4.0);
         style.spacing.button_padding = egui::vec2(6.0, 2.0);
         style.spacing.indent = 12.0;
-        // egui's own 9 points are hard to read where whole sentences are small.
+        // The default of 9 points is hard to read, and whole sentences are set in this style.
         if let Some(small) = style.text_styles.get_mut(&egui::TextStyle::Small) {
             small.size = 10.5;
         }
     });
-    // egui's weak text is too faint to be read on a light ground.
+    // The default weak text has too little contrast, above all on a light background.
     ctx.style_mut_of(egui::Theme::Light, |style| {
         style.visuals.weak_text_color = Some(Color32::from_gray(95));
     });

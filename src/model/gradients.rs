@@ -59,7 +59,7 @@ fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
 /// What the backward pass of a block starts from.
 enum Checkpoint {
     /// All that the block saved.
-    Saved(Saved),
+    Saved(Box<Saved>),
     /// Only the block's input: the block is recomputed in the backward pass.
     Input(Tensor<2>),
 }
@@ -89,7 +89,7 @@ impl Gpt {
                 x = block.infer(x, at);
             } else {
                 let (y, saved) = block.forward(x, at);
-                blocks.push(Checkpoint::Saved(saved));
+                blocks.push(Checkpoint::Saved(Box::new(saved)));
                 x = y;
             }
         }
@@ -100,7 +100,7 @@ impl Gpt {
         for (index, block) in self.h.iter().enumerate().rev() {
             let at = self.block_pass(index, sequences, time, pass);
             let saved = match blocks.pop() {
-                Some(Checkpoint::Saved(saved)) => saved,
+                Some(Checkpoint::Saved(saved)) => *saved,
                 Some(Checkpoint::Input(x)) => block.forward(x, at).1,
                 None => break,
             };

@@ -2,6 +2,7 @@
 //! device alone.
 
 mod choice;
+mod limits;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use thiserror::Error;
 use crate::config::{Config, GradCheckpoint, bytes};
 pub use choice::plan;
 pub(crate) use choice::{keep, smaller};
+pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
 use rows::Sizes;
 pub use rows::{Class, Row};
 
@@ -31,23 +33,6 @@ pub struct Plan {
     pub grad_checkpoint: bool,
     /// Sequences per micro-batch of an evaluation.
     pub eval_batch_size: usize,
-}
-
-/// The limits of a device, for a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Bytes that the run may use; `None` = no limit.
-    pub budget: Option<u64>,
-    /// Bytes of the largest tensor that a kernel can bind; `None` = no limit.
-    pub largest_tensor: Option<u64>,
-    /// True if memory comes from pools, which hold more than the tensors in them.
-    pub pools: bool,
-    /// True if the CUDA ops run. Their matrix products come from a library, so some values that the
-    /// WGSL kernels keep in registers are tensors there.
-    pub cube: bool,
-    /// Memory of the device in bytes, if known: the largest budget to suggest.
-    #[serde(default)]
-    pub memory: Option<u64>,
 }
 
 /// A plan and its predicted memory.

@@ -1,13 +1,15 @@
-//! What a run leaves behind: curves, texts, checkpoints, a log.
+//! The records of a run: curves, samples, checkpoints, log lines.
 
 use std::mem::take;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::Series;
 use crate::protocol::Step;
 
-/// What changes from iteration to iteration: x is the updates made before.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The curves of a run. x is the number of updates made before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     /// Mean loss over the global batch, in nats per token.
     pub loss: Series,
@@ -15,11 +17,11 @@ pub struct Curves {
     pub learning_rate: Series,
     /// The global norm of the gradient before clipping.
     pub grad_norm: Series,
-    /// Tokens a second.
+    /// Tokens per second.
     pub tokens_per_s: Series,
-    /// Bytes that the device's pools hold; empty on the processor.
+    /// Bytes that the memory pools of the device hold; empty on the CPU.
     pub memory: Series,
-    /// The most bytes that they held so far; empty on the processor.
+    /// The most bytes that the pools have held; empty on the CPU.
     pub memory_peak: Series,
     /// The training loss of evaluations, in nats per token.
     pub eval_train: Series,
@@ -27,54 +29,54 @@ pub struct Curves {
     pub eval_val: Series,
 }
 
-/// A text that the model wrote.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A text that the model generated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Updates made before.
     pub iter: u64,
-    /// What it was given.
+    /// The prompt.
     pub prompt: String,
-    /// What it continued with.
+    /// The continuation, without the prompt.
     pub text: String,
 }
 
 /// A checkpoint that was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Updates made before.
     pub iter: u64,
     /// Its folder.
     pub path: PathBuf,
-    /// Whether its validation loss was the run's best then.
+    /// True if its validation loss was the best of the run then.
     pub best: bool,
 }
 
 /// A line of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// How much it matters.
+    /// Its importance.
     pub level: Level,
-    /// Updates made before; `None` where the run had not begun.
+    /// Updates made before; `None` before the run was set up.
     pub iter: Option<u64>,
-    /// What happened.
+    /// The message.
     pub text: String,
-    /// What to do next, if there is something.
+    /// A hint at the next step, if there is one.
     pub hint: Option<String>,
 }
 
-/// How much a line of the log matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The importance of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
-    /// As it should be.
+    /// Normal progress.
     Info,
-    /// The run goes on, but it deserves a look.
+    /// The run continues, but something deserves attention.
     Warning,
     /// The run failed.
     Error,
 }
 
 impl Curves {
-    /// Takes in a step.
+    /// Appends a step.
     pub(super) fn step(&mut self, step: &Step) {
         let x = step.iter as f64;
         self.loss.append(x, step.loss);
@@ -88,14 +90,14 @@ impl Curves {
         }
     }
 
-    /// Leaves the curves of evaluations alone.
+    /// Clears all curves but those of evaluations.
     pub(super) fn forget_steps(&mut self) {
         let (eval_train, eval_val) = (take(&mut self.eval_train), take(&mut self.eval_val));
         *self = Self { eval_train, eval_val, ..Self::default() };
     }
 
-    /// Forgets what came after the first `iter` updates. An evaluation after just these stays: it
-    /// is in the checkpoint, and not repeated.
+    /// Drops everything after the first `iter` updates. An evaluation right after them stays: it is in
+    /// the checkpoint and not repeated.
     pub(super) fn rewind(&mut self, iter: u64) {
         let Self { loss, learning_rate, grad_norm, tokens_per_s, memory, memory_peak, .. } = self;
         for steps in [loss, learning_rate, grad_norm, tokens_per_s, memory, memory_peak] {
@@ -106,8 +108,8 @@ impl Curves {
         }
     }
 
-    /// The least validation loss, in nats per token.
-    pub(super) fn least_val_loss(&self) -> Option<f64> {
-        self.eval_val.bounds().map(|[least, _]| least[1])
+    /// Returns the lowest validation loss, in nats per token.
+    pub(super) fn lowest_val_loss(&self) -> Option<f64> {
+        self.eval_val.bounds().map(|[lowest, _]| lowest[1])
     }
 }

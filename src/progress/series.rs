@@ -1,31 +1,34 @@
-//! Curves that are quick to draw, however long they are.
+//! Curves that are fast to draw, however long they are.
 
-/// The smallest block of the pyramid has `1 << SMALLEST` points: fewer are as quickly looked at one
-/// by one, and the pyramid takes a quarter of the points' memory.
+use serde::{Deserialize, Serialize};
+
+/// The binary logarithm of the smallest block of the pyramid. Smaller blocks save no time over their
+/// points, and so the pyramid takes a quarter of the points' memory.
 const SMALLEST: u32 = 3;
 
 /// A growing curve: points (x, y) with x strictly ascending, all finite.
 ///
-/// Over the points lies a pyramid of blocks, each twice as long as those below it, which know where
-/// their least and greatest y are. Only whole blocks are kept, so appending and truncating touch
-/// nothing that lies before.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A pyramid of blocks over the points, each twice as long as those below it, holds the positions of
+/// the lowest and the highest y. Only complete blocks are kept, so that appending and truncating
+/// change nothing before them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     points: Vec<[f64; 2]>,
-    /// At `[level][n]` the points from `n << (SMALLEST + level)` on.
+    /// `[level][n]` is the block that begins at point `n << (SMALLEST + level)`.
     levels: Vec<Vec<Extremes>>,
 }
 
-/// Where y is least and greatest in a block: indices of points, the first of equal ones.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The indices of the points of a block with the lowest and the highest y, the first of equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Extremes {
     least: usize,
     greatest: usize,
 }
 
 impl Series {
-    /// Adds a point, in constant time over many; where y is not finite it is left out. A point at
-    /// or before the last one takes the place of all from there on: what is repeated counts anew.
+    /// Appends a point, in amortized constant time. A y that is not finite is left out. A point at or
+    /// before the last x first removes all points from there on: an iteration that is repeated replaces
+    /// what followed it.
     pub fn append(&mut self, x: f64, y: f64) {
         if x.is_finite() && self.last().is_some_and(|last| x <= last[0]) {
             self.truncate_from(x);
@@ -61,34 +64,34 @@ impl Series {
         self.levels.retain(|blocks| !blocks.is_empty());
     }
 
-    /// The number of points.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         self.points.len()
     }
 
-    /// Whether there is no point.
+    /// Returns true if there is no point.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// The last point.
+    /// Returns the last point.
     pub fn last(&self) -> Option<[f64; 2]> {
         self.points.last().copied()
     }
 
-    /// All points, in the order of x.
+    /// Iterates over all points, in the order of x.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = [f64; 2]> + ExactSizeIterator {
         self.points.iter().copied()
     }
 
-    /// The least x and y, and the greatest x and y. Takes time in the logarithm of the length.
+    /// Returns the lowest x and y, and the highest x and y, in logarithmic time.
     pub fn bounds(&self) -> Option<[[f64; 2]; 2]> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let found = self.extremes(0, self.len(), f64::INFINITY).0;
         Some([[first[0], self.y(found.least)], [last[0], self.y(found.greatest)]])
     }
 
-    /// The point whose x is nearest; of two equally near ones the first.
+    /// Returns the point with the nearest x, the first of two equally near ones.
     pub fn nearest(&self, x: f64) -> Option<[f64; 2]> {
         let after = self.points.partition_point(|point| point[0] < x);
         let around = &self.points[after.saturating_sub(1)..self.len().min(after + 1)];
@@ -96,12 +99,12 @@ impl Series {
         around.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 
-    /// The curve from x = `from` to `to`, for a drawing `columns` pixels wide, in the order of x:
-    /// every point where there are at most `4 * columns`, else at most `4 * columns + 6`, the least
-    /// and the greatest of strips of half a pixel to a pixel. One neighbour outside is added on
-    /// either side, for the line to leave the drawing.
+    /// Returns the curve from x = `from` to `to` for a plot that is `columns` pixels wide, in the order of
+    /// x: all points if there are at most `4 * columns`, else at most `4 * columns + 6`, which are the
+    /// lowest and the highest of strips that are half a pixel to a pixel wide. One neighbor on either
+    /// side is added, so that the line reaches the edge of the plot.
     ///
-    /// The time is that of `columns` searches, each in the logarithm of a strip's points.
+    /// Takes `columns` searches, each in the logarithm of the points of a strip.
     pub fn window(&self, from: f64, to: f64, columns: usize) -> Vec<[f64; 2]> {
         if from.is_nan() || to.is_nan() || from > to {
             return Vec::new();
@@ -113,8 +116,8 @@ impl Series {
         if end - begin <= columns.saturating_mul(4) {
             return self.points[around].to_vec();
         }
-        // A power of two, and counted from 0: strips stay where they are while the window moves or
-        // grows, or peaks would flicker.
+        // Strips are a power of two wide and counted from x = 0, so that they stay in place while the
+        // window moves or grows: else peaks would flicker.
         let inside = self.points[end - 1][0] - self.points[begin][0];
         let strip = 2f64.powi((inside / (2.0 * columns as f64)).log2().ceil() as i32);
         let mut shown = Vec::with_capacity(4 * columns + 6);
@@ -132,8 +135,8 @@ impl Series {
         shown.into_iter().map(|index| self.points[index]).collect()
     }
 
-    /// Least and greatest of the points from `at` on, that one in any case, which are before `end`
-    /// and left of `right`; and where the next one is.
+    /// Returns the extremes of the points from `at` to before `end` with x < `right`, of at least the
+    /// first of them, and the index after them.
     fn extremes(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
         let (mut found, mut next) = (Extremes::of(at), at);
         loop {
@@ -146,8 +149,8 @@ impl Series {
         }
     }
 
-    /// The largest block from `at` on that is before `end` and left of `right`, and its number of
-    /// points; the point itself where none is.
+    /// Returns the largest block that begins at `at`, ends before `end` and lies left of `right`, and its
+    /// number of points. Without one, returns the point itself.
     fn block(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
         let largest = at.trailing_zeros().min((end - at).ilog2());
         let fits = |log: &u32| self.points[at + (1 << log) - 1][0] < right;
@@ -157,7 +160,7 @@ impl Series {
         }
     }
 
-    /// Of two neighbours, the left one first.
+    /// Joins the extremes of two neighboring blocks.
     fn join(&self, left: Extremes, right: Extremes) -> Extremes {
         let less = self.y(right.least) < self.y(left.least);
         let more = self.y(right.greatest) > self.y(left.greatest);
@@ -172,7 +175,7 @@ impl Series {
     }
 }
 
-/// The points as by [`append`](Series::append).
+/// Appends the points in turn.
 impl FromIterator<[f64; 2]> for Series {
     fn from_iter<T: IntoIterator<Item = [f64; 2]>>(points: T) -> Self {
         let mut series = Self::default();
@@ -187,25 +190,25 @@ impl Extremes {
     }
 }
 
-/// An exponential moving average as TensorBoard's, which does not lean towards 0 in the beginning:
-/// the mean of all values so far, where one that is n values old counts `weight`^n.
+/// The exponential moving average of TensorBoard, without a bias towards 0 at the start: the mean of all
+/// values so far, where a value that is n values old counts `weight`^n.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoother {
     weight: f64,
-    /// Of the values, each times its weight.
+    /// The sum of the values, each times its weight.
     sum: f64,
-    /// Of the weights.
+    /// The sum of the weights.
     total: f64,
 }
 
 impl Smoother {
-    /// From no smoothing at 0 to the mean of all values at 1.
+    /// Creates a smoother: a weight of 0 does not smooth, 1 gives the mean of all values.
     pub fn new(weight: f64) -> Self {
         Self { weight: weight.clamp(0.0, 1.0), sum: 0.0, total: 0.0 }
     }
 
-    /// Takes in the next value and gives the average. What is not finite comes back as it is, and
-    /// does not count.
+    /// Adds a value and returns the average. A value that is not finite is returned as it is and not
+    /// counted.
     pub fn next(&mut self, y: f64) -> f64 {
         if !y.is_finite() {
             return y;
@@ -216,23 +219,22 @@ impl Smoother {
     }
 }
 
-/// The moving average of a series, kept beside it.
+/// The moving average of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Smoothed {
     smoother: Smoother,
     series: Series,
-    /// The last point of the other that was taken in.
+    /// The last point of the series that was added.
     seen: Option<[f64; 2]>,
 }
 
 impl Smoothed {
-    /// With [`Smoother::new`]'s weight.
+    /// Creates an average with the weight of [`Smoother::new`].
     pub fn new(weight: f64) -> Self {
         Self { smoother: Smoother::new(weight), series: Series::default(), seen: None }
     }
 
-    /// The average of `raw`, in the time that its new points take: all of it only where it was
-    /// truncated.
+    /// Returns the average of `raw`. Takes time in its new points only, unless it was truncated.
     pub fn follow(&mut self, raw: &Series) -> &Series {
         let known = self.series.len().checked_sub(1).and_then(|last| raw.points.get(last));
         if known.copied() != self.seen {
@@ -275,7 +277,7 @@ mod tests {
         (0..len).map(point).collect()
     }
 
-    /// What must hold of a window, by looking at every point.
+    /// Checks a window against every point of the series.
     fn check(series: &Series, from: f64, to: f64, columns: usize) {
         let shown = series.window(from, to, columns);
         let is_inside = |point: &[f64; 2]| point[0] >= from && point[0] <= to;
@@ -283,7 +285,7 @@ mod tests {
         let before = series.iter().rfind(|point| point[0] < from);
         let after = series.iter().find(|point| point[0] > to);
         let outside = || before.iter().chain(&after);
-        assert!(outside().all(|point| shown.contains(point)), "the neighbours outside");
+        assert!(outside().all(|point| shown.contains(point)), "the neighbors outside");
         assert!(shown.windows(2).all(|pair| pair[0][0] < pair[1][0]), "in order, none twice");
         let within: Vec<_> = shown.iter().copied().filter(is_inside).collect();
         assert_eq!(shown.len(), within.len() + outside().count());
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn few_points_are_given_exactly_with_a_neighbour_on_either_side() {
+    fn few_points_are_returned_exactly_with_a_neighbor_on_either_side() {
         let series = noise(1000);
         assert!(series.window(100.0, 200.5, 26).into_iter().eq(series.iter().skip(99).take(103)));
         for (from, to, len) in [(-5.0, 2e3, 1000), (3.2, 3.8, 2), (5.0, 4.0, 0), (f64::NAN, 4., 0)]
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spike_among_600_000_points_is_seen_in_every_window() {
+    fn one_spike_among_600_000_points_is_in_every_window() {
         let spike = [345_677.0, 50.0];
         let y = |x: f64| if x == spike[0] { spike[1] } else { x.sin() };
         let series: Series = (0..600_000).map(|x| [f64::from(x), y(f64::from(x))]).collect();
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_agree_with_looking_at_every_point() {
+    fn windows_agree_with_a_search_of_every_point() {
         let mut random = Lcg(7);
         for len in [0, 1, 7, 8, 9, 64, 700, 1023] {
             let series = uneven(len, &mut random);
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_series_is_one_that_never_went_further() {
+    fn a_truncated_series_equals_one_that_was_never_longer() {
         for len in [0, 1, 7, 8, 9, 16, 100, 511, 512] {
             let mut series = noise(600);
             let short: Series = series.iter().take(len).collect();
@@ -354,11 +356,15 @@ mod tests {
         series.append(40.0, 7.0);
         assert_eq!((series.len(), series.last()), (41, Some([40.0, 7.0])));
         series.append(10.0, f64::NAN);
-        assert_eq!(series.len(), 10, "what is repeated is gone, even where it has no value now");
+        assert_eq!(
+            series.len(),
+            10,
+            "a repeated iteration drops the old value, even without a new one"
+        );
     }
 
     #[test]
-    fn only_numbers_count_and_the_nearest_is_found() {
+    fn values_that_are_not_finite_are_left_out_and_the_nearest_is_found() {
         let points = [[0.0, 1.0], [1.0, f64::NAN], [f64::NAN, 1.0], [2.0, f64::INFINITY]];
         let mut series: Series = points.into_iter().collect();
         assert_eq!((series.len(), series.nearest(9.0)), (1, Some([0.0, 1.0])));
@@ -372,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_are_tensorboards() {
+    fn averages_are_those_of_tensorboard() {
         // last = last * w + (1 - w) * y; shown = last / (1 - w^n)
         let (mut last, mut smoother) = (0.0, Smoother::new(0.9));
         for (n, [_, y]) in (1..).zip(noise(200).iter()) {
@@ -386,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_follows_what_is_added_and_what_is_repeated() {
+    fn an_average_follows_new_and_repeated_points() {
         let (mut smoothed, mut raw) = (Smoothed::new(0.6), noise(100));
         assert_eq!(smoothed.follow(&raw).len(), 100);
         raw.append(100.0, 1.0);

@@ -1,4 +1,4 @@
-//! A model's folder as one zip file, to be handed from one machine to another.
+//! A model folder as one zip file.
 
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
@@ -9,16 +9,21 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 use super::TrainError;
 use crate::disk::{self, File};
 
-/// Larger files need another form of zip.
+/// The largest file of a plain zip; larger ones need zip64.
+#[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "as `pack`"))]
 const ZIP32_BYTES: u64 = u32::MAX as u64;
 
-/// The most files that a model's folder has.
+/// The most files that a model folder has.
 const MOST_FILES: usize = 64;
 
-/// Writes the files of a folder, not those in folders below.
+/// Writes the files of a folder to a zip, without those of its subfolders.
 ///
 /// # Errors
-/// If they cannot be read, or `to` not written.
+/// If a file cannot be read, or the zip cannot be written.
+#[cfg_attr(
+    not(target_arch = "wasm32"),
+    allow(dead_code, reason = "only a page exports zips; a desktop has folders")
+)]
 pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     let write = || -> io::Result<()> {
         let mut zip = ZipWriter::new(to);
@@ -29,7 +34,7 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
                 continue;
             }
             let bytes = disk::metadata(&path)?.len();
-            // Weights are as good as random: packing them takes time and saves nothing.
+            // Weights do not compress.
             let method = match path.extension().is_some_and(|ending| ending == "safetensors") {
                 true => CompressionMethod::Stored,
                 false => CompressionMethod::Deflated,
@@ -46,21 +51,21 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     write().map_err(TrainError::io("pack", folder))
 }
 
-/// Reads what [`pack`] wrote, or any zip of a model's folder, into a new folder. In the zip, the
-/// files may lie in a folder.
+/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be in
+/// a folder of the zip.
 ///
 /// # Errors
-/// If it is no zip, there are too many files in it, or there is no room.
+/// If it is not a zip, it has too many files, or the folder cannot be written.
 pub fn unpack(from: impl Read + Seek, folder: &Path) -> Result<(), TrainError> {
     let read = || -> io::Result<()> {
         let mut zip = ZipArchive::new(from)?;
         if zip.len() > MOST_FILES {
-            return Err(io::Error::other("too many files for a model's folder"));
+            return Err(io::Error::other("too many files for a model folder"));
         }
         disk::create_dir_all(folder)?;
         for index in 0..zip.len() {
             let mut file = zip.by_index(index)?;
-            // Whatever folders it names, it goes into this one.
+            // Folders in the name are dropped: a zip must not write outside of `folder`.
             let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
             let Some(name) = name.filter(|_| file.is_file()) else { continue };
             let mut to = File::create(folder.join(name))?;
@@ -79,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_comes_out_as_it_went_in() {
+    fn a_folder_is_unpacked_as_it_was_packed() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::create_dir_all(from.join("below")).unwrap();
@@ -94,11 +99,11 @@ mod tests {
             assert!(before == after, "{name}");
         }
         assert_eq!(std::fs::read_dir(&to).unwrap().count(), 2);
-        assert!(unpack(Cursor::new(b"no zip"), &to).is_err());
+        assert!(unpack(Cursor::new(b"not a zip"), &to).is_err());
     }
 
     #[test]
-    fn names_in_a_zip_lead_nowhere_else() {
+    fn a_zip_writes_into_its_folder_only() {
         let folder = tempfile::tempdir().unwrap();
         let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
         for name in ["../above.txt", "gpt2/config.json"] {

@@ -3,7 +3,7 @@
 use crate::data::{DataError, Dataset, Split, windows};
 use crate::model::MicroBatch;
 
-/// Cuts a data set into windows.
+/// Reads micro-batches from a data set.
 pub(super) struct Batches<'a> {
     pub dataset: &'a Dataset,
     /// The run's seed.
@@ -13,8 +13,8 @@ pub(super) struct Batches<'a> {
 }
 
 impl Batches<'_> {
-    /// Sequences `first..first + count` of the global batch of a step. They depend on the seed,
-    /// the step and their number alone: not on how the step is cut.
+    /// Reads sequences `first..first + count` of the global batch of a step. They depend on the seed,
+    /// the step and their number only, not on the micro-batch.
     pub fn train(&self, step: u64, first: usize, count: usize) -> Result<MicroBatch, DataError> {
         let split = &self.dataset.train;
         let starts = (first..first + count).map(|sequence| {
@@ -24,7 +24,7 @@ impl Batches<'_> {
         self.read(split, starts)
     }
 
-    /// The windows of `split` that start at `starts`.
+    /// Reads the windows of `split` that start at the tokens `starts`.
     pub fn at(&self, split: &Split, starts: &[u64]) -> Result<MicroBatch, DataError> {
         self.read(split, starts.iter().copied())
     }

@@ -1,8 +1,8 @@
 //! Checkpoints: Hugging Face GPT-2 folders with the optimizer's state beside the weights.
 //!
-//! A checkpoint is written under a temporary name, synced, and renamed, `state.json` last with the
-//! hashes of the other files. So a folder with a state is whole or provably damaged, and a former
-//! checkpoint is untouched until the new one is there.
+//! A checkpoint is written under a temporary name, synced and renamed; its last file is `state.json`
+//! with the hashes of the others. So a folder with a state is complete or provably damaged, and former
+//! checkpoints stay until the new one is complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ const TEMPORARY: &str = ".writing-";
 /// The version of `state.json`.
 pub const VERSION: u32 = 1;
 
-/// What a run needs besides tensors to continue as if it had never stopped. Data order and dropout
-/// are functions of the seed and the iteration, so there is no generator to keep.
+/// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
+/// iteration, so that there is no random generator to save.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The version of this file.
@@ -39,26 +39,26 @@ pub struct State {
     pub iteration: u64,
     /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,
-    /// This checkpoint's validation loss, if it was evaluated.
+    /// The validation loss of this checkpoint, if it was evaluated.
     pub val_loss: Option<f64>,
-    /// The run's best validation loss so far.
+    /// The best validation loss of the run so far.
     pub best_val_loss: Option<f64>,
-    /// A learning rate that a command set, in place of the schedule.
+    /// The learning rate that a command has set in place of the schedule.
     pub learning_rate: Option<f64>,
-    /// The run's configuration.
+    /// The configuration of the run.
     pub config: Config,
-    /// How steps are cut.
+    /// The plan of a step.
     pub plan: Plan,
-    /// Turns tokens into text, where known.
+    /// The tokenizer, where known.
     pub tokenizer: Option<Tokenizer>,
-    /// Tells the data apart from other data.
+    /// The fingerprint of the data.
     pub data: String,
-    /// blake3 of the other files, by name.
+    /// The BLAKE3 hashes of the other files, by name.
     pub hashes: BTreeMap<String, String>,
 }
 
 impl State {
-    /// Whether no earlier evaluation of the run was better.
+    /// Returns true if no earlier evaluation of the run was better.
     pub fn is_best(&self) -> bool {
         self.val_loss.is_some() && self.val_loss == self.best_val_loss
     }
@@ -74,11 +74,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Writes a checkpoint below `folder` and removes what `keep` no longer covers: the newest
-    /// `keep` and the best stay. `None` if all of it is on the disk already.
+    /// Writes a checkpoint into `folder` and removes old ones: the newest `keep` and the best stay.
+    /// Returns `None` if the checkpoint is on the disk already.
     ///
     /// # Errors
-    /// If it cannot be written; former checkpoints are then untouched.
+    /// If it cannot be written; former checkpoints are then unchanged.
     pub async fn write(
         folder: &Path,
         mut state: State,
@@ -89,7 +89,7 @@ impl Checkpoint {
         let name = format!("{:08}", state.iteration);
         let path = folder.join(&name);
         if let Ok(same) = Self::open(&path) {
-            // The same updates give the same weights: only what is known of them can be new.
+            // The same updates give the same weights: only the evaluation can be new.
             state.hashes.clone_from(&same.state.hashes);
             state.val_loss = state.val_loss.or(same.state.val_loss);
             if state == same.state {
@@ -103,7 +103,7 @@ impl Checkpoint {
             .await
             .and_then(|()| publish(&temporary, &path, folder));
         if let Err(error) = result {
-            // The disk may be full: what was begun goes first.
+            // The disk may be full: the unfinished checkpoint goes first.
             let _ = disk::remove_dir_all(&temporary);
             return Err(error);
         }
@@ -111,19 +111,18 @@ impl Checkpoint {
         Ok(Some(Self { path, state }))
     }
 
-    /// Opens a checkpoint and verifies all of its files against the hashes.
+    /// Opens a checkpoint and verifies the hashes of all its files.
     ///
     /// # Errors
-    /// If it is no checkpoint, or not what was written.
+    /// If it is not a checkpoint, or a file is missing or damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         Self::open_with(path, |_| true)
     }
 
-    /// As [`open`](Self::open), for its model alone: what is only there to train on may be damaged,
-    /// or gone.
+    /// Opens a checkpoint for its model only: the optimizer state may be missing or damaged.
     ///
     /// # Errors
-    /// If it is no checkpoint, or its model is not what was written.
+    /// If it is not a checkpoint, or a file of the model is missing or damaged.
     pub fn open_model(path: &Path) -> Result<Self, TrainError> {
         Self::open_with(path, |name| name != OPTIMIZER_FILE)
     }
@@ -133,11 +132,17 @@ impl Checkpoint {
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
             if !disk::exists(&file) {
-                return Err(TrainError::checkpoint(&file, "this file of the checkpoint is gone"));
+                return Err(TrainError::checkpoint(
+                    &file,
+                    "this file of the checkpoint is missing",
+                ));
             }
             let found = hash_file(&file)?;
             if found != *hash {
-                return Err(TrainError::checkpoint(&file, "damaged: its hash is not the state's"));
+                return Err(TrainError::checkpoint(
+                    &file,
+                    "damaged: its hash differs from the one in state.json",
+                ));
             }
         }
         Ok(checkpoint)
@@ -155,7 +160,7 @@ impl Checkpoint {
         Ok(Self { path: path.to_path_buf(), state })
     }
 
-    /// The newest checkpoint below `folder` that is whole, and what was wrong with newer ones.
+    /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are newer.
     ///
     /// # Errors
     /// `NoCheckpoint` if there is none.
@@ -163,8 +168,8 @@ impl Checkpoint {
         Self::first_whole(newest_first(folder), folder, Self::open)
     }
 
-    /// The model below `folder` with the best validation loss, else the newest, and what was wrong
-    /// with better ones.
+    /// Opens the intact checkpoint in `folder` with the best validation loss, else the newest; also
+    /// returns the damaged ones that are better.
     ///
     /// # Errors
     /// `NoCheckpoint` if there is none.
@@ -233,18 +238,18 @@ impl Checkpoint {
     }
 }
 
-/// A checkpoint that is not what was written.
+/// A damaged checkpoint.
 #[derive(Debug)]
 pub struct Damaged {
     /// Its folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The damage.
     pub error: TrainError,
 }
 
 impl Damaged {
-    /// Takes it out of the run's checkpoints, so that it neither counts among the newest nor as the
-    /// best when old ones are removed. For whoever holds the run's lock.
+    /// Renames the folder, so that it counts neither as one of the newest checkpoints nor as the best
+    /// when old ones are removed. The caller must hold the run's lock.
     pub fn set_aside(&self) {
         if let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) {
             let aside = folder.join(format!("damaged-{}", name.to_string_lossy()));
@@ -253,12 +258,12 @@ impl Damaged {
     }
 }
 
-/// Whether there is any checkpoint below `folder`, whole or not.
+/// Returns true if `folder` has a checkpoint, intact or not.
 pub fn exists(folder: &Path) -> bool {
     newest_first(folder).next().is_some()
 }
 
-/// Removes what a killed process left half written. For whoever holds the run's lock.
+/// Removes the unfinished checkpoints of a killed process. The caller must hold the run's lock.
 pub fn remove_unfinished(folder: &Path) {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
@@ -277,7 +282,7 @@ fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     found.into_iter().rev().map(|(_, path)| path)
 }
 
-/// Removes checkpoints but the newest `keep`, the best and the one that was just written.
+/// Removes all checkpoints but the newest `keep`, the best and the one that was just written.
 fn prune(folder: &Path, keep: u32, written: &Path) {
     let all: Vec<Checkpoint> =
         newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
@@ -288,7 +293,7 @@ fn prune(folder: &Path, keep: u32, written: &Path) {
         .map(|checkpoint| checkpoint.path.clone());
     for checkpoint in all.iter().skip(keep as usize) {
         if Some(&checkpoint.path) != best.as_ref() && checkpoint.path != written {
-            // The state goes first: a folder that is half removed is no checkpoint.
+            // The state goes first: a folder without it is not a checkpoint.
             let _ = disk::remove_file(checkpoint.path.join(STATE_FILE));
             let _ = disk::remove_dir_all(&checkpoint.path);
         }
@@ -299,7 +304,7 @@ fn loss(checkpoint: &Checkpoint) -> f64 {
     checkpoint.state.val_loss.unwrap_or(f64::INFINITY)
 }
 
-/// Writes everything but the final name.
+/// Writes and syncs all files of a checkpoint.
 async fn write_files(
     folder: &Path,
     state: &mut State,
@@ -328,7 +333,7 @@ async fn write_files(
     let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
-        // Windows syncs only what is open for writing.
+        // Windows syncs a file only if it is open for writing.
         let open = OpenOptions::new().write(true).open(&file);
         let sync = open.and_then(|file| file.sync_all());
         sync.map_err(TrainError::io("sync", &file))?;
@@ -338,7 +343,8 @@ async fn write_files(
     write_atomically(&folder.join(STATE_FILE), &json(state))
 }
 
-/// Writes `config.json`, `model.safetensors` and the tokenizer's files as transformers reads them.
+/// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors` and
+/// the files of the tokenizer.
 ///
 /// # Errors
 /// If the folder cannot be written.
@@ -361,7 +367,7 @@ pub async fn write_model(
         let shape = saved_shape(architecture, &parameter.name, &parameter.shape);
         let name = format!("transformer.{}", parameter.name);
         if !architecture.bias && !parameter.name.starts_with('w') {
-            // transformers' GPT-2 always has biases, and draws the ones it does not find.
+            // The GPT-2 of transformers always has biases and initializes missing ones at random.
             let out = shape[shape.len() - 1];
             tensors.push(Parameter {
                 name: name.replace(".weight", ".bias"),
@@ -375,7 +381,8 @@ pub async fn write_model(
     Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata).await?)
 }
 
-/// The shape in files: the token embedding goes without its padding, which is always zero.
+/// Returns the shape of a tensor in files: the token embedding is saved without its padding, which is
+/// zero.
 fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
     match name {
         "wte.weight" => vec![architecture.vocab_size, architecture.n_embd],
@@ -383,10 +390,10 @@ fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<
     }
 }
 
-/// Gives a complete folder its final name, so that it survives a power cut.
+/// Renames a complete folder to its final name, so that it survives a power cut.
 fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainError> {
     if disk::exists(path) {
-        // Something of that name that is no valid checkpoint.
+        // A damaged checkpoint of the same iteration.
         disk::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
     }
     disk::rename(temporary, path).map_err(TrainError::io("rename", temporary))?;
@@ -394,7 +401,7 @@ fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainErro
 }
 
 fn json(state: &State) -> Vec<u8> {
-    // Maps with text keys, numbers and texts: serialising cannot fail.
+    // Numbers, strings and maps with string keys: serializing cannot fail.
     let mut text = serde_json::to_vec_pretty(state).unwrap_or_default();
     text.push(b'\n');
     text

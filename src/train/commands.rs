@@ -1,4 +1,4 @@
-//! Where a run's commands come from.
+//! The source of a run's commands.
 
 use std::future::Future;
 #[cfg(not(target_arch = "wasm32"))]
@@ -8,41 +8,41 @@ use std::time::Duration;
 
 use crate::protocol::Command;
 
-/// What comes next.
+/// The state of a command source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// A command.
     Command(Command),
-    /// None yet.
+    /// No command yet.
     None,
-    /// None ever: whoever gave them is gone.
-    Never,
+    /// No command ever: the sender is gone.
+    Closed,
 }
 
-/// Whoever gives commands to a run.
+/// A source of commands to a run.
 pub trait Commands {
-    /// The next command, without waiting for it.
+    /// Returns the next command without waiting for one.
     fn next(&mut self) -> Next;
 
-    /// Between two steps: lets others do what they have to, where they share this thread.
-    fn breathe(&mut self) -> impl Future<Output = ()>;
+    /// Lets other tasks of this thread run, between two steps.
+    fn yield_now(&mut self) -> impl Future<Output = ()>;
 
-    /// During a pause: waits a moment, or until there may be a command.
+    /// Waits for a moment, or for the next command, while the run is paused.
     fn idle(&mut self) -> impl Future<Output = ()>;
 }
 
-/// From another thread.
+/// Commands of another thread.
 #[cfg(not(target_arch = "wasm32"))]
 impl Commands for &Receiver<Command> {
     fn next(&mut self) -> Next {
         match self.try_recv() {
             Ok(command) => Next::Command(command),
             Err(TryRecvError::Empty) => Next::None,
-            Err(TryRecvError::Disconnected) => Next::Never,
+            Err(TryRecvError::Disconnected) => Next::Closed,
         }
     }
 
-    async fn breathe(&mut self) {}
+    async fn yield_now(&mut self) {}
 
     async fn idle(&mut self) {
         std::thread::sleep(Duration::from_millis(50));

@@ -1,107 +1,108 @@
-//! Why a run could not start or go on.
+//! Errors of training.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, bytes};
 use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
+use crate::protocol::Cause;
 
-/// Every way in which training, evaluation or a checkpoint fails. The text says what and where;
-/// [`hint`](Self::hint) says what to do next, where the text does not.
+/// An error of training, evaluation or a checkpoint. The text says what failed, and where;
+/// [`hint`](Self::hint) says what to do next.
 #[derive(Debug, Error)]
 pub enum TrainError {
-    /// The configuration.
+    /// An invalid configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The data.
+    /// Missing or invalid data.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The device.
+    /// A missing or failed device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Weights in a file.
+    /// Missing or invalid weights.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// A checkpoint is not what it was when it was written.
+    /// A damaged checkpoint.
     #[error("{}: {reason}", path.display())]
     Checkpoint {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
-    /// There is nothing to continue from.
-    #[error("{}: there is no model and no whole checkpoint", path.display())]
+    /// A folder without a model.
+    #[error("{}: no model and no intact checkpoint in this folder", path.display())]
     NoCheckpoint {
-        /// The run or its checkpoints folder.
+        /// The run folder, or its checkpoints folder.
         path: PathBuf,
     },
-    /// There is nothing at all where a model was looked for.
-    #[error("{}: there is no such file or folder", path.display())]
+    /// A model path that does not exist.
+    #[error("{}: no such file or folder", path.display())]
     NoSuchModel {
-        /// Where it was looked for.
+        /// The path.
         path: PathBuf,
     },
-    /// The run folder holds another run.
+    /// A folder for a new run that holds another run.
     #[error("{}: there is a run in this folder already", path.display())]
     RunExists {
         /// The run folder.
         path: PathBuf,
     },
-    /// Another process trains in the run folder.
-    #[error("{}: another process is training here", path.display())]
+    /// A run that another process trains.
+    #[error("{}: another process trains this run", path.display())]
     Locked {
         /// The run folder.
         path: PathBuf,
     },
-    /// The model of the configuration is not the one that is loaded.
-    #[error("`{key}` is {asked} in the configuration, but {have} in {}", path.display())]
+    /// A setting that differs from the loaded model.
+    #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel {
         /// The setting.
         key: &'static str,
         /// Its value in the configuration.
-        asked: String,
-        /// Its value in what is loaded.
-        have: String,
-        /// What is loaded.
+        configured: String,
+        /// Its value in the loaded model.
+        loaded: String,
+        /// The loaded model.
         path: PathBuf,
     },
-    /// The run would not fit its budget, or the device.
+    /// A run that does not fit its budget or its device.
     #[error(transparent)]
     Plan(Box<PlanError>),
-    /// A weight is larger than what the device can bind to a kernel.
-    #[error("`{name}` takes {need} bytes, but {device} binds at most {have} bytes at a time")]
+    /// A weight that is larger than the device can bind to a kernel.
+    #[error("the weight `{name}` takes {}, but {device} binds at most {} to a kernel", bytes(*need), bytes(*have))]
     BindingTooLarge {
         /// The weight.
         name: String,
         /// Its size in bytes.
         need: u64,
-        /// The device's limit in bytes.
+        /// The limit of the device in bytes.
         have: u64,
         /// The device.
         device: String,
     },
-    /// Training diverged.
+    /// A loss or gradient norm that is not finite: training diverged.
     #[error("the loss or the gradient norm is {value} at iteration {iter}")]
     NotFinite {
         /// Updates made before.
         iter: u64,
-        /// Not a number, or infinite.
+        /// NaN or infinite.
         value: f64,
     },
-    /// The system refused to read or write.
+    /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// The verb.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's words.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -113,47 +114,47 @@ impl From<PlanError> for TrainError {
 }
 
 impl TrainError {
-    /// For `map_err`: "cannot `action` `path`".
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    /// Returns a function for `map_err`: "cannot `action` `path`".
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         move |source| TrainError::Io { action, path, source }
     }
 
-    pub(super) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
+    pub(crate) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
         TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
-    /// What to do next; empty where the text already says it.
+    /// Returns what to do next; empty if the text says it.
     pub fn hint(&self) -> &'static str {
         match self {
             TrainError::Config(_) | TrainError::Data(_) => "",
             TrainError::Device(error) => error.hint(),
             TrainError::Weights(WeightError::Io { .. }) => {
-                "check that the path exists and may be read, and that the disk has room"
+                "check the path, its permissions and the free space of the disk"
             }
             TrainError::Weights(_) | TrainError::Checkpoint { .. } => {
-                "fetch or export the model again, or name an older checkpoint"
+                "download or export the model again, or give an older checkpoint"
             }
             TrainError::NoCheckpoint { .. } => {
-                "give a run folder that has trained past its first checkpoint, a checkpoint, \
-                 nanoGPT's ckpt.pt, or a Hugging Face GPT-2 folder"
+                "give a run that has a checkpoint, a checkpoint, nanoGPT's ckpt.pt, or a Hugging Face \
+                 GPT-2 folder"
             }
             TrainError::NoSuchModel { .. } => {
                 "give a run, a checkpoint, nanoGPT's ckpt.pt or a GPT-2 folder; `hf download \
-                 openai-community/gpt2 --local-dir gpt2` fetches OpenAI's"
+                 openai-community/gpt2 --local-dir gpt2` downloads OpenAI's"
             }
             TrainError::RunExists { .. } => {
                 "continue it with --resume, or give another folder with --run"
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
-            TrainError::OtherModel { .. } => "leave the setting out, or start from scratch",
+            TrainError::OtherModel { .. } => "leave the setting out, or start a new run",
             TrainError::BindingTooLarge { .. } => {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
             TrainError::Plan(error) => match **error {
                 PlanError::TooBig { .. } => {
-                    "any one of these changes makes it fit; `wgpt plan` shows what takes the memory"
+                    "each of these changes makes it fit; `wgpt plan` shows what takes the memory"
                 }
                 PlanError::TensorTooLarge { .. } => {
                     "use another device (`wgpt devices` shows the limits), --device=cpu, or a \
@@ -161,15 +162,31 @@ impl TrainError {
                 }
             },
             TrainError::NotFinite { .. } => {
-                "lower learning_rate or raise warmup_iters, and resume from the last checkpoint"
+                "resume from the last checkpoint with a lower learning_rate or a higher warmup_iters"
             }
             TrainError::Io { .. } => {
-                "check that the path exists, that you may use it and that the disk has room"
+                "check the path, its permissions and the free space of the disk"
             }
         }
     }
 
-    /// The exit code of a process that ends with this error.
+    /// Returns the failure of the device that caused this error, if it was one.
+    pub fn cause(&self) -> Option<Cause> {
+        let TrainError::Device(error) = self else { return None };
+        match error {
+            DeviceError::OutOfMemory { .. } => Some(Cause::OutOfMemory),
+            DeviceError::Stopped { .. } => Some(Cause::DeviceLost),
+            DeviceError::Missing { .. } | DeviceError::NoCuda { .. } | DeviceError::Open { .. } => {
+                Some(Cause::Unavailable)
+            }
+            DeviceError::Unknown { .. }
+            | DeviceError::NotBuilt { .. }
+            | DeviceError::Dtype { .. }
+            | DeviceError::TooSmall { .. } => None,
+        }
+    }
+
+    /// Returns the exit code of a process that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             TrainError::Config(_)
@@ -192,7 +209,7 @@ impl TrainError {
                 | DataError::UnknownBuiltin { .. },
             ) => 2,
             TrainError::NotFinite { .. } => 6,
-            // What is not there is a wrong path; everything else is the system's refusal.
+            // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })
                 if source.kind() != io::ErrorKind::NotFound =>
             {

@@ -1,4 +1,4 @@
-//! Losses on fixed windows.
+//! The loss on fixed windows of a split.
 
 use super::TrainError;
 use super::batches::Batches;
@@ -6,24 +6,24 @@ use crate::data::{Dataset, Split, windows};
 use crate::model::{Gpt, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
-/// How an evaluation is cut. Only the windows' length is part of its result.
+/// The settings of an evaluation. Its result depends on `block_size` only.
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
     /// Tokens of a window; at most the model's context.
     pub block_size: usize,
-    /// Sequences on the device at a time.
+    /// Sequences of a micro-batch.
     pub sequences: usize,
-    /// Rows of logits that exist at a time.
+    /// Rows of a logits chunk.
     pub chunk: usize,
-    /// Which implementation of the ops.
+    /// The implementation of the ops.
     pub mode: OpsMode,
 }
 
-/// The mean loss in nats per token of a model over at most `wanted` windows of
-/// `split`, evenly spread and always the same. Small sequential micro-batches: the peak of memory
-/// is below that of a training step.
+/// Computes the mean loss of a model, in nats per token, over at most `wanted`
+/// windows of `split`. They are evenly spread and always the same. The micro-batches are small and
+/// run one after the other: the peak of memory is below that of a training step.
 ///
-/// `None` if `stop` said so between two of them.
+/// Returns `None` if `stop` returned true between two micro-batches.
 ///
 /// # Errors
 /// If the data cannot be read.

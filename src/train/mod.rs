@@ -1,8 +1,8 @@
-//! Training: commands in, events out. Knows no front end.
+//! Training: commands in, events out. It knows no front end.
 
-pub mod archive;
+pub(crate) mod archive;
 mod batches;
-pub mod checkpoint;
+pub(crate) mod checkpoint;
 mod commands;
 mod error;
 mod evaluate;
@@ -13,19 +13,24 @@ mod session;
 mod setup;
 mod source;
 
-pub use commands::{Commands, Next};
 pub use error::TrainError;
-pub use evaluate::{Evaluation, mean_loss};
-pub use limits::limits;
+pub use limits::device_profile;
 pub use optimizer::Optimizer;
-pub use run::{
-    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
-};
-pub use session::Session;
-pub use setup::{Request, Setup};
-pub use source::{ModelSource, NANOGPT_FILE, settings};
+pub use source::ModelSource;
 
-/// Whether the run in `folder` has anything to continue from.
-pub fn has_checkpoint(folder: &std::path::Path) -> bool {
+pub(crate) use commands::{Commands, Next};
+pub(crate) use evaluate::{Evaluation, mean_loss};
+pub(crate) use limits::limits;
+#[cfg(test)]
+pub(crate) use run::RunFolder;
+pub(crate) use run::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, record,
+};
+pub(crate) use session::Session;
+pub(crate) use setup::{Request, Setup};
+pub(crate) use source::{NANOGPT_FILE, settings};
+
+/// Returns true if the run in `folder` has a checkpoint to continue from.
+pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
     checkpoint::exists(&folder.join(CHECKPOINTS_FOLDER))
 }

@@ -1,4 +1,4 @@
-//! AdamW over all weights, after one clip of the global gradient norm.
+//! AdamW over all weights, after a clip of the global gradient norm.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
@@ -7,12 +7,12 @@ use crate::config::Config;
 use crate::model::{Gpt, parameters};
 use crate::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
 
-/// PyTorch's and GPT-2's epsilon.
+/// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
 
-/// AdamW's state and constants.
+/// The state and the hyperparameters of AdamW.
 pub struct Optimizer {
-    /// In the model's order.
+    /// In the order of the model's parameters.
     moments: Vec<Moments>,
     beta1: f64,
     beta2: f64,
@@ -22,14 +22,14 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// Fresh moments for `model`.
+    /// Creates an optimizer for `model` with zero moments.
     pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
         let zeros = |part: Tensor<1>| Moments { m: part.zeros_like(), v: part.zeros_like() };
         let parts = parameters(model).into_iter().flat_map(|parameter| parameter.parts);
         Self::with_moments(config, parts.map(zeros).collect(), mode)
     }
 
-    /// Moments that were saved, in the model's order.
+    /// Creates an optimizer with saved moments, in the order of the model's parameters.
     pub fn with_moments(config: &Config, moments: Vec<Moments>, mode: OpsMode) -> Self {
         Self {
             moments,
@@ -41,13 +41,14 @@ impl Optimizer {
         }
     }
 
-    /// The moments, in the model's order.
+    /// Returns the moments, in the order of the model's parameters.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
 
-    /// Update number `step`, counted from 1, by flat gradients in the model's order: gives the new model and the global norm before
-    /// clipping, as `[1]` on the device. Nothing waits for the host.
+    /// Makes update number `step`, counted from 1, with flat gradients in the order of the model's
+    /// parameters. Returns the new model, and the global norm before clipping as `[1]` on the device.
+    /// Nothing waits for the device.
     pub fn update(
         &mut self,
         model: Gpt,
@@ -75,7 +76,7 @@ impl Optimizer {
     }
 }
 
-/// Maps every weight to its next value.
+/// A mapper from every weight to its next value.
 struct Update {
     with_decay: AdamW,
     without_decay: AdamW,
@@ -91,7 +92,7 @@ impl ModuleMapper for Update {
         let (Some(grad), Some(moments)) = (self.grads.next(), self.old.next()) else {
             return param;
         };
-        // GPT-2's groups: matrices and embeddings decay, biases and layer norms do not.
+        // As GPT-2: matrices and embeddings decay, biases and layer norms do not.
         let scalars = if D >= 2 { self.with_decay } else { self.without_decay };
         let (id, value, mapper) = param.consume();
         let shape = value.shape();

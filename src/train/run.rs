@@ -1,4 +1,4 @@
-//! The run folder: who may write in it, and what is kept there besides checkpoints.
+//! The run folder: its lock, its configuration and its record of events.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,30 +10,32 @@ use crate::protocol::Event;
 
 /// The resolved configuration.
 pub const CONFIG_FILE: &str = "config.toml";
-/// One event a line.
+/// The events of the run, one JSON object a line.
 pub const EVENTS_FILE: &str = "events.jsonl";
-/// Commands for the process that trains, one a line; only what is added while it runs counts.
+/// Commands to the process that trains, one JSON object a line. It reads what is appended while it
+/// runs.
 pub const COMMANDS_FILE: &str = "commands.jsonl";
+/// The events as text.
 const LOG_FILE: &str = "log.txt";
-/// Locked by the process that trains.
+/// A file that the process that trains keeps locked.
 pub const LOCK_FILE: &str = "lock";
-/// One folder for each checkpoint, named by its iteration.
+/// The folder of the checkpoints, each in a folder named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 
-/// A run folder that this process holds the lock of.
+/// A run folder that this process has locked.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    records: Records,
-    /// Held until the process ends, however it ends: the lock is the system's.
+    record: Record,
+    /// The operating system releases the lock when the process ends, even if it is killed.
     _lock: File,
 }
 
 impl RunFolder {
-    /// Takes a folder for a new run, or for one that continues.
+    /// Locks a folder for a new run, or for a resumed one, and creates what is missing.
     ///
     /// # Errors
-    /// `RunExists` where a new run would write over another, `Locked` where a process trains in it.
+    /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
         disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
             .map_err(TrainError::io("create", path))?;
@@ -48,49 +50,49 @@ impl RunFolder {
             TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
-        // Without a checkpoint there is nothing to lose, and nothing to resume either.
+        // A run without a checkpoint has nothing to lose.
         if !resume && checkpoint::exists(&path.join(CHECKPOINTS_FOLDER)) {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
-        Ok(Self { path: path.to_path_buf(), records: Records::open(path)?, _lock: lock })
+        Ok(Self { path: path.to_path_buf(), record: Record::open(path)?, _lock: lock })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where its checkpoints lie.
+    /// Returns the path of the checkpoints folder.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS_FOLDER)
     }
 
-    /// Keeps the resolved configuration.
+    /// Writes the resolved configuration.
     ///
     /// # Errors
-    /// If it cannot be written; a former one is then still whole.
+    /// If it cannot be written; a former one is then still intact.
     pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
         let path = self.path.join(CONFIG_FILE);
         write_atomically(&path, config.to_toml().as_bytes())
     }
 
-    /// Keeps an event, as JSON and as text.
+    /// Appends an event to the record, as JSON and as text.
     ///
     /// # Errors
-    /// If it cannot be written, which a run survives.
+    /// If it cannot be written.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
-        self.records.write(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
+        self.record.append(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
 }
 
-/// What a run folder keeps of events.
+/// The record of a run's events.
 #[derive(Debug)]
-struct Records {
+struct Record {
     events: File,
     log: File,
 }
 
-impl Records {
+impl Record {
     fn open(folder: &Path) -> Result<Self, TrainError> {
         let append = |name: &str| {
             let path = folder.join(name);
@@ -100,22 +102,24 @@ impl Records {
         Ok(Self { events: append(EVENTS_FILE)?, log: append(LOG_FILE)? })
     }
 
-    fn write(&mut self, event: &Event) -> std::io::Result<()> {
+    fn append(&mut self, event: &Event) -> std::io::Result<()> {
         writeln!(self.events, "{}", event.to_json())?;
         writeln!(self.log, "{event}")
     }
 }
 
-/// Keeps an event of a run whose process has ended, such as why another one begins.
+/// Appends an event to the record of a run that no process has locked, such as the reason for a
+/// restart.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
-    let written = Records::open(run)?.write(event);
+    let written = Record::open(run)?.append(event);
     written.map_err(TrainError::io("write", &run.join(EVENTS_FILE)))
 }
 
-/// Replaces a file by another content: whatever happens, one of the two is there, whole.
+/// Replaces the content of a file. After a crash, the file has the old content or the new one, never a
+/// part.
 ///
 /// # Errors
 /// If the new content cannot be written.

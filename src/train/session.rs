@@ -1,4 +1,4 @@
-//! A run from start to end: commands in, events out.
+//! The training loop of a run: commands in, events out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,12 +7,11 @@ use burn::tensor::Tensor;
 use web_time::Instant;
 
 use super::batches::Batches;
-use super::checkpoint::{self, Checkpoint, Damaged, State};
-use super::evaluate::{Evaluation, mean_loss};
+use super::checkpoint::{Checkpoint, Damaged};
 use super::run::RunFolder;
-use super::{Commands, Next, Optimizer, Setup, TrainError};
+use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Config};
-use crate::data::{Dataset, Split};
+use crate::data::Dataset;
 use crate::gpu::{self, OpenDevice};
 use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
@@ -21,59 +20,53 @@ use crate::protocol::{Command, Event, Step, StopReason};
 
 mod budget;
 mod control;
+mod evaluation;
+mod saving;
 
-use budget::Meter;
+use budget::MemoryMonitor;
+use saving::{MAX_CHECKPOINT_AGE, MAX_CHECKPOINT_AGE_AT_RISK};
 
-/// A run that is set up.
+/// A run on an open device.
 pub struct Session<'a> {
     config: Config,
     mode: OpsMode,
     device: OpenDevice,
     dataset: Dataset,
     limits: Limits,
-    /// How steps are cut, and what that takes.
+    /// The plan of a step and its memory.
     forecast: Forecast,
-    meter: Meter,
+    memory: MemoryMonitor,
     folder: RunFolder,
-    /// `None` only while an update replaces it.
+    /// `None` only during an update.
     model: Option<Gpt>,
     optimizer: Optimizer,
     iteration: u64,
     resumed_from: Option<u64>,
     last_eval: Option<u64>,
     best_val_loss: Option<f64>,
-    /// Set by a command, in place of the schedule.
+    /// The learning rate that a command has set in place of the schedule.
     learning_rate: Option<f64>,
-    last_update: Option<Updated>,
+    last_update: Option<Update>,
     started: Instant,
-    /// When the last checkpoint was written, or the run began.
+    /// The time of the last checkpoint, or of the start.
     saved: Instant,
-    /// Commands that came while something else was going on.
-    waiting: VecDeque<Command>,
+    /// Commands that arrived during an evaluation.
+    queued: VecDeque<Command>,
     emit: &'a mut dyn FnMut(&Event),
 }
 
-/// The numbers of an update, still on the device.
-struct Updated {
+/// The results of an update, still on the device.
+struct Update {
     loss: Tensor<1>,
     norm: Tensor<1>,
     learning_rate: f64,
 }
 
-/// How often the device is waited for, which tells that it still answers, and keeps what is queued
-/// from growing.
-const ANSWERS: Duration = Duration::from_secs(1);
+/// The interval at which a step waits for the device: to know that it still answers, and to keep its
+/// queue short.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A checkpoint is written after this time without one, so that a failure costs no more.
-const RESCUE: Duration = Duration::from_secs(600);
-
-/// The same before what a run does rarely and may fail in: an evaluation, a new plan.
-const BEFORE_RISK: Duration = Duration::from_secs(60);
-
-/// A disk that takes longer for a checkpoint is no disk.
-const SLOW_DISK: Duration = Duration::from_secs(30 * 60);
-
-/// Time spent on updates since the last log line.
+/// The time spent on updates since the last log line.
 struct Clock {
     since: Instant,
     paused: Duration,
@@ -81,10 +74,10 @@ struct Clock {
 }
 
 impl<'a> Session<'a> {
-    /// Puts the model of a run on the device.
+    /// Loads the model of a run onto the device.
     ///
     /// # Errors
-    /// If the weights cannot be read, or the device does not compute in the run's numbers.
+    /// If the weights cannot be read, or the device does not support the dtype of the run.
     pub fn open(
         setup: Setup,
         device: OpenDevice,
@@ -93,10 +86,11 @@ impl<'a> Session<'a> {
         device.check_dtype(setup.config.dtype)?;
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
+        let starts_over = setup.starts_over;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
-        // To evaluate alone is asked of this process, not of all that continue the run.
+        // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
-        // One that is continued has its configuration: a full disk need not end it here.
+        // A resumed run has a configuration already: a full disk need not end it here.
         let unwritten = match (written, &loaded) {
             (Err(error), Some(_)) => Some(error),
             (written, _) => written.map(|()| None)?,
@@ -110,7 +104,7 @@ impl<'a> Session<'a> {
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
             last_update: None,
-            meter: Meter::new(&device),
+            memory: MemoryMonitor::new(&device),
             config,
             mode,
             device,
@@ -121,15 +115,19 @@ impl<'a> Session<'a> {
             optimizer,
             started,
             saved: Instant::now(),
-            waiting: VecDeque::new(),
+            queued: VecDeque::new(),
             emit,
         };
         if let Some((checkpoint, damaged)) = loaded {
             session.warn_about(&checkpoint, damaged);
             session.back_to_schedule(&checkpoint.state.config);
         }
+        if starts_over {
+            session
+                .warn("there is no checkpoint to resume from: starting from the beginning".into());
+        }
         if let Some(error) = unwritten {
-            session.warn(format!("the settings are not kept for later: {error}"));
+            session.warn(format!("the settings of this run were not saved: {error}"));
         }
         Ok(session)
     }
@@ -141,11 +139,12 @@ impl<'a> Session<'a> {
             self.warn(format!("{}; continuing from {path} instead", damaged.error));
         }
         if checkpoint.state.data != self.dataset.fingerprint {
-            self.warn("the data is not what this run began with".into());
+            self.warn("the data differs from the data that this run was started with".into());
         }
     }
 
-    /// A learning rate that a command set holds until another one is typed.
+    /// Returns to the schedule if its settings have changed. Else a learning rate that a command has set
+    /// stays.
     fn back_to_schedule(&mut self, former: &Config) {
         let schedule = |config: &Config| {
             let Config { learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, .. } =
@@ -155,18 +154,18 @@ impl<'a> Session<'a> {
         let Some(rate) = self.learning_rate else { return };
         if schedule(&self.config) == schedule(former) {
             self.warn(format!(
-                "the learning rate stays at {rate}, as a command set it; to go back to the \
-                 schedule change one of its settings, such as --min_lr"
+                "the learning rate stays at {rate}, as it was set during the run; to return to the \
+                 schedule, change one of its settings, such as --min_lr"
             ));
         } else {
             self.learning_rate = None;
         }
     }
 
-    /// Trains until the run is over or a command ends it.
+    /// Trains until the run is done or a command ends it.
     ///
     /// # Errors
-    /// What the run could not survive. Checkpoints that were written stay.
+    /// Any error that ends the run. Its checkpoints stay.
     pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         self.announce();
         let result = match self.config.eval_only {
@@ -180,22 +179,14 @@ impl<'a> Session<'a> {
                 seconds: self.started.elapsed().as_secs_f64(),
                 reason: *reason,
             }),
-            // For the run's own record; the caller tells people.
+            // Recorded only: the caller reports it.
             Err(error) => {
                 let (text, hint) = (error.to_string(), error.hint().to_string());
-                let _ = self.folder.record(&Event::Error { text, hint, cause: None });
+                let _ = self.folder.record(&Event::Error { text, hint, cause: error.cause() });
             }
         }
         self.device.watchdog.pause();
         result
-    }
-
-    async fn evaluate_only(
-        &mut self,
-        commands: &mut impl Commands,
-    ) -> Result<StopReason, TrainError> {
-        self.evaluate(commands).await?;
-        Ok(self.interrupted(commands).await?.unwrap_or(StopReason::EvalOnly))
     }
 
     fn announce(&mut self) {
@@ -217,20 +208,20 @@ impl<'a> Session<'a> {
         self.device.watchdog.heartbeat();
         while self.iteration < max_iters {
             let aside = Instant::now();
-            commands.breathe().await;
+            commands.yield_now().await;
             if self.is_due(self.config.eval_interval.get())
                 && self.last_eval != Some(self.iteration)
             {
-                self.rescue(BEFORE_RISK).await?;
+                self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
                 self.evaluate_and_save(commands).await?;
             }
             let interval = self.config.sample_interval;
-            let stopping = self.waiting.contains(&Command::Stop);
+            let stopping = self.queued.contains(&Command::Stop);
             if self.iteration > 0 && interval > 0 && self.is_due(interval) && !stopping {
                 self.sample(&self.config.sample_prompt.clone()).await;
             }
-            // Last, so that what was asked for meanwhile does not wait for another update.
-            if let Some(reason) = self.interrupted(commands).await? {
+            // Last, so that commands that arrived meanwhile do not wait for another update.
+            if let Some(reason) = self.apply_commands(commands).await? {
                 self.write_checkpoint(None).await?;
                 return Ok(reason);
             }
@@ -238,13 +229,13 @@ impl<'a> Session<'a> {
 
             self.update().await?;
             clock.iterations += 1;
-            if self.has_waited() {
+            if self.sync_is_due() {
                 gpu::finish(&self.device.device).await?;
                 self.device.watchdog.heartbeat();
                 self.keep_within_budget().await?;
             }
             let aside = Instant::now();
-            self.rescue(RESCUE).await?;
+            self.save_if_older(MAX_CHECKPOINT_AGE).await?;
             clock.paused += aside.elapsed();
             if (self.iteration - 1).is_multiple_of(self.config.log_interval.get()) {
                 self.log(&mut clock).await?;
@@ -255,7 +246,7 @@ impl<'a> Session<'a> {
         }
         self.write_checkpoint(None).await?;
         if self.last_eval != Some(self.iteration)
-            && let Some(reason) = self.interrupted(commands).await?
+            && let Some(reason) = self.apply_commands(commands).await?
         {
             return Ok(reason);
         }
@@ -263,22 +254,22 @@ impl<'a> Session<'a> {
         Ok(StopReason::Finished)
     }
 
-    /// Whether it is time to wait for the device.
-    fn has_waited(&self) -> bool {
-        self.device.watchdog.silence().is_some_and(|silence| silence >= ANSWERS)
+    /// Returns true if it is time to wait for the device.
+    fn sync_is_due(&self) -> bool {
+        self.device.watchdog.silence().is_some_and(|silence| silence >= SYNC_INTERVAL)
     }
 
     fn is_due(&self, interval: u64) -> bool {
         self.iteration.is_multiple_of(interval)
     }
 
-    /// One update of the weights, from the whole global batch.
+    /// Makes one update of the weights from the whole global batch.
     async fn update(&mut self) -> Result<(), TrainError> {
         let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
             self.forecast.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
-        let model = self.model.take().expect("a model between updates");
+        let model = self.model.take().expect("there is a model between updates");
         let tokens = micro_batch * accumulation * block_size;
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
@@ -305,7 +296,7 @@ impl<'a> Session<'a> {
                 Some(total) => total + value,
                 None => value,
             });
-            if micro_step + 1 < accumulation && self.has_waited() {
+            if micro_step + 1 < accumulation && self.sync_is_due() {
                 gpu::finish(&self.device.device).await?;
                 self.device.watchdog.restart();
             }
@@ -317,12 +308,12 @@ impl<'a> Session<'a> {
         let (model, norm) = self.optimizer.update(model, grads.into_vec(), step, learning_rate);
         self.model = Some(model);
         self.iteration = step;
-        self.last_update = total.map(|loss| Updated { loss, norm, learning_rate });
+        self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
         Ok(())
     }
 
-    /// Loss, gradient norm and learning rate of the last update. Both of the former must be numbers:
-    /// nothing else may reach a checkpoint.
+    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the norm is
+    /// not finite: such weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
         let Some(update) = &self.last_update else { return Ok(None) };
         let loss = f64::from(scalar(update.loss.clone()).await);
@@ -333,13 +324,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Reads the numbers of an update off the device: the only wait of a step.
+    /// Reads the results of the last update and emits them. This is the only wait of a step.
     async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
         let Some((loss, grad_norm, lr)) = self.finite_update().await? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
-        let meter = self.meter.read(&self.device);
+        let memory = self.memory.read(&self.device);
         self.emit(Event::Step(Step {
             iter: self.iteration - 1,
             loss,
@@ -348,120 +339,17 @@ impl<'a> Session<'a> {
             tokens,
             ms: seconds * 1e3,
             tokens_per_s: tokens as f64 / seconds,
-            vram_bytes: meter.held,
-            vram_peak_bytes: meter.peak,
+            vram_bytes: memory.held,
+            vram_peak_bytes: memory.peak,
             vram_classes: self.memory_by_class(),
-            others_bytes: meter.others,
+            others_bytes: memory.others,
         }));
         *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         Ok(())
     }
 
-    async fn evaluate_and_save(&mut self, commands: &mut impl Commands) -> Result<(), TrainError> {
-        let Some(val_loss) = self.evaluate(commands).await? else { return Ok(()) };
-        let best = self.best_val_loss.is_none_or(|best| val_loss < best);
-        if best {
-            self.best_val_loss = Some(val_loss);
-        }
-        if self.iteration > 0 && (best || self.config.always_save_checkpoint) {
-            self.save(Some(val_loss)).await?;
-        }
-        Ok(())
-    }
-
-    /// Gives the validation loss, or `None` if the run is to end first.
-    async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        let mut stop = || {
-            self.device.watchdog.restart();
-            while let Next::Command(command) = commands.next() {
-                waiting.push_back(command);
-            }
-            waiting.contains(&Command::Stop) || self.is_late()
-        };
-        let train_loss = self.split_loss(&self.dataset.train, &mut stop).await;
-        let val_loss = self.split_loss(&self.dataset.val, &mut stop).await;
-        self.waiting = waiting;
-        let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
-        let iter = self.iteration;
-        self.last_eval = Some(iter);
-        self.emit(Event::Eval { iter, train_loss, val_loss });
-        if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
-            return Err(TrainError::NotFinite { iter, value });
-        }
-        Ok(Some(val_loss))
-    }
-
-    async fn split_loss(
-        &self,
-        split: &Split,
-        stop: &mut impl FnMut() -> bool,
-    ) -> Result<Option<f64>, TrainError> {
-        let windows =
-            u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
-        let evaluation = Evaluation {
-            block_size: self.config.eval_block_size().get() as usize,
-            sequences: self.forecast.plan.eval_batch_size,
-            chunk: self.forecast.plan.loss_chunk,
-            mode: self.mode,
-        };
-        mean_loss(self.model(), &self.dataset, split, windows, &evaluation, stop).await
-    }
-
-    /// Writes a checkpoint if the last one is older than this.
-    async fn rescue(&mut self, age: Duration) -> Result<(), TrainError> {
-        match self.iteration > 0 && self.saved.elapsed() >= age {
-            true => self.save(None).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Writes a checkpoint of a run that goes on, which does not die of a full disk: that is a
-    /// warning.
-    async fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
-        match self.write_checkpoint(val_loss).await {
-            Err(error @ TrainError::NotFinite { .. }) => Err(error),
-            Err(error) => {
-                self.warn(format!(
-                    "no checkpoint was written: {error}; the last one is untouched, {}",
-                    error.hint()
-                ));
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
-    }
-
-    async fn write_checkpoint(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
-        self.saved = Instant::now();
-        self.finite_update().await?;
-        let state = State {
-            version: checkpoint::VERSION,
-            iteration: self.iteration,
-            last_eval: self.last_eval,
-            val_loss,
-            best_val_loss: self.best_val_loss,
-            learning_rate: self.learning_rate,
-            config: self.config.clone(),
-            plan: self.forecast.plan.clone(),
-            tokenizer: self.dataset.tokenizer.clone(),
-            data: self.dataset.fingerprint.clone(),
-            hashes: Default::default(),
-        };
-        let folder = self.folder.checkpoints();
-        let keep = self.config.keep_checkpoints.get();
-        self.device.watchdog.allow_silence(SLOW_DISK);
-        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep).await;
-        self.device.watchdog.restart();
-        if let Some(checkpoint) = written? {
-            let best = checkpoint.state.is_best();
-            self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
-        }
-        Ok(())
-    }
-
     fn model(&self) -> &Gpt {
-        self.model.as_ref().expect("a model between updates")
+        self.model.as_ref().expect("there is a model between updates")
     }
 
     fn warn(&mut self, text: String) {
@@ -469,7 +357,7 @@ impl<'a> Session<'a> {
     }
 
     fn emit(&mut self, event: Event) {
-        // Whoever reads stdout may take a break.
+        // The reader of stdout may be slow.
         self.device.watchdog.allow_silence(Duration::MAX);
         // A full disk must not end a run for want of a log line.
         let _ = self.folder.record(&event);

@@ -1,4 +1,4 @@
-//! Everything about a run that is known before a device is opened.
+//! The setup of a run before its device is opened: data, plan, folder, checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::run::RunFolder;
-use super::{ModelSource, Optimizer, TrainError, source};
+use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
@@ -16,23 +16,23 @@ use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
 
-/// What a run is started with.
+/// A request to train.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What is meant.
+    /// The resolved configuration.
     pub config: Config,
     /// The run folder.
     pub run: PathBuf,
-    /// Whether to continue from its newest checkpoint.
+    /// True to continue from its newest checkpoint, or from the beginning where there is none.
     pub resume: bool,
-    /// Which implementation of the ops; the numbers are the configuration's.
+    /// The implementation of the ops; their dtype is the configuration's.
     pub mode: OpsMode,
-    /// How long the run has been going on in processes that failed: part of its `max_time`.
+    /// Time that the run has taken in trainers that failed: it counts towards `max_time`.
     pub elapsed: Duration,
 }
 
-/// A run that is set up: its data is open, its steps are cut, its folder is taken. Nothing of it is
-/// on a device yet.
+/// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is on
+/// a device yet.
 pub struct Setup {
     pub(super) started: Instant,
     pub(super) config: Config,
@@ -41,19 +41,21 @@ pub struct Setup {
     pub(super) limits: Limits,
     pub(super) forecast: Forecast,
     pub(super) folder: RunFolder,
-    /// What it continues from, and what was wrong with newer checkpoints.
+    /// The checkpoint to continue from, and the newer ones that are damaged.
     pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    /// True for a run that was to be resumed and has no checkpoint yet.
+    pub(super) starts_over: bool,
     architecture: Architecture,
-    /// Weights to begin with, if not random ones.
+    /// The initial weights, if they are not random.
     source: Option<ModelSource>,
 }
 
 impl Setup {
-    /// Reads the data, cuts the step for `device`, and takes the run folder.
+    /// Opens the data, plans the steps for `device` and locks the run folder.
     ///
     /// # Errors
-    /// Anything that would stop the run later and can be known now; a run that does not fit leaves
-    /// no trace.
+    /// Everything that would stop the run later and can be checked now. A run that does not fit
+    /// creates no file.
     pub fn new(request: Request, device: &DeviceInfo) -> Result<Self, TrainError> {
         let now = Instant::now();
         let Request { config, run, resume, mode, elapsed } = request;
@@ -67,6 +69,9 @@ impl Setup {
         let (limits, _) = super::limits(&config, device, mode);
         let vocab = architecture.vocab_size as u32;
         let mut forecast = plan::plan(&config, vocab, &limits)?;
+        // A run that was killed before its first checkpoint starts from the beginning.
+        let starts_over = resume && !has_checkpoint(&run);
+        let resume = resume && !starts_over;
         let source = if resume { None } else { initial_source(&config, &architecture)? };
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
@@ -85,17 +90,19 @@ impl Setup {
             forecast,
             folder,
             loaded,
+            starts_over,
             architecture,
             source,
         })
     }
 
-    /// Weights of the model, padding included.
+    /// Returns the number of weights, including padding.
+    #[cfg(target_arch = "wasm32")]
     pub fn parameters(&self) -> u64 {
         self.architecture.parameters() as u64
     }
 
-    /// The model and the optimizer on `device`.
+    /// Loads or initializes the model and the optimizer on `device`.
     pub(super) fn load(&self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
         let Self { config, architecture, mode, .. } = self;
         if let Some((checkpoint, _)) = &self.loaded {
@@ -107,29 +114,30 @@ impl Setup {
     }
 }
 
-/// Tokens of the model: the data's, or more where more were asked for.
+/// Returns the vocabulary size: the data's, or a larger one if the configuration sets it.
 fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
-        asked if asked >= dataset.vocab_size => Ok(asked),
-        asked => {
-            let (asked, have) = (asked.to_string(), dataset.vocab_size.to_string());
-            let path = PathBuf::from(&dataset.name);
-            Err(TrainError::OtherModel { key: "vocab_size", asked, have, path })
-        }
+        size if size >= dataset.vocab_size => Ok(size),
+        size => Err(TrainError::OtherModel {
+            key: "vocab_size",
+            configured: size.to_string(),
+            loaded: dataset.vocab_size.to_string(),
+            path: PathBuf::from(&dataset.name),
+        }),
     }
 }
 
-/// The model that training starts from, if it is not a random one.
+/// Opens the model of `init_from`, if it names one.
 fn initial_source(
     config: &Config,
     architecture: &Architecture,
 ) -> Result<Option<ModelSource>, TrainError> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
-    let mut have = source.architecture.clone();
-    have.block_size = have.block_size.min(architecture.block_size);
-    source::check_same(architecture, &have, &source.path)?;
+    let mut loaded = source.architecture.clone();
+    loaded.block_size = loaded.block_size.min(architecture.block_size);
+    source::check_same(architecture, &loaded, &source.path)?;
     Ok(Some(source))
 }
 
@@ -148,7 +156,7 @@ fn initial_model(
     }
 }
 
-/// Refuses what the device could not bind to a kernel, before anything is put on it.
+/// Refuses a model with a weight that the device cannot bind to a kernel.
 fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<(), TrainError> {
     let Some(have) = device.max_binding else { return Ok(()) };
     for (name, shape) in architecture.shapes() {

@@ -1,4 +1,4 @@
-//! Models from wherever they lie: a run, a checkpoint, a Hugging Face folder, nanoGPT's file.
+//! Model sources: a run, a checkpoint, a Hugging Face folder, a nanoGPT checkpoint, a zip.
 
 use std::path::{Path, PathBuf};
 
@@ -14,35 +14,35 @@ use crate::model::{
     read_architecture,
 };
 
-/// What nanoGPT calls the checkpoint in a run's folder.
+/// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
 
-/// nanoGPT's vocabulary where its data says nothing: GPT-2's 50257, with padding.
+/// The vocabulary of a nanoGPT model whose data has no `meta.pkl`: GPT-2's 50,257, padded.
 const NANOGPT_VOCABULARY: usize = 50_304;
 
 /// A model that can be loaded.
 #[derive(Debug)]
 pub struct ModelSource {
-    /// Where it lies: of a run, the checkpoint that was picked.
+    /// Its file or folder; for a run, that of the checkpoint.
     pub path: PathBuf,
-    /// What it is.
+    /// Its architecture.
     pub architecture: Architecture,
-    /// Turns tokens into text, where known.
+    /// Its tokenizer, where known.
     pub tokenizer: Option<Tokenizer>,
-    /// The state of a checkpoint of wgpt's own.
+    /// The training state, for a checkpoint of wgpt.
     pub state: Option<State>,
-    /// Why it is not a better checkpoint of its run, a sentence each.
+    /// Sentences about better checkpoints of the run that are damaged.
     pub warnings: Vec<String>,
-    /// Where a zip was unpacked; removed with this value.
+    /// The folder that a zip was unpacked to; removed with this value.
     #[cfg(not(target_arch = "wasm32"))]
     _unpacked: Option<tempfile::TempDir>,
 }
 
 impl ModelSource {
-    /// Finds the model at `path`: of a run folder the best checkpoint, else the newest.
+    /// Opens the model at `path`; for a run, its best checkpoint, else its newest.
     ///
     /// # Errors
-    /// If there is none, or it is damaged.
+    /// If there is no model, or it is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         if disk::is_dir(&checkpoints) {
@@ -79,7 +79,7 @@ impl ModelSource {
         })
     }
 
-    /// A folder in a zip, as a browser downloads it.
+    /// Opens a model folder in a zip, as the browser build exports it.
     #[cfg(not(target_arch = "wasm32"))]
     fn zip(path: &Path) -> Result<Self, TrainError> {
         let file = disk::File::open(path).map_err(TrainError::io("read", path))?;
@@ -91,7 +91,7 @@ impl ModelSource {
 
     fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, TrainError> {
         let taken = checkpoint.path.display();
-        let warning = |damaged: &Damaged| format!("{}; taking {taken} instead", damaged.error);
+        let warning = |damaged: &Damaged| format!("{}; using {taken} instead", damaged.error);
         let warnings = damaged.iter().map(warning).collect();
         let architecture = read_architecture(&checkpoint.path)?;
         let tokenizer = checkpoint.state.tokenizer.clone();
@@ -106,8 +106,8 @@ impl ModelSource {
         })
     }
 
-    /// A model without a word about its tokens: GPT-2's number of them means GPT-2's tokens, and so
-    /// do the rows that nanoGPT pads it with.
+    /// Creates the source of a model without a tokenizer. A vocabulary of GPT-2's size, also with
+    /// nanoGPT's padding, means GPT-2's tokenizer.
     fn plain(path: &Path, architecture: Architecture) -> Self {
         let gpt2 = Tokenizer::Gpt2;
         let padded = gpt2.vocab_size() as usize..=NANOGPT_VOCABULARY;
@@ -131,7 +131,7 @@ impl ModelSource {
         self.model_within(self.architecture.block_size, device)
     }
 
-    /// The same with fewer positions: the first `block_size`, as nanoGPT crops a model.
+    /// Loads the model with its first `block_size` positions only, as nanoGPT crops a model.
     ///
     /// # Errors
     /// If a file is not what the architecture needs.
@@ -147,7 +147,7 @@ impl ModelSource {
     }
 }
 
-/// Weights of a model of more positions than it is to have.
+/// The weights of a model with its positions cropped.
 struct Cropped {
     weights: Box<dyn WeightSource>,
     positions: usize,
@@ -165,7 +165,7 @@ impl WeightSource for Cropped {
     }
 }
 
-/// The settings that describe a model, by key.
+/// Returns the settings that describe a model, by key.
 pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
     [
         ("n_layer", model.n_layer.to_string()),
@@ -178,15 +178,20 @@ pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
     ]
 }
 
-/// Refuses a model that is not the one the configuration describes.
+/// Checks that a model is the one that the configuration describes.
 pub(super) fn check_same(
-    asked: &Architecture,
-    have: &Architecture,
+    configured: &Architecture,
+    loaded: &Architecture,
     path: &Path,
 ) -> Result<(), TrainError> {
-    for ((key, asked), (_, have)) in settings(asked).into_iter().zip(settings(have)) {
-        if asked != have {
-            return Err(TrainError::OtherModel { key, asked, have, path: path.to_path_buf() });
+    for ((key, configured), (_, loaded)) in settings(configured).into_iter().zip(settings(loaded)) {
+        if configured != loaded {
+            return Err(TrainError::OtherModel {
+                key,
+                configured,
+                loaded,
+                path: path.to_path_buf(),
+            });
         }
     }
     Ok(())

@@ -23,10 +23,10 @@ fn a_signal_stops_with_a_checkpoint() {
     }
 }
 
-/// A step that takes a minute is not waited for twice.
+/// A second signal does not wait for the end of a long step.
 #[cfg(unix)]
 #[test]
-fn a_second_signal_ends_at_once() {
+fn a_second_signal_stops_at_once() {
     let folder = temporary();
     let more = ["--gradient_accumulation_steps=100000", "--micro_batch=1", "--eval_interval=7"];
     let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
@@ -42,20 +42,20 @@ fn a_second_signal_ends_at_once() {
     assert_eq!(named(&events(&text(&output.stdout)), "done").count(), 0);
 }
 
-/// A trainer that starts again after a failure has the time that is left, not all of it.
+/// A restarted trainer has the rest of `max_time`, not all of it.
 #[test]
-fn the_time_of_former_trainers_counts() {
+fn the_time_of_former_trainers_counts_towards_max_time() {
     let folder = temporary();
     let events = train(folder.path(), "r", &["--max_time=2h", "--elapsed=7200"]);
     assert_eq!(events.last().unwrap()["reason"], "max_time");
     assert_eq!(losses(&events).len(), 0);
 }
 
-/// Nobody waits for an evaluation of hours, or for the update after it.
+/// A stop does not wait for the end of a long evaluation, or for the update after it.
 #[test]
-fn a_stop_breaks_off_an_evaluation() {
+fn a_stop_interrupts_an_evaluation() {
     let folder = temporary();
-    let more = ["--eval_iters=1000000", "--stop-on-eof"];
+    let more = ["--eval_iters=1000000", "--stop-on-close"];
     let args = [&["train", "--json", "--run=r"], TINY, &more].concat();
     let mut child = wgpt(folder.path())
         .args(&args)
@@ -73,7 +73,7 @@ fn a_stop_breaks_off_an_evaluation() {
 }
 
 #[test]
-fn commands_on_stdin_are_obeyed() {
+fn commands_on_stdin_are_applied() {
     use std::io::Write;
     let folder = temporary();
     let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS].concat();
@@ -89,6 +89,8 @@ fn commands_on_stdin_are_obeyed() {
         "\n",
         r#"{"command":"set","key":"vram_budget","value":2e18}"#,
         "\n",
+        r#"{"command":"set","key":"batch_size","value":4}"#,
+        "\n",
         r#"{"command":"sample","prompt":"The "}"#,
         "\n",
         r#"{"command":"stop"}"#,
@@ -100,10 +102,12 @@ fn commands_on_stdin_are_obeyed() {
     let events = events(&text(&output.stdout));
     assert_eq!(named(&events, "sample").next().unwrap()["prompt"], "The ");
     let refused = named(&events, "warning").next().expect("no device has 2 EB");
-    assert!(refused["text"].to_string().contains("vram_budget"), "{refused}");
+    assert!(refused["text"].to_string().contains("`vram_budget` cannot be"), "{refused}");
+    let unknown = named(&events, "warning").nth(1).expect("a batch size cannot change");
+    assert!(unknown["text"].to_string().contains("eval_interval"), "{unknown}");
     assert_eq!(events.last().unwrap()["reason"], "stopped");
 
-    // The learning rate holds for whoever continues the run, until another one is typed.
+    // The learning rate stays when the run is resumed, until the schedule is changed.
     let end = events.last().unwrap()["iter"].as_u64().unwrap() + 2;
     let resume = |more: &str, last: u64| {
         let last = format!("--max_iters={last}");
@@ -116,14 +120,49 @@ fn commands_on_stdin_are_obeyed() {
     assert_eq!(resume("--decay_lr=false", end + 2), (0.01, 0));
 }
 
-/// A run that others started or left can be told what to do by a file in its folder; and one that
-/// was asked to ends with whoever holds its stdin.
+/// Views take the state of a run from its events alone, so that a window that is opened later shows a
+/// paused run as paused.
 #[test]
-fn commands_reach_a_run_by_its_folder_and_its_stdin_can_be_its_leash() {
+fn a_pause_and_its_end_are_events_of_the_run() {
+    use std::io::Write;
+    let folder = temporary();
+    let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS].concat();
+    let mut child = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let run = folder.path().join("r");
+    wait_for(&run.join("checkpoints/00000010/state.json"), &mut child);
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(b"{\"command\":\"pause\"}\n").unwrap();
+    let recorded = || fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !recorded().contains(r#""event":"paused""#) {
+        assert!(Instant::now() < deadline, "no pause");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let length = recorded().len();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(recorded().len(), length, "a paused run trains");
+    stdin.write_all(b"{\"command\":\"resume\"}\n{\"command\":\"stop\"}\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    let paused = named(&events, "paused").next().expect("a pause")["iter"].clone();
+    let done = events.last().unwrap();
+    assert_eq!((&done["reason"], &done["iter"]), (&"stopped".into(), &paused));
+}
+
+/// Other processes can send commands through a file in the run folder; and with `--stop-on-close` a
+/// run stops when its stdin closes.
+#[test]
+fn a_run_is_stopped_by_its_command_file_or_by_its_stdin() {
     use std::io::Write;
     for by_file in [true, false] {
         let folder = temporary();
-        let args = [&["train", "--json", "--run=r", "--stop-on-eof"], TINY, &ENDLESS].concat();
+        let args = [&["train", "--json", "--run=r", "--stop-on-close"], TINY, &ENDLESS].concat();
         let mut child = wgpt(folder.path())
             .args(&args)
             .stdin(Stdio::piped())

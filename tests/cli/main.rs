@@ -1,15 +1,15 @@
-//! The program as its users run it: real processes, real files.
+//! The program as users run it: real processes, real files.
 
 mod control;
 mod devices;
+mod errors;
 mod resume;
-mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ const TINY: &[&str] = &[
     "--device=cpu",
 ];
 
-/// A run to be interrupted: its first checkpoints stay, so that a test can wait for them.
+/// Flags of a run to be interrupted: it keeps its first checkpoints, so that a test can wait for them.
 const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
 
 fn wgpt(folder: &Path) -> Command {
@@ -53,7 +53,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs what must succeed; gives stdout.
+/// Runs a command that must succeed; returns its stdout.
 fn ok(folder: &Path, args: &[&str]) -> String {
     let output = run(folder, args);
     assert!(output.status.success(), "{args:?}\n{}", text(&output.stderr));
@@ -74,7 +74,7 @@ fn named<'a>(events: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Val
     events.iter().filter(move |event| event["event"] == name)
 }
 
-/// The loss of each iteration, as it was printed: every bit of it.
+/// Returns the loss of each iteration as it was printed, with all its digits.
 fn losses(events: &[Value]) -> BTreeMap<u64, String> {
     named(events, "step")
         .map(|step| (step["iter"].as_u64().unwrap(), step["loss"].to_string()))
@@ -112,9 +112,9 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
 }
 
 #[test]
-fn a_run_cannot_be_written_over_and_is_used_by_one_process_only() {
+fn a_run_is_neither_overwritten_nor_trained_by_two_processes() {
     let folder = temporary();
-    // Without a checkpoint there is nothing to lose: the folder is still free.
+    // A run without a checkpoint may be replaced.
     train(folder.path(), "r", &["--eval_only=true"]);
     train(folder.path(), "r", &["--max_iters=2", "--lr_decay_iters=4"]);
     let again = run(folder.path(), &[&["train", "--run=r"], TINY].concat());
@@ -161,14 +161,14 @@ fn micro_batches_change_only_rounding() {
     }
 }
 
-/// The evaluation's windows and batch leave the training data alone.
+/// The settings of the evaluation do not change the training data.
 #[test]
 fn evaluation_does_not_disturb_training() {
     let folder = temporary();
     let often = train(folder.path(), "a", &["--eval_interval=1", "--eval_iters=1"]);
     let never = train(folder.path(), "b", &["--eval_interval=1000", "--eval_batch_size=1"]);
     assert_eq!(losses(&often), losses(&never));
-    // Shorter windows are another measurement, and no more.
+    // Shorter windows change the validation loss only.
     let short = train(folder.path(), "c", &["--eval_interval=1000", "--eval_block_size=4"]);
     assert_eq!(losses(&short), losses(&never));
     let last = |events: &[Value]| named(events, "eval").last().unwrap()["val_loss"].as_f64();
@@ -209,7 +209,7 @@ fn prepare_train_sample_eval_export_import() {
         train(folder.path(), "tuned", &["--data=data", "--init_from=hf", "--eval_only=true"]);
     assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
 
-    // What a model is need not be typed again; of its positions fewer can be taken.
+    // The sizes of the model come from its folder; a smaller block_size crops it.
     let plain = |more: &str| {
         let args = [
             "train",
@@ -236,7 +236,7 @@ fn prepare_train_sample_eval_export_import() {
     assert_eq!(sizes, [2, 16, 8]);
     assert!(loss < 3.3, "{loss}");
 
-    // A run that began from another model needs it no more once it has a checkpoint.
+    // A run that started from another model no longer needs it once it has a checkpoint.
     train(folder.path(), "more", &["--data=data", "--init_from=back", "--max_iters=2"]);
     fs::remove_dir_all(folder.path().join("back")).unwrap();
     let args = ["train", "--resume", "--run=more", "--max_iters=3", "--device=cpu"];
@@ -244,7 +244,7 @@ fn prepare_train_sample_eval_export_import() {
 }
 
 #[test]
-fn a_run_that_diverges_ends_with_its_own_exit_code() {
+fn a_run_that_diverges_exits_with_code_6() {
     let folder = temporary();
     let wild = ["--learning_rate=1e12", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=5"];
     let output = run(folder.path(), &[&["train", "--run=r"], TINY, &wild].concat());
@@ -253,7 +253,7 @@ fn a_run_that_diverges_ends_with_its_own_exit_code() {
     let kept = fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap();
     assert!(kept.lines().last().unwrap().contains(r#""event":"error""#));
     let saved = fs::read_dir(folder.path().join("r/checkpoints")).unwrap().count();
-    assert_eq!(saved, 0, "a model of no numbers was saved");
+    assert_eq!(saved, 0, "weights that are not finite were saved");
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -263,7 +263,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Every file below a folder, with its content.
+/// Returns every file below a folder with its content.
 fn listing(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_path_buf()];

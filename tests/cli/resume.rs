@@ -1,11 +1,10 @@
-//! Runs that end and go on.
+//! Runs that are interrupted and resumed.
 
 use std::io::{BufRead, BufReader, Read};
 
 use super::*;
 
-/// Killed at 20 moments of its life and resumed each time, a run prints the very losses of one
-/// that was left alone.
+/// A run that is killed 20 times and resumed each time has the losses of an undisturbed one.
 #[test]
 fn kill_and_resume_change_no_bit() {
     let folder = temporary();
@@ -18,15 +17,10 @@ fn kill_and_resume_change_no_bit() {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut kills = 0;
     loop {
-        // Until there is a checkpoint the run begins anew, in the same folder.
-        let has_checkpoint = fs::read_dir(folder.path().join("killed/checkpoints"))
-            .is_ok_and(|entries| entries.flatten().any(|e| e.path().join("state.json").exists()));
-        if !has_checkpoint {
-            let _ = fs::remove_dir_all(folder.path().join("killed"));
-        }
         let mut command = wgpt(folder.path());
         command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if has_checkpoint {
+        // Without a checkpoint --resume starts from the beginning.
+        if folder.path().join("killed/config.toml").exists() {
             command.arg("--resume");
         }
         let mut child = command.spawn().unwrap();
@@ -36,8 +30,8 @@ fn kill_and_resume_change_no_bit() {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // On average a fortieth of the run, so that it is not over before the last kill; counted
-            // in lines, because seconds say little on a busy machine. Then somewhere in a step.
+            // On average a fortieth of the run, so that it is not done before the last kill; counted in
+            // lines, because a busy machine is slow. The sleep ends somewhere in a step.
             for _ in 0..random % 100 {
                 reader.read_line(&mut stdout).unwrap();
             }
@@ -47,7 +41,7 @@ fn kill_and_resume_change_no_bit() {
         }
         reader.read_to_string(&mut stdout).unwrap();
         let output = child.wait_with_output().unwrap();
-        // The last line of a killed process may be cut short.
+        // The last line of a killed process may be incomplete.
         let complete = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
         let seen = events(complete);
         got.extend(losses(&seen));
@@ -61,7 +55,23 @@ fn kill_and_resume_change_no_bit() {
     assert_eq!(got, want);
 }
 
-/// What is damaged is noticed, and the checkpoint before it is used.
+/// A run that ended before its first checkpoint needs no settings to start over: it has its own.
+#[test]
+fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
+    let folder = temporary();
+    let short = ["--max_iters=6", "--lr_decay_iters=6"];
+    let want = losses(&train(folder.path(), "whole", &short));
+    train(folder.path(), "r", &[&short[..], &["--eval_only=true"]].concat());
+    assert_eq!(fs::read_dir(folder.path().join("r/checkpoints")).unwrap().count(), 0);
+    let args = ["train", "--json", "--resume", "--run=r", "--device=cpu"];
+    let seen = events(&ok(folder.path(), &args));
+    assert_eq!(losses(&seen), want);
+    assert_eq!(named(&seen, "start").next().unwrap()["resumed_from"], Value::Null);
+    let warning = named(&seen, "warning").next().expect("a warning")["text"].to_string();
+    assert!(warning.contains("from the beginning"), "{warning}");
+}
+
+/// A damaged checkpoint is reported, and the one before it is used.
 #[test]
 fn a_damaged_checkpoint_falls_back_to_the_one_before() {
     let folder = temporary();
@@ -76,8 +86,8 @@ fn a_damaged_checkpoint_falls_back_to_the_one_before() {
         fs::write(newest.join(file), &bytes[..bytes.len() / 2]).unwrap();
         let args = ["train", "--json", "--resume", "--run", &run, "--max_iters=40", "--device=cpu"];
         let events = events(&ok(folder.path(), &args));
-        assert!(named(&events, "warning").count() > 0, "{file}: no word about the damage");
-        assert!(newest.with_file_name("damaged-00000020").exists(), "{file}: it still counts");
+        assert!(named(&events, "warning").count() > 0, "{file}: no warning");
+        assert!(newest.with_file_name("damaged-00000020").exists(), "{file}: it was not renamed");
         assert_eq!(named(&events, "start").next().unwrap()["resumed_from"], 10);
         for (iter, loss) in losses(&events) {
             assert_eq!(loss, want[&iter], "{file}, iteration {iter}");
@@ -85,9 +95,9 @@ fn a_damaged_checkpoint_falls_back_to_the_one_before() {
     }
 }
 
-/// What was asked of one process is not asked of all that continue the run.
+/// `eval_only` holds for one process, not for those that resume the run later.
 #[test]
-fn to_evaluate_alone_is_not_for_ever() {
+fn eval_only_holds_for_one_process() {
     let folder = temporary();
     train(folder.path(), "r", &["--max_iters=10"]);
     let resume = |more: &[&str]| {
@@ -100,9 +110,9 @@ fn to_evaluate_alone_is_not_for_ever() {
     assert_eq!(losses(&seen).len(), 10);
 }
 
-/// A model needs no optimizer; one that is damaged is not passed over in silence.
+/// Sampling needs no optimizer state; a damaged model is skipped with a warning.
 #[test]
-fn a_run_without_its_optimizer_can_still_write() {
+fn a_run_without_optimizer_state_can_be_sampled() {
     let folder = temporary();
     train(folder.path(), "r", &["--max_iters=20"]);
     let checkpoints = folder.path().join("r/checkpoints");
@@ -127,7 +137,7 @@ fn a_run_without_its_optimizer_can_still_write() {
     assert!(said.contains("damaged") && said.contains("00000010"), "{said}");
 }
 
-/// A disk that is full: the run goes on to its end, says so, and the former checkpoint stays whole.
+/// On a full disk a run continues to its end with a warning, and its last checkpoint stays intact.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_costs_no_checkpoint() {
@@ -139,7 +149,7 @@ fn a_full_disk_costs_no_checkpoint() {
     );
     let output =
         Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
-    // All that it trained is lost, which is no success.
+    // Its training is lost: that is a failure.
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let seen = events(&text(&output.stdout));
     assert!(named(&seen, "warning").any(|w| w["text"].to_string().contains("no checkpoint")));

@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <vulkan/vulkan_core.h>
@@ -57,6 +58,7 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 static struct {
     const char *driver, *once;
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
+    uint64_t away;                                      /* seconds after the first fault */
     uint64_t cap, binding, heap;                        /* UINT64_MAX: as it is */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
@@ -106,6 +108,19 @@ static bool may_fire(void)
     return !config.once || once == OURS;
 }
 
+/* Whether the device is away: for `away` seconds after the file of `once` was created, by whichever
+ * process. */
+static bool is_away(void)
+{
+    struct stat file;
+    struct timespec now;
+    if (!config.away || stat(config.once, &file) || clock_gettime(CLOCK_REALTIME, &now))
+        return false;
+    double since = difftime(now.tv_sec, file.st_mtim.tv_sec) +
+                   (now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
+    return since < (double)config.away;
+}
+
 static bool bad(const char *name, const char *value, const char *why)
 {
     fprintf(stderr, "wgpt-fault: FAULT_%s=%s: %s\n", name, value, why);
@@ -141,7 +156,8 @@ static bool set(const char *name, const char *value)
         const char *name;
         uint64_t *value;
         bool *plus;
-    } numbers[] = {{"BINDING", &config.binding, NULL},
+    } numbers[] = {{"AWAY", &config.away, NULL},
+                   {"BINDING", &config.binding, NULL},
                    {"CAP", &config.cap, NULL},
                    {"HANG_WAIT", &config.hang_wait, NULL},
                    {"HEAP", &config.heap, NULL},
@@ -188,6 +204,8 @@ static bool configure(void)
         fine = set(name, equals + 1);
         free(name);
     }
+    if (fine && config.away && !config.once)
+        fine = bad("AWAY", "", "needs FAULT_ONCE, whose file tells when the device was lost");
     return fine;
 }
 
@@ -586,6 +604,8 @@ static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
 static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *asked,
                                    const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
+    if (is_away())
+        return VK_ERROR_INITIALIZATION_FAILED;
     VkDeviceCreateInfo info = *asked;
     VkExtensionProperties *list;
     uint32_t n;

@@ -27,7 +27,7 @@ const WEBGPU = [
 
 const NO_WEBGPU = ['--disable-features=WebGPU,WebGPUService', '--disable-blink-features=WebGPU'];
 
-/** Opens a browser with a profile of its own; gives its context and a function that ends it. */
+/** Opens a browser with a new profile; returns its context and a function that closes it. */
 export async function open({ webgpu = true } = {}) {
   const executablePath = process.env.CHROMIUM ?? PLACES.find((path) => existsSync(path));
   const profile = await mkdtemp(join(tmpdir(), 'wgpt-web-'));
@@ -45,8 +45,8 @@ export async function open({ webgpu = true } = {}) {
   return { context, close };
 }
 
-/** What a page says on its console that it should not; filled as it is said. */
-export function complaints(page) {
+/** Collects the errors of a page and of its console. */
+export function errorsOf(page) {
   const found = [];
   page.on('pageerror', (error) => found.push(String(error)));
   page.on('console', (message) => {

@@ -10,7 +10,7 @@ const KINDS = {
   '.wasm': 'application/wasm',
 };
 
-/** Serves a folder; gives its address and a function that ends it. */
+/** Serves a folder; returns its address and a function that stops it. */
 export async function serve(folder) {
   const server = createServer(async (request, response) => {
     const path = normalize(new URL(request.url, 'http://localhost').pathname);

@@ -1,4 +1,4 @@
-// The built page in a browser: it trains as the desktop does, keeps what it trained, and hands it on.
+// The built page in a browser: it trains as the desktop does, stores its runs, and exports them.
 //
 // Needs web/dist (web/build.sh) and the program (cargo build --release), else the folders in
 // WGPT_DIST and WGPT_PROGRAM; SwiftShader as Debian's chromium brings it for the program's side.
@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, test } from 'node:test';
-import { complaints, open } from './browser.mjs';
+import { errorsOf, open } from './browser.mjs';
 import { serve } from './serve.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -37,7 +37,7 @@ const scratch = mkdtempSync(join(tmpdir(), 'wgpt-web-test-'));
 let server;
 let expected;
 
-/** Runs the program on the same software device as the browser; gives what it prints. */
+/** Runs the program on the same software device as the browser; returns what it prints. */
 function wgpt(...args) {
   const env = { ...process.env, VK_ICD_FILENAMES: driver, VK_DRIVER_FILES: driver };
   const options = { env, encoding: 'utf8', maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] };
@@ -62,46 +62,46 @@ function losses(events) {
   return events.filter((event) => event.event === 'step').map((step) => [step.iter, step.loss]);
 }
 
-/** Has the page remember what its workers say; to be called before it is loaded. */
-async function listen(page) {
+/** Records the messages of the page's workers; to be called before the page is loaded. */
+async function recordMessages(page) {
   await page.addInitScript(() => {
-    window.heard = [];
+    window.messages = [];
     const Native = window.Worker;
     window.Worker = class extends Native {
       constructor(...args) {
         super(...args);
         this.addEventListener('message', ({ data }) => {
-          window.heard.push({ at: performance.now(), ...JSON.parse(data[0]) });
+          window.messages.push({ at: performance.now(), ...JSON.parse(data[0]) });
         });
       }
     };
   });
 }
 
-/** Waits for the first reply of which `wanted` is true. */
-async function heard(page, wanted) {
+/** Waits for the first message that `matches` accepts. */
+async function message(page, matches) {
   const end = Date.now() + 15 * MINUTES;
   for (;;) {
-    const all = await page.evaluate(() => window.heard);
-    const found = all.find(wanted);
+    const all = await page.evaluate(() => window.messages);
+    const found = all.find(matches);
     if (found) {
       return found;
     }
-    assert.ok(Date.now() < end, `nothing of the kind was said: ${wanted}; last ${JSON.stringify(all.at(-1))}`);
+    assert.ok(Date.now() < end, `no such message: ${matches}; last ${JSON.stringify(all.at(-1))}`);
     await page.waitForTimeout(250);
   }
 }
 
 const isStep = (least) => ({ event }) => event?.event === 'step' && event.iter >= least;
 const isEvent = (name) => ({ event }) => event?.event === name;
-const isReply = (name) => ({ reply }) => reply === name;
+const hasEnded = ({ message }) => message === 'ended';
 
 async function events(page) {
-  const heard = await page.evaluate(() => window.heard);
-  return heard.filter((reply) => reply.reply === 'event').map((reply) => reply.event);
+  const all = await page.evaluate(() => window.messages);
+  return all.filter(({ message }) => message === 'event').map(({ event }) => event);
 }
 
-/** The losses that two runs have told of must be the same to 1e-3. */
+/** Asserts that the losses equal those of the native run to 1e-3. */
 function assertSame(found) {
   for (const [iter, loss] of found) {
     const [, native] = expected[iter];
@@ -109,33 +109,33 @@ function assertSame(found) {
   }
 }
 
-/** Settings as the page's address has them. */
+/** Settings as the page's URL has them. */
 function written(settings) {
   return Object.entries(settings).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join('&');
 }
 
-test('the page trains, pauses, goes on after it was loaded again, and hands the model on', async () => {
+test('the page trains, pauses, continues after it was loaded again, and exports the model', async () => {
   const { context, close } = await open();
   try {
     const page = context.pages()[0] ?? (await context.newPage());
-    const said = complaints(page);
-    await listen(page);
+    const errors = errorsOf(page);
+    await recordMessages(page);
     await page.goto(`${server.address}?demo#${written(SETTINGS)}`);
-    const first = await heard(page, isStep(0));
+    const first = await message(page, isStep(0));
     console.log(`first step after ${(first.at / 1000).toFixed(1)} s, worker and kernels included`);
-    const { run } = await heard(page, isEvent('start'));
+    const { run } = await message(page, isEvent('start'));
 
-    await heard(page, isStep(12));
+    await message(page, isStep(12));
     await page.mouse.click(640, 10);
     await page.keyboard.press('Space');
     await page.waitForSelector('#status[data-state="paused"]', { state: 'attached' });
-    // The update that was under way is finished first; a paused run still does what it is told.
+    // The update in progress is finished first; a paused run still takes commands.
     await page.keyboard.press('Control+s');
-    const { event: saved } = await heard(page, ({ event }) => event?.event === 'checkpoint' && event.iter > 10);
+    const { event: saved } = await message(page, ({ event }) => event?.event === 'checkpoint' && event.iter > 10);
     const held = losses(await events(page));
     assert.equal(saved.iter, held.length);
     await page.waitForTimeout(10_000);
-    assert.equal(losses(await events(page)).length, held.length, 'a paused run goes on');
+    assert.equal(losses(await events(page)).length, held.length, 'a paused run trains');
 
     const downloaded = page.waitForEvent('download');
     await page.keyboard.press('Control+e');
@@ -149,16 +149,16 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
 
     await page.goto('about:blank');
     await page.goto(server.address);
-    const { runs } = await heard(page, ({ reply, runs }) => reply === 'stored' && runs.length > 0);
+    const { runs } = await message(page, ({ reply, runs }) => reply === 'runs' && runs.length > 0);
     const [kept] = runs;
     assert.equal(kept.path, run);
     assert.equal(kept.has_checkpoint, true);
     await page.waitForSelector('#status[data-state="interrupted"]', { state: 'attached' });
     await page.mouse.click(640, 10);
     await page.keyboard.press('Space');
-    const { event: again } = await heard(page, isEvent('start'));
+    const { event: again } = await message(page, isEvent('start'));
     assert.equal(again.resumed_from, held.length);
-    await heard(page, isReply('ended'));
+    await message(page, hasEnded);
     const all = await events(page);
     assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
     if (process.env.WGPT_PICTURES) {
@@ -172,27 +172,27 @@ test('the page trains, pauses, goes on after it was loaded again, and hands the 
     assertSame(held);
     assertSame(rest);
     assert.ok(rest.at(-1)[1] < held[0][1] - 0.3, 'the loss does not fall');
-    assert.deepEqual(said, []);
+    assert.deepEqual(errors, []);
   } finally {
     await close();
   }
 }, { timeout: 30 * MINUTES });
 
-test('a graphics process that ends costs what came after the last checkpoint', async () => {
+test('a crash of the graphics process costs the updates after the last checkpoint', async () => {
   const { context, close } = await open();
   try {
     const page = context.pages()[0] ?? (await context.newPage());
-    await listen(page);
+    await recordMessages(page);
     await page.goto(`${server.address}?demo#${written({ ...SETTINGS, max_iters: 5, eval_interval: 2 })}`);
-    await heard(page, isStep(3));
+    await message(page, isStep(3));
     const again = page.waitForEvent('domcontentloaded');
     const browser = await context.newCDPSession(page);
     await browser.send('Browser.crashGpuProcess');
     await again;
-    const { event: start } = await heard(page, isEvent('start'));
+    const { event: start } = await message(page, isEvent('start'));
     // The fourth iteration's checkpoint may have been written before the crash.
     assert.ok([2, 4].includes(start.resumed_from), `resumed from ${start.resumed_from}`);
-    await heard(page, isReply('ended'));
+    await message(page, hasEnded);
     const all = await events(page);
     assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
     assert.deepEqual(losses(all).map(([iter]) => iter), [2, 3, 4].filter((iter) => iter >= start.resumed_from));
@@ -206,13 +206,13 @@ test('without WebGPU the page says what to do', async () => {
   const { context, close } = await open({ webgpu: false });
   try {
     const page = context.pages()[0] ?? (await context.newPage());
-    const said = complaints(page);
+    const errors = errorsOf(page);
     await page.goto(server.address);
     await page.waitForSelector('#status[data-state="obstacle"]', { state: 'attached' });
     const section = page.locator('section.obstacle:visible');
     assert.equal(await section.count(), 1);
     assert.match(await section.innerText(), /What to do/);
-    assert.deepEqual(said, []);
+    assert.deepEqual(errors, []);
   } finally {
     await close();
   }

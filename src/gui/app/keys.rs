@@ -1,17 +1,18 @@
-//! What the keyboard does.
+//! Keyboard shortcuts, and the help that lists them.
 
 use eframe::egui::{self, Key, KeyboardShortcut, Modifiers};
 
 use super::App;
-use crate::gui::{Intent, control, host};
+use crate::gui::platform::IS_PAGE;
+use crate::gui::{Intent, control};
 use crate::protocol::Command;
 
 const CTRL: Modifiers = Modifiers::COMMAND;
 
-/// Keys, and what they do, for the help.
+/// Keys and their actions, for the help.
 const KEYS: &[(&str, &str)] = &[
     ("Ctrl+Enter", "start training"),
-    ("Space", "pause, go on; continue the run that is shown"),
+    ("Space", "pause or resume; continue the shown run"),
     ("Ctrl+.", "stop, with a checkpoint"),
     ("Ctrl+S", "write a checkpoint now"),
     ("Ctrl+E", "export the newest checkpoint"),
@@ -20,7 +21,7 @@ const KEYS: &[(&str, &str)] = &[
 ];
 
 impl App {
-    /// What keys ask for. Space belongs to whatever has the focus, if anything has.
+    /// Returns the actions of pressed keys. Space goes to the widget that has the focus, if any.
     pub(super) fn shortcuts(&mut self, ui: &egui::Ui) -> Vec<Intent> {
         let ctx = ui.ctx();
         let pressed = |modifiers, key| {
@@ -38,44 +39,45 @@ impl App {
             intents.push(Intent::ChooseTexts);
         }
         if live && pressed(CTRL, Key::S) {
-            intents.push(Intent::Tell(Command::Checkpoint));
+            intents.push(Intent::Send(Command::Checkpoint));
         }
         if live && pressed(CTRL, Key::Period) {
-            intents.push(Intent::Tell(Command::Stop));
+            intents.push(Intent::Send(Command::Stop));
         }
         if pressed(CTRL, Key::E) {
             intents
                 .extend(self.progress.checkpoints.last().map(|c| Intent::Export(c.path.clone())));
         }
-        let free = ctx.memory(|memory| memory.focused().is_none());
-        let next = control::hold_or_go_on(&self.progress, live).filter(|_| free);
+        let no_focus = ctx.memory(|memory| memory.focused().is_none());
+        let next = control::pause_or_continue(&self.progress, live).filter(|_| no_focus);
         if next.is_some() && pressed(Modifiers::NONE, Key::Space) {
             intents.extend(next);
         }
         intents
     }
 
+    /// Draws the help, if it is open.
     pub(super) fn show_help(&mut self, ui: &egui::Ui) {
         egui::Window::new("Help").open(&mut self.help).resizable(false).show(ui.ctx(), |ui| {
-            ui.label("Drop a text on the window, look whether it fits, and start.");
+            ui.label("Drop a text on the window, check that it fits, and start.");
             ui.add_space(4.0);
             egui::Grid::new("keys").striped(true).show(ui, |ui| {
-                for (key, what) in KEYS {
+                for (key, action) in KEYS {
                     ui.monospace(*key);
-                    ui.label(*what);
+                    ui.label(*action);
                     ui.end_row();
                 }
             });
             ui.add_space(4.0);
-            ui.label(match host::IS_PAGE {
+            ui.label(match IS_PAGE {
                 true => {
                     "Everything stays on this machine: the texts, the runs, the models. An export is \
-                     a Hugging Face folder in a zip, which wgpt on a desktop reads, and the other \
-                     way round."
+                     a Hugging Face folder in a zip, which wgpt on the desktop imports. This page \
+                     imports such zips too."
                 }
                 false => {
-                    "Everything here can be done without a window: wgpt --help lists the commands. A \
-                     run is a folder; it is continued, sampled and exported by its path."
+                    "Everything here also works without a window: wgpt --help lists the commands. A \
+                     run is a folder, and commands continue, sample and export it by its path."
                 }
             });
         });

@@ -1,34 +1,34 @@
-//! The run that is shown, and the process that trains.
+//! The run that is shown, and the trainer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::act::absolute;
+use super::actions::absolute;
 use super::{App, WhenClosed};
-use crate::gui::form::Form;
-use crate::gui::host::{self, Tail, Trainer};
-use crate::gui::trainer::{Begin, Ended};
+use crate::gui::platform::IS_PAGE;
 use crate::progress::{Progress, State};
-use crate::protocol::{Cause, Command};
+use crate::run_index::Tail;
+use crate::service::{Ended, Launch, Request, Start, Trainer, View};
 
 impl App {
-    /// Has a run looked up, to show it.
-    pub(super) fn ask_for_run(&mut self, run: PathBuf) {
-        self.asked.run = Some(run.clone());
-        self.work.show(run);
+    /// Requests the record of a run, to show it.
+    pub(super) fn request_run(&mut self, run: PathBuf) {
+        self.requested.run = Some(run.clone());
+        self.client.send(Request::ReadRun { run, view: View::Main });
     }
 
-    /// Shows a run as its record tells it, and follows it if a process trains there.
+    /// Shows a run as it is recorded, and follows it if another process trains it.
     pub(super) fn show(&mut self, run: PathBuf, mut progress: Progress, tail: Tail) {
         progress.run = Some(run.clone());
         self.progress = progress;
-        if !self.trains_itself() {
-            let training = host::is_training(&run);
-            self.trainer = training.then(|| Trainer::attach(&run, tail, &self.work));
+        let followed = self.client.follow(&run, tail);
+        let is_followed = followed.is_some();
+        if !self.has_own_run() {
+            self.trainer = followed;
         }
-        match self.trainer.as_ref().filter(|trainer| trainer.run == run) {
-            Some(trainer) if !trainer.started => self.progress.starting(),
-            Some(trainer) => self.progress.paused(trainer.paused),
-            None if host::is_training(&run) => {}
+        match self.trainer.as_ref().filter(|trainer| trainer.run() == run) {
+            Some(trainer) if !trainer.is_set_up() => self.progress.starting(),
+            Some(_) => {}
+            None if is_followed => {}
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => self.progress.interrupted(),
         }
@@ -38,116 +38,101 @@ impl App {
         }
     }
 
-    /// Whether a process of this window trains.
-    pub(super) fn trains_itself(&self) -> bool {
+    /// Returns true if a run that this window has started trains.
+    pub(super) fn has_own_run(&self) -> bool {
         self.trainer.as_ref().is_some_and(Trainer::is_own)
     }
 
-    /// Whether another run may begin; says so if not. A run that was merely followed is let go.
-    fn may_begin(&mut self) -> bool {
-        if self.trains_itself() {
-            self.warn("a run of this window is going on: stop it first".into());
+    /// Returns true if another run can start, and warns if not. Stops following the run of another
+    /// process.
+    fn can_start(&mut self) -> bool {
+        if self.has_own_run() {
+            self.warn("a run of this window is training: stop it first".into());
             return false;
         }
         self.trainer = None;
         true
     }
 
-    /// Begins the run that the form describes, in a folder of its own.
+    /// Starts the run that the form describes, in a new folder.
     pub(super) fn start_run(&mut self) {
         if let Some(problem) = self.settings.form.problem() {
             self.warn(format!("not started: {problem}"));
             return;
         }
-        if !self.may_begin() {
+        let form = &self.settings.form;
+        let (Ok(config), flags) = (form.config().cloned(), form.flags()) else { return };
+        if !self.can_start() {
             return;
         }
-        let name = self.settings.form.run_name();
-        let folder = |number: u32| self.settings.runs.join(format!("{name}-{number}"));
-        let typed = self.settings.form.text("out_dir");
-        let run = match typed.trim() {
-            "" => (1..).map(folder).find(|run| !self.work.is_taken(run)),
-            // There all runs lie in one folder.
-            typed if host::IS_PAGE => Some(self.settings.runs.join(typed.replace('/', "-"))),
-            typed => Some(PathBuf::from(typed)),
-        };
-        let Some(run) = run else { return };
-        let form = self.settings.form.clone();
+        let Some(run) = self.new_run_folder() else { return };
         self.progress = Progress::default();
-        (self.asked.run, self.revived) = (None, None);
-        self.launch(absolute(&run), Some(form));
+        self.requested.run = None;
+        self.launch(absolute(&run), Start::New { flags, config: Box::new(config) });
+    }
+
+    /// The folder that `out_dir` names, else one that does not exist yet.
+    fn new_run_folder(&self) -> Option<PathBuf> {
+        let form = &self.settings.form;
+        let numbered =
+            |number: u32| self.settings.runs.join(format!("{}-{number}", form.run_name()));
+        let exists = |run: &Path| run.exists() || self.runs.iter().any(|known| known.path == run);
+        match form.text("out_dir").trim() {
+            "" => (1..).map(numbered).find(|run| !exists(run)),
+            // The storage of a page has one folder for all runs.
+            name if IS_PAGE => Some(self.settings.runs.join(name.replace('/', "-"))),
+            path => Some(PathBuf::from(path)),
+        }
     }
 
     /// Continues a run from its newest checkpoint.
     pub(super) fn continue_run(&mut self, run: PathBuf) {
-        if !self.may_begin() {
+        if !self.can_start() {
             return;
         }
-        let known = self.shown.as_ref() == Some(&run);
-        if !known {
+        let is_shown = self.shown.as_ref() == Some(&run);
+        if !is_shown {
             self.progress = Progress::default();
         }
-        self.launch(run.clone(), None);
-        if !known {
-            self.ask_for_run(run);
+        self.launch(run.clone(), Start::Resume);
+        if !is_shown {
+            self.request_run(run);
         }
     }
 
-    fn launch(&mut self, run: PathBuf, form: Option<Form>) {
+    fn launch(&mut self, run: PathBuf, start: Start) {
         let device = self.setup.device.clone();
-        let ends_with_window = self.settings.when_closed == WhenClosed::Stop;
+        let stop_on_close = self.settings.when_closed == WhenClosed::Stop;
         self.progress.starting();
-        match Trainer::start(&run, &Begin { form, device, ends_with_window }, &self.work) {
+        match self.client.start(&run, Launch { start, device, stop_on_close }) {
             Ok(trainer) => self.trainer = Some(trainer),
-            Err(error) => self.fail(format!("the trainer could not be started: {error}"), None),
+            Err(error) => self.fail(format!("the trainer could not be started: {error}")),
         }
         self.shown = Some(run);
-        self.looked_around = None;
+        self.listed = None;
     }
 
-    /// Tells the trainer what the end of the window means.
-    pub(super) fn set_leash(&mut self, stop: bool) {
-        if self.trains_itself() {
-            let value = if stop { 1.0 } else { 0.0 };
-            self.tell(&Command::Set { key: "stop_on_eof".into(), value });
-        }
-    }
-
-    /// The process of the run is gone.
+    /// Takes the end of the trainer. It says by itself why it ended, unless it was killed.
     pub(super) fn ended(&mut self, ended: Ended) {
         let Some(trainer) = self.trainer.take() else { return };
-        self.looked_around = None;
-        // What is free now is no longer what it was.
-        self.asked.device = None;
-        let shown = self.shown.as_ref() == Some(&trainer.run);
-        if shown && self.progress.has_ended() {
+        self.listed = None;
+        // Other memory of the device is free now.
+        self.requested.device = None;
+        let is_shown = self.shown.as_deref() == Some(trainer.run());
+        if is_shown && self.progress.has_ended() {
             return;
         }
-        let name = trainer.run.display();
-        let Some(code) = ended.code else {
-            // Killed from outside. It is started again, as long as it gets further each time.
-            let iteration = if shown { self.progress.iteration } else { 0 };
-            let further = self.revived.is_none_or(|furthest| iteration > furthest);
-            let text = format!("the training process of {name} was ended from outside");
-            if ended.resumable && further {
-                self.revived = Some(iteration);
-                self.warn(format!("{text}; continuing from the last checkpoint"));
-                self.continue_run(trainer.run);
-            } else if shown {
-                self.fail(text, Some(Cause::DeviceLost));
-            } else {
-                self.warn(text);
-            }
-            return;
+        let name = trainer.run().display();
+        let text = match (ended.code, ended.output.trim()) {
+            (None, _) => format!("the process of {name} was killed"),
+            (Some(code), "") => format!("the trainer of {name} exited with code {code}"),
+            (Some(_), output) => output.to_string(),
         };
-        let text = match ended.talk.trim() {
-            "" => format!("the trainer of {name} ended with code {code}"),
-            talk => talk.to_string(),
-        };
-        match (shown, code) {
-            (true, _) => self.fail(text, None),
-            (false, 0) => {}
-            (false, _) => self.warn(format!("{name}: {text}")),
+        match (is_shown, ended.code) {
+            (true, _) => self.fail(text),
+            (false, Some(0)) => {}
+            (false, None) => self.warn(text),
+            (false, Some(_)) => self.warn(format!("{name}: {text}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Drawing: what egui_plot is given is no more than there are pixels for.
+//! Drawing with egui_plot, which receives only as many points as the chart has pixels for.
 
 use eframe::egui::{self, Color32, Id, vec2};
 use egui_plot::{
@@ -10,38 +10,39 @@ use serde::{Deserialize, Serialize};
 use super::scale::{self, Scale};
 use crate::progress::Series;
 
-/// Room for numbers beside the y axis, alike in all charts: one iteration is one line through all.
+/// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;
 
-/// Around the curves, as a share of what they take.
+/// Margin around the curves, as a fraction of their extent.
 const MARGIN: egui::Vec2 = vec2(0.01, 0.06);
 
-/// What is taken in beside the visible part, so that moving it uncovers something.
-const BESIDE: f64 = 0.1;
+/// Extra range on either side of the visible part, as a fraction of it, so that panning uncovers
+/// curves without waiting a frame.
+const OVERSCAN: f64 = 0.1;
 
-/// Points of the mouse wheel that zoom by e.
+/// Mouse wheel travel that zooms by a factor of e, in points.
 const WHEEL: f32 = 200.0;
 
-/// How much of the colour is left for the lines of the grid.
+/// Opacity of the grid lines.
 const GRID: f32 = 0.5;
 
-/// Dots closer than this many pixels to each other would be a line.
+/// Smallest distance between dots, in pixels: closer ones would merge into a line.
 const DOT_DISTANCE: usize = 8;
 
-/// Which iterations are visible: the same in all charts.
+/// The visible range of iterations, shared by all charts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct View {
-    /// Whether the newest iteration stays visible.
+    /// Keep the newest iteration visible.
     pub follow: bool,
-    /// Whether all iterations are.
+    /// Show all iterations; `from` and `to` are ignored.
     #[serde(skip)]
     all: bool,
     #[serde(skip)]
     from: f64,
     #[serde(skip)]
     to: f64,
-    /// The pass of egui up to which every chart is to show everything.
+    /// The last egui pass in which every chart resets to show everything.
     #[serde(skip)]
     fit_until: u64,
 }
@@ -55,14 +56,14 @@ impl Default for View {
 impl View {
     /// Shows everything, in all charts.
     pub fn fit(&mut self, ctx: &egui::Context) {
-        // Charts that were drawn already in this pass have their turn in the next one.
+        // Charts that this pass has already drawn reset in the next one.
         self.fit_until = ctx.cumulative_pass_nr() + 1;
         self.all = true;
         ctx.request_repaint();
     }
 
-    /// Moves on to the newest iteration; whether there was a need to.
-    fn move_on(&mut self, newest: f64) -> bool {
+    /// Moves the range so that it ends at `newest`. Returns true if it had to move.
+    fn follow_newest(&mut self, newest: f64) -> bool {
         let beyond = newest - self.to;
         if self.all || !self.follow || beyond <= 0.0 {
             return false;
@@ -76,14 +77,14 @@ impl View {
 /// A curve.
 pub(super) struct Curve<'a> {
     pub series: &'a Series,
-    /// Its name in the legend, where equal names are one, and below the mouse; empty for neither.
+    /// Name in the legend, where curves of equal names share an entry, and in the hover label.
     pub name: String,
-    /// What it is called below the mouse, if not so.
-    pub said: Option<String>,
+    /// Name in the hover label, if it differs from `name`.
+    pub hover_name: Option<String>,
     pub color: Color32,
     pub width: f32,
     pub dashed: bool,
-    /// Whether there is a dot at each point.
+    /// Draw a dot at each point.
     pub dots: bool,
 }
 
@@ -92,7 +93,7 @@ impl<'a> Curve<'a> {
         Self {
             series,
             name: name.into(),
-            said: None,
+            hover_name: None,
             color,
             width: 1.5,
             dashed: false,
@@ -100,24 +101,24 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// The visible part, with the line cut a little beside it: a neighbour far outside would make
-    /// the y axis longer.
+    /// Returns the points from x = `from` to `to`, with the line clipped at both ends: a neighbour
+    /// far outside would stretch the y axis.
     fn points(&self, scale: Scale, [from, to]: [f64; 2], columns: usize) -> Vec<PlotPoint> {
         let shown = self.series.window(from, to, columns);
         let mut points: Vec<PlotPoint> = shown
             .into_iter()
-            .filter_map(|[x, y]| scale.place(y).map(|y| PlotPoint::new(x, y)))
+            .filter_map(|[x, y]| scale.position(y).map(|y| PlotPoint::new(x, y)))
             .collect();
         if let [first, second, ..] = points[..]
             && first.x < from
         {
-            points[0] = between(first, second, from);
+            points[0] = interpolate(first, second, from);
         }
         if let [.., second, last] = points[..]
             && last.x > to
         {
             let at = points.len() - 1;
-            points[at] = between(second, last, to);
+            points[at] = interpolate(second, last, to);
         }
         points.retain(|point| point.x >= from && point.x <= to);
         points
@@ -132,85 +133,90 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// The value at the point that is nearest to an iteration, and which iteration that is.
-    fn at(&self, x: f64, tolerance: f64) -> Option<[f64; 2]> {
+    /// Returns the point nearest to iteration `x`; `None` outside the curve.
+    fn nearest(&self, x: f64, tolerance: f64) -> Option<[f64; 2]> {
         let [[first, _], [last, _]] = self.series.bounds()?;
-        let is_known = x >= first - tolerance && x <= last + tolerance;
-        self.series.nearest(x).filter(|_| is_known)
+        let is_inside = x >= first - tolerance && x <= last + tolerance;
+        self.series.nearest(x).filter(|_| is_inside)
+    }
+
+    fn hover_name(&self) -> &str {
+        self.hover_name.as_ref().unwrap_or(&self.name)
     }
 }
 
-/// A value that does not change.
-pub(super) struct Mark {
-    /// Its name in the legend.
+/// A horizontal line at a fixed value.
+pub(super) struct ReferenceLine {
+    /// The name in the legend.
     pub name: String,
     pub value: f64,
     pub color: Color32,
 }
 
-/// A chart over iterations.
+/// A chart whose x axis is the iteration.
 pub(super) struct Chart<'a> {
-    /// What it shows, which tells it from the others.
+    /// The quantity shown; identifies the chart.
     pub name: &'static str,
     pub scale: Scale,
     pub curves: Vec<Curve<'a>>,
-    /// Those of other runs: drawn first, named last.
-    pub others: Vec<Curve<'a>>,
-    pub marks: Vec<Mark>,
-    /// Whether 0 is always visible, unless the y axis was moved.
+    /// Curves of other runs: drawn first, listed last.
+    pub overlays: Vec<Curve<'a>>,
+    pub references: Vec<ReferenceLine>,
+    /// Keep 0 visible on the y axis.
     pub from_zero: bool,
-    /// Where the legend is, if there is one.
+    /// Corner of the legend; `None` for no legend.
     pub legend: Option<Corner>,
-    /// As high as there is room where it is `None`.
+    /// Height in points; `None` fills the available height.
     pub height: Option<f32>,
-    /// The newest iteration of the run that is shown.
+    /// The newest iteration of the displayed run.
     pub newest: f64,
 }
 
 impl Chart<'_> {
-    /// Draws it and takes in where the mouse has moved it.
+    /// Draws the chart and updates `view` with what the mouse did.
     pub fn show(&self, ui: &mut egui::Ui, view: &mut View) {
         let Some([first, last]) = self.extent() else { return };
-        let fits = ui.ctx().cumulative_pass_nr() <= view.fit_until;
-        let moved = view.move_on(self.newest);
+        let is_reset = ui.ctx().cumulative_pass_nr() <= view.fit_until;
+        let has_moved = view.follow_newest(self.newest);
         let [from, to] = if view.all { [first, last] } else { [view.from, view.to] };
-        let beside = BESIDE * (to - from);
+        let overscan = OVERSCAN * (to - from);
         let columns = (ui.available_width() * ui.pixels_per_point()).max(1.0) as usize;
         let points =
-            |curve: &Curve<'_>| curve.points(self.scale, [from - beside, to + beside], columns);
-        let drawn = || self.others.iter().chain(&self.curves);
+            |curve: &Curve<'_>| curve.points(self.scale, [from - overscan, to + overscan], columns);
+        let drawn = || self.overlays.iter().chain(&self.curves);
         let points: Vec<Vec<PlotPoint>> = drawn().map(points).collect();
-        // Another id for another axis: its bounds would mean something else.
+        // A logarithmic axis has an id of its own: egui keeps bounds by id, and they would not
+        // apply.
         let id = Id::unique(("chart", self.name, self.scale.log));
         let faint = ui.visuals().weak_text_color();
         let plot = self.plot(id, [first, last], MARGIN.x as f64 * (to - from));
         let plot = plot.grid_color(faint.gamma_multiply(GRID)).cursor_color(faint);
         let shown = plot.show(ui, |plot| {
-            if fits {
+            if is_reset {
                 plot.set_auto_bounds(true);
-            } else if moved {
+            } else if has_moved {
                 plot.set_plot_bounds_x(from..=to);
             }
-            wheel(plot);
+            zoom_by_wheel(plot);
             for (curve, points) in drawn().zip(&points) {
                 curve.add(plot, points, columns);
             }
-            for mark in &self.marks {
-                let Some(place) = self.scale.place(mark.value) else { continue };
-                let line = HLine::new(mark.name.as_str(), place).color(mark.color);
+            for reference in &self.references {
+                let Some(y) = self.scale.position(reference.value) else { continue };
+                let line = HLine::new(reference.name.as_str(), y).color(reference.color);
                 plot.hline(line.width(1.0).style(LineStyle::dashed_dense()));
             }
         });
         shown
             .response
-            .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Image, true, self.in_words()));
+            .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Image, true, self.description()));
         let bounds = shown.transform.bounds();
         let (from, to) = (bounds.min()[0], bounds.max()[0]);
         let all = PlotMemory::load(ui.ctx(), id).is_none_or(|memory| memory.auto_bounds.x);
         if !all && to < self.newest - 1e-9 * (to - from) {
             view.follow = false;
         }
-        // What is new in sight has to be looked up, and other charts move along.
+        // The new range needs other points, and the other charts follow it.
         if all != view.all || !all && (from, to) != (view.from, view.to) {
             ui.ctx().request_repaint();
         }
@@ -223,7 +229,7 @@ impl Chart<'_> {
             .id(id)
             .link_axis(group, [true, false])
             .link_cursor(group, [true, false])
-            // Sideways only: the y axis then keeps fitting what is visible.
+            // Horizontally only, so that the y axis keeps fitting the visible part.
             .allow_drag([true, false])
             .allow_zoom([true, false])
             .allow_scroll(false)
@@ -233,7 +239,7 @@ impl Chart<'_> {
             .x_grid_spacer(scale::iterations())
             .y_grid_spacer(self.scale.grid())
             .x_axis_formatter(|mark, _| scale::iteration(mark.value))
-            .y_axis_formatter(|mark, _| self.scale.mark(mark))
+            .y_axis_formatter(|mark, _| self.scale.tick_label(mark))
             .y_axis_min_width(AXIS_WIDTH)
             .label_formatter(move |hover| {
                 let (HoverPosition::NearDataPoint { position, .. }
@@ -254,51 +260,46 @@ impl Chart<'_> {
         }
     }
 
-    /// The first and the last iteration of all curves.
+    /// Returns the first and the last iteration of all curves; `None` if all are empty.
     fn extent(&self) -> Option<[f64; 2]> {
-        let curves = self.curves.iter().chain(&self.others);
+        let curves = self.curves.iter().chain(&self.overlays);
         let bounds = curves.filter_map(|curve| curve.series.bounds());
         let [first, last] = bounds
             .map(|[low, high]| [low[0], high[0]])
-            .reduce(|known, next| [known[0].min(next[0]), known[1].max(next[1])])?;
+            .reduce(|all, next| [all[0].min(next[0]), all[1].max(next[1])])?;
         Some([first, last.max(first + 1.0)])
     }
 
-    /// What the curves are at an iteration.
+    /// Returns the hover label: the value of every curve at iteration `x`.
     fn label(&self, x: f64, tolerance: f64) -> Option<String> {
-        let known = |curve| Curve::at(curve, x, tolerance).map(|[at, value]| (curve, at, value));
-        let known: Vec<_> = self.curves.iter().chain(&self.others).filter_map(known).collect();
-        let (_, nearest, _) = known.first()?;
-        let mut text = format!("iteration {}", scale::grouped(*nearest, 0));
-        for (curve, _, value) in known {
-            let name = curve.said.as_ref().unwrap_or(&curve.name);
-            text += &format!("\n{name} {}", self.scale.value(value));
+        let value = |curve| Curve::nearest(curve, x, tolerance).map(|[at, y]| (curve, at, y));
+        let values: Vec<_> = self.curves.iter().chain(&self.overlays).filter_map(value).collect();
+        let (_, nearest, _) = values.first()?;
+        let mut text = format!("iteration {}", scale::group_thousands(*nearest, 0));
+        for (curve, _, value) in values {
+            text += &format!("\n{} {}", curve.hover_name(), self.scale.value(value));
         }
         Some(text)
     }
 
-    /// For those who hear the window.
-    fn in_words(&self) -> String {
-        let newest = |curve: &Curve<'_>| {
+    /// Returns the chart's accessible name, with the latest value of each curve.
+    fn description(&self) -> String {
+        let latest = |curve: &Curve<'_>| {
             let [_, value] = curve.series.last()?;
-            Some(format!(
-                ", {} {}",
-                curve.said.as_ref().unwrap_or(&curve.name),
-                self.scale.value(value)
-            ))
+            Some(format!(", {} {}", curve.hover_name(), self.scale.value(value)))
         };
-        let values: String = self.curves.iter().filter_map(newest).collect();
-        format!("chart of {}, newest values{values}", self.name)
+        let values: String = self.curves.iter().filter_map(latest).collect();
+        format!("{} chart, latest values{values}", self.name)
     }
 }
 
-/// The wheel zooms in on an iteration; sideways it moves.
-fn wheel(plot: &mut PlotUi<'_>) {
+/// Zooms around the hovered iteration by vertical scrolling; pans by horizontal scrolling.
+fn zoom_by_wheel(plot: &mut PlotUi<'_>) {
     let delta = plot.ctx().input(|input| input.smooth_scroll_delta());
     if !plot.response().contains_pointer() || delta == egui::Vec2::ZERO {
         return;
     }
-    let fits_y = plot.auto_bounds().y;
+    let auto_y = plot.auto_bounds().y;
     if delta.y != 0.0 {
         plot.zoom_bounds_around_hovered(vec2((delta.y / WHEEL).exp(), 1.0));
     }
@@ -306,11 +307,11 @@ fn wheel(plot: &mut PlotUi<'_>) {
         let iterations = delta.x * plot.transform().dvalue_dpos()[0] as f32;
         plot.translate_bounds(vec2(-iterations, 0.0));
     }
-    plot.set_auto_bounds([false, fits_y]);
+    plot.set_auto_bounds([false, auto_y]);
 }
 
-/// The point of the line from `a` to `b` at `x`.
-fn between(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
+/// Returns the point at `x` on the line from `a` to `b`.
+fn interpolate(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
     PlotPoint::new(x, a.y + (b.y - a.y) * (x - a.x) / (b.x - a.x))
 }
 
@@ -322,30 +323,30 @@ mod tests {
     const LOSS: Scale = Scale { unit: Unit::Loss, log: false };
 
     #[test]
-    fn a_long_curve_costs_what_is_visible_and_neighbours_are_cut() {
+    fn points_are_limited_by_columns_and_clipped_to_the_range() {
         let series: Series = (0..600_000).map(|x| [f64::from(x), 1.0]).collect();
         let curve = Curve::new("training", &series, Color32::RED);
         assert!(curve.points(LOSS, [0.0, 6e5], 500).len() <= 4 * 500 + 6);
         let sparse: Series = [[0.0, 10.0], [100.0, 2.0], [200.0, 1.0]].into_iter().collect();
         let curve = Curve::new("validation", &sparse, Color32::RED);
         let points = curve.points(LOSS, [90.0, 150.0], 500);
-        let places: Vec<[f64; 2]> = points.iter().map(|point| [point.x, point.y]).collect();
-        assert_eq!(places, [[90.0, 2.8], [100.0, 2.0], [150.0, 1.5]]);
+        let points: Vec<[f64; 2]> = points.iter().map(|point| [point.x, point.y]).collect();
+        assert_eq!(points, [[90.0, 2.8], [100.0, 2.0], [150.0, 1.5]]);
         assert!(curve.points(LOSS, [300.0, 400.0], 500).is_empty());
         assert_eq!(curve.points(LOSS, [110.0, 120.0], 500).len(), 2);
     }
 
     #[test]
-    fn the_view_moves_on_until_it_is_moved_away() {
+    fn the_view_follows_the_newest_iteration_until_follow_is_off() {
         let mut view = View { all: false, from: 0.0, to: 10.0, ..View::default() };
-        assert!(!view.move_on(10.0) && view.move_on(15.0));
+        assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
         assert_eq!((view.from, view.to), (5.0, 15.0));
         view.follow = false;
-        assert!(!view.move_on(20.0));
+        assert!(!view.follow_newest(20.0));
     }
 
     #[test]
-    fn below_the_mouse_is_what_is_known_there() {
+    fn the_hover_label_lists_the_curves_that_have_a_value_there() {
         let training: Series = (0..10).map(|x| [f64::from(10 * x), 3.0]).collect();
         let validation: Series = [[50.0, 4.0]].into_iter().collect();
         let chart = Chart {
@@ -355,8 +356,8 @@ mod tests {
                 Curve::new("training", &training, Color32::RED),
                 Curve::new("validation", &validation, Color32::RED),
             ],
-            others: Vec::new(),
-            marks: Vec::new(),
+            overlays: Vec::new(),
+            references: Vec::new(),
             from_zero: false,
             legend: None,
             height: None,

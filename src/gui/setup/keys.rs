@@ -1,34 +1,35 @@
-//! Every setting, by group, with the editor that its kind asks for.
+//! The list of settings by group, each with an editor for its kind.
 
 use eframe::egui::{self, Key as Press, Modifiers, RichText};
 
-use super::{cell, quoted, wrapped};
+use super::{cell, visible, wrapped};
 use crate::config::{KEYS, Key, Kind};
-use crate::gui::form::Form;
+use crate::gui::form::{Form, is_same};
 use crate::gui::theme;
 
-/// Groups that are open from the start.
+/// Groups that are open at first.
 const OPEN: &[&str] = &["model", "batch and memory"];
 
-/// Share of a row that the name takes, and the most of it in points.
+/// Width of the name as a fraction of the row, and its maximum in points.
 const NAME_SHARE: f32 = 0.54;
 const NAME_WIDTH: f32 = 190.0;
 
-/// Room for the button at the end of a row, kept free where there is none: fields stay as wide.
+/// Width reserved for the reset button, in points. Rows without one keep it free, so that all
+/// fields have the same width.
 const RESET_WIDTH: f32 = 46.0;
 
 /// Draws all settings whose name or help contains `filter`.
 pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
     let edit = egui::TextEdit::singleline(filter).hint_text("Find a setting");
     let response = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Find a setting");
-    response.on_hover_text("Part of a name or of what it does");
-    let wanted = filter.trim().to_lowercase();
+    response.on_hover_text("Part of a setting's name or description");
+    let query = filter.trim().to_lowercase();
     let mut found = false;
     for group in KEYS.chunk_by(|a, b| a.group == b.group) {
-        let keys: Vec<&Key> = group.iter().filter(|key| matches(key, &wanted)).collect();
+        let keys: Vec<&Key> = group.iter().filter(|key| matches(key, &query)).collect();
         let Some(first) = keys.first() else { continue };
         found = true;
-        if wanted.is_empty() {
+        if query.is_empty() {
             let header = egui::CollapsingHeader::new(heading(ui, form, first.group, &keys));
             let header = header.id_salt(first.group).default_open(OPEN.contains(&first.group));
             header.show_unindented(ui, |ui| rows(ui, form, &keys));
@@ -38,18 +39,18 @@ pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
         }
     }
     if !found {
-        ui.weak("No setting is called that or does that.");
+        ui.weak("No setting matches.");
     }
 }
 
-fn matches(key: &Key, wanted: &str) -> bool {
-    key.name.contains(&wanted.replace(' ', "_")) || key.help.to_lowercase().contains(wanted)
+fn matches(key: &Key, query: &str) -> bool {
+    key.name.contains(&query.replace(' ', "_")) || key.help.to_lowercase().contains(query)
 }
 
-/// The group's name, and what a closed group would hide.
+/// Returns the name of a group, with what a closed group would hide: errors and changes.
 fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
     if keys.iter().any(|key| form.error(key.name).is_some()) {
-        return RichText::new(format!("{group}: not right yet")).color(theme::error(ui));
+        return RichText::new(format!("{group}: has errors")).color(theme::error(ui));
     }
     match keys.iter().filter(|key| form.is_changed(key.name)).count() {
         0 => RichText::new(group),
@@ -59,23 +60,23 @@ fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
 
 fn rows(ui: &mut egui::Ui, form: &mut Form, keys: &[&Key]) {
     for key in keys {
-        setting(ui, form, key);
+        row(ui, form, key);
     }
 }
 
-fn setting(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
+fn row(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
     let name_width = (ui.available_width() * NAME_SHARE).min(NAME_WIDTH);
     ui.horizontal(|ui| {
         let is_changed = form.is_changed(key.name);
         let name = RichText::new(key.name);
         let name = if is_changed { name.strong() } else { name };
         let name = egui::Label::new(name).show_tooltip_when_elided(false);
-        let name = cell(ui, name_width, name).on_hover_text(explained(form, key));
-        let room = ui.available_width() - RESET_WIDTH - ui.spacing().item_spacing.x;
-        editor(ui, form, key, room.max(40.0)).labelled_by(name.id);
+        let name = cell(ui, name_width, name).on_hover_text(help(form, key));
+        let width = ui.available_width() - RESET_WIDTH - ui.spacing().item_spacing.x;
+        editor(ui, form, key, width.max(40.0)).labelled_by(name.id);
         if is_changed {
-            let back = format!("Back to {}", quoted(form.preset_text(key.name)));
-            let button = ui.small_button("reset").on_hover_text(back);
+            let hover = format!("Reset to {}", visible(form.preset_text(key.name)));
+            let button = ui.small_button("reset").on_hover_text(hover);
             if button.accessible_name(format!("reset {}", key.name)).clicked() {
                 form.reset(key.name);
             }
@@ -86,15 +87,13 @@ fn setting(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
     }
 }
 
-fn explained(form: &Form, key: &Key) -> String {
+/// Returns the description of a setting, with its default and the preset's value.
+fn help(form: &Form, key: &Key) -> String {
     let Key { name, help, default, .. } = key;
     let preset = form.preset_text(name);
-    let mut text = format!("{name}: {help}\nDefault: {}", quoted(default));
-    // 6e-4 and 0.0006 are written differently, and are the same.
-    let same =
-        matches!((key.kind.parse(preset), key.kind.parse(default)), (Ok(a), Ok(b)) if a == b);
-    if !same {
-        text += &format!("\nIn this preset: {}", quoted(preset));
+    let mut text = format!("{name}: {help}\nDefault: {}", visible(default));
+    if !is_same(key, preset, default) {
+        text += &format!("\nIn this preset: {}", visible(preset));
     }
     text
 }
@@ -109,29 +108,29 @@ fn editor(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Re
             }
             response
         }
-        Kind::Choice(words) => {
-            let mut word = form.text(key.name);
-            let combo = egui::ComboBox::from_id_salt(key.name).selected_text(word.as_str());
+        Kind::Choice(choices) => {
+            let mut selected = form.text(key.name);
+            let combo = egui::ComboBox::from_id_salt(key.name).selected_text(selected.as_str());
             let shown = combo.width(width).truncate().show_ui(ui, |ui| {
-                for offered in words {
-                    ui.selectable_value(&mut word, offered.to_string(), *offered);
+                for choice in choices {
+                    ui.selectable_value(&mut selected, choice.to_string(), *choice);
                 }
             });
-            if word != form.text(key.name) {
-                form.set(key.name, word);
+            if selected != form.text(key.name) {
+                form.set(key.name, selected);
             }
             shown.response
         }
-        _ => text(ui, form, key, width),
+        _ => text_field(ui, form, key, width),
     }
 }
 
-fn text(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
+fn text_field(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
     let id = egui::Id::unique(("setting", key.name));
     let mut text = form.text(key.name);
     if let Kind::Count { min, max } = key.kind
         && ui.memory(|memory| memory.has_focus(id))
-        && let Some(next) = stepped(&text, arrows(ui), min, max)
+        && let Some(next) = step_count(&text, arrow_steps(ui), min, max)
     {
         text = next;
         form.set(key.name, text.as_str());
@@ -141,7 +140,7 @@ fn text(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Resp
         false => egui::TextEdit::singleline(&mut text),
     };
     let color = form.error(key.name).map(|_| theme::error(ui));
-    let edit = edit.id(id).desired_width(width).hint_text(when_empty(key)).text_color_opt(color);
+    let edit = edit.id(id).desired_width(width).hint_text(placeholder(key)).text_color_opt(color);
     let response = ui.add(edit);
     if response.changed() {
         form.set(key.name, text);
@@ -149,24 +148,25 @@ fn text(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Resp
     response
 }
 
-/// How often a key up, less how often a key down.
-fn arrows(ui: &egui::Ui) -> i64 {
+/// Returns the presses of the up key less those of the down key, and consumes them.
+fn arrow_steps(ui: &egui::Ui) -> i64 {
     let pressed =
         |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;
     pressed(Press::ArrowUp) - pressed(Press::ArrowDown)
 }
 
-/// The count that lies `steps` away, unless nothing was pressed or there is no count.
-fn stepped(text: &str, steps: i64, min: u64, max: u64) -> Option<String> {
+/// Returns the count `steps` away from `text`, clamped to the range. `None` if `steps` is 0 or
+/// `text` is not a count.
+fn step_count(text: &str, steps: i64, min: u64, max: u64) -> Option<String> {
     let count: u64 = text.trim().parse().ok().filter(|_| steps != 0)?;
     Some(count.saturating_add_signed(steps).clamp(min, max).to_string())
 }
 
-/// What an empty field means.
-fn when_empty(key: &Key) -> &'static str {
+/// Returns the hint shown in an empty field.
+fn placeholder(key: &Key) -> &'static str {
     match key.name {
-        "data" => "choose it above",
-        "out_dir" => "a fresh one",
+        "data" => "choose above",
+        "out_dir" => "new folder",
         "max_time" => "no limit",
         _ => "",
     }
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrow_keys_count_within_the_range() {
-        let step = |text, steps| stepped(text, steps, 1, 12);
+    fn arrow_keys_step_within_the_range() {
+        let step = |text, steps| step_count(text, steps, 1, 12);
         assert_eq!(step("7", 1).as_deref(), Some("8"));
         assert_eq!(step("7", -9).as_deref(), Some("1"));
         assert_eq!(step("12", 1).as_deref(), Some("12"));
@@ -186,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_found_by_name_and_by_what_they_do() {
-        let found = |wanted: &str| {
-            KEYS.iter().filter(|key| matches(key, wanted)).map(|key| key.name).collect::<Vec<_>>()
+    fn settings_are_found_by_name_and_description() {
+        let found = |query: &str| {
+            KEYS.iter().filter(|key| matches(key, query)).map(|key| key.name).collect::<Vec<_>>()
         };
         assert_eq!(found("micro batch"), ["micro_batch"]);
         assert_eq!(found("context length"), ["block_size"]);

@@ -1,55 +1,57 @@
-//! Memory while a run is under way: what is taken, and what happens where that is too much.
+//! The memory of a run: measured at step boundaries, and kept within the budget.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use web_time::Instant;
 
-use super::{BEFORE_RISK, Session};
+use super::Session;
+use super::saving::MAX_CHECKPOINT_AGE_AT_RISK;
 use crate::config::{Budget, bytes};
 use crate::gpu::{self, DeviceInfo, Kind, OpenDevice};
 use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
 use crate::train::TrainError;
 
-/// How often the system is asked what other programs take: that is no business of every step.
-const ASK_THE_SYSTEM: Duration = Duration::from_secs(10);
+/// The interval at which the memory of other programs is queried.
+const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What was seen of the device's memory, in bytes.
-pub(super) struct Meter {
-    /// The most that the pools held.
+/// A monitor of the device's memory, in bytes.
+pub(super) struct MemoryMonitor {
+    /// The most that the pools have held.
     peak: u64,
     others: Option<u64>,
-    asked: Instant,
-    /// Boundaries of steps, one after the other, at which the pools held more than the budget, under the present plan.
+    /// The time of the last query of `others`.
+    queried: Instant,
+    /// Step boundaries in a row at which the pools held more than the budget, under the current plan.
     crossings: u32,
 }
 
-/// A look at the device's memory, in bytes; `None` on the processor, or where nobody tells.
-pub(super) struct Reading {
-    /// What the pools hold.
+/// The device's memory at a moment, in bytes; `None` on the CPU, or where it is unknown.
+pub(super) struct MemoryUse {
+    /// The size of the pools.
     pub held: Option<u64>,
-    /// The most that they held.
+    /// The most that the pools have held.
     pub peak: Option<u64>,
-    /// What other programs take.
+    /// The memory that other programs use.
     pub others: Option<u64>,
 }
 
-impl Meter {
+impl MemoryMonitor {
     pub fn new(device: &OpenDevice) -> Self {
         let held = held(device).unwrap_or(0);
         let others = others(&device.info, held);
-        Self { peak: held, others, asked: Instant::now(), crossings: 0 }
+        Self { peak: held, others, queried: Instant::now(), crossings: 0 }
     }
 
-    pub fn read(&mut self, device: &OpenDevice) -> Reading {
+    pub fn read(&mut self, device: &OpenDevice) -> MemoryUse {
         let held = held(device);
         self.peak = self.peak.max(held.unwrap_or(0));
-        if self.asked.elapsed() >= ASK_THE_SYSTEM {
+        if self.queried.elapsed() >= OTHERS_INTERVAL {
             self.others = others(&device.info, held.unwrap_or(0));
-            self.asked = Instant::now();
+            self.queried = Instant::now();
         }
-        Reading { held, peak: held.map(|_| self.peak), others: self.others }
+        MemoryUse { held, peak: held.map(|_| self.peak), others: self.others }
     }
 }
 
@@ -57,7 +59,7 @@ fn held(device: &OpenDevice) -> Option<u64> {
     gpu::memory(&device.device).map(|memory| memory.reserved)
 }
 
-/// What the device's memory is taken by besides this run.
+/// Returns the memory of the device that other programs use.
 fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
     if info.kind == Kind::Cpu {
         return None;
@@ -67,7 +69,7 @@ fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
 }
 
 impl Session<'_> {
-    /// Of what the pools hold, what is known by class.
+    /// Returns the part of the pools that is known by class.
     pub(super) fn memory_by_class(&self) -> BTreeMap<Class, u64> {
         if held(&self.device).is_none() {
             return BTreeMap::new();
@@ -77,24 +79,24 @@ impl Session<'_> {
         known.into_iter().filter_map(of).collect()
     }
 
-    /// At the boundary of a step: where the pools hold more than the budget, what was freed goes
-    /// back to the driver; where that does not last, steps are cut smaller.
+    /// Checks the budget at the boundary of a step. If the pools exceed it, their free pages go back to
+    /// the driver; if they exceed it again, steps are split smaller.
     pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
-        let held = self.meter.read(&self.device).held;
+        let held = self.memory.read(&self.device).held;
         let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };
         if held <= budget {
-            self.meter.crossings = 0;
+            self.memory.crossings = 0;
             return Ok(());
         }
         gpu::release_unused(&self.device.device);
-        self.meter.crossings += 1;
-        if self.meter.crossings == 1 {
+        self.memory.crossings += 1;
+        if self.memory.crossings == 1 {
             return Ok(());
         }
-        let text = format!("the run held {}, its budget is {}", bytes(held), bytes(budget));
+        let text = format!("the run used {} of a budget of {}", bytes(held), bytes(budget));
         let Some(plan) = plan::smaller(&self.forecast.plan) else {
-            if self.meter.crossings == 2 {
-                self.warn(format!("{text}, and its steps cannot be cut smaller"));
+            if self.memory.crossings == 2 {
+                self.warn(format!("{text}, and its steps cannot be split smaller"));
             }
             return Ok(());
         };
@@ -102,7 +104,7 @@ impl Session<'_> {
         self.replan(text, forecast).await
     }
 
-    /// Changes the budget; steps are cut anew if they no longer fit.
+    /// Changes the budget, and the plan if it no longer fits.
     pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
         let limits = plan::Limits { budget: Some(budget), ..self.limits };
         let (config, vocab) = (&self.config, self.vocabulary());
@@ -114,15 +116,14 @@ impl Session<'_> {
                 self.limits = limits;
                 self.config.vram_budget = Budget::Bytes(budget);
                 if let Err(error) = self.folder.write_config(&self.config) {
-                    self.warn(format!("the budget is not kept for later: {error}"));
+                    self.warn(format!("the new budget was not saved: {error}"));
                 }
-                self.replan(format!("the budget is {} now", bytes(budget)), forecast).await
+                self.replan(format!("the budget is now {}", bytes(budget)), forecast).await
             }
             Err(PlanError::TooBig { least, .. }) => {
                 let least = bytes(least.predicted_bytes);
                 self.warn(format!(
-                    "the budget stays: with {} this run would not fit, it takes {least} at the \
-                     least",
+                    "the budget stays: the run needs at least {least}, more than {}",
                     bytes(budget)
                 ));
                 Ok(())
@@ -137,15 +138,15 @@ impl Session<'_> {
     async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
         let from = self.forecast.plan.clone();
         if from != forecast.plan {
-            self.rescue(BEFORE_RISK).await?;
+            self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
             let to = Some(forecast.plan.clone());
             let reason = ReplanReason::Budget;
             self.emit(Event::Replan { reason, text, from: Some(from), to });
         }
         self.emit(Event::Plan(Box::new(forecast.clone())));
         self.forecast = forecast;
-        self.meter.crossings = 0;
-        // Pages of the former size that are empty now.
+        self.memory.crossings = 0;
+        // Frees empty pages of the former size.
         gpu::release_unused(&self.device.device);
         Ok(())
     }

@@ -1,22 +1,22 @@
-//! What a front end may ask of a run that is under way.
+//! Commands to a run while it trains.
 
 use std::time::Duration;
 
 use super::Session;
 use crate::model::{SampleOptions, Sampler};
-use crate::protocol::{Command, Event, StopReason};
+use crate::protocol::{Command, Event, Setting, StopReason};
 use crate::train::{Commands, Next, TrainError};
 
 impl Session<'_> {
-    /// Lets the model write, if it is known which tokens it uses.
+    /// Generates a text, if the tokenizer of the model is known.
     pub(super) async fn sample(&mut self, prompt: &str) {
         let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
-        // The default of the setting, which not every alphabet has.
-        let own = tokenizer.default_prompt();
-        let prompt = if prompt == "\n" { own.as_str() } else { prompt };
+        // The default of `sample_prompt`, a line break, is not in every vocabulary.
+        let default = tokenizer.default_prompt();
+        let prompt = if prompt == "\n" { default.as_str() } else { prompt };
         let ids = match tokenizer.encode_prompt(prompt) {
             Ok(ids) if !ids.is_empty() => ids,
-            Ok(_) => return self.warn("an empty prompt: nothing to continue".into()),
+            Ok(_) => return self.warn("no sample: the prompt is empty".into()),
             Err(error) => return self.warn(format!("no sample: {error}")),
         };
         let seed = self.config.seed.wrapping_add(self.iteration);
@@ -32,27 +32,36 @@ impl Session<'_> {
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
     }
 
-    /// Carries out what was asked for meanwhile; gives a reason to end, if there is one.
-    pub(super) async fn interrupted(
+    /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason to
+    /// end the run, if there is one.
+    pub(super) async fn apply_commands(
         &mut self,
         commands: &mut impl Commands,
     ) -> Result<Option<StopReason>, TrainError> {
-        let mut paused = false;
+        let (mut paused, mut announced) = (false, false);
         loop {
             if self.is_late() {
                 return Ok(Some(StopReason::MaxTime));
             }
-            let next = self.waiting.pop_front().map_or_else(|| commands.next(), Next::Command);
+            let next = self.queued.pop_front().map_or_else(|| commands.next(), Next::Command);
             let command = match next {
                 Next::Command(command) => command,
                 Next::None if paused => {
+                    if !std::mem::replace(&mut announced, true) {
+                        self.emit(Event::Paused { iter: self.iteration });
+                    }
                     self.device.watchdog.allow_silence(Duration::MAX);
                     commands.idle().await;
                     self.device.watchdog.restart();
                     continue;
                 }
-                // Whoever could resume is gone: what is paused goes on.
-                Next::None | Next::Never => return Ok(None),
+                // With the sender gone, nobody could resume a paused run.
+                Next::None | Next::Closed => {
+                    if announced {
+                        self.emit(Event::Resumed { iter: self.iteration });
+                    }
+                    return Ok(None);
+                }
             };
             match command {
                 Command::Pause => paused = true,
@@ -60,34 +69,24 @@ impl Session<'_> {
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save(None).await?,
                 Command::Sample { prompt } => self.sample(&prompt).await,
-                Command::Set { key, value } => self.set(&key, value).await?,
+                Command::Set(setting) => self.set(setting).await?,
             }
         }
     }
 
-    /// Whether the run's time is over.
+    /// Returns true once the run has used up its `max_time`.
     pub(super) fn is_late(&self) -> bool {
         self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
-    async fn set(&mut self, key: &str, value: f64) -> Result<(), TrainError> {
-        // What a float holds exactly: more is no count, and no configuration could be read again.
-        let exact = value.fract() == 0.0 && value < 2f64.powi(53);
-        let count = std::num::NonZeroU64::new(value as u64).filter(|_| exact);
-        match (key, count) {
-            ("learning_rate", _) if value > 0.0 && value.is_finite() => {
-                self.learning_rate = Some(value);
-            }
-            ("eval_interval", Some(count)) => self.config.eval_interval = count,
-            ("log_interval", Some(count)) => self.config.log_interval = count,
-            ("vram_budget", Some(bytes)) => self.set_budget(bytes.get()).await?,
-            ("learning_rate" | "eval_interval" | "log_interval" | "vram_budget", _) => {
-                self.warn(format!("`{key}` cannot be {value}"));
-            }
-            _ => self.warn(format!(
-                "`{key}` cannot change during a run; learning_rate, eval_interval, log_interval and \
-                 vram_budget can"
-            )),
+    async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {
+        match setting {
+            Setting::LearningRate(rate) => self.learning_rate = Some(rate),
+            Setting::EvalInterval(interval) => self.config.eval_interval = interval,
+            Setting::LogInterval(interval) => self.config.log_interval = interval,
+            Setting::VramBudget(bytes) => self.set_budget(bytes.get()).await?,
+            // A setting of whoever reads stdin, who has applied it.
+            Setting::StopOnClose(_) => {}
         }
         Ok(())
     }

@@ -1,0 +1,111 @@
+//! Commands for a run: from signals, from stdin, and from a file in the run folder.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::CliError;
+use super::report::print_event;
+use crate::protocol::{Command, Event, Setting};
+use crate::run_index::Tail;
+use crate::supervisor::TrainerProcess;
+
+/// The interval at which signals are polled.
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
+
+/// The interval at which the command file is polled.
+const FILE_POLL: Duration = Duration::from_millis(250);
+
+/// Listens for signals on a thread. The first one stops the run with a checkpoint, the second ends
+/// this process and its trainer at once. Returns the number of the first signal, 0 until it comes.
+///
+/// # Errors
+/// If the system does not let this process handle signals.
+pub(super) fn handle_signals(
+    sender: Sender<Command>,
+    trainer: TrainerProcess,
+) -> Result<Arc<AtomicUsize>, CliError> {
+    let pending = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_usize(signal, pending.clone(), signal as usize)
+            .map_err(CliError::Signals)?;
+    }
+    let first = Arc::new(AtomicUsize::new(0));
+    let seen = first.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(SIGNAL_POLL);
+            match (pending.swap(0, Ordering::SeqCst), seen.load(Ordering::SeqCst)) {
+                (0, _) => {}
+                (signal, 0) => {
+                    seen.store(signal, Ordering::SeqCst);
+                    let _ = sender.send(Command::Stop);
+                    tell!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+                }
+                (signal, _) => {
+                    trainer.kill();
+                    signal_hook::low_level::exit(128 + signal as i32);
+                }
+            }
+        }
+    });
+    Ok(first)
+}
+
+/// Reads commands from stdin on a thread, one JSON object a line, until it closes. Then the run
+/// stops if `stop_on_close` is set, by the flag or by [`Setting::StopOnClose`]; else it resumes if
+/// it is paused, because whoever paused it cannot resume it any more.
+pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if line.trim().is_empty() {
+                continue;
+            }
+            match serde_json::from_str(&line) {
+                Ok(Command::Set(Setting::StopOnClose(stop))) => stop_on_close = stop,
+                Ok(command) => {
+                    if sender.send(command).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => print_event(&ignored(&error)),
+            }
+        }
+        let _ = sender.send(if stop_on_close { Command::Stop } else { Command::Resume });
+    });
+}
+
+/// Follows a file of commands on a thread: others append to it while the run trains, such as a
+/// window that was opened later.
+pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
+    let mut tail = Tail::<Value>::of(path, false);
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(FILE_POLL);
+            for line in tail.read() {
+                match serde_json::from_value(line) {
+                    // About the stdin of whoever wrote it, which is not ours.
+                    Ok(Command::Set(Setting::StopOnClose(_))) => {}
+                    Ok(command) => {
+                        if sender.send(command).is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) if json => print_event(&ignored(&error)),
+                    Err(error) => tell!("{}", ignored(&error)),
+                }
+            }
+        }
+    });
+}
+
+fn ignored(error: &serde_json::Error) -> Event {
+    Event::Warning { text: format!("a command was ignored: {error}") }
+}

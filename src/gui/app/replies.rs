@@ -1,0 +1,140 @@
+//! Takes replies of the service and events of the trainer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eframe::egui;
+
+use super::actions::absolute;
+use super::{App, FOLLOW, Pace, Stored};
+use crate::gui::charts::Overlay;
+use crate::gui::platform::IS_PAGE;
+use crate::progress::Sample;
+use crate::protocol::DeviceLine;
+use crate::run_index::{self, RunSummary};
+use crate::service::{Job, Obstacle, Reply, View};
+
+impl App {
+    /// Takes the replies of the service since the last frame.
+    pub(super) fn take_replies(&mut self) {
+        for reply in self.client.replies() {
+            self.take(reply);
+        }
+    }
+
+    /// Applies the events of the trainer since the last frame, and notices its end.
+    pub(super) fn take_events(&mut self, ctx: &egui::Context) {
+        let Some(trainer) = &mut self.trainer else { return };
+        let (events, ended) = (trainer.events(), trainer.ended());
+        // The end of a process is noticed even where nothing wakes the window for it.
+        let again = if trainer.is_own() { Duration::from_secs(1) } else { FOLLOW };
+        ctx.request_repaint_after(again);
+        if self.is_live() {
+            self.apply(&events);
+        }
+        if let Some(ended) = ended {
+            self.ended(ended);
+        }
+    }
+
+    fn take(&mut self, reply: Reply) {
+        match reply {
+            Reply::Devices { devices } => self.take_devices(devices),
+            Reply::Device { device } => self.fit.set_device(device),
+            Reply::Data { spec, data } => {
+                if self.requested.data.as_ref() == Some(&spec) {
+                    self.settings.form.data = Some(data);
+                }
+            }
+            Reply::Preparing { name, share } => self.setup.preparing = Some((name, share)),
+            Reply::Prepared { spec } => {
+                self.setup.preparing = None;
+                self.settings.form.set("data", spec);
+            }
+            Reply::Runs { folder, runs } => self.take_runs(folder, runs),
+            Reply::Stored { data, models, usage } => {
+                self.stored = Stored::new(data, models, usage);
+            }
+            Reply::Run { run, view: View::Main, progress, tail } => {
+                if self.requested.run.as_ref() == Some(&run) {
+                    self.show(run, *progress, tail);
+                }
+            }
+            Reply::Run { run, view: View::Overlay, progress, .. } => {
+                let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.overlays.retain(|(known, _)| *known != run);
+                self.overlays.push((run, Overlay { name, progress: *progress }));
+                self.runs_state.overlaid = self.overlays.iter().map(|(p, _)| p.clone()).collect();
+            }
+            Reply::Comparison { runs, configs } => {
+                let [a, b] = &*configs;
+                if runs[..] == self.requested.comparison[..] {
+                    self.runs_state.difference = Some(run_index::difference(a, b));
+                }
+            }
+            Reply::Config { checkpoint, config } => {
+                let form = &mut self.settings.form;
+                form.fill_from(&config);
+                form.set("init_from", checkpoint.display().to_string());
+            }
+            Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
+            Reply::Imported { model } => {
+                self.note(format!("{} is imported: it is listed under Runs", model.name));
+            }
+            Reply::Sampled { prompt, text, done } => {
+                self.samples.writing = (!done).then(|| (prompt.clone(), text.clone()));
+                if done {
+                    let iter = self.progress.iteration;
+                    self.progress.samples.push(Sample { iter, prompt, text });
+                }
+            }
+            Reply::Obstacle(obstacle) => {
+                self.obstacles.retain(|known| known.topic != obstacle.topic);
+                self.obstacles.push(obstacle);
+            }
+            Reply::Failed { job, text, hint } => {
+                let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
+                self.take_failure(job, text);
+            }
+        }
+    }
+
+    fn take_devices(&mut self, devices: Vec<DeviceLine>) {
+        if IS_PAGE && let [device] = &devices[..] {
+            self.pace.set(if device.kind == "software" { Pace::SLOW } else { Pace::USUAL });
+        }
+        // A device that opens has removed what prevented that.
+        self.obstacles.retain(|obstacle: &Obstacle| obstacle.can_train);
+        self.devices = devices;
+    }
+
+    fn take_runs(&mut self, folder: PathBuf, runs: Vec<RunSummary>) {
+        // Another folder may have been chosen meanwhile.
+        if folder != absolute(&self.settings.runs) {
+            return;
+        }
+        // A page that is loaded again shows the newest run.
+        let newest = runs.first().filter(|_| IS_PAGE && self.requested.run.is_none());
+        if let (Some(newest), None) = (newest, &self.shown) {
+            self.runs_state.selected = vec![newest.path.clone()];
+            self.request_run(newest.path.clone());
+        }
+        self.runs = runs;
+    }
+
+    fn take_failure(&mut self, job: Job, text: String) {
+        match job {
+            Job::Prepare => {
+                self.setup.preparing = None;
+                self.warn(format!("the text could not be prepared: {text}"));
+            }
+            Job::Export => self.warn(format!("nothing was exported: {text}")),
+            Job::Import => self.warn(format!("nothing was imported: {text}")),
+            Job::Sample => {
+                self.samples.writing = None;
+                self.warn(text);
+            }
+            Job::Other => self.warn(text),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Reading files that were dropped or chosen.
+
+use wasm_bindgen_futures::JsFuture;
+use web_sys::File;
+
+use crate::config::bytes;
+use crate::gui::platform::Input;
+use crate::service::Texts;
+use crate::web::error_text;
+
+/// The most bytes of text that a page takes: it holds them several times while they are prepared.
+const MAX_TEXT: u64 = 256 << 20;
+
+/// The separator of documents that are prepared together.
+const SEPARATOR: &str = "<|endoftext|>";
+
+/// Reads texts and joins them, under the name of the first.
+///
+/// # Errors
+/// If one cannot be read or is not UTF-8, or they are too long for a page.
+pub(super) async fn texts(files: &[File]) -> Result<Input, String> {
+    let size = files.iter().map(|file| file.size()).sum::<f64>() as u64;
+    if size > MAX_TEXT {
+        let (size, max) = (bytes(size), bytes(MAX_TEXT));
+        return Err(format!(
+            "these texts have {size}, a page takes at most {max}: use wgpt on the desktop"
+        ));
+    }
+    let mut texts = Vec::with_capacity(files.len());
+    for file in files {
+        let name = file.name();
+        let read = contents(file).await.map_err(|error| format!("{name}: {error}"))?;
+        texts.push(String::from_utf8(read).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to();
+            format!("{name} is not UTF-8 at byte {offset}: save it as UTF-8")
+        })?);
+    }
+    let name = files.first().map(stem).unwrap_or_default();
+    Ok(Input::Texts(Texts::Text { name, text: texts.join(SEPARATOR) }))
+}
+
+/// Reads the zip of a model.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) async fn model(file: &File) -> Result<Input, String> {
+    let zip = contents(file).await.map_err(|error| format!("{}: {error}", file.name()))?;
+    Ok(Input::Model { name: stem(file), zip })
+}
+
+/// The file's name without its extension.
+fn stem(file: &File) -> String {
+    let name = file.name();
+    name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem).to_string()
+}
+
+async fn contents(file: &File) -> Result<Vec<u8>, String> {
+    let read = JsFuture::from(file.array_buffer()).await;
+    let read = read.map_err(|error| format!("cannot be read: {}", error_text(&error)))?;
+    Ok(js_sys::Uint8Array::new(&read).to_vec())
+}

@@ -1,0 +1,98 @@
+//! The page's URL: its fragment has the settings, so that a link opens the same form.
+
+use wasm_bindgen::prelude::JsValue;
+use web_sys::Location;
+
+use crate::config::{KEYS, Layer, preset_names};
+use crate::gui::form::Form;
+use crate::gui::platform::Overrides;
+
+/// Settings that mean nothing in another browser.
+const OF_THIS_BROWSER: &[&str] = &["data", "init_from", "out_dir"];
+
+/// The name of the preset in the fragment.
+const PRESET: &str = "preset";
+
+/// The URL as it was written last.
+#[derive(Default)]
+pub(super) struct Url {
+    /// The fragment without its `#`.
+    fragment: Option<String>,
+}
+
+impl Url {
+    /// Writes the form into the URL. Returns the settings that somebody else has written there.
+    pub fn update(&mut self, form: &Form) -> Option<Overrides> {
+        let now = fragment()?;
+        let before = self.fragment.get_or_insert_with(|| now.clone());
+        if *before != now {
+            *before = now;
+            return Some(read());
+        }
+        let wanted = fragment_of(form);
+        if wanted != now && replace(&wanted).is_ok() {
+            // The browser may write a character in another way.
+            self.fragment = fragment();
+        }
+        None
+    }
+}
+
+fn location() -> Option<Location> {
+    web_sys::window().map(|window| window.location())
+}
+
+/// The part behind the `#`, as it is encoded there.
+fn fragment() -> Option<String> {
+    let hash = location()?.hash().ok()?;
+    Some(hash.strip_prefix('#').unwrap_or(&hash).to_string())
+}
+
+/// The form as `name=value` pairs of what differs from the first preset.
+fn fragment_of(form: &Form) -> String {
+    let pairs = form.flags().into_iter().filter_map(|flag| {
+        let (name, text) = flag.trim_start_matches("--").split_once('=')?;
+        let is_first = name == PRESET && text == Form::default().preset();
+        if is_first || OF_THIS_BROWSER.contains(&name) && !text.starts_with("builtin:") {
+            return None;
+        }
+        Some(format!("{name}={}", String::from(js_sys::encode_uri_component(text))))
+    });
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// The whole URL.
+pub(super) fn href() -> Option<String> {
+    location()?.href().ok()
+}
+
+/// Replaces the fragment without adding to the history.
+fn replace(fragment: &str) -> Result<(), JsValue> {
+    let Some(window) = web_sys::window() else { return Ok(()) };
+    let location = window.location();
+    let hash = if fragment.is_empty() { String::new() } else { format!("#{fragment}") };
+    let url = format!("{}{}{hash}", location.pathname()?, location.search()?);
+    window.history()?.replace_state_with_url(&JsValue::NULL, "", Some(&url))
+}
+
+/// Reads the settings in the URL.
+pub(super) fn read() -> Overrides {
+    let mut overrides = Overrides::default();
+    for pair in fragment().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
+        // HTML forms write spaces as `+`.
+        let decoded = js_sys::decode_uri_component(&text.replace('+', " ")).map(String::from);
+        let (name, text) = (name.replace('-', "_"), decoded.unwrap_or_else(|_| text.into()));
+        overrides.replace_all = true;
+        if name == PRESET && preset_names().all(|known| known != text) {
+            overrides.problems.push(format!("the page's URL: `{text}` is not a preset"));
+        } else if name == PRESET {
+            overrides.preset = Some(text);
+        } else if KEYS.iter().any(|key| key.name == name) {
+            overrides.settings.push((name, text));
+        } else if let Err(error) = Layer::flags([(name, text)]) {
+            overrides.problems.push(format!("the page's URL: {error}"));
+        }
+    }
+    overrides
+}

@@ -1,0 +1,145 @@
+//! The window of a program: dialogs of the system, environment variables, its file manager.
+
+mod open;
+mod screenshot;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use eframe::egui;
+
+use super::{Choice, Frame, Input, Overrides, recognize};
+use crate::config::VARIABLE_PREFIX;
+use crate::gui::Options;
+use crate::service::Destination;
+
+pub use open::{GuiError, open};
+use screenshot::Screenshot;
+
+/// True if the window is a page in a browser.
+pub(in crate::gui) const IS_PAGE: bool = false;
+
+/// The first folder in which runs are created and listed.
+pub(in crate::gui) const RUNS: &str = "out";
+
+/// The kinds of texts that can be chosen.
+pub(in crate::gui) const TEXTS_HINT: &str = "Texts of yours: .txt, .jsonl or .parquet files";
+
+/// The hint below the buttons that choose data.
+pub(in crate::gui) fn drop_hint() -> &'static str {
+    // winit has no drag and drop on Wayland.
+    match std::env::var_os("WAYLAND_DISPLAY") {
+        Some(_) => "",
+        None => "Files and folders can be dropped on this window too.",
+    }
+}
+
+/// Reads `WGPT_*` environment variables.
+pub(in crate::gui) fn overrides() -> Overrides {
+    let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
+    let settings = std::env::vars_os().filter_map(|(name, text)| {
+        let key = name.to_str()?.strip_prefix(VARIABLE_PREFIX)?.to_ascii_lowercase();
+        let text = text.to_str().filter(|text| !text.is_empty())?;
+        Some((key, text.to_string()))
+    });
+    Overrides {
+        preset: variable("WGPT_PRESET"),
+        device: variable("WGPT_DEVICE"),
+        settings: settings.collect(),
+        ..Overrides::default()
+    }
+}
+
+/// Opens dialogs and collects what they return.
+pub(in crate::gui) struct Platform {
+    ctx: egui::Context,
+    sender: Sender<Input>,
+    receiver: Receiver<Input>,
+    screenshot: Option<Screenshot>,
+}
+
+impl Platform {
+    pub fn new(ctx: &egui::Context, options: &Options) -> Self {
+        let (sender, receiver) = channel();
+        let path = options.screenshot.clone();
+        let screenshot = path.map(|path| Screenshot { path, wait_for_run: options.demo });
+        Self { ctx: ctx.clone(), sender, receiver, screenshot }
+    }
+
+    /// Returns files that were dropped and results of dialogs since the last call.
+    pub fn inputs(&mut self) -> Vec<Input> {
+        let files = self.ctx.input_mut(|input| std::mem::take(&mut input.raw.dropped_files));
+        let dropped = recognize(files.iter().map(|file| file.path().to_path_buf()).collect());
+        self.receiver.try_iter().chain(dropped).collect()
+    }
+
+    /// Reports the state of the window: takes the requested screenshot.
+    pub fn report(&mut self, frame: &Frame<'_>) {
+        if self.screenshot.as_ref().is_some_and(|screenshot| screenshot.is_due(frame))
+            && let Some(screenshot) = self.screenshot.take()
+        {
+            // This sender's receiver is a field beside it.
+            let _ = self.sender.send(Input::Close);
+            screenshot.take(frame.ctx);
+        }
+    }
+
+    /// Opens a dialog for files or a folder.
+    pub fn choose(&mut self, choice: Choice) {
+        self.dialog(move |dialog| match choice {
+            Choice::Texts => {
+                let dialog = dialog.set_title("Data to train on");
+                let kinds = &["txt", "jsonl", "parquet", "gz", "zst", "bin"];
+                let dialog = dialog.add_filter("Texts", kinds).add_filter("All files", &["*"]);
+                recognize(dialog.pick_files()?)
+            }
+            Choice::DataFolder => {
+                recognize(vec![dialog.set_title("Data to train on").pick_folder()?])
+            }
+            Choice::RunsFolder => {
+                Some(Input::RunsFolder(dialog.set_title("Folder with runs").pick_folder()?))
+            }
+        });
+    }
+
+    /// Opens a dialog for the folder of an exported model.
+    pub fn choose_export(&mut self, checkpoint: PathBuf) {
+        self.dialog(move |dialog| {
+            let folder = dialog.set_title("Empty folder for the model").pick_folder()?;
+            Some(Input::Export { checkpoint, to: Destination::Folder(folder) })
+        });
+    }
+
+    /// Runs a dialog on a thread: it blocks until it is closed.
+    fn dialog(&self, show: impl FnOnce(rfd::FileDialog) -> Option<Input> + Send + 'static) {
+        let (sender, ctx) = (self.sender.clone(), self.ctx.clone());
+        std::thread::spawn(move || {
+            if let Some(input) = show(rfd::FileDialog::new()) {
+                // The window may have closed meanwhile.
+                let _ = sender.send(input);
+                ctx.request_repaint();
+            }
+        });
+    }
+
+    /// Shows a folder in the system's file manager.
+    ///
+    /// # Errors
+    /// If that cannot be started.
+    pub fn open_folder(&self, folder: &Path) -> std::io::Result<()> {
+        let program = match std::env::consts::OS {
+            "windows" => "explorer",
+            "macos" => "open",
+            _ => "xdg-open",
+        };
+        let mut child = std::process::Command::new(program).arg(folder).spawn()?;
+        // Until it is waited for, a process that has ended stays in the system's table.
+        std::thread::spawn(move || child.wait());
+        Ok(())
+    }
+
+    /// The URL that opens this window with the same settings: a program has none.
+    pub fn link(&self) -> Option<String> {
+        None
+    }
+}

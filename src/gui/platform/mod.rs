@@ -1,0 +1,119 @@
+//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms have
+//! the same functions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eframe::egui;
+
+use super::form::Form;
+use crate::progress::Progress;
+use crate::service::{Destination, Texts};
+use crate::{disk, run_index};
+
+#[cfg(target_arch = "wasm32")]
+mod browser;
+#[cfg(not(target_arch = "wasm32"))]
+mod desktop;
+
+#[cfg(target_arch = "wasm32")]
+pub(super) use browser::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrides};
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrides};
+
+/// Opening the window.
+pub mod entry {
+    #[cfg(target_arch = "wasm32")]
+    pub use super::browser::open;
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use super::desktop::{GuiError, open};
+}
+
+/// Something that a person or the system gives to the window besides keys and clicks.
+#[allow(dead_code, reason = "each platform gives some of these")]
+pub(super) enum Input {
+    /// A run to show.
+    Run(PathBuf),
+    /// A folder with tokens.
+    Data(PathBuf),
+    /// A text that is being read.
+    Reading(String),
+    /// Texts to tokenize.
+    Texts(Texts),
+    /// A model to store.
+    Model {
+        /// The wanted name.
+        name: String,
+        /// Its folder as a zip.
+        zip: Vec<u8>,
+    },
+    /// A folder with runs.
+    RunsFolder(PathBuf),
+    /// A checkpoint to export.
+    Export {
+        /// The checkpoint.
+        checkpoint: PathBuf,
+        /// The destination.
+        to: Destination,
+    },
+    /// Settings from the page's URL.
+    Overrides(Overrides),
+    /// A file could not be read, for this reason.
+    Unreadable(String),
+    /// The window is about to close without a question.
+    Close,
+}
+
+/// The subject of a dialog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Texts to tokenize.
+    Texts,
+    /// A folder with tokens or texts. On a page, the zip of a model.
+    DataFolder,
+    /// A folder with runs. On a page, the zip of a model.
+    RunsFolder,
+}
+
+/// Settings from outside the window: environment variables, or the page's URL.
+#[derive(Default)]
+pub(super) struct Overrides {
+    /// The preset.
+    pub preset: Option<String>,
+    /// The device as `--device` takes it.
+    pub device: Option<String>,
+    /// Settings by their keys.
+    pub settings: Vec<(String, String)>,
+    /// True if they replace everything that was typed before.
+    pub replace_all: bool,
+    /// Errors of the parts that could not be read.
+    pub problems: Vec<String>,
+}
+
+/// The state of the window that a platform reports outside of it, once a frame.
+#[allow(dead_code, reason = "each platform reports some of it")]
+pub(super) struct Frame<'a> {
+    pub ctx: &'a egui::Context,
+    pub form: &'a Form,
+    pub progress: &'a Progress,
+    /// The least time between two reports.
+    pub pace: Duration,
+}
+
+/// Recognizes paths that were dropped, chosen or named: a run, a folder with tokens, else texts.
+pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
+    let first = paths.first()?;
+    // Tokens of wgpt, nanoGPT or llm.c.
+    let is_tokens = |path: PathBuf| path.extension().is_some_and(|extension| extension == "bin");
+    let has_tokens = || {
+        let mut entries = disk::read_dir(first).into_iter().flatten().flatten();
+        entries.any(|entry| is_tokens(entry.path()))
+    };
+    Some(if run_index::is_run(first) {
+        Input::Run(first.clone())
+    } else if has_tokens() {
+        Input::Data(first.clone())
+    } else {
+        Input::Texts(Texts::Files(paths))
+    })
+}

@@ -1,0 +1,161 @@
+//! The limits of a run on a device, from its budget setting and what is known of the device.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Budget, bytes};
+
+/// The limits that a plan keeps, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The memory budget of the run; `None` for no budget.
+    pub budget: Option<u64>,
+    /// The largest buffer that a kernel can bind; `None` without a limit.
+    pub largest_tensor: Option<u64>,
+    /// True if memory comes from the pools of the device, which hold more than their tensors.
+    pub pools: bool,
+    /// True for the ops of `ops::cube`. Their matrix products come from a library, so that
+    /// intermediate results of fused WGSL kernels are tensors there.
+    pub cube: bool,
+    /// The memory of the device, where known: no larger budget is offered.
+    #[serde(default)]
+    pub memory: Option<u64>,
+}
+
+/// The memory of a device, as far as it is known before a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceMemory {
+    /// Nothing reports it.
+    #[default]
+    Unknown,
+    /// The CPU: a run takes what it needs of the system's memory.
+    Host,
+    /// The driver or the system reports it, in bytes.
+    Reported {
+        /// All memory of the device.
+        total: u64,
+        /// The part that no program uses.
+        free: u64,
+        /// The reporter, for people.
+        source: String,
+    },
+    /// A GPU of this size in bytes that need not be in this machine.
+    Target(u64),
+    /// A browser, which reports nothing: a run gets this budget in bytes unless it asks for another.
+    Assumed(u64),
+}
+
+/// A device as the planner sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceProfile {
+    /// Its memory.
+    pub memory: DeviceMemory,
+    /// See [`Limits::largest_tensor`].
+    pub largest_tensor: Option<u64>,
+    /// See [`Limits::pools`].
+    pub pools: bool,
+    /// See [`Limits::cube`].
+    pub cube: bool,
+}
+
+/// The budget of a browser run that sets none, in bytes.
+pub const BROWSER_BUDGET: u64 = 1 << 30;
+
+/// The share of a target GPU's memory that a run takes by default; the rest is for the desktop and
+/// the driver.
+const TARGET_SHARE: f64 = 0.9;
+
+impl DeviceProfile {
+    /// Returns the limits of a run with the setting `vram_budget`, and where its budget comes from,
+    /// for people.
+    pub fn limits(&self, vram_budget: Budget) -> (Limits, String) {
+        let (budget, source) = self.budget(vram_budget);
+        let memory = match self.memory {
+            DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
+            DeviceMemory::Unknown | DeviceMemory::Host | DeviceMemory::Assumed(_) => None,
+        };
+        let Self { largest_tensor, pools, cube, .. } = *self;
+        (Limits { budget, largest_tensor, pools, cube, memory }, source)
+    }
+
+    fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
+        let share = |total: u64, share: f64| (total as f64 * share) as u64;
+        match (vram_budget, &self.memory) {
+            (asked, DeviceMemory::Target(size)) => {
+                let budget = match asked {
+                    Budget::Bytes(budget) => budget.min(*size),
+                    Budget::Percent(percent) => share(*size, percent / 100.0),
+                    Budget::Auto => share(*size, TARGET_SHARE),
+                    Budget::Unlimited => *size,
+                };
+                (Some(budget), format!("{} of a GPU with {}", bytes(budget), bytes(*size)))
+            }
+            (Budget::Bytes(budget), _) => (Some(budget), format!("{}, as set", bytes(budget))),
+            (Budget::Unlimited, _) => (None, "none, as set".into()),
+            (Budget::Percent(percent), DeviceMemory::Reported { total, source, .. }) => {
+                let budget = share(*total, percent / 100.0);
+                let total = bytes(*total);
+                (Some(budget), format!("{}, {percent}% of {total} ({source})", bytes(budget)))
+            }
+            (Budget::Auto, DeviceMemory::Reported { total, free, source }) => {
+                let budget = free.saturating_sub(reserve(*total));
+                let (free, total) = (bytes(*free), bytes(*total));
+                let text = format!("{}; {free} of {total} are free ({source})", bytes(budget));
+                (Some(budget), text)
+            }
+            (Budget::Auto | Budget::Percent(_), DeviceMemory::Assumed(budget)) => {
+                (Some(*budget), format!("{}, the default of a browser", bytes(*budget)))
+            }
+            (Budget::Auto | Budget::Percent(_), DeviceMemory::Host) => (None, "none".into()),
+            (Budget::Auto | Budget::Percent(_), DeviceMemory::Unknown) => (
+                None,
+                "none: the memory of the device is unknown; --vram_budget=10GiB sets a budget"
+                    .into(),
+            ),
+        }
+    }
+}
+
+/// Returns the bytes that the budget `auto` leaves to other programs: what a desktop takes and gives
+/// back while a run trains.
+fn reserve(total: u64) -> u64 {
+    (total / 20).max(256 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_budget_follows_the_setting_and_the_device() {
+        let reported =
+            DeviceMemory::Reported { total: 8 * GIB, free: 7 * GIB, source: "a test".into() };
+        let auto = 7 * GIB - 8 * GIB / 20;
+        for (setting, memory, budget) in [
+            (Budget::Auto, reported.clone(), Some(auto)),
+            (Budget::Percent(50.0), reported.clone(), Some(4 * GIB)),
+            (Budget::Bytes(GIB), reported.clone(), Some(GIB)),
+            (Budget::Unlimited, reported, None),
+            (Budget::Auto, DeviceMemory::Target(10 * GIB), Some(9 * GIB)),
+            (Budget::Percent(50.0), DeviceMemory::Target(10 * GIB), Some(5 * GIB)),
+            (Budget::Bytes(20 * GIB), DeviceMemory::Target(10 * GIB), Some(10 * GIB)),
+            (Budget::Unlimited, DeviceMemory::Target(10 * GIB), Some(10 * GIB)),
+            (Budget::Auto, DeviceMemory::Assumed(GIB), Some(GIB)),
+            (Budget::Unlimited, DeviceMemory::Assumed(GIB), None),
+            (Budget::Auto, DeviceMemory::Host, None),
+            (Budget::Percent(50.0), DeviceMemory::Unknown, None),
+        ] {
+            let device = DeviceProfile { memory, ..DeviceProfile::default() };
+            assert_eq!(device.limits(setting).0.budget, budget, "{setting} on {device:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_device_leaves_at_least_256_mib_to_others() {
+        let memory = DeviceMemory::Reported { total: GIB, free: GIB, source: String::new() };
+        let device = DeviceProfile { memory, ..DeviceProfile::default() };
+        let (limits, _) = device.limits(Budget::Auto);
+        assert_eq!((limits.budget, limits.memory), (Some(768 << 20), Some(GIB)));
+    }
+}

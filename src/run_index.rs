@@ -1,0 +1,364 @@
+//! The runs on the disk: a list with their states, their configurations, and their records.
+
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use web_time::SystemTime;
+
+use crate::config::{Config, KEYS, Layer, resolve};
+use crate::disk::{self, File, OpenOptions, TryLockError};
+use crate::progress::{Progress, State};
+use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
+use crate::train::checkpoint::STATE_FILE;
+use crate::train::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
+};
+
+/// The bytes at either end of a record that a summary reads: some hundred lines.
+const END_BYTES: u64 = 64 << 10;
+
+/// The time that a restart may take before the run counts as crashed.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A summary of a run folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// The folder.
+    pub path: PathBuf,
+    /// The folder's name.
+    pub name: String,
+    /// Its state.
+    pub state: RunState,
+    /// Updates made.
+    pub iteration: u64,
+    /// Updates that it is to make, where known.
+    pub max_iters: Option<u64>,
+    /// The loss of the last step.
+    pub loss: Option<f64>,
+    /// The last validation loss.
+    pub val_loss: Option<f64>,
+    /// The best validation loss.
+    pub best_val_loss: Option<f64>,
+    /// The device that trains it.
+    pub device: Option<DeviceLine>,
+    /// The time of its last event.
+    #[serde(with = "seconds")]
+    pub modified: SystemTime,
+    /// True if it can be resumed from a checkpoint.
+    pub has_checkpoint: bool,
+}
+
+/// Times in JSON, as whole seconds since 1970.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use web_time::SystemTime;
+
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_secs().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let seconds = u64::deserialize(from)?.min(u64::from(u32::MAX));
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+}
+
+/// The state of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum RunState {
+    /// A process trains it, or a supervisor is about to start one.
+    Running,
+    /// A process keeps it paused.
+    Paused,
+    /// It is done.
+    Finished,
+    /// It was stopped, or reached its `max_time`.
+    Stopped,
+    /// It ended with an error.
+    Failed {
+        /// The message: what failed, and where.
+        text: String,
+    },
+    /// Its process was killed.
+    Crashed,
+    /// It has no event yet.
+    Empty,
+}
+
+/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads only
+/// the ends of their records.
+pub fn runs(folder: &Path) -> Vec<RunSummary> {
+    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
+        .chain(entries.map(|entry| entry.path()))
+        .filter(|path| is_run(path))
+        .map(summary)
+        .collect();
+    found.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.name.cmp(&b.name)));
+    found
+}
+
+/// Returns true if a folder holds a run.
+pub fn is_run(path: &Path) -> bool {
+    [CONFIG_FILE, EVENTS_FILE].iter().any(|name| disk::is_file(&path.join(name)))
+}
+
+/// Returns true if a process trains in a run folder, or a supervisor is about to start one.
+pub fn is_training(run: &Path) -> bool {
+    is_locked(run) || summary(run.to_path_buf()).state == RunState::Running
+}
+
+/// Reads the record of a run; also returns a reader of the events after it.
+///
+/// # Errors
+/// If its record cannot be read.
+pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
+    let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
+    tail.read_each(&mut |event| progress.apply(&event))?;
+    Ok((progress, tail))
+}
+
+/// Sends a command to the process that trains in a run folder.
+///
+/// # Errors
+/// If it cannot be written there.
+pub fn command(run: &Path, command: &Command) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(run.join(COMMANDS_FILE))?;
+    let mut line = serde_json::to_vec(command)?;
+    line.push(b'\n');
+    // In one piece: whoever follows the file must not read half a command.
+    file.write_all(&line)
+}
+
+/// Reads the resolved configuration of a run, if this version can.
+pub fn config(run: &Path) -> Option<Config> {
+    let text = disk::read_to_string(run.join(CONFIG_FILE)).ok()?;
+    let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
+    Some(resolve(vec![layer]).ok()?.config)
+}
+
+/// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is left
+/// out.
+pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)> {
+    let values = |config| toml::Table::try_from(config).unwrap_or_default();
+    let text = |value: Option<&toml::Value>| match value {
+        Some(toml::Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => String::new(),
+    };
+    let (a, b) = (values(a), values(b));
+    let keys = KEYS.iter().map(|key| key.name).filter(|&name| name != "out_dir");
+    keys.filter(|&name| a.get(name) != b.get(name))
+        .map(|name| (name, text(a.get(name)), text(b.get(name))))
+        .collect()
+}
+
+/// A reader of the JSON lines of a growing file, such as the events of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tail<T = Event> {
+    path: PathBuf,
+    offset: u64,
+    /// The line that ends at `offset`. If it is another one, the file was replaced.
+    before: Vec<u8>,
+    lines: PhantomData<fn() -> T>,
+}
+
+impl Tail {
+    /// Opens the record of a run, at its first event or at its end.
+    pub fn open(run: &Path, from_start: bool) -> Self {
+        Self::of(run.join(EVENTS_FILE), from_start)
+    }
+}
+
+impl<T: DeserializeOwned> Tail<T> {
+    /// Opens a file at its first line or at its end. The file need not exist.
+    pub fn of(path: PathBuf, from_start: bool) -> Self {
+        let mut tail = Self { path, offset: 0, before: Vec::new(), lines: PhantomData };
+        if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
+            let lines = complete_lines(&bytes);
+            tail.offset = start + lines.len() as u64;
+            let last = lines.split_inclusive(|&byte| byte == b'\n').next_back();
+            tail.before = last.unwrap_or_default().to_vec();
+        }
+        tail
+    }
+
+    /// Reads the complete lines that were written since the last call, without those that are no `T`. A
+    /// file that was replaced is read from its start; one that cannot be read is empty.
+    pub fn read(&mut self) -> Vec<T> {
+        let mut found = Vec::new();
+        // The next call tries again.
+        let _ = self.read_each(&mut |value| found.push(value));
+        found
+    }
+
+    fn read_each(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
+        let mut file = BufReader::new(File::open(&self.path)?);
+        if !self.continues(&mut file)? {
+            file.rewind()?;
+            (self.offset, self.before) = (0, Vec::new());
+        }
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            file.read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                return Ok(());
+            }
+            self.offset += line.len() as u64;
+            if let Ok(value) = serde_json::from_slice(&line) {
+                each(value);
+            }
+            std::mem::swap(&mut self.before, &mut line);
+        }
+    }
+
+    /// Returns true if the last line is unchanged; positions `file` after it.
+    fn continues(&self, file: &mut (impl Read + Seek)) -> io::Result<bool> {
+        let mut found = vec![0; self.before.len()];
+        file.seek(SeekFrom::Start(self.offset - found.len() as u64))?;
+        match file.read_exact(&mut found) {
+            Ok(()) => Ok(found == self.before),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn summary(path: PathBuf) -> RunSummary {
+    let (progress, last) = ends(&path.join(EVENTS_FILE)).unwrap_or_default();
+    let saved = saved(&path).unwrap_or_default();
+    let modified = [EVENTS_FILE, CONFIG_FILE, "."]
+        .iter()
+        .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    let Progress {
+        state: progress_state, iteration, max_iters, loss, val_loss, best_val_loss, ..
+    } = progress;
+    let device = progress.device;
+    // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
+    let best = [best_val_loss, saved.best_val_loss];
+    RunSummary {
+        name: name(&path),
+        state: state(&path, progress_state, last, modified),
+        iteration: if iteration == 0 { saved.iteration } else { iteration },
+        // A resumed run may have a larger `max_iters` in its configuration.
+        max_iters: config(&path)
+            .map(|config| config.max_iters.get())
+            .or(Some(max_iters))
+            .filter(|&updates| updates > 0),
+        loss,
+        val_loss: val_loss.or(saved.val_loss),
+        best_val_loss: best.into_iter().flatten().min_by(f64::total_cmp),
+        device,
+        modified,
+        has_checkpoint: has_checkpoint(&path),
+        path,
+    }
+}
+
+/// Reads the ends of a record; also returns the last event.
+fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
+    let mut head = Vec::new();
+    File::open(record)?.take(END_BYTES).read_to_end(&mut head)?;
+    let start = events(&head).find(|event| matches!(event, Event::Start { .. }));
+    let (_, tail) = last_bytes(record)?;
+    let (mut progress, mut last) = (Progress::default(), None);
+    for event in start.into_iter().chain(events(&tail)) {
+        progress.apply(&event);
+        last = Some(event);
+    }
+    Ok((progress, last))
+}
+
+fn state(run: &Path, progress: State, last: Option<Event>, modified: SystemTime) -> RunState {
+    if is_locked(run) {
+        return if progress == State::Paused { RunState::Paused } else { RunState::Running };
+    }
+    let is_younger = |than: Duration| modified.elapsed().is_ok_and(|age| age < than);
+    match last {
+        None => RunState::Empty,
+        Some(Event::Done { reason: StopReason::Finished | StopReason::EvalOnly, .. }) => {
+            RunState::Finished
+        }
+        Some(Event::Done { .. }) => RunState::Stopped,
+        Some(Event::Error { text, .. }) => RunState::Failed { text },
+        Some(Event::Replan { reason, .. })
+            if reason != ReplanReason::Budget && is_younger(RESTART_TIMEOUT) =>
+        {
+            RunState::Running
+        }
+        Some(Event::Waiting { seconds, .. })
+            if is_younger(RESTART_TIMEOUT + Duration::from_secs(seconds)) =>
+        {
+            RunState::Running
+        }
+        Some(_) => RunState::Crashed,
+    }
+}
+
+fn is_locked(run: &Path) -> bool {
+    let Ok(lock) = File::open(run.join(LOCK_FILE)) else { return false };
+    // Shared: two processes that check at the same time must not take each other for a trainer.
+    let taken = lock.try_lock_shared();
+    let _ = lock.unlock();
+    matches!(taken, Err(TryLockError::WouldBlock))
+}
+
+/// The part of a checkpoint's state that a summary shows.
+#[derive(Default, Deserialize)]
+struct Saved {
+    iteration: u64,
+    val_loss: Option<f64>,
+    best_val_loss: Option<f64>,
+}
+
+/// Reads the state of the newest checkpoint.
+fn saved(run: &Path) -> Option<Saved> {
+    let entries = disk::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
+    let numbered = |entry: disk::DirEntry| {
+        Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()))
+    };
+    let (_, newest) = entries.filter_map(numbered).max()?;
+    serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
+}
+
+/// Returns the name of a folder, also of `.`.
+fn name(path: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let name = path.file_name().or(absolute.file_name()).unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+/// Reads the last [`END_BYTES`] bytes of a file; also returns their offset.
+fn last_bytes(path: &Path) -> io::Result<(u64, Vec<u8>)> {
+    let mut file = File::open(path)?;
+    let start = file.metadata()?.len().saturating_sub(END_BYTES);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(END_BYTES).read_to_end(&mut bytes)?;
+    Ok((start, bytes))
+}
+
+/// Cuts off an incomplete last line.
+fn complete_lines(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    &bytes[..end]
+}
+
+/// Parses the events of a record, without lines that are none, such as the rest of a cut line.
+fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
+    let lines = complete_lines(bytes).split(|&byte| byte == b'\n');
+    lines.filter_map(|line| serde_json::from_slice(line).ok())
+}
+
+#[cfg(test)]
+mod tests;

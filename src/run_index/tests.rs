@@ -1,0 +1,223 @@
+//! Tests on run folders as a trainer writes them.
+
+use super::*;
+use crate::config::InitFrom;
+use crate::protocol::Step;
+use crate::train::RunFolder;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+
+fn start() -> Event {
+    let words = ["vulkan:0", "Card", "vulkan", "discrete"].map(String::from);
+    let [id, name, backend, kind] = words;
+    Event::Start {
+        run: "out/demo-1".into(),
+        device: DeviceLine { id, name, backend, kind },
+        config: Box::new(Config::default()),
+        params: 10,
+        resumed_from: None,
+        entropy_floor: None,
+    }
+}
+
+fn step(iter: u64) -> Event {
+    Event::Step(Step {
+        iter,
+        loss: 3.0 - iter as f64 / 4096.0,
+        lr: 1e-3,
+        grad_norm: 1.0,
+        tokens: 1024,
+        ms: 12.5,
+        tokens_per_s: 81920.0,
+        vram_bytes: Some(1 << 30),
+        vram_peak_bytes: Some(1 << 30),
+        vram_classes: BTreeMap::new(),
+        others_bytes: None,
+    })
+}
+
+fn eval(iter: u64, val_loss: f64) -> Event {
+    Event::Eval { iter, train_loss: 1.0, val_loss }
+}
+
+fn done(reason: StopReason) -> Event {
+    Event::Done { iter: 7, best_val_loss: Some(2.0), seconds: 1.0, reason }
+}
+
+fn error() -> Event {
+    Event::Error { text: "no data".into(), hint: "give some".into(), cause: None }
+}
+
+fn replan(reason: ReplanReason) -> Event {
+    Event::Replan { reason, text: "gone".into(), from: None, to: None }
+}
+
+fn waiting() -> Event {
+    Event::Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1 }
+}
+
+fn write(run: &Path, text: &str) {
+    let file = File::options().create(true).append(true).open(run.join(EVENTS_FILE));
+    file.unwrap().write_all(text.as_bytes()).unwrap();
+}
+
+fn say(run: &Path, events: &[Event]) {
+    events.iter().for_each(|event| write(run, &format!("{}\n", event.to_json())));
+}
+
+fn only(run: &Path) -> RunSummary {
+    let mut found = runs(run);
+    assert_eq!(found.len(), 1);
+    found.remove(0)
+}
+
+#[test]
+fn the_last_event_tells_the_state_of_a_run() {
+    let failed = RunState::Failed { text: "no data".into() };
+    for (last, wanted) in [
+        (done(StopReason::Finished), RunState::Finished),
+        (done(StopReason::EvalOnly), RunState::Finished),
+        (done(StopReason::Stopped), RunState::Stopped),
+        (done(StopReason::MaxTime), RunState::Stopped),
+        (error(), failed),
+        (step(7), RunState::Crashed),
+        (replan(ReplanReason::Budget), RunState::Crashed),
+        (replan(ReplanReason::OutOfMemory), RunState::Running),
+        (waiting(), RunState::Running),
+        (Event::Paused { iter: 7 }, RunState::Crashed),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        say(folder.path(), &[start(), step(6), last]);
+        assert_eq!(only(folder.path()).state, wanted);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(runs(folder.path()), []);
+    write(folder.path(), "{\"v\":1,\"event\":\"st");
+    assert_eq!(only(folder.path()).state, RunState::Empty);
+}
+
+#[test]
+fn a_locked_run_is_running_or_paused() {
+    let folder = tempfile::tempdir().unwrap();
+    say(folder.path(), &[start(), done(StopReason::Stopped)]);
+    let held = RunFolder::open(folder.path(), true).unwrap();
+    assert_eq!(only(folder.path()).state, RunState::Running);
+    assert!(is_training(folder.path()));
+    say(folder.path(), &[start(), Event::Paused { iter: 0 }]);
+    assert_eq!(only(folder.path()).state, RunState::Paused);
+    assert!(is_training(folder.path()));
+    say(folder.path(), &[done(StopReason::Stopped)]);
+    drop(held);
+    assert!(!is_training(folder.path()));
+    assert_eq!(only(folder.path()).state, RunState::Stopped);
+    RunFolder::open(folder.path(), true).unwrap();
+}
+
+#[test]
+fn a_long_record_is_summarized_from_its_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    say(folder.path(), &[start(), eval(0, 9.0)]);
+    let lines: String = (0..2000).map(|iter| step(iter).to_json() + "\n").collect();
+    assert!(lines.len() as u64 > 4 * END_BYTES);
+    write(folder.path(), &lines);
+    write(folder.path(), "not an event\n");
+    write(folder.path(), &done(StopReason::Finished).to_json());
+    let run = only(folder.path());
+    assert_eq!((run.iteration, run.max_iters), (2000, Some(600_000)));
+    assert_eq!((run.state, run.val_loss), (RunState::Crashed, None));
+    assert_eq!(run.loss, Some(3.0 - 1999.0 / 4096.0));
+    assert_eq!(run.device.unwrap().name, "Card");
+    assert!(!run.has_checkpoint);
+
+    let checkpoint = folder.path().join(CHECKPOINTS_FOLDER).join("00001900");
+    fs::create_dir_all(&checkpoint).unwrap();
+    let state = r#"{"iteration":1900,"val_loss":2.5,"best_val_loss":2.25,"version":1}"#;
+    fs::write(checkpoint.join(STATE_FILE), state).unwrap();
+    let run = only(folder.path());
+    assert!(run.has_checkpoint);
+    assert_eq!((run.iteration, run.val_loss, run.best_val_loss), (2000, Some(2.5), Some(2.25)));
+}
+
+#[test]
+fn runs_are_listed_newest_first() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, age) in [("old", 300), ("new", 100), ("between", 200)] {
+        let run = folder.path().join(name);
+        fs::create_dir(&run).unwrap();
+        say(&run, &[start()]);
+        let file = File::options().append(true).open(run.join(EVENTS_FILE)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    fs::create_dir(folder.path().join("data")).unwrap();
+    let config = Config { max_iters: 50.try_into().unwrap(), ..Config::default() };
+    fs::write(folder.path().join(CONFIG_FILE), config.to_toml()).unwrap();
+    let found = runs(folder.path());
+    let names: Vec<&str> = found.iter().map(|run| run.name.as_str()).collect();
+    let own = folder.path().file_name().unwrap().to_str().unwrap();
+    assert_eq!(names, [own, "new", "between", "old"]);
+    assert_eq!((&found[0].state, found[0].max_iters), (&RunState::Empty, Some(50)));
+    assert_eq!(runs(&folder.path().join("none")), []);
+}
+
+#[test]
+fn a_tail_returns_complete_lines_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path();
+    let mut all = Tail::open(run, true);
+    assert_eq!(all.read(), []);
+    say(run, &[start(), step(0)]);
+    let mut new = Tail::open(run, false);
+    assert_eq!((all.read(), new.read()), (vec![start(), step(0)], vec![]));
+    let line = step(1).to_json() + "\n";
+    let (half, rest) = line.split_at(30);
+    write(run, half);
+    let mut late = Tail::open(run, false);
+    for tail in [&mut all, &mut new, &mut late] {
+        assert_eq!(tail.read(), []);
+    }
+    write(run, &format!("{rest}no event\n"));
+    for tail in [&mut all, &mut new, &mut late] {
+        assert_eq!((tail.read(), tail.read()), (vec![step(1)], vec![]));
+    }
+    assert_eq!(follow(run).unwrap().1.read(), []);
+}
+
+#[test]
+fn a_tail_starts_over_with_another_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path();
+    say(run, &[start(), step(0)]);
+    let mut tail = Tail::open(run, false);
+    for others in [vec![start()], vec![step(1), step(2)]] {
+        fs::remove_file(run.join(EVENTS_FILE)).unwrap();
+        assert_eq!(tail.read(), []);
+        say(run, &others);
+        assert_eq!(tail.read(), others);
+    }
+}
+
+#[test]
+fn progress_is_read_from_the_whole_record() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(follow(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
+    say(folder.path(), &[start(), eval(0, 3.0), step(0), eval(1, 4.0)]);
+    let (progress, _) = follow(folder.path()).unwrap();
+    assert_eq!((progress.iteration, progress.best_val_loss), (1, Some(3.0)));
+}
+
+#[test]
+fn a_configuration_is_read_back_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(config(folder.path()), None);
+    let a = Config { out_dir: "out/a".into(), ..Config::default() };
+    fs::write(folder.path().join(CONFIG_FILE), a.to_toml()).unwrap();
+    assert_eq!(config(folder.path()), Some(a.clone()));
+    let b = Config { out_dir: "out/b".into(), ..a.clone() };
+    assert_eq!(difference(&a, &b), []);
+    let init_from = InitFrom::Path("out/a".into());
+    let b = Config { init_from, learning_rate: 0.002, ..b };
+    let wanted = [("init_from", "scratch", "out/a"), ("learning_rate", "0.0006", "0.002")];
+    let wanted = wanted.map(|(key, a, b)| (key, a.to_string(), b.to_string()));
+    assert_eq!(difference(&a, &b), wanted);
+}

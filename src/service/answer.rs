@@ -1,0 +1,287 @@
+//! The service's answers, on every platform.
+
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use super::data::{self, free_path};
+use super::{Destination, Reply, Request, StoredModel};
+#[cfg(any(target_arch = "wasm32", test))]
+use super::{StorageUsage, StoredData};
+use crate::config::Config;
+#[cfg(any(target_arch = "wasm32", test))]
+use crate::data::Dataset;
+use crate::disk;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::{self, DeviceInfo};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::ops::OpsMode;
+use crate::progress::Progress;
+use crate::run_index::{self, Tail};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::train;
+use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
+
+/// The reason why a request failed, and what to do next.
+pub(super) struct Failure {
+    pub text: String,
+    pub hint: String,
+}
+
+impl<E: Into<TrainError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        Self { text: error.to_string(), hint: error.hint().to_string() }
+    }
+}
+
+impl Failure {
+    fn new(text: impl Into<String>, hint: &str) -> Self {
+        Self { text: text.into(), hint: hint.into() }
+    }
+}
+
+/// Answers a request. `reply` takes the replies, of which some requests have several; a request that
+/// fails ends with [`Reply::Failed`].
+pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
+    let job = request.job();
+    if let Err(Failure { text, hint }) = try_answer(request, reply) {
+        reply(Reply::Failed { job, text, hint });
+    }
+}
+
+fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Failure> {
+    match request {
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Devices => {
+            let devices = gpu::devices().iter().map(DeviceInfo::line).collect();
+            reply(Reply::Devices { devices });
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Device { choice } => {
+            let info = gpu::select(choice.parse()?)?.info;
+            reply(Reply::Device { device: train::device_profile(&info, OpsMode::AUTO) });
+        }
+        // The worker describes its one device by itself, once it is open.
+        #[cfg(target_arch = "wasm32")]
+        Request::Devices | Request::Device { .. } => {}
+        Request::DescribeData { spec } => {
+            let data = data::describe(&spec);
+            reply(Reply::Data { spec, data });
+        }
+        Request::Prepare { texts, folder } => {
+            let spec = data::prepare(texts, &folder, reply)?;
+            reply(Reply::Prepared { spec });
+        }
+        Request::ListRuns { folder } => {
+            let runs = run_index::runs(&folder);
+            reply(Reply::Runs { folder, runs });
+        }
+        Request::ReadRun { run, view } => {
+            let (progress, tail) = read_run(&run)?;
+            reply(Reply::Run { run, view, progress: Box::new(progress), tail });
+        }
+        Request::Compare { runs } => {
+            if let [Some(a), Some(b)] = runs.each_ref().map(|run| run_index::config(run)) {
+                reply(Reply::Comparison { runs, configs: Box::new([a, b]) });
+            }
+        }
+        Request::Fork { checkpoint } => {
+            let config = Box::new(config_of(&checkpoint)?);
+            reply(Reply::Config { checkpoint, config });
+        }
+        Request::Export { checkpoint, to: Destination::Zip } => {
+            let (to, zip) = export_zip(&checkpoint)?;
+            reply(Reply::Exported { to, zip });
+        }
+        Request::Export { checkpoint, to: Destination::Folder(folder) } => {
+            let to = export_folder(&checkpoint, folder)?;
+            reply(Reply::Exported { to, zip: Vec::new() });
+        }
+        Request::Import { folder, name, zip } => {
+            let model = import(&free_path(&folder, &name, ""), zip)?;
+            reply(Reply::Imported { model });
+        }
+        Request::Remove { path } => remove(&path)?,
+        Request::Sample { .. } => {
+            let hint = "`wgpt sample RUN` generates text without a run that trains";
+            return Err(Failure::new("the window opens no device of its own", hint));
+        }
+    }
+    Ok(())
+}
+
+/// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
+fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
+    let (mut progress, tail) = match run_index::follow(run) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            (Progress::default(), Tail::open(run, true))
+        }
+        read => read.map_err(TrainError::io("read", run))?,
+    };
+    // A run that was started from another folder recorded paths relative to that.
+    for checkpoint in &mut progress.checkpoints {
+        if let Some(name) = checkpoint.path.file_name() {
+            checkpoint.path = run.join(CHECKPOINTS_FOLDER).join(name);
+        }
+    }
+    Ok((progress, tail))
+}
+
+/// The configuration of the run that a checkpoint belongs to, else one with the model's shapes.
+fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
+    if let Some(config) = checkpoint.ancestors().take(3).find_map(run_index::config) {
+        return Ok(config);
+    }
+    let source = ModelSource::open(checkpoint)?;
+    Ok(data::config_of(&source.architecture)?)
+}
+
+/// Packs a model in memory. Returns a name for the file, and the zip.
+fn export_zip(checkpoint: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
+    let source = ModelSource::open(checkpoint)?;
+    let mut zip = Cursor::new(Vec::new());
+    archive::pack(&source.path, &mut zip)?;
+    let iteration = source.state.map(|state| format!("-{}", state.iteration));
+    let file = format!("{}{}.zip", file_name(checkpoint), iteration.unwrap_or_default());
+    Ok((file.into(), zip.into_inner()))
+}
+
+/// Runs the command line's `export` in a process of its own: it takes the memory of a whole model.
+#[cfg(not(target_arch = "wasm32"))]
+fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
+    let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
+    let name = format!("model-{}", file_name(checkpoint));
+    let out = if empty { folder } else { folder.join(name) };
+    let run = || {
+        let mut process = std::process::Command::new(std::env::current_exe()?);
+        process.arg("export").arg(checkpoint).arg("-o").arg(&out).output()
+    };
+    let output =
+        run().map_err(|error| Failure::new(format!("`wgpt export` did not start: {error}"), ""))?;
+    match output.status.success() {
+        true => Ok(out),
+        false => Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim(), "")),
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+fn export_folder(_: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
+    let text = format!("{}: a page cannot write into folders", folder.display());
+    Err(Failure::new(text, "export a zip"))
+}
+
+/// Unpacks a model into `folder`, which is removed again if there is no model in the zip.
+fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
+    let unpacked = archive::unpack(Cursor::new(zip), folder).and_then(|()| stored_model(folder));
+    if unpacked.is_err() {
+        // The error of the import is the one to report.
+        let _ = disk::remove_dir_all(folder);
+    }
+    unpacked
+}
+
+/// Removes a run, data or a model from the browser's storage, which has no file manager.
+fn remove(path: &Path) -> Result<(), Failure> {
+    if cfg!(not(target_arch = "wasm32")) {
+        let text = format!("{} stays: wgpt removes nothing from the disk", path.display());
+        return Err(Failure::new(text, "remove the folder in a file manager"));
+    }
+    Ok(disk::remove_dir_all(path).map_err(TrainError::io("remove", path))?)
+}
+
+/// Lists the data and the models in a browser's storage, which are beside its runs.
+#[cfg(any(target_arch = "wasm32", test))]
+pub(super) fn stored(root: &Path, usage: StorageUsage) -> Reply {
+    let folders = |name: &str| {
+        let entries = disk::read_dir(root.join(name)).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    };
+    let data = folders("data").filter_map(|path| {
+        let spec = path.display().to_string();
+        let name = Dataset::open(&spec, 1).ok()?.name;
+        Some(StoredData { spec, name })
+    });
+    let models = folders("models").filter_map(|path| stored_model(&path).ok());
+    Reply::Stored { data: data.collect(), models: models.collect(), usage }
+}
+
+fn stored_model(folder: &Path) -> Result<StoredModel, TrainError> {
+    let source = ModelSource::open(folder)?;
+    Ok(StoredModel {
+        path: folder.to_path_buf(),
+        name: file_name(folder),
+        architecture: source.architecture,
+        has_tokenizer: source.tokenizer.is_some(),
+    })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::State;
+    use crate::protocol::Event;
+    use crate::service::{Job, Texts, View};
+
+    fn replies(request: Request) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        answer(request, &mut |reply| replies.push(reply));
+        replies
+    }
+
+    #[test]
+    fn prepared_data_is_stored_and_described() {
+        let root = tempfile::tempdir().unwrap();
+        let text = "The fox saw nine red baskets and went home.\n".repeat(200);
+        let texts = Texts::Text { name: "foxes".into(), text };
+        let prepare = Request::Prepare { texts, folder: root.path().join("data") };
+        let Some(Reply::Prepared { spec }) = replies(prepare).pop() else { panic!("no data") };
+        let Reply::Stored { data, models, .. } = stored(root.path(), StorageUsage::default())
+        else {
+            panic!("no list")
+        };
+        assert_eq!((data[0].spec.as_str(), data[0].name.as_str()), (spec.as_str(), "foxes"));
+        assert_eq!((data.len(), models.len()), (1, 0));
+        let described = replies(Request::DescribeData { spec });
+        assert!(matches!(&described[..], [Reply::Data { data: Ok(_), .. }]), "{described:?}");
+    }
+
+    #[test]
+    fn a_run_is_read_with_paths_as_they_are_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("moved");
+        let empty = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let [Reply::Run { progress, .. }] = &empty[..] else { panic!("{empty:?}") };
+        assert_eq!(progress.state, State::Idle);
+
+        std::fs::create_dir(&run).unwrap();
+        let path = "elsewhere/checkpoints/00000010".into();
+        let event = Event::Checkpoint { iter: 10, path, best: true };
+        std::fs::write(run.join("events.jsonl"), event.to_json() + "\n").unwrap();
+        let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
+        assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));
+    }
+
+    #[test]
+    fn what_fails_says_which_request_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let import = Request::Import {
+            folder: folder.path().to_path_buf(),
+            name: "model".into(),
+            zip: b"no zip".to_vec(),
+        };
+        let remove = Request::Remove { path: folder.path().to_path_buf() };
+        for (request, expected) in [(import, Job::Import), (remove, Job::Other)] {
+            let failed = replies(request);
+            assert!(
+                matches!(&failed[..], [Reply::Failed { job, text, .. }] if *job == expected && !text.is_empty()),
+                "{failed:?}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

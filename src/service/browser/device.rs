@@ -1,0 +1,73 @@
+//! The device that the browser gives, or what prevents training.
+
+use js_sys::Reflect;
+use wasm_bindgen::prelude::JsValue;
+
+use crate::gpu::{self, Backend, DeviceError, DeviceId, OpenDevice};
+use crate::service::Obstacle;
+use crate::service::messages::Topic;
+
+/// Opens the device.
+///
+/// # Errors
+/// The obstacle, if the browser gives no device.
+pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
+    if !is_truthy(&["isSecureContext"]) {
+        return Err(obstacle(
+            "browsers give no graphics device to a page that came by plain HTTP",
+            "open the page by HTTPS, or from this machine as http://localhost",
+        ));
+    }
+    if !is_truthy(&["navigator", "gpu"]) {
+        return Err(obstacle(
+            "this browser has no WebGPU",
+            "use Chrome, Edge, Firefox or Safari of 2026 or later, or wgpt on the desktop",
+        ));
+    }
+    let Some(found) = gpu::select_in_browser().await else {
+        return Err(obstacle(
+            "the browser has WebGPU, but gives no graphics adapter",
+            "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \
+             --enable-features=Vulkan; chrome://gpu says why",
+        ));
+    };
+    found.open_async().await.map_err(|error| {
+        let hint = match error {
+            DeviceError::TooSmall { .. } => {
+                "use another browser or machine, or wgpt on the desktop"
+            }
+            _ => "update the graphics driver; chrome://gpu says more",
+        };
+        obstacle(&error.to_string(), hint)
+    })
+}
+
+/// The obstacle of a device that computes in software.
+pub(super) fn software_obstacle() -> Obstacle {
+    Obstacle {
+        topic: Topic::SoftwareAdapter,
+        can_train: true,
+        text: "the browser computes on the CPU: training works, slowly".into(),
+        hint: "use a machine with a graphics card; on Linux, Chrome needs --enable-features=Vulkan"
+            .into(),
+    }
+}
+
+/// The error of a run that an obstacle keeps from its device.
+pub(super) fn unavailable(obstacle: &Obstacle) -> DeviceError {
+    let id = DeviceId { backend: Backend::WebGpu, index: 0 };
+    DeviceError::Open { id, name: "WebGPU".into(), reason: obstacle.text.clone() }
+}
+
+fn obstacle(text: &str, hint: &str) -> Obstacle {
+    let (text, hint) = (text.to_string(), hint.to_string());
+    Obstacle { topic: Topic::Device, can_train: false, text, hint }
+}
+
+/// Returns true if a property of the global object, or of one of its properties, is set.
+fn is_truthy(path: &[&str]) -> bool {
+    let property = path.iter().fold(js_sys::global().into(), |object: JsValue, name| {
+        Reflect::get(&object, &JsValue::from_str(name)).unwrap_or(JsValue::UNDEFINED)
+    });
+    property.is_truthy()
+}

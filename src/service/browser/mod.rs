@@ -1,0 +1,16 @@
+//! The service in a browser: a worker answers requests and trains, and the page is its client.
+
+mod client;
+mod connection;
+mod device;
+mod event_loop;
+mod storage;
+mod training;
+mod worker;
+
+pub(crate) use super::worker_messages::Attachment;
+pub(crate) use client::Client;
+pub(crate) use worker::serve;
+
+/// The folder of runs in the browser's storage.
+pub(crate) const RUNS: &str = "runs";

@@ -1,0 +1,169 @@
+//! Runs and samples on the worker's device.
+
+use std::path::Path;
+use std::time::Duration;
+
+use web_time::Instant;
+
+use super::event_loop::EventLoop;
+use super::worker::Worker;
+use crate::config::{Config, GradCheckpoint, bytes};
+use crate::gpu;
+use crate::model::{SampleOptions, Sampler};
+use crate::ops::OpsMode;
+use crate::plan::Plan;
+use crate::protocol::Event;
+use crate::run_index;
+use crate::service::messages::Topic;
+use crate::service::worker_messages::{FromWorker, StartRun};
+use crate::service::{Job, Obstacle, Reply};
+use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
+
+/// The longest time between two looks at the message queue, unless the device blocks the worker.
+const MAX_DELAY: Duration = Duration::from_millis(30);
+
+/// The time between two replies with a growing sample.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bytes of a weight in a checkpoint: itself and two moments.
+const CHECKPOINT_BYTES: u64 = 12;
+
+impl Worker {
+    /// Trains a run from its start to its end.
+    pub async fn train(&self, start: StartRun) {
+        let run = start.run.clone();
+        self.current.set(Some(run.clone()));
+        if let Err(error) = self.session(start).await {
+            let (text, hint) = (error.to_string(), error.hint().to_string());
+            self.emit(&run, Event::Error { text, hint, cause: error.cause() });
+        }
+        self.current.set(None);
+        if let Some(device) = self.opened() {
+            gpu::release_unused(&device.device);
+        }
+        self.send(FromWorker::Ended { run });
+        self.list().await;
+    }
+
+    async fn session(&self, start: StartRun) -> Result<(), TrainError> {
+        let StartRun { run, config, resume, max_plan } = start;
+        let recorded = || run_index::config(&run).map(Box::new);
+        let Some(config) = config.or_else(recorded) else {
+            return Err(TrainError::NoCheckpoint { path: run });
+        };
+        let config = Config { out_dir: run.display().to_string(), ..*config };
+        let config = match max_plan {
+            Some(plan) => within(config, plan),
+            None => config,
+        };
+        let device = self.open_device().await?;
+        self.storage.make_space().await;
+        let request = train::Request {
+            config: config.clone(),
+            run: run.clone(),
+            resume,
+            mode: OpsMode::AUTO,
+            elapsed: Duration::ZERO,
+        };
+        let setup = Setup::new(request, &device.info)?;
+        self.check_quota(&config, &setup).await;
+        let mut emit = |event: &Event| self.emit(&run, event.clone());
+        let mut session = Session::open(setup, device, &mut emit)?;
+        let event_loop = EventLoop::new();
+        let mut commands = Messages { worker: self, yielded: Instant::now(), event_loop };
+        session.run(&mut commands).await.map(|_| ())
+    }
+
+    /// Warns if the storage has no space for the checkpoints: a new one is written before an old one
+    /// is removed.
+    async fn check_quota(&self, config: &Config, setup: &Setup) {
+        let usage = self.measure_usage().await;
+        let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
+        let need = CHECKPOINT_BYTES * setup.parameters() * checkpoints;
+        let have = usage.quota.saturating_sub(usage.used);
+        if usage.quota > 0 && have < need {
+            let (need, have) = (bytes(need), bytes(have));
+            self.reply(Reply::Obstacle(Obstacle {
+                topic: Topic::Quota,
+                can_train: true,
+                text: format!("the checkpoints of this run need {need}, the browser has {have}"),
+                hint: "remove runs that are no longer needed, or free space on the disk".into(),
+            }));
+        }
+    }
+
+    /// Generates text with a stored model or run.
+    pub async fn sample(
+        &self,
+        path: &Path,
+        prompt: String,
+        tokens: u32,
+        seed: u64,
+    ) -> Result<(), TrainError> {
+        let source = ModelSource::open(path)?;
+        let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
+        let tokenizer = source.tokenizer.clone().ok_or_else(unknown)?;
+        let ids = tokenizer.encode_prompt(&prompt)?;
+        if ids.is_empty() {
+            self.fail(Job::Sample, "the prompt is empty", "type a character");
+            return Ok(());
+        }
+        let device = self.open_device().await?;
+        let model = source.model(&device.device)?;
+        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
+        let mode = OpsMode::AUTO.on(device.info.kind);
+        let mut sampler = Sampler::new(&model, &ids, options, mode);
+        let (mut generated, mut replied) = (Vec::new(), Instant::now());
+        for number in 1..=tokens {
+            generated.push(sampler.next_token().await);
+            let done = number == tokens;
+            if done || replied.elapsed() >= SAMPLE_INTERVAL {
+                replied = Instant::now();
+                let text = tokenizer.decode(&generated);
+                self.reply(Reply::Sampled { prompt: prompt.clone(), text, done });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The commands of the page to the run that trains.
+struct Messages<'a> {
+    worker: &'a Worker,
+    /// When the event loop ran last.
+    yielded: Instant,
+    event_loop: EventLoop,
+}
+
+impl Commands for Messages<'_> {
+    fn next(&mut self) -> Next {
+        match self.worker.commands.borrow_mut().pop_front() {
+            Some(command) => Next::Command(command),
+            None => Next::None,
+        }
+    }
+
+    async fn yield_now(&mut self) {
+        if self.yielded.elapsed() >= MAX_DELAY {
+            self.event_loop.run_queued().await;
+            self.worker.storage.make_space().await;
+            self.yielded = Instant::now();
+        }
+    }
+
+    async fn idle(&mut self) {
+        self.worker.message().await;
+    }
+}
+
+/// The configuration whose plan is at most this one.
+fn within(config: Config, plan: Plan) -> Config {
+    let mut config = Config { micro_batch: plan.micro_batch as u32, ..config };
+    if plan.micro_batch == 1 {
+        config.loss_chunk = plan.loss_chunk as u32;
+    }
+    if plan.grad_checkpoint {
+        config.grad_checkpoint = GradCheckpoint::True;
+    }
+    config
+}

@@ -1,0 +1,325 @@
+//! The worker: one device, one run at a time, and the storage.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use wasm_bindgen::JsCast;
+use wasm_bindgen::prelude::Closure;
+use web_sys::{DedicatedWorkerGlobalScope, MessageEvent};
+
+use super::RUNS;
+use super::device;
+use super::storage::Slots;
+use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
+use crate::ops::OpsMode;
+use crate::protocol::{Cause, Command, Event};
+use crate::service::answer::{answer, stored};
+use crate::service::messages::Topic;
+use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
+use crate::service::{Job, Obstacle, Reply, Request, StorageUsage};
+use crate::train::{TrainError, device_profile, record};
+use crate::{run_index, web};
+
+/// Milliseconds between two heartbeats, for the device's watchdog and for the page.
+const HEARTBEAT: i32 = 1000;
+
+/// Answers the page's messages from now on.
+pub(crate) fn serve() {
+    let scope: DedicatedWorkerGlobalScope = js_sys::global().unchecked_into();
+    let worker = Rc::new(Worker {
+        scope,
+        tasks: RefCell::default(),
+        commands: RefCell::default(),
+        waker: RefCell::default(),
+        current: CurrentRun::default(),
+        device: RefCell::default(),
+        storage: Slots::default(),
+        usage: Cell::default(),
+    });
+    worker.report_panics();
+    let receiver = worker.clone();
+    let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
+        if let Some(message) = web::unpack::<ToWorker>(&event.data()) {
+            receiver.receive(message);
+        }
+    });
+    worker.scope.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
+    // It lasts as long as the worker.
+    on_message.forget();
+    wasm_bindgen_futures::spawn_local(async move { worker.run().await });
+}
+
+pub(super) struct Worker {
+    scope: DedicatedWorkerGlobalScope,
+    /// Runs and samples that wait for their turn on the device.
+    tasks: RefCell<VecDeque<Task>>,
+    /// Commands to the run that trains.
+    pub commands: RefCell<VecDeque<Command>>,
+    waker: RefCell<Option<Waker>>,
+    pub current: CurrentRun,
+    device: RefCell<Option<OpenDevice>>,
+    pub storage: Slots,
+    usage: Cell<StorageUsage>,
+}
+
+/// Work for the device.
+enum Task {
+    Train(StartRun),
+    Sample { path: PathBuf, prompt: String, tokens: u32, seed: u64 },
+}
+
+/// The run that trains and its device's failure, which the panic hook reads.
+#[derive(Clone, Default)]
+pub(super) struct CurrentRun(Arc<Mutex<(Option<PathBuf>, Watchdog)>>);
+
+impl CurrentRun {
+    fn get(&self) -> Option<PathBuf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn failure(&self) -> Option<DeviceError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.failure().cloned()
+    }
+
+    pub fn set(&self, run: Option<PathBuf>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = run;
+    }
+
+    fn watch(&self, watchdog: Watchdog) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = watchdog;
+    }
+}
+
+impl Worker {
+    pub fn send(&self, message: FromWorker) {
+        let (message, transfer) = web::pack(message);
+        // The page may be gone.
+        let _ = self.scope.post_message_with_transfer(&message, &transfer);
+    }
+
+    pub fn reply(&self, reply: Reply) {
+        self.send(FromWorker::Reply(reply));
+    }
+
+    pub fn emit(&self, run: &Path, event: Event) {
+        self.send(FromWorker::Event { run: run.to_path_buf(), event: Box::new(event) });
+    }
+
+    pub fn fail(&self, job: Job, text: impl ToString, hint: &str) {
+        self.reply(Reply::Failed { job, text: text.to_string(), hint: hint.to_string() });
+    }
+
+    /// Has panics reported as errors: after one the page starts another worker.
+    fn report_panics(self: &Rc<Self>) {
+        let current = self.current.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            let failure = current.failure();
+            let text = match &failure {
+                Some(error) => error.to_string(),
+                None => {
+                    let text = panic.payload_as_str().unwrap_or("an error of the program");
+                    let place = panic.location().map(|place| format!(" ({place})"));
+                    format!("{text}{}", place.unwrap_or_default())
+                }
+            };
+            let message = match current.get() {
+                Some(run) => {
+                    let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
+                    let hint = "the browser's console may say more".into();
+                    FromWorker::Event { run, event: Box::new(Event::Error { text, hint, cause }) }
+                }
+                None => {
+                    let (job, hint) = (Job::Other, "reload the page".into());
+                    FromWorker::Reply(Reply::Failed { job, text, hint })
+                }
+            };
+            let scope: DedicatedWorkerGlobalScope = js_sys::global().unchecked_into();
+            let (message, _) = web::pack(message);
+            let _ = scope.post_message(&message);
+        }));
+    }
+
+    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the first
+    /// message.
+    fn start_heartbeat(self: &Rc<Self>) {
+        let worker = self.clone();
+        let beat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
+        let started = self.scope.set_interval_with_callback_and_timeout_and_arguments_0(
+            beat.as_ref().unchecked_ref(),
+            HEARTBEAT,
+        );
+        if started.is_ok() {
+            beat.forget();
+        }
+    }
+
+    fn heartbeat(&self) {
+        self.send(FromWorker::Heartbeat);
+        let device = self.device.borrow();
+        let Some(device) = device.as_ref() else { return };
+        device.watchdog.check();
+        if let (Some(error), Some(run)) = (device.watchdog.failure(), self.current.get()) {
+            let (text, hint) = (error.to_string(), error.hint().to_string());
+            self.emit(&run, Event::Error { text, hint, cause: Some(cause(error)) });
+        }
+    }
+
+    /// Takes a message. What needs the device waits for its turn.
+    fn receive(self: &Rc<Self>, message: ToWorker) {
+        match message {
+            ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
+            ToWorker::Start(start) => self.enqueue(Job::Other, Task::Train(start)),
+            ToWorker::Request(Request::Sample { path, prompt, tokens, seed }) => {
+                self.enqueue(Job::Sample, Task::Sample { path, prompt, tokens, seed });
+            }
+            ToWorker::Request(Request::Devices | Request::Device { .. }) => {
+                if let Some(device) = self.device.borrow().as_ref() {
+                    self.describe(device);
+                }
+            }
+            ToWorker::Request(Request::Remove { path })
+                if self.current.get().as_ref() == Some(&path) =>
+            {
+                self.fail(Job::Other, format!("{} trains", path.display()), "stop it first");
+            }
+            // All lists are sent.
+            ToWorker::Request(Request::ListRuns { .. }) => self.list_later(),
+            ToWorker::Request(request) => {
+                answer(request, &mut |reply| self.reply(reply));
+                self.list_later();
+            }
+            ToWorker::Record { run, event } => {
+                if let Err(error) = record(&run, &event) {
+                    self.fail(Job::Other, &error, error.hint());
+                }
+                self.list_later();
+            }
+        }
+        self.wake();
+    }
+
+    fn enqueue(&self, job: Job, task: Task) {
+        match self.current.get() {
+            Some(_) => self.fail(job, "a run trains", "stop it, or wait until it is done"),
+            None => {
+                // Commands from here on are for this task.
+                self.commands.borrow_mut().clear();
+                self.tasks.borrow_mut().push_back(task);
+            }
+        }
+    }
+
+    fn list_later(self: &Rc<Self>) {
+        let worker = self.clone();
+        wasm_bindgen_futures::spawn_local(async move { worker.list().await });
+    }
+
+    /// Makes space for the next files, and tells the page what is stored.
+    pub async fn list(&self) {
+        self.storage.make_space().await;
+        let usage = self.measure_usage().await;
+        let folder = PathBuf::from(RUNS);
+        let runs = run_index::runs(&folder);
+        self.reply(Reply::Runs { folder, runs });
+        self.reply(stored(Path::new(""), usage));
+    }
+
+    pub async fn measure_usage(&self) -> StorageUsage {
+        self.usage.set(self.storage.usage().await);
+        self.usage.get()
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits for a message.
+    pub async fn message(&self) {
+        let mut is_waiting = false;
+        poll_fn(|context| {
+            if std::mem::replace(&mut is_waiting, true) {
+                return Poll::Ready(());
+            }
+            self.waker.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn run(self: &Rc<Self>) {
+        if let Err(problem) = self.storage.open().await {
+            self.reply(Reply::Obstacle(Obstacle {
+                topic: Topic::Storage,
+                can_train: true,
+                text: format!("nothing that is trained here is stored: {problem}"),
+                hint:
+                    "close other tabs of this page, or leave private browsing; export before you \
+                       leave"
+                        .into(),
+            }));
+        }
+        self.start_heartbeat();
+        // What fails here fails again, with its error, when a run starts.
+        let _ = self.open_device().await;
+        loop {
+            let task = self.tasks.borrow_mut().pop_front();
+            match task {
+                None => self.message().await,
+                Some(Task::Train(start)) => self.train(start).await,
+                Some(Task::Sample { path, prompt, tokens, seed }) => {
+                    if let Err(error) = self.sample(&path, prompt, tokens, seed).await {
+                        self.fail(Job::Sample, &error, error.hint());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the device. Opens it if it is not open, and tells the page.
+    ///
+    /// # Errors
+    /// If the browser gives none.
+    pub async fn open_device(&self) -> Result<OpenDevice, TrainError> {
+        if let Some(device) = self.opened() {
+            return Ok(device);
+        }
+        let device = match device::open().await {
+            Ok(device) => device,
+            Err(obstacle) => {
+                let error = device::unavailable(&obstacle);
+                self.reply(Reply::Obstacle(obstacle));
+                return Err(error.into());
+            }
+        };
+        self.current.watch(device.watchdog.clone());
+        self.device.replace(Some(device.clone()));
+        self.describe(&device);
+        if device.info.kind == Kind::Software {
+            self.reply(Reply::Obstacle(device::software_obstacle()));
+        }
+        Ok(device)
+    }
+
+    /// The device, if it is open.
+    pub fn opened(&self) -> Option<OpenDevice> {
+        self.device.borrow().clone()
+    }
+
+    fn describe(&self, device: &OpenDevice) {
+        self.reply(Reply::Devices { devices: vec![device.info.line()] });
+        let device = device_profile(&device.info, OpsMode::AUTO);
+        self.reply(Reply::Device { device });
+    }
+}
+
+/// The cause that an error of the open device has for recovery.
+fn cause(error: &DeviceError) -> Cause {
+    TrainError::from(error.clone()).cause().unwrap_or(Cause::DeviceLost)
+}

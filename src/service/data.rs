@@ -1,0 +1,154 @@
+//! Data sets: their sizes, and new ones from texts.
+
+use std::path::{Path, PathBuf};
+
+use super::{DataInfo, Reply, Texts};
+use crate::config::{Config, ConfigError, Layer, resolve};
+use crate::data::{
+    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, stories,
+};
+use crate::disk;
+use crate::model::Architecture;
+use crate::train::{self, TrainError};
+
+/// The built-in data set.
+const STORIES: &str = "builtin:stories";
+
+/// Below this size a text is small enough that characters teach more than words.
+const CHARACTERS: u64 = 5 << 20;
+
+/// The longest name of a new folder, in characters.
+const LONGEST_NAME: usize = 40;
+
+/// Reads the size of a data set.
+pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
+    if spec == STORIES {
+        // Known without generating them.
+        return Ok(DataInfo {
+            vocab_size: stories::VOCABULARY,
+            train_tokens: stories::TRAIN_TOKENS,
+            val_tokens: stories::VAL_TOKENS,
+        });
+    }
+    match Dataset::open(spec, 1) {
+        Ok(data) => Ok(DataInfo {
+            vocab_size: data.vocab_size,
+            train_tokens: data.train.len(),
+            val_tokens: data.val.len(),
+        }),
+        // The hint of the error is a command, which a browser does not have.
+        Err(DataError::Missing { .. }) if cfg!(target_arch = "wasm32") => {
+            Err(format!("this browser has no data called {spec}: choose the text again"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Tokenizes texts into a new folder below `folder`. Returns that folder as `--data` takes it.
+pub(super) fn prepare(
+    texts: Texts,
+    folder: &Path,
+    reply: &mut dyn FnMut(Reply),
+) -> Result<String, TrainError> {
+    let (inputs, written) = match texts {
+        Texts::Files(files) => (files, None),
+        Texts::Text { name, text } => {
+            let file = free_path(folder, &name, ".txt");
+            disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+            disk::write(&file, text).map_err(TrainError::io("write", &file))?;
+            (vec![file.clone()], Some(file))
+        }
+    };
+    let prepared = prepare_files(&inputs, folder, reply);
+    if let Some(file) = written {
+        // Without it nothing is lost but space.
+        let _ = disk::remove_file(&file);
+    }
+    Ok(prepared?)
+}
+
+fn prepare_files(
+    inputs: &[PathBuf],
+    folder: &Path,
+    reply: &mut dyn FnMut(Reply),
+) -> Result<String, DataError> {
+    let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
+    let name = stem.to_string_lossy().into_owned();
+    let out = free_path(folder, &name, "");
+    let all_files = inputs.iter().all(|path| disk::is_file(path));
+    let bytes = inputs.iter().filter_map(|path| disk::metadata(path).ok()).map(|file| file.len());
+    let tokenizer = match bytes.sum::<u64>() {
+        bytes if all_files && bytes < CHARACTERS => TokenizerKind::Char,
+        _ => TokenizerKind::default(),
+    };
+    let options = PrepareOptions { tokenizer, ..PrepareOptions::default() };
+    let mut progress = |at: PrepareProgress| {
+        let share = at.bytes_read as f32 / at.bytes_total.max(1) as f32;
+        let share = match at.phase {
+            Phase::Survey => share / 2.0,
+            Phase::Tokenize => 0.5 + share / 2.0,
+            Phase::Done => 1.0,
+        };
+        reply(Reply::Preparing { name: name.clone(), share });
+    };
+    data::prepare(inputs, &out, &options, &mut progress)?;
+    Ok(out.display().to_string())
+}
+
+/// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.
+pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let name: String = name.chars().take(LONGEST_NAME).map(safe).collect();
+    let name = match name.trim_matches('.') {
+        "" => "text",
+        name => name,
+    };
+    let numbered = |number: u32| match number {
+        1 => folder.join(format!("{name}{extension}")),
+        _ => folder.join(format!("{name}-{number}{extension}")),
+    };
+    let free = (1..u32::MAX).map(numbered).find(|path| !disk::exists(path));
+    free.unwrap_or_else(|| numbered(u32::MAX))
+}
+
+/// The configuration of GPT-2 with the shapes of a model.
+pub(super) fn config_of(model: &Architecture) -> Result<Config, ConfigError> {
+    let settings = train::settings(model).map(|(key, value)| (key.to_string(), value));
+    Ok(resolve(vec![Layer::flags(settings)?])?.config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pasted_text_becomes_a_data_set_of_its_own_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("data");
+        let text = "The fox saw nine red baskets and went home.\n".repeat(200);
+        let mut shares = Vec::new();
+        for expected in ["a-b", "a-b-2"] {
+            let texts = Texts::Text { name: "a b".into(), text: text.clone() };
+            let spec = prepare(texts, &folder, &mut |reply| match reply {
+                Reply::Preparing { share, .. } => shares.push(share),
+                reply => panic!("{reply:?}"),
+            });
+            let spec = spec.unwrap();
+            assert_eq!(spec, folder.join(expected).display().to_string());
+            let info = describe(&spec).unwrap();
+            assert!(info.vocab_size < 64 && info.train_tokens > info.val_tokens, "{info:?}");
+        }
+        assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)) && shares.contains(&1.0));
+        let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn the_size_of_the_stories_is_known_without_generating_them() {
+        let data = Dataset::open(STORIES, 1).unwrap();
+        let info = describe(STORIES).unwrap();
+        assert_eq!((info.vocab_size, info.train_tokens), (data.vocab_size, data.train.len()));
+        assert_eq!(info.val_tokens, data.val.len());
+        assert!(describe("no/such/folder").is_err());
+    }
+}

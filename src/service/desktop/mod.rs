@@ -1,0 +1,64 @@
+//! The service on the desktop: a thread for each request, a process for each run.
+
+mod process;
+mod run_folder;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::answer::answer;
+use super::{Launch, Reply, Request, Trainer};
+use crate::run_index::{self, Tail};
+use process::ChildProcess;
+use run_folder::RunFolder;
+
+/// Wakes the front end.
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Sends requests to the service and takes its replies.
+pub(crate) struct Client {
+    wake: Wake,
+    sender: Sender<Reply>,
+    receiver: Receiver<Reply>,
+}
+
+impl Client {
+    /// A client that calls `wake` when there are [`replies`](Self::replies) or events of a trainer.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let (sender, receiver) = channel();
+        Self { wake: Arc::new(wake), sender, receiver }
+    }
+
+    /// Sends a request.
+    pub fn send(&mut self, request: Request) {
+        let (sender, wake) = (self.sender.clone(), self.wake.clone());
+        std::thread::spawn(move || {
+            answer(request, &mut |reply| {
+                // The window may have closed meanwhile.
+                let _ = sender.send(reply);
+                wake();
+            });
+        });
+    }
+
+    /// Returns the replies since the last call.
+    pub fn replies(&mut self) -> Vec<Reply> {
+        self.receiver.try_iter().collect()
+    }
+
+    /// Starts a run in a process of its own.
+    ///
+    /// # Errors
+    /// If the process cannot be started.
+    pub fn start(&mut self, run: &Path, launch: Launch) -> io::Result<Trainer> {
+        Ok(Trainer::own(run, ChildProcess::start(run, &launch, &self.wake)?))
+    }
+
+    /// Follows a run from the end of its record on, if another process trains it.
+    pub fn follow(&self, run: &Path, tail: Tail) -> Option<Trainer> {
+        let is_training = run_index::is_training(run);
+        is_training.then(|| Trainer::followed(run, RunFolder::new(run, tail)))
+    }
+}

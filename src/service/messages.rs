@@ -1,0 +1,218 @@
+//! Requests to the service and its replies: plain serde data.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::model::Architecture;
+use crate::plan::DeviceProfile;
+use crate::progress::Progress;
+use crate::protocol::DeviceLine;
+use crate::run_index::{RunSummary, Tail};
+
+/// A request to the service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Lists the devices: [`Reply::Devices`].
+    Devices,
+    /// Reads the memory and the limits of a device, given as `--device` takes it: [`Reply::Device`].
+    Device { choice: String },
+    /// Reads the size of a data set, given as `--data` takes it: [`Reply::Data`].
+    DescribeData { spec: String },
+    /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
+    /// [`Reply::Prepared`].
+    Prepare { texts: Texts, folder: PathBuf },
+    /// Lists the runs in a folder: [`Reply::Runs`].
+    ListRuns { folder: PathBuf },
+    /// Reads the recorded events of a run: [`Reply::Run`].
+    ReadRun { run: PathBuf, view: View },
+    /// Reads the configurations of two runs: [`Reply::Comparison`].
+    Compare { runs: [PathBuf; 2] },
+    /// Reads the configuration for a new run that begins with the weights of a checkpoint, a run or a
+    /// model: [`Reply::Config`].
+    Fork { checkpoint: PathBuf },
+    /// Writes a checkpoint, a run or a model as a Hugging Face folder: [`Reply::Exported`].
+    Export { checkpoint: PathBuf, to: Destination },
+    /// Unpacks a Hugging Face GPT-2 folder or a checkpoint into a new folder below `folder`:
+    /// [`Reply::Imported`].
+    Import {
+        folder: PathBuf,
+        name: String,
+        #[serde(skip)]
+        zip: Vec<u8>,
+    },
+    /// Deletes a run, data or a model from the browser's storage: [`Reply::Stored`].
+    Remove { path: PathBuf },
+    /// Generates text with a checkpoint, a run or a model while no run trains: [`Reply::Sampled`],
+    /// several times.
+    Sample { path: PathBuf, prompt: String, tokens: u32, seed: u64 },
+}
+
+/// A reply of the service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub(crate) enum Reply {
+    /// The devices of this machine. In a browser the one device, once it is open.
+    Devices { devices: Vec<DeviceLine> },
+    /// The memory and the limits of a device.
+    Device { device: DeviceProfile },
+    /// The size of a data set, or why it cannot be read.
+    Data { spec: String, data: Result<DataInfo, String> },
+    /// The share of a new data set that is tokenized, from 0 to 1.
+    Preparing { name: String, share: f32 },
+    /// A new data set, as `--data` takes it.
+    Prepared { spec: String },
+    /// The runs in a folder, the newest first.
+    Runs { folder: PathBuf, runs: Vec<RunSummary> },
+    /// Data and models in the browser's storage. Unasked, after each change.
+    Stored { data: Vec<StoredData>, models: Vec<StoredModel>, usage: StorageUsage },
+    /// The recorded progress of a run; `tail` reads the events after that.
+    Run { run: PathBuf, view: View, progress: Box<Progress>, tail: Tail },
+    /// The configurations of two runs.
+    Comparison { runs: [PathBuf; 2], configs: Box<[Config; 2]> },
+    /// The configuration for a new run that begins with existing weights.
+    Config { checkpoint: PathBuf, config: Box<Config> },
+    /// An exported model: its folder, or a name for the zip.
+    Exported {
+        to: PathBuf,
+        #[serde(skip)]
+        #[cfg_attr(
+            not(target_arch = "wasm32"),
+            allow(dead_code, reason = "only a page requests a zip")
+        )]
+        zip: Vec<u8>,
+    },
+    /// A model that was stored.
+    Imported { model: StoredModel },
+    /// All of the text so far that a model generates, without the prompt.
+    Sampled { prompt: String, text: String, done: bool },
+    /// Something that prevents training, or makes it slow. Unasked.
+    Obstacle(Obstacle),
+    /// A request failed: what failed and where, and what to do next. The hint is empty where the text
+    /// says it.
+    Failed { job: Job, text: String, hint: String },
+}
+
+/// Texts to tokenize.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Texts {
+    /// Files and folders.
+    Files(Vec<PathBuf>),
+    /// A text without a file. `<|endoftext|>` separates documents.
+    Text { name: String, text: String },
+}
+
+/// The place of a run in the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum View {
+    /// The run that the window shows.
+    Main,
+    /// Curves beside those of another run.
+    Overlay,
+}
+
+/// The destination of an exported model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Destination {
+    /// Into this folder if it is empty, else into a new one below it.
+    Folder(PathBuf),
+    /// Into a zip that the reply carries.
+    Zip,
+}
+
+/// The kind of a request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Job {
+    Prepare,
+    Export,
+    Import,
+    Sample,
+    Other,
+}
+
+/// Something that prevents training in a browser, or makes it slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Obstacle {
+    /// A later obstacle of the same topic replaces this one.
+    pub topic: Topic,
+    /// True if training works all the same.
+    pub can_train: bool,
+    /// The problem.
+    pub text: String,
+    /// The next step.
+    pub hint: String,
+}
+
+/// The part of the browser that an [`Obstacle`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Topic {
+    /// WebGPU, its adapter and its limits.
+    Device,
+    /// An adapter that computes in software.
+    SoftwareAdapter,
+    /// Storage that loses everything when the page closes.
+    Storage,
+    /// Storage that is too small for the run.
+    Quota,
+}
+
+/// The size of a data set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DataInfo {
+    /// Different tokens.
+    pub vocab_size: u32,
+    /// Tokens of the training split.
+    pub train_tokens: u64,
+    /// Tokens of the validation split.
+    pub val_tokens: u64,
+}
+
+/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its name for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredData {
+    pub spec: String,
+    pub name: String,
+}
+
+/// An imported model in the browser's storage, `models/NAME`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredModel {
+    pub path: PathBuf,
+    /// Its name for people.
+    pub name: String,
+    /// Its shapes. A run that begins with it needs the same.
+    pub architecture: Architecture,
+    /// True if its tokenizer is known, so that it can generate text.
+    pub has_tokenizer: bool,
+}
+
+/// The space that the browser's storage uses, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StorageUsage {
+    /// The most that it may use; 0 where nothing is stored.
+    pub quota: u64,
+    /// The part in use.
+    pub used: u64,
+    /// True if the browser asks before it clears the storage.
+    pub persisted: bool,
+}
+
+impl Request {
+    /// The kind of this request, for [`Reply::Failed`].
+    pub fn job(&self) -> Job {
+        match self {
+            Request::Prepare { .. } => Job::Prepare,
+            Request::Export { .. } => Job::Export,
+            Request::Import { .. } => Job::Import,
+            Request::Sample { .. } => Job::Sample,
+            _ => Job::Other,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Checkpoints during a run.
+
+use std::time::Duration;
+
+use web_time::Instant;
+
+use super::Session;
+use crate::protocol::Event;
+use crate::train::TrainError;
+use crate::train::checkpoint::{self, Checkpoint, State};
+
+/// The age of the last checkpoint at which another is written: a failure loses no more than this.
+pub(super) const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(600);
+
+/// The same before an evaluation or a new plan, which are more likely to fail than a step.
+pub(super) const MAX_CHECKPOINT_AGE_AT_RISK: Duration = Duration::from_secs(60);
+
+/// The longest time that a disk may take for a checkpoint before the watchdog takes the device for
+/// hung.
+const MAX_SAVE_TIME: Duration = Duration::from_secs(30 * 60);
+
+impl Session<'_> {
+    /// Writes a checkpoint if the last one is older than `age`.
+    pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
+        match self.iteration > 0 && self.saved.elapsed() >= age {
+            true => self.save(None).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end.
+    pub(super) async fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
+        match self.write_checkpoint(val_loss).await {
+            Err(error @ TrainError::NotFinite { .. }) => Err(error),
+            Err(error) => {
+                self.warn(format!(
+                    "no checkpoint was written: {error}; the last one is unchanged; {}",
+                    error.hint()
+                ));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Writes a checkpoint after checking that the last update is finite.
+    pub(super) async fn write_checkpoint(
+        &mut self,
+        val_loss: Option<f64>,
+    ) -> Result<(), TrainError> {
+        self.saved = Instant::now();
+        self.finite_update().await?;
+        let state = State {
+            version: checkpoint::VERSION,
+            iteration: self.iteration,
+            last_eval: self.last_eval,
+            val_loss,
+            best_val_loss: self.best_val_loss,
+            learning_rate: self.learning_rate,
+            config: self.config.clone(),
+            plan: self.forecast.plan.clone(),
+            tokenizer: self.dataset.tokenizer.clone(),
+            data: self.dataset.fingerprint.clone(),
+            hashes: Default::default(),
+        };
+        let folder = self.folder.checkpoints();
+        let keep = self.config.keep_checkpoints.get();
+        self.device.watchdog.allow_silence(MAX_SAVE_TIME);
+        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep).await;
+        self.device.watchdog.restart();
+        if let Some(checkpoint) = written? {
+            let best = checkpoint.state.is_best();
+            self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! Bad input, and the errors that it gets.
+
+use super::*;
+
+/// Each row: the arguments, the exit code, and a part of the error.
+#[test]
+fn bad_input_gets_one_clear_error() {
+    let folder = temporary();
+    let path = folder.path();
+    fs::write(path.join("story.txt"), "to be or not to be\n".repeat(100)).unwrap();
+    ok(path, &["prepare", "story.txt", "-o", "good", "--tokenizer", "char"]);
+    fs::create_dir_all(path.join("raw")).unwrap();
+    let tokens = |ids: &[u16]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    fs::write(path.join("raw/train.bin"), tokens(&[7; 500])).unwrap();
+    fs::write(path.join("raw/val.bin"), tokens(&[60_000; 500])).unwrap();
+    copy(&path.join("raw"), &path.join("odd"));
+    fs::write(path.join("odd/train.bin"), [1, 2, 3]).unwrap();
+    fs::write(path.join("bad.toml"), "batch_size = \"many\"\n").unwrap();
+    fs::write(path.join("bad.py"), "if True:\n").unwrap();
+    train(path, "r", &["--max_iters=2"]);
+    copy(&path.join("r/checkpoints/00000002"), &path.join("cut"));
+    let weights = fs::read(path.join("cut/model.safetensors")).unwrap();
+    fs::write(path.join("cut/model.safetensors"), &weights[..weights.len() - 9]).unwrap();
+    copy(&path.join("cut"), &path.join("foreign"));
+    fs::remove_file(path.join("foreign/state.json")).unwrap();
+    fs::write(path.join("not.pt"), "no pickle").unwrap();
+
+    #[rustfmt::skip] // One case a line: this is read as a table.
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["train", "--batch_sise=8"], 2, "batch_size"),
+        (&["train", "--data=good", "--batch_size=many"], 2, "batch_size"),
+        (&["train", "--data=good", "--n_embd=30", "--n_head=4"], 2, "n_head"),
+        (&["train", "--data=good", "--batch_size=0"], 2, "batch_size"),
+        (&["train", "--data=good", "--block_size=99999999999"], 2, "block_size"),
+        (&["train", "--data=good", "--learning_rate=nan"], 2, "learning_rate"),
+        (&["train", "--data=good", "--block_size=100000"], 7, "100001"),
+        (&["train"], 2, "data"),
+        (&["train", "--data=nowhere"], 7, "wgpt prepare"),
+        (&["train", "--data=raw", "--block_size=16"], 7, "60000"),
+        (&["train", "--data=odd", "--block_size=1"], 7, "3"),
+        (&["train", "bad.toml"], 2, "bad.toml:1"),
+        (&["train", "bad.py"], 2, "bad.py:1"),
+        (&["train", "nothing.toml"], 2, "nothing.toml"),
+        (&["train", "--preset=gpt5"], 2, "gpt2"),
+        (&["train", "--data=good", "--device=tpu"], 2, "tpu"),
+        (&["train", "--data=good", "--device=vulkan:99"], 4, "vulkan:99"),
+        (&["train", "--data=good", "--ops=fast"], 2, "reference"),
+        (&["train", "--resume", "--run=nowhere"], 2, "no run"),
+        (&["train", "--data=good", "--init_from=nowhere", "--block_size=16"], 7, "nowhere"),
+        (&["train", "--resume", "--run=r", "--n_layer=3", "--max_iters=3"], 2, "n_layer"),
+        (&["sample", "nowhere"], 7, "nowhere"),
+        (&["sample", "cut"], 7, "model.safetensors"),
+        (&["sample", "foreign", "--data=builtin:stories"], 7, "cut short"),
+        (&["sample", "not.pt"], 7, "not.pt"),
+        (&["sample", "r", "--start="], 2, "empty prompt"),
+        (&["sample", "r", "--start=\u{1f600}"], 2, "character"),
+        (&["sample", "cut", "--data=good"], 7, "model.safetensors"),
+        (&["sample", "r", "--data=good"], 2, "the model"),
+        (&["eval", "r", "--data=nowhere"], 7, "nowhere"),
+        (&["prepare", "nowhere.txt", "-o", "new"], 7, "nowhere.txt"),
+        (&["prepare", "story.txt", "-o", "good"], 2, "--force"),
+        (&["prepare", "story.txt", "-o", "new", "--val-fraction=2"], 2, "val_fraction"),
+        (&["train", "--data=good", "--vram_budget=10"], 2, "10GiB"),
+        (&["export", "nowhere", "-o", "new"], 7, "nowhere"),
+    ];
+    let before = listing(path);
+    for (args, code, word) in cases {
+        let device: &[&str] = if args.iter().any(|arg| arg.starts_with("--device")) {
+            &[]
+        } else {
+            &["--device=cpu"]
+        };
+        let output = run(path, &[args, device].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}\n{said}");
+        assert!(said.contains(word), "{args:?} does not say `{word}`:\n{said}");
+        assert!(!said.contains("panicked"), "{args:?}\n{said}");
+    }
+    let after = listing(path);
+    for (file, bytes) in &before {
+        // A run records the attempt to resume it; no other file changes.
+        if !file.ends_with("events.jsonl") && !file.ends_with("log.txt") {
+            assert_eq!(after.get(file), Some(bytes), "{} changed", file.display());
+        }
+    }
+}
+
+/// The tables of docs/memory.md agree with `wgpt plan`.
+#[test]
+fn the_tables_of_gpus_agree_with_the_planner() {
+    let text = include_str!("../../docs/memory.md");
+    let rows = text.lines().filter(|line| {
+        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|card| card.ends_with("GiB "))
+    });
+    let folder = temporary();
+    let mut compared = 0;
+    for (number, row) in rows.enumerate() {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let card = cells[0].replace(' ', "");
+        let dtype = if number < 6 { "--dtype=float32" } else { "--dtype=bfloat16" };
+        for (cell, size) in cells[1..].iter().zip(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+        {
+            let preset = format!("--preset={size}");
+            let args = ["plan", "--json", &preset, "--target", &card, dtype];
+            let plan: Value = serde_json::from_slice(&run(folder.path(), &args).stdout).unwrap();
+            let gib = |bytes: &Value| format!("{:.2} GiB", bytes.as_f64().unwrap() / 2f64.powi(30));
+            let wanted = if plan["fits"] == true {
+                let again = if plan["grad_checkpoint"] == true { " checkpointed" } else { "" };
+                format!("{}{again}, {}", plan["micro_batch"], gib(&plan["predicted_bytes"]))
+            } else if cell.contains("needs") {
+                format!("no, needs {}", gib(&plan["least"]["predicted_bytes"]))
+            } else {
+                "no".into()
+            };
+            assert_eq!(*cell, wanted, "{size} on {card} with {dtype}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 48);
+}
+
+/// nanoGPT's train_gpt2.py can be planned before its data is prepared.
+#[test]
+fn a_plan_needs_no_data() {
+    let folder = temporary();
+    let config = "wandb_log = True\nbatch_size = 12\ngradient_accumulation_steps = 5 * 8\n";
+    fs::write(folder.path().join("train_gpt2.py"), config).unwrap();
+    let output = run(folder.path(), &["plan", "--json", "train_gpt2.py", "--target=12GiB"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("data/openwebtext"), "{said}");
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&plan["fits"], &plan["micro_batch"]), (&true.into(), &12.into()));
+}
+
+/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands of
+/// docs/memory.md.
+#[test]
+fn runs_that_ran_out_of_memory_elsewhere_fit() {
+    let folder = temporary();
+    let stories = [
+        "--batch_size=64 --gradient_accumulation_steps=1",
+        "--batch_size=16 --gradient_accumulation_steps=32",
+        "--n_embd=576 --n_head=9",
+        "--batch_size=8 --eval_iters=200",
+    ];
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/memory.md");
+    let page = fs::read_to_string(page).unwrap();
+    for story in stories {
+        let command = format!("wgpt plan --preset=gpt2 --target 12GiB {story}");
+        assert!(page.lines().any(|line| line == command), "docs/memory.md has no `{command}`");
+        let mut args: Vec<&str> = command.split(' ').skip(1).collect();
+        args.push("--json");
+        let forecast: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
+        assert_eq!(forecast["fits"], true);
+        let total = forecast["predicted_bytes"].as_u64().unwrap();
+        let budget = forecast["budget_bytes"].as_u64().unwrap();
+        assert!(total <= budget && budget <= 12 << 30, "{story}: {total} of {budget}");
+        let rows = forecast["rows"].as_array().unwrap();
+        let sum: u64 = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, total);
+    }
+}
+
+/// A run that does not fit is refused before any file is written, with three changes that make it fit.
+#[test]
+fn a_run_that_does_not_fit_is_refused_with_three_fixes() {
+    let folder = temporary();
+    let args = ["plan", "--preset=gpt2-xl", "--target", "12GiB"];
+    let output = run(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    let (_, fixes) = error.split_once("it would fit with ").unwrap_or_else(|| panic!("{error}"));
+    // Each is an option that works.
+    let options: Vec<&str> = fixes
+        .lines()
+        .next()
+        .unwrap()
+        .split(", or ")
+        .filter_map(|fix| fix.split(" (").next())
+        .collect();
+    assert_eq!(options.len(), 3, "{fixes}");
+    for option in options {
+        ok(folder.path(), &[&args[..], &option.split(' ').collect::<Vec<_>>()].concat());
+    }
+    let suggested = run(folder.path(), &[&args[..], &["--suggest"]].concat());
+    let suggested = text(&suggested.stdout);
+    let (_, lines) = suggested
+        .split_once("these changes make it fit:\n")
+        .unwrap_or_else(|| panic!("{suggested}"));
+    assert_eq!(lines.lines().filter(|line| line.contains("--") && line.contains("iB")).count(), 3);
+    let run_folder = folder.path().join("run");
+    let refused =
+        run(folder.path(), &[&["train", "--run=run", "--vram_budget=64KiB"], TINY].concat());
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(!run_folder.exists());
+}
+
+#[test]
+fn a_closed_stdout_is_no_error() {
+    let folder = temporary();
+    for args in [&["completions", "bash"][..], &["config", "init", "--preset=gpt2"], &["devices"]] {
+        let mut child = wgpt(folder.path())
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_stdout_is_an_error() {
+    let folder = temporary();
+    for args in [&["completions", "bash"][..], &["config", "init"], &["devices"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = wgpt(folder.path()).args(args).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
+    }
+}
