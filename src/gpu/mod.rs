@@ -27,14 +27,13 @@ mod webgpu;
 
 pub use error::DeviceError;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
-pub use meter::{
-    Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
-};
+pub use meter::{Memory, count_launches, dry_run, memory};
+pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-pub use reported_memory::{ReportedMemory, reported_memory};
+pub(crate) use reported_memory::reported_memory;
 pub use watchdog::Watchdog;
 
 /// A device on which a run can be tried.

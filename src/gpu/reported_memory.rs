@@ -13,14 +13,6 @@ pub struct ReportedMemory {
     pub source: &'static str,
 }
 
-impl ReportedMemory {
-    /// Returns what a run may take: what is free less a twentieth of the whole and at least 256 MiB,
-    /// which a desktop's other windows need from time to time.
-    pub fn available(&self) -> u64 {
-        self.free.saturating_sub((self.total / 20).max(256 << 20))
-    }
-}
-
 /// Returns the memory of a device, or `None` if nothing reports it. Integrated GPUs and software
 /// renderers have the system's memory.
 #[cfg(not(target_arch = "wasm32"))]
