@@ -9,7 +9,6 @@ use crate::protocol::DeviceLine;
 
 #[cfg(feature = "cuda")]
 mod cuda;
-mod device_memory;
 mod error;
 mod id;
 #[cfg(feature = "wgpu")]
@@ -21,20 +20,20 @@ mod meter;
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
+mod reported_memory;
 mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
-pub use device_memory::{DeviceMemory, device_memory};
 pub use error::DeviceError;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
-pub use meter::{
-    Memory, count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
-};
+pub use meter::{Memory, count_launches, dry_run, memory};
+pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
+pub(crate) use reported_memory::reported_memory;
 pub use watchdog::Watchdog;
 
 /// A device on which a run can be tried.

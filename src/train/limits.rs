@@ -1,13 +1,13 @@
 //! A device as the planner sees it.
 
 use crate::config::Config;
-use crate::gpu::{Backend, DeviceInfo, Kind, device_memory};
+use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
 
 /// Returns the profile of a device. Asks the system how much of its memory is free now.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
-    let memory = match device_memory(device) {
+    let memory = match reported_memory(device) {
         _ if device.kind == Kind::Cpu => DeviceMemory::Host,
         Some(card) => DeviceMemory::Reported {
             total: card.total,

@@ -24,7 +24,7 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
             "use Chrome, Edge, Firefox or Safari of 2026 or later, or wgpt on the desktop",
         ));
     }
-    let Some(found) = gpu::in_browser().await else {
+    let Some(found) = gpu::select_in_browser().await else {
         return Err(obstacle(
             "the browser has WebGPU, but gives no graphics adapter",
             "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \

@@ -64,7 +64,7 @@ fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
     if info.kind == Kind::Cpu {
         return None;
     }
-    let card = gpu::device_memory(info)?;
+    let card = gpu::reported_memory(info)?;
     Some(card.total.saturating_sub(card.free).saturating_sub(ours))
 }
 

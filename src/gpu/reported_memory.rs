@@ -4,7 +4,7 @@ use super::DeviceInfo;
 
 /// A device's memory as the operating system or the driver reports it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceMemory {
+pub struct ReportedMemory {
     /// The memory of the device.
     pub total: u64,
     /// The part that no program uses now.
@@ -13,18 +13,10 @@ pub struct DeviceMemory {
     pub source: &'static str,
 }
 
-impl DeviceMemory {
-    /// Returns what a run may take: what is free less a twentieth of the whole and at least 256 MiB,
-    /// which a desktop's other windows need from time to time.
-    pub fn available(&self) -> u64 {
-        self.free.saturating_sub((self.total / 20).max(256 << 20))
-    }
-}
-
 /// Returns the memory of a device, or `None` if nothing reports it. Integrated GPUs and software
 /// renderers have the system's memory.
 #[cfg(not(target_arch = "wasm32"))]
-pub fn device_memory(info: &DeviceInfo) -> Option<DeviceMemory> {
+pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     use sysinfo::{Gpus, MemoryRefreshKind, RefreshKind, System};
 
     use super::Kind;
@@ -34,7 +26,7 @@ pub fn device_memory(info: &DeviceInfo) -> Option<DeviceMemory> {
             let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
             let system = System::new_with_specifics(kind).ok()?;
             let (total, free) = (system.total_memory(), system.available_memory());
-            (total > 0).then_some(DeviceMemory { total, free, source: "the system's memory" })
+            (total > 0).then_some(ReportedMemory { total, free, source: "the system's memory" })
         }
         Kind::Discrete | Kind::Virtual | Kind::Unknown => {
             let pci = info.pci.as_deref()?.to_ascii_lowercase();
@@ -42,7 +34,7 @@ pub fn device_memory(info: &DeviceInfo) -> Option<DeviceMemory> {
             let gpu = gpus.iter().find(|gpu| gpu.pci().to_string().to_ascii_lowercase() == pci)?;
             let (total, used) = (gpu.total_memory()?, gpu.used_memory()?);
             let free = total.saturating_sub(used);
-            Some(DeviceMemory { total, free, source: "the graphics driver" })
+            Some(ReportedMemory { total, free, source: "the graphics driver" })
         }
         Kind::Cpu => None,
     }
@@ -50,6 +42,6 @@ pub fn device_memory(info: &DeviceInfo) -> Option<DeviceMemory> {
 
 /// Returns `None`: no browser reports it.
 #[cfg(target_arch = "wasm32")]
-pub fn device_memory(_info: &DeviceInfo) -> Option<DeviceMemory> {
+pub fn reported_memory(_info: &DeviceInfo) -> Option<ReportedMemory> {
     None
 }
