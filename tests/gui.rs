@@ -1,8 +1,9 @@
 //! Drives the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped files
 //! and frame times.
 //!
-//! The snapshots are in `tests/snapshots`; `UPDATE_SNAPSHOTS=true cargo test --release --test gui`
-//! updates them. Every test fails on a widget without an accessible name.
+//! The snapshots are in `tests/snapshots`; `UPDATE_SNAPSHOTS=force cargo test --release --test gui`
+//! updates them all, even where a new label differs in fewer pixels than the tolerance. Every test fails
+//! on a widget without an accessible name.
 
 #![cfg(feature = "gui")]
 
