@@ -58,7 +58,7 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 static struct {
     const char *driver, *once;
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
-    uint64_t away;                                      /* seconds after the first fault */
+    uint64_t away;                                      /* seconds */
     uint64_t cap, binding, heap;                        /* UINT64_MAX: as it is */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
@@ -108,14 +108,22 @@ static bool may_fire(void)
     return !config.once || once == OURS;
 }
 
-/* Whether the device is away: for `away` seconds after the file of `once` was created, by whichever
- * process. */
+/* Whether the device is away: for `away` seconds from the first attempt to open it after a fault of
+ * whichever process. That attempt writes a byte into the file of `once`, which is empty until then. */
 static bool is_away(void)
 {
     struct stat file;
     struct timespec now;
     if (!config.away || stat(config.once, &file) || clock_gettime(CLOCK_REALTIME, &now))
         return false;
+    if (!file.st_size) {
+        int fd = open(config.once, O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (fd < 0 || write(fd, "!", 1) != 1)
+            fprintf(stderr, "wgpt-fault: FAULT_AWAY: %s: %s\n", config.once, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return true;
+    }
     double since = difftime(now.tv_sec, file.st_mtim.tv_sec) +
                    (now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
     return since < (double)config.away;
@@ -205,7 +213,7 @@ static bool configure(void)
         free(name);
     }
     if (fine && config.away && !config.once)
-        fine = bad("AWAY", "", "needs FAULT_ONCE, whose file tells when the device was lost");
+        fine = bad("AWAY", "", "needs FAULT_ONCE");
     return fine;
 }
 
