@@ -126,7 +126,7 @@ const FRAGMENTATION: u64 = 32;
 /// the size of the second largest. The bound is a page and a quarter plus fragmentation or, if that
 /// is less, the rest of whole pages, where the last page loses the room of four tensors of size
 /// `next`, at most three quarters. In 161 random runs on a driver that counts allocations
-/// (tests/budget.rs), the peak stayed at least 2 MiB below the prediction.
+/// (tests/budget), the peak stayed at least 2 MiB below the prediction.
 fn pool_overhead(held: u64, page: u64, next: u64) -> u64 {
     let loose = page * 5 / 4 + held / FRAGMENTATION;
     let others = held.saturating_sub(page);
