@@ -68,6 +68,6 @@ impl Session<'_> {
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
         };
-        mean_loss(&self.model(), &self.dataset, split, windows, &evaluation, stop).await
+        mean_loss(self.model(), &self.dataset, split, windows, &evaluation, stop).await
     }
 }
