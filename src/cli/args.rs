@@ -79,7 +79,7 @@ pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Subcommands {
-    /// Train a model, or continue a run
+    /// Train a model, or resume a run
     Train(TrainArgs),
     /// Tokenize text files into training data
     Prepare(PrepareArgs),
@@ -137,7 +137,7 @@ pub(super) struct TrainArgs {
 #[cfg(feature = "gui")]
 #[derive(Debug, Args)]
 pub(super) struct WindowArgs {
-    /// Texts to prepare, a data folder, or a run, to open in the window
+    /// Texts to prepare, data folder, or run, to open in the window
     #[arg(value_name = "PATH")]
     pub inputs: Vec<PathBuf>,
     /// Open the window and train the demo
@@ -179,7 +179,7 @@ fn parse_tokenizer(name: &str) -> Result<TokenizerKind, String> {
 
 #[derive(Debug, Args)]
 pub(super) struct SampleArgs {
-    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
     /// Prompt [default: a line break]; FILE:path reads it from a file
     #[arg(long, value_name = "TEXT")]
@@ -206,7 +206,7 @@ pub(super) struct SampleArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct EvalArgs {
-    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
     /// Data folder [default: the data that the run was trained on]
     #[arg(long, value_name = "DIR")]
@@ -221,7 +221,7 @@ pub(super) struct EvalArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ConvertArgs {
-    /// A run, a checkpoint, a Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
     /// Folder to write
     #[arg(short, long, value_name = "DIR")]

@@ -121,7 +121,7 @@ const UNFILLED_SHARE: u64 = 32;
 /// What pages of `page` bytes hold beyond tensors of `held` bytes, of which the largest has a page to
 /// itself and `next` is the size after that: a page and a quarter, and a share of all. Where that is
 /// less, what is left of whole pages, of which the room for four of the next size is lost, or three
-/// quarters of one. Of 161 random runs on a driver that counts (tests/budget.rs), with the rest of
+/// quarters of one. Of 161 random runs on a driver that counts (tests/budget), with the rest of
 /// the slack, the closest was 2 MiB below the prediction.
 fn unfilled(held: u64, page: u64, next: u64) -> u64 {
     let loosely = page * 5 / 4 + held / UNFILLED_SHARE;

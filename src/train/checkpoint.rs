@@ -92,10 +92,12 @@ impl Checkpoint {
             // The same updates give the same weights: only the evaluation can be new.
             state.hashes.clone_from(&same.state.hashes);
             state.val_loss = state.val_loss.or(same.state.val_loss);
-            if state == same.state {
+            let (file, text) = (path.join(STATE_FILE), json(&state));
+            // A float that was read back may differ in its last bit: what counts is its text.
+            if state == same.state || disk::read(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
             }
-            write_atomically(&path.join(STATE_FILE), &json(&state))?;
+            write_atomically(&file, &text)?;
             return Ok(Some(Self { path, state }));
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));

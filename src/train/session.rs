@@ -43,6 +43,8 @@ pub struct Session<'a> {
     iteration: u64,
     resumed_from: Option<u64>,
     last_eval: Option<u64>,
+    /// The validation loss of `last_eval`, if this process evaluated it.
+    val_loss: Option<f64>,
     best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
     learning_rate: Option<f64>,
@@ -100,6 +102,7 @@ impl<'a> Session<'a> {
             iteration: state.map_or(0, |state| state.iteration),
             resumed_from: state.map(|state| state.iteration),
             last_eval: state.and_then(|state| state.last_eval),
+            val_loss: None,
             best_val_loss: state.and_then(|state| state.best_val_loss),
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
@@ -222,7 +225,7 @@ impl<'a> Session<'a> {
             }
             // Last, so that commands that arrived meanwhile do not wait for another update.
             if let Some(reason) = self.apply_commands(commands).await? {
-                self.write_checkpoint(None).await?;
+                self.write_checkpoint().await?;
                 return Ok(reason);
             }
             clock.paused += aside.elapsed();
@@ -244,7 +247,7 @@ impl<'a> Session<'a> {
         if self.last_eval != Some(self.iteration) {
             self.evaluate_and_save(commands).await?;
         }
-        self.write_checkpoint(None).await?;
+        self.write_checkpoint().await?;
         if self.last_eval != Some(self.iteration)
             && let Some(reason) = self.apply_commands(commands).await?
         {

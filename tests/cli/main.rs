@@ -98,6 +98,8 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
     assert!(evals[4] < evals[0] - 0.5, "{evals:?}");
     assert_eq!(losses(&events).len(), 40);
     assert_eq!(named(&events, "sample").count(), 1);
+    let saved: Vec<_> = named(&events, "checkpoint").map(|event| &event["iter"]).collect();
+    assert_eq!(saved, [10, 20, 30, 40], "each checkpoint is saved once");
 
     let run = folder.path().join("r");
     for file in ["config.toml", "events.jsonl", "log.txt", "lock"] {

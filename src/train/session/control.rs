@@ -69,7 +69,7 @@ impl Session<'_> {
                 Command::Pause => paused = true,
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
-                Command::Checkpoint => self.save(None).await?,
+                Command::Checkpoint => self.save().await?,
                 Command::Sample { prompt } => self.sample(&prompt).await,
                 Command::Set(setting) => self.set(setting).await?,
             }

@@ -28,7 +28,7 @@ impl Session<'_> {
             self.best_val_loss = Some(val_loss);
         }
         if self.iteration > 0 && (best || self.config.always_save_checkpoint) {
-            self.save(Some(val_loss)).await?;
+            self.save().await?;
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ impl Session<'_> {
         self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
         let iter = self.iteration;
-        self.last_eval = Some(iter);
+        (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
         self.emit(Event::Eval { iter, train_loss, val_loss });
         if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
             return Err(TrainError::NotFinite { iter, value });

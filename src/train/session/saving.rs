@@ -23,14 +23,14 @@ impl Session<'_> {
     /// Writes a checkpoint if the last one is older than `age`.
     pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
         match self.iteration > 0 && self.saved.elapsed() >= age {
-            true => self.save(None).await,
+            true => self.save().await,
             false => Ok(()),
         }
     }
 
     /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end.
-    pub(super) async fn save(&mut self, val_loss: Option<f64>) -> Result<(), TrainError> {
-        match self.write_checkpoint(val_loss).await {
+    pub(super) async fn save(&mut self) -> Result<(), TrainError> {
+        match self.write_checkpoint().await {
             Err(error @ TrainError::NotFinite { .. }) => Err(error),
             Err(error) => {
                 self.warn(format!(
@@ -44,17 +44,14 @@ impl Session<'_> {
     }
 
     /// Writes a checkpoint after checking that the last update is finite.
-    pub(super) async fn write_checkpoint(
-        &mut self,
-        val_loss: Option<f64>,
-    ) -> Result<(), TrainError> {
+    pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.finite_update().await?;
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,
             last_eval: self.last_eval,
-            val_loss,
+            val_loss: self.val_loss.filter(|_| self.last_eval == Some(self.iteration)),
             best_val_loss: self.best_val_loss,
             learning_rate: self.learning_rate,
             config: self.config.clone(),

@@ -1,0 +1,242 @@
+//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and forwards to
+//! the software renderer. `BUDGET_CASES` sets the number of random runs.
+
+#![cfg(all(feature = "wgpu", target_os = "linux"))]
+
+mod recovery;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// Compiles the driver once; returns its manifest.
+fn driver() -> &'static Path {
+    static MANIFEST: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, manifest) = MANIFEST.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver/build.sh");
+        let output = Command::new("sh").arg(script).arg(folder.path()).output().expect("a shell");
+        assert!(
+            output.status.success(),
+            "the counting driver needs a C compiler, Vulkan's headers and Mesa's software driver \
+             (Debian: gcc libvulkan-dev mesa-vulkan-drivers)\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let manifest = folder.path().join("manifest.json");
+        (folder, manifest)
+    });
+    manifest
+}
+
+/// A run on the counting driver.
+struct Run {
+    output: Output,
+    /// The events on stdout.
+    events: Vec<Value>,
+    /// The report of the driver; `Null` if no device was opened.
+    counted: Value,
+    /// The events in the run folder.
+    recorded: String,
+}
+
+impl Run {
+    fn new(args: &[String], faults: &[(&str, &str)]) -> Self {
+        Self::with_commands(args, &[], faults)
+    }
+
+    /// Runs with `lines` on stdin after the first step; then stdin closes.
+    fn with_commands(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let report = folder.path().join("report.json");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+            .args(["train", "--json", "--device=vulkan:0", "--run=run"])
+            .args(args)
+            .current_dir(folder.path())
+            .stdin(if lines.is_empty() { Stdio::null() } else { Stdio::piped() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env_remove("VK_ADD_DRIVER_FILES")
+            .env("VK_DRIVER_FILES", driver())
+            .env("FAULT_REPORT", &report)
+            .envs(faults.iter().copied())
+            .spawn()
+            .expect("the program starts");
+        let mut stdin = child.stdin.take();
+        let mut events: Vec<Value> = Vec::new();
+        for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
+            events.push(serde_json::from_str(&line.expect("text")).expect("an event"));
+            if events.last().is_some_and(|event| event["event"] == "step")
+                && let Some(mut stdin) = stdin.take()
+            {
+                stdin.write_all(lines.concat().as_bytes()).expect("the program reads");
+            }
+        }
+        let output = child.wait_with_output().expect("the program ends");
+        let counted = std::fs::read_to_string(&report)
+            .ok()
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or(Value::Null);
+        let recorded = std::fs::read_to_string(folder.path().join("run/events.jsonl"));
+        Self { output, events, counted, recorded: recorded.unwrap_or_default() }
+    }
+
+    fn event(&self, name: &str) -> Option<&Value> {
+        self.events.iter().rev().find(|event| event["event"] == name)
+    }
+
+    fn peak(&self) -> f64 {
+        self.counted["peak_bytes"].as_f64().unwrap_or(0.0)
+    }
+
+    fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+}
+
+/// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
+/// memory that it takes.
+fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
+    let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
+    (shape, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
+        |((layers, heads, size, block, batch, accumulation), flag, vocab, share)| {
+            let width = heads * [16, 32, 64][size];
+            let args = [
+                "--data=builtin:stories".to_string(),
+                format!("--n_layer={layers}"),
+                format!("--n_head={heads}"),
+                format!("--n_embd={width}"),
+                format!("--block_size={}", [32, 64, 128][block]),
+                format!("--batch_size={batch}"),
+                format!("--gradient_accumulation_steps={accumulation}"),
+                format!("--vocab_size={}", [0, 5000][vocab]),
+                format!("--bias={flag}"),
+                format!("--dropout={}", if flag { 0.1 } else { 0.0 }),
+                "--max_iters=4".to_string(),
+                "--eval_interval=2".to_string(),
+                "--eval_iters=2".to_string(),
+                "--log_interval=1".to_string(),
+                "--sample_tokens=10".to_string(),
+            ];
+            (args.to_vec(), share)
+        },
+    )
+}
+
+#[test]
+fn a_run_never_allocates_more_than_its_budget() {
+    let cases = std::env::var("BUDGET_CASES").map_or(6, |n| n.parse().expect("a number"));
+    // To continue a long test that was interrupted.
+    let first = std::env::var("BUDGET_FIRST").map_or(0, |n| n.parse().expect("a number"));
+    let mut runner = TestRunner::deterministic();
+    let (mut refused, mut cut) = (0, 0);
+    for number in 0..cases {
+        let (args, share) = case().new_tree(&mut runner).unwrap().current();
+        if number < first {
+            continue;
+        }
+        let asked = plan(&args);
+        let budget = (asked * share) as u64;
+        let limited: Vec<String> =
+            args.iter().cloned().chain([format!("--vram_budget={budget}")]).collect();
+        // The driver gives no more than the budget: one byte more ends the run.
+        let run = Run::new(&limited, &[("FAULT_CAP", &budget.to_string())]);
+        if run.output.status.code() == Some(3) {
+            assert_eq!(run.peak(), 0.0, "refused, but not before: {args:?}");
+            refused += 1;
+            continue;
+        }
+        assert!(run.output.status.success(), "{args:?} {budget}\n{}", run.stderr());
+        assert_eq!(run.counted["refused"], 0, "{args:?}");
+        let forecast = run.event("plan").expect("a plan");
+        let predicted = forecast["predicted_bytes"].as_f64().unwrap();
+        let peak = run.peak();
+        println!(
+            "{number}: counted {:.1}, predicted {:.1}, budget {:.1} MiB, {}",
+            peak / MIB,
+            predicted / MIB,
+            budget as f64 / MIB,
+            forecast["why"]
+        );
+        assert!(peak > 0.0 && peak <= budget as f64);
+        assert!(peak <= predicted, "{args:?}: counted {peak}, predicted {predicted}");
+        assert!(predicted <= 1.1 * peak + 32.0 * MIB, "{args:?}: {peak}, predicted {predicted}");
+        let step = run.event("step").expect("a step");
+        let pools = step["vram_peak_bytes"].as_f64().unwrap();
+        assert!(pools > 0.0 && pools <= peak, "the meter says {pools}, the driver {peak}");
+        cut += usize::from(forecast["why"] != "");
+    }
+    println!("{first} to {cases}: {refused} refused, {cut} cut");
+    assert!(refused < cases - first && cut > 0, "{refused} refused, {cut} cut of {cases}");
+}
+
+/// Returns the flags of a run to inject failures into.
+fn small_run() -> Vec<String> {
+    [
+        "--data=builtin:stories",
+        "--n_layer=2",
+        "--n_head=2",
+        "--n_embd=128",
+        "--block_size=64",
+        "--batch_size=8",
+        "--gradient_accumulation_steps=1",
+        "--vocab_size=5000",
+        "--max_iters=6",
+        "--eval_interval=2",
+        "--eval_iters=2",
+        "--log_interval=1",
+        "--sample_tokens=10",
+        "--vram_budget=none",
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same global
+/// batch.
+#[test]
+fn a_run_keeps_a_lowered_budget() {
+    let mut args = small_run();
+    let long = ["--max_iters=40", "--eval_interval=1000", "--vram_budget=200MiB"];
+    args.extend(long.map(String::from));
+    let asked = plan(&args);
+    let less = (asked * 0.8) as u64;
+    let set = format!("{{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":{less}}}\n");
+    let too_little = "{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":1000000}\n";
+    let run = Run::with_commands(&args, &[too_little, &set], &[]);
+    assert!(run.output.status.success(), "{}", run.stderr());
+    let replan = run.event("replan").expect("a replan");
+    assert_eq!(replan["reason"], "budget");
+    assert_eq!(replan["from"]["micro_batch"], 8);
+    let to = &replan["to"];
+    assert_eq!(to["micro_batch"].as_u64().unwrap() * to["accumulation"].as_u64().unwrap(), 8);
+    let warning = run.event("warning").expect("a warning")["text"].to_string();
+    assert!(warning.contains("the budget stays"), "{warning}");
+    let step = run.event("step").expect("a step");
+    let held = step["vram_bytes"].as_u64().unwrap();
+    println!("{asked} planned, {less} allowed, {held} held at the end");
+    assert!(held <= less, "{held} of {less}");
+    let known = &step["vram_classes"];
+    assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));
+}
+
+/// Returns the planned memory of a run, in bytes.
+fn plan(args: &[String]) -> f64 {
+    let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        .args(["plan", "--json"])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let forecast: Value = serde_json::from_slice(&output.stdout).unwrap();
+    forecast["predicted_bytes"].as_f64().unwrap()
+}
