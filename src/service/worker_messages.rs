@@ -92,6 +92,7 @@ impl Attachment for FromWorker {
 mod tests {
     use super::*;
     use crate::progress::Progress;
+    use crate::protocol::Setting;
     use crate::run_index::Tail;
     use crate::service::messages::Topic;
     use crate::service::{Job, Obstacle, StorageUsage, Texts, View};
@@ -117,7 +118,9 @@ mod tests {
         let texts = Texts::Text { name: "pasted".into(), text: "Once".into() };
         for message in [
             ToWorker::Start(start),
-            ToWorker::Command(Command::Sample { prompt: "Once".into() }),
+            ToWorker::Command(Command::Pause),
+            ToWorker::Command(Command::Set(Setting::LearningRate(1e-4))),
+            ToWorker::Request(Request::Devices),
             ToWorker::Record { run: run.clone(), event: Box::new(event) },
             ToWorker::Request(Request::Prepare { texts, folder: "data".into() }),
             ToWorker::Request(Request::Compare { runs: [run, "runs/second".into()] }),
