@@ -203,7 +203,7 @@ pub enum StopReason {
 /// The device of a run, for people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLine {
-    /// The name that `--device` takes, such as `vulkan:0`.
+    /// The name that `--device` takes, like `vulkan:0`.
     pub id: String,
     /// The adapter's name.
     pub name: String,

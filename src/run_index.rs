@@ -134,7 +134,7 @@ pub fn command(run: &Path, command: &Command) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(run.join(COMMANDS_FILE))?;
     let mut line = serde_json::to_vec(command)?;
     line.push(b'\n');
-    // In one piece: whoever follows the file must not read half a command.
+    // In one write: a reader that follows the file must not see half a command.
     file.write_all(&line)
 }
 
@@ -161,7 +161,7 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
         .collect()
 }
 
-/// A reader of the JSON lines of a growing file, such as the events of a run.
+/// A reader of the JSON lines of a growing file, like the events of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tail<T = Event> {
     path: PathBuf,
@@ -354,7 +354,7 @@ fn complete_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-/// Parses the events of a record, without lines that are none, such as the rest of a cut line.
+/// Parses the events of a record. Skips lines that are no events, like the rest of a torn line.
 fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
     let lines = complete_lines(bytes).split(|&byte| byte == b'\n');
     lines.filter_map(|line| serde_json::from_slice(line).ok())

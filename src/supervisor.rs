@@ -147,7 +147,7 @@ impl Supervisor<'_> {
     /// Emits an event of the supervisor and appends it to the run's record.
     fn emit_and_record(&mut self, event: &Event) {
         if self.run.join(EVENTS_FILE).exists() {
-            // A full disk must not end a run for want of a log line.
+            // A log line that a full disk does not take must not end the run.
             let _ = record(&self.run, event);
         }
         (self.emit)(event);
@@ -232,7 +232,7 @@ impl TrainerExit {
         match self.code {
             None | Some(EXIT_GAVE_UP | EXIT_PANIC) => true,
             Some(EXIT_UNAVAILABLE) => self.failure.cause == Some(Cause::Unavailable),
-            // What kills a process on Windows sets code 1. wgpt itself reports an error with it.
+            // A killed process on Windows has code 1. wgpt exits with it only after it reported an error.
             Some(1) => cfg!(windows) && !self.reported,
             Some(_) => false,
         }

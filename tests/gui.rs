@@ -26,7 +26,7 @@ fn recorded_events() -> Vec<Event> {
 }
 
 /// Pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at the edges of
-/// letters and curves: SwiftShader and lavapipe in up to 420 pixels.
+/// text and curves: SwiftShader and lavapipe in up to 420 pixels.
 const MAX_FAILED_PIXELS: usize = 1500;
 
 fn window(theme: Theme, options: Options) -> Harness<'static, App> {

@@ -23,11 +23,11 @@ use crate::protocol::DeviceLine;
 /// The measurements to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Whether to measure single kernels.
+    /// True to measure single kernels.
     pub kernels: bool,
     /// The model and micro-batch of whole training steps; `None` to measure none.
     pub steps: Option<Config>,
-    /// Whether to measure burn's stock ops too, which take many times the memory.
+    /// True to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
     /// The implementation of the ops. The dtype of whole steps is that of `steps`.
     pub mode: OpsMode,

@@ -27,7 +27,7 @@ const RUNS: &str = "out";
 enum Outcome {
     /// It trained in this process.
     Stopped(StopReason),
-    /// It trained in a process of its own, which exited with this code.
+    /// It trained in a child process, which exited with this code.
     Code(u8),
 }
 
@@ -110,14 +110,14 @@ fn train(
     let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
     watch(&device, FailureOutput::new(args.json, args.supervised));
     if !global.quiet {
-        tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
     let reason = pollster::block_on(session.run(&mut { commands }))?;
     drop(session);
     if !global.quiet && has_checkpoint(&run) {
-        tell!("the run is in {0}; continue it with --resume --run {0}", run.display());
+        message!("the run is in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(Outcome::Stopped(reason))
 }
@@ -129,13 +129,13 @@ fn show_supervised(event: &Event, report: &mut Report, json: bool) {
         Event::Error { cause: None, .. } if !json => {}
         Event::Error { cause: Some(_), .. } if json => {
             report.show(event);
-            tell!("{event}");
+            message!("{event}");
         }
         event => report.show(event),
     }
 }
 
-/// Checks that there is a run to resume.
+/// Checks that a run to resume exists.
 fn check_is_run(config: &Path) -> Result<(), CliError> {
     if config.exists() {
         return Ok(());

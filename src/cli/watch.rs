@@ -80,8 +80,8 @@ fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat:
     };
     let (text, hint) = (error.to_string(), error.hint().to_string());
     if output != FailureOutput::Event {
-        tell!("error: {text}");
-        tell!("  hint: {hint}");
+        message!("error: {text}");
+        message!("  hint: {hint}");
     }
     if output != FailureOutput::Text {
         // The exit code is the same if nobody reads this.

@@ -99,7 +99,7 @@ pub struct Config {
 
     /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
-    /// Time limit of the run; `None` = no limit. Serialized as text such as `2h`.
+    /// Time limit of the run; `None` = no limit. Serialized as text, like `2h`.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
     /// Warm up and decay the learning rate; false = constant.
@@ -215,8 +215,8 @@ pub enum InitFrom {
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,
-    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
-    /// the name of such a folder.
+    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as a
+    /// path too.
     Path(String),
 }
 
@@ -284,8 +284,7 @@ impl Config {
     /// read with [`Layer::toml`] resolves to the same config.
     ///
     /// # Panics
-    /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns such a
-    /// config.
+    /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns one.
     pub(crate) fn to_toml(&self) -> String {
         let values = toml::Table::try_from(self).expect("resolved counts fit TOML integers");
         let mut text = String::new();
@@ -342,7 +341,7 @@ fn basic_string(text: &str) -> String {
     quoted
 }
 
-/// Serializes `max_time` as text such as `2h`, since TOML has no durations.
+/// Serializes `max_time` as text, like `2h`, since TOML has no durations.
 mod max_time {
     use super::Duration;
     use super::value::parse_duration;

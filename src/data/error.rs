@@ -141,7 +141,7 @@ pub enum DataError {
     },
 
     /// A validation fraction out of range.
-    #[error("val_fraction = {value} is not allowed; use a number above 0 and below 1, such as 0.1")]
+    #[error("val_fraction = {value} is not allowed; use a number above 0 and below 1, like 0.1")]
     BadFraction {
         /// The value as given.
         value: f64,

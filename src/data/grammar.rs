@@ -174,8 +174,8 @@ impl Grammar {
                     Piece::Text(literal) => characters += literal.len() as f64,
                     Piece::Slot { list, form, fresh } => {
                         let words = self.words(list);
-                        let letters: usize = words.iter().map(|w| word_form(w, form).len()).sum();
-                        characters += letters as f64 / words.len() as f64;
+                        let length: usize = words.iter().map(|w| word_form(w, form).len()).sum();
+                        characters += length as f64 / words.len() as f64;
                         match drawn.get_mut(list) {
                             Some(drawn) if !fresh && *drawn => {}
                             Some(drawn) => {

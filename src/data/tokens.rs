@@ -83,13 +83,15 @@ impl Split {
     /// `OutsideSplit` if the split is too short, `TokenOutOfRange` with file and position for a
     /// token outside the vocabulary, `Io` if a file cannot be read.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
-        let outside = || DataError::OutsideSplit { start, count, len: self.len };
-        let end =
-            start.checked_add(count as u64).filter(|&end| end <= self.len).ok_or_else(outside)?;
+        let out_of_range = || DataError::OutsideSplit { start, count, len: self.len };
+        let end = start
+            .checked_add(count as u64)
+            .filter(|&end| end <= self.len)
+            .ok_or_else(out_of_range)?;
         match &self.store {
             Store::Memory(tokens) => {
-                let start = usize::try_from(start).map_err(|_| outside())?;
-                let tokens = tokens.get(start..).ok_or_else(outside)?;
+                let start = usize::try_from(start).map_err(|_| out_of_range())?;
+                let tokens = tokens.get(start..).ok_or_else(out_of_range)?;
                 let ids = tokens.iter().take(count).copied().map(u32::from).collect();
                 self.check_range(ids, Path::new("built-in corpus"), start as u64)
             }

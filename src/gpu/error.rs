@@ -11,7 +11,7 @@ pub enum DeviceError {
     /// The name does not have the form that `--device` takes.
     #[error("`{name}` is not a device")]
     Unknown {
-        /// What was typed.
+        /// The name as typed.
         name: String,
     },
     /// The build has no support for the backend.
@@ -28,12 +28,12 @@ pub enum DeviceError {
         /// The devices that exist.
         found: String,
     },
-    /// There is no CUDA device at all.
+    /// No CUDA device exists.
     #[error("no device `{id}`: {why}; found: {found}")]
     NoCuda {
         /// The device that was requested.
         id: DeviceId,
-        /// What is missing.
+        /// The missing part: the driver, its library or a GPU.
         why: String,
         /// The devices that exist.
         found: String,

@@ -31,7 +31,7 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
 ///
 /// wgpu enables them whether or not anything is drawn. Mesa's device-select layer then connects to
 /// the compositor each time devices are listed, and libwayland prints `error: XDG_RUNTIME_DIR is
-/// invalid or not set in the environment` wherever there is no desktop session.
+/// invalid or not set in the environment` without a desktop session.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 #[allow(
     unsafe_code,

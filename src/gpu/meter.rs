@@ -83,7 +83,7 @@ mod pools {
     }
 
     /// Makes the pools of `device` use pages for tensors of up to `largest` bytes from now on. They
-    /// would switch by themselves at the first such tensor, but keep the smaller pages that are in use
+    /// would switch by themselves at the first tensor of that size, but keep the smaller pages in use
     /// by then, with all the unused room in them.
     pub fn size_pages(device: &Device, largest: u64) {
         // In a browser every tensor has its own page.

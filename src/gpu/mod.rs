@@ -49,7 +49,7 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The largest buffer that can be bound to a kernel, in bytes; `None` without a limit.
     pub max_binding: Option<u64>,
-    /// The PCI address, such as `0000:01:00.0`, where known.
+    /// The PCI address, like `0000:01:00.0`, where known.
     pub pci: Option<String>,
 }
 
@@ -192,7 +192,7 @@ pub struct SelectedDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
-    /// Whether wgpt chose it, not the user.
+    /// True if wgpt chose it, not the user.
     auto: bool,
 }
 
@@ -228,7 +228,7 @@ impl SelectedDevice {
     }
 }
 
-/// Selects the device that the user asked for. Only its own backend is searched, so that a run on one
+/// Selects the requested device. Only its own backend is searched, so that a run on one
 /// loads no libraries of another.
 ///
 /// # Errors
@@ -250,7 +250,7 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     }
 }
 
-/// Opens the device that the user asked for.
+/// Opens the requested device.
 ///
 /// # Errors
 /// If it does not exist, this build has no support for its backend, or its driver refuses.
@@ -288,8 +288,8 @@ pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     None
 }
 
-/// Selects the best device. OpenGL is asked only where nothing else has a GPU: it reaches none that
-/// they do not reach faster, and its libraries are slow to load and print warnings of their own.
+/// Selects the best device. OpenGL is tried only if no other backend has a GPU: it reaches none that
+/// they do not reach faster, and its libraries are slow to load and print warnings.
 #[cfg(not(target_arch = "wasm32"))]
 fn select_best() -> SelectedDevice {
     let mut found = cuda_devices();
@@ -373,9 +373,9 @@ mod tests {
         let (picked, reason) = best(&[software.clone(), cpu.clone()]);
         assert_eq!(picked.id, cpu.id);
         assert!(reason.contains("--device=vulkan:0"), "{reason}");
-        let card = info(Backend::Dx12, Kind::Integrated);
-        assert_eq!(best(&[software, card.clone(), cpu]).0.id, card.id);
+        let integrated = info(Backend::Dx12, Kind::Integrated);
+        assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
         let discrete = info(Backend::Vulkan, Kind::Discrete);
-        assert_eq!(best(&[card, discrete.clone()]).0.id, discrete.id);
+        assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
     }
 }

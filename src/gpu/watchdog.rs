@@ -1,4 +1,4 @@
-//! Notices that a device has failed, by its driver's report or by its silence.
+//! Detects that a device has failed: its driver reports it, or the device is silent for too long.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use web_time::Instant;
 
 use super::DeviceError;
 
-/// Watches a device: holds its first failure, whether the driver reports it on a thread of its own
-/// or the device is silent for too long.
+/// Watches a device: holds its first failure, reported by the driver on one of its
+/// threads, or found because the device is silent for too long.
 #[derive(Clone, Debug, Default)]
 pub struct Watchdog(Arc<State>);
 

@@ -154,13 +154,13 @@ pub(super) async fn open(info: &DeviceInfo, watchdog: &Watchdog) -> Result<Devic
 
 /// Returns how many dispatches, of up to 2^35 operations each, go to the driver in one submission.
 /// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
-/// 2^40 operations take a small card a second or two, and an integrated GPU, at a tenth of the speed,
+/// 2^40 operations take a small GPU a second or two, and an integrated GPU, at a tenth of the speed,
 /// ten.
 fn dispatches_at_once(kind: Kind) -> usize {
     match kind {
         Kind::Discrete => 16,
         Kind::Integrated => 2,
-        // What computes in software is not reset; of others, such as a browser's, nothing is known.
+        // Software renderers are not reset. Nothing is known about the rest, like a browser's adapters.
         Kind::Software | Kind::Cpu => 32,
         _ => 4,
     }

@@ -337,7 +337,7 @@ impl eframe::App for App {
         self.show_help(ui);
         self.ask_before_closing(ui);
         for intent in intents {
-            self.act(intent, ui.ctx());
+            self.carry_out(intent, ui.ctx());
         }
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn keep(
 }
 
 /// Returns the next smaller plan for the same step: with half the micro-batch, then half the logits
-/// chunk, then activation checkpointing. `None` if there is no smaller one.
+/// chunk, then activation checkpointing. `None` if none is smaller.
 pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     let global = plan.micro_batch * plan.accumulation;
     if plan.micro_batch > 1 {

@@ -80,8 +80,8 @@ impl DeviceProfile {
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
         let share = |total: u64, share: f64| (total as f64 * share) as u64;
         match (vram_budget, &self.memory) {
-            (asked, DeviceMemory::Target(size)) => {
-                let budget = match asked {
+            (requested, DeviceMemory::Target(size)) => {
+                let budget = match requested {
                     Budget::Bytes(budget) => budget.min(*size),
                     Budget::Percent(percent) => share(*size, percent / 100.0),
                     Budget::Auto => share(*size, TARGET_SHARE),

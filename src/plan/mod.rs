@@ -47,7 +47,7 @@ pub struct Forecast {
     pub budget_bytes: Option<u64>,
     /// The largest single tensor, in bytes.
     pub largest_tensor: u64,
-    /// The tensors alive at the peak.
+    /// The tensors that are live at the peak.
     pub rows: Vec<Row>,
     /// Bytes at the peak, by class.
     #[serde(default)]

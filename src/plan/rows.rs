@@ -1,6 +1,6 @@
 //! The table that sizes memory.
 //!
-//! It lists the tensors alive at each point of a run: at the loss, in the backward pass of each
+//! It lists the live tensors at each point of a run: at the loss, in the backward pass of each
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
 //! peak, and its tensors are the rows. Weights, gradients, moments and statistics are f32;
 //! activations have the configured dtype.
@@ -177,7 +177,7 @@ impl Sizes {
         self.row(name, Class::Workspace, elements)
     }
 
-    /// Lists the tensors alive at the peak of the run.
+    /// Lists the tensors that are live at the peak of the run.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
         let mut points = vec![self.update(), self.evaluation(plan), self.sampling()];
         points.push(self.loss(plan));

@@ -60,7 +60,7 @@ pub struct LogLine {
     pub iter: Option<u64>,
     /// The message.
     pub text: String,
-    /// A hint at the next step, if there is one.
+    /// A hint at the next step, if any.
     pub hint: Option<String>,
 }
 

@@ -69,7 +69,7 @@ impl Series {
         self.points.len()
     }
 
-    /// Returns true if there is no point.
+    /// Returns true if the series is empty.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
@@ -175,7 +175,7 @@ impl Series {
     }
 }
 
-/// Appends the points in turn.
+/// Appends the points one by one.
 impl FromIterator<[f64; 2]> for Series {
     fn from_iter<T: IntoIterator<Item = [f64; 2]>>(points: T) -> Self {
         let mut series = Self::default();
@@ -284,11 +284,11 @@ mod tests {
         let inside: Vec<_> = series.iter().filter(is_inside).collect();
         let before = series.iter().rfind(|point| point[0] < from);
         let after = series.iter().find(|point| point[0] > to);
-        let outside = || before.iter().chain(&after);
-        assert!(outside().all(|point| shown.contains(point)), "the neighbors outside");
+        let neighbors = || before.iter().chain(&after);
+        assert!(neighbors().all(|point| shown.contains(point)), "the neighbors are shown");
         assert!(shown.windows(2).all(|pair| pair[0][0] < pair[1][0]), "in order, none twice");
         let within: Vec<_> = shown.iter().copied().filter(is_inside).collect();
-        assert_eq!(shown.len(), within.len() + outside().count());
+        assert_eq!(shown.len(), within.len() + neighbors().count());
         if inside.len() <= 4 * columns {
             return assert_eq!(within, inside);
         }

@@ -60,7 +60,7 @@ pub(crate) enum FromWorker {
         /// The run folder.
         run: PathBuf,
     },
-    /// The worker is alive: about once a second while nothing blocks it.
+    /// Sent about once a second while nothing blocks the worker.
     Heartbeat,
 }
 

@@ -30,7 +30,7 @@ const TEMPORARY: &str = ".writing-";
 pub const VERSION: u32 = 1;
 
 /// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
-/// iteration, so that there is no random generator to save.
+/// iteration, so no random generator has to be saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The version of this file.

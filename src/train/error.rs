@@ -43,7 +43,7 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// A model path that does not exist.
-    #[error("{}: no such file or folder", path.display())]
+    #[error("{}: does not exist", path.display())]
     NoSuchModel {
         /// The path.
         path: PathBuf,

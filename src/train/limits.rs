@@ -9,10 +9,10 @@ use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
         _ if device.kind == Kind::Cpu => DeviceMemory::Host,
-        Some(card) => DeviceMemory::Reported {
-            total: card.total,
-            free: card.free,
-            source: card.source.to_string(),
+        Some(reported) => DeviceMemory::Reported {
+            total: reported.total,
+            free: reported.free,
+            source: reported.source.to_string(),
         },
         None if device.id.backend == Backend::WebGpu => DeviceMemory::Assumed(BROWSER_BUDGET),
         None => DeviceMemory::Unknown,
@@ -25,7 +25,7 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     DeviceProfile { memory, largest_tensor: device.max_binding, pools, cube }
 }
 
-/// Returns the limits of a run on a device, and where its budget comes from, for people.
+/// Returns the limits of a run on a device, and the source of its budget as text.
 pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
     device_profile(device, mode).limits(config.vram_budget)
 }

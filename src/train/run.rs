@@ -108,7 +108,7 @@ impl Record {
     }
 }
 
-/// Appends an event to the record of a run that no process has locked, such as the reason for a
+/// Appends an event to the record of a run that no process has locked, like the reason for a
 /// restart.
 ///
 /// # Errors

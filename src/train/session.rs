@@ -126,8 +126,7 @@ impl<'a> Session<'a> {
             session.back_to_schedule(&checkpoint.state.config);
         }
         if starts_over {
-            session
-                .warn("there is no checkpoint to resume from: starting from the beginning".into());
+            session.warn("no checkpoint to resume from: starting from the beginning".into());
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));
@@ -158,7 +157,7 @@ impl<'a> Session<'a> {
         if schedule(&self.config) == schedule(former) {
             self.warn(format!(
                 "the learning rate stays at {rate}, as it was set during the run; to return to the \
-                 schedule, change one of its settings, such as --min_lr"
+                 schedule, change one of its settings, like --min_lr"
             ));
         } else {
             self.learning_rate = None;
@@ -316,7 +315,7 @@ impl<'a> Session<'a> {
     }
 
     /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the norm is
-    /// not finite: such weights must not reach a checkpoint.
+    /// not finite: its weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
         let Some(update) = &self.last_update else { return Ok(None) };
         let loss = f64::from(scalar(update.loss.clone()).await);
@@ -362,7 +361,7 @@ impl<'a> Session<'a> {
     fn emit(&mut self, event: Event) {
         // The reader of stdout may be slow.
         self.device.watchdog.allow_silence(Duration::MAX);
-        // A full disk must not end a run for want of a log line.
+        // A log line that a full disk does not take must not end the run.
         let _ = self.folder.record(&event);
         (self.emit)(&event);
         self.device.watchdog.restart();

@@ -20,7 +20,7 @@ pub(crate) fn document() -> Result<Document, JsValue> {
 /// Saves a zip among the browser's downloads.
 ///
 /// # Errors
-/// If there is no page, or the browser refuses.
+/// If the page does not exist, or the browser refuses.
 pub(crate) fn download(name: &str, zip: &[u8]) -> Result<(), JsValue> {
     let parts = js_sys::Array::of1(&Uint8Array::from(zip));
     let kind = BlobPropertyBag::new();

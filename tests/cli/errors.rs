@@ -90,18 +90,18 @@ fn bad_input_gets_one_clear_error() {
 fn the_tables_of_gpus_agree_with_the_planner() {
     let text = include_str!("../../docs/memory.md");
     let rows = text.lines().filter(|line| {
-        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|card| card.ends_with("GiB "))
+        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|size| size.ends_with("GiB "))
     });
     let folder = temporary();
     let mut compared = 0;
     for (number, row) in rows.enumerate() {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let card = cells[0].replace(' ', "");
+        let target = cells[0].replace(' ', "");
         let dtype = if number < 6 { "--dtype=float32" } else { "--dtype=bfloat16" };
         for (cell, size) in cells[1..].iter().zip(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
         {
             let preset = format!("--preset={size}");
-            let args = ["plan", "--json", &preset, "--target", &card, dtype];
+            let args = ["plan", "--json", &preset, "--target", &target, dtype];
             let plan: Value = serde_json::from_slice(&run(folder.path(), &args).stdout).unwrap();
             let gib = |bytes: &Value| format!("{:.2} GiB", bytes.as_f64().unwrap() / 2f64.powi(30));
             let wanted = if plan["fits"] == true {
@@ -112,7 +112,7 @@ fn the_tables_of_gpus_agree_with_the_planner() {
             } else {
                 "no".into()
             };
-            assert_eq!(*cell, wanted, "{size} on {card} with {dtype}");
+            assert_eq!(*cell, wanted, "{size} on {target} with {dtype}");
             compared += 1;
         }
     }

@@ -42,7 +42,7 @@ impl AttentionShape {
     }
 }
 
-/// Causal self-attention over `qkv` `[n, 3c]`, which holds queries, keys and values side by side.
+/// Causal self-attention over `qkv` `[n, 3c]`, which holds q, k and v side by side.
 /// Returns the output `[n, c]` and the log-sum-exp of the scores `[batch, heads, time]`.
 pub fn attention(qkv: Tensor<2>, shape: AttentionShape, mode: OpsMode) -> (Tensor<2>, Tensor<3>) {
     let (out, log_sum_exp) = Dispatch::attention(qkv.into_dispatch(), shape, mode);

@@ -54,7 +54,7 @@ impl Dropout {
         mix32(mix32(sequence ^ self.key[0]) ^ self.key[1])
     }
 
-    /// Whether element `index` of the sequence with this key is kept.
+    /// Returns true if element `index` of the sequence with this key is kept.
     #[cfg(not(target_arch = "wasm32"))]
     #[inline(always)]
     pub(super) fn keeps(&self, sequence_key: u32, index: u32) -> bool {

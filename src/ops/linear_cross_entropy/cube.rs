@@ -1,4 +1,4 @@
-//! The output head and its loss in cubecl's language, a chunk of rows at a time.
+//! The output head and its loss in cubecl's language, chunk by chunk.
 
 use std::sync::Arc;
 

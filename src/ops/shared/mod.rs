@@ -1,5 +1,5 @@
-//! What several ops use: the choice of kernels, the types that cross burn's dispatch, and for each
-//! kind of device the launch, the matrix products and the reductions.
+//! Code that several ops use: the choice of kernels, the types that cross burn's dispatch, and for
+//! each kind of device the launch, the matrix products and the reductions.
 
 use burn::backend::tensor::{Device, FloatTensor};
 use burn::backend::{Backend, ExtensionType, TensorMetadata};

@@ -176,7 +176,7 @@ impl Connection {
         });
         let connection = self.clone();
         let on_error = Closure::<dyn FnMut(ErrorEvent)>::new(move |event: ErrorEvent| {
-            let text = format!("the worker failed by an error of its own: {}", event.message());
+            let text = format!("the worker failed: {}", event.message());
             let was_ready = connection.0.borrow_mut().note_error(text);
             // A worker that never became ready would not do so again.
             if was_ready {
@@ -206,7 +206,7 @@ impl Connection {
         wasm_bindgen_futures::spawn_local(async move {
             web::sleep(delay).await;
             let mut state = connection.0.borrow_mut();
-            // Another failure meanwhile has a delay of its own.
+            // Another failure in the meantime has started another delay.
             if state.failures == failures {
                 state.restart();
             }

@@ -28,7 +28,7 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
         return Err(obstacle(
             "the browser has WebGPU, but gives no graphics adapter",
             "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \
-             --enable-features=Vulkan; chrome://gpu says why",
+             --enable-features=Vulkan; chrome://gpu shows the reason",
         ));
     };
     found.open_async().await.map_err(|error| {
@@ -36,7 +36,7 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
             DeviceError::TooSmall { .. } => {
                 "use another browser or machine, or wgpt on the desktop"
             }
-            _ => "update the graphics driver; chrome://gpu says more",
+            _ => "update the graphics driver; chrome://gpu shows more",
         };
         obstacle(&error.to_string(), hint)
     })

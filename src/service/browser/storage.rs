@@ -132,7 +132,7 @@ impl Slots {
                             self.count.set(number + 1);
                             slot
                         }
-                        // The write that needs it reports that there is no space.
+                        // The write that needs the space reports that none is left.
                         Err(_) => return,
                     }
                 }

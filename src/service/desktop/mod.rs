@@ -48,7 +48,7 @@ impl Client {
         self.receiver.try_iter().collect()
     }
 
-    /// Starts a run in a process of its own.
+    /// Starts a run in a child process.
     ///
     /// # Errors
     /// If the process cannot be started.

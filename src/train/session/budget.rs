@@ -64,8 +64,8 @@ fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
     if info.kind == Kind::Cpu {
         return None;
     }
-    let card = gpu::reported_memory(info)?;
-    Some(card.total.saturating_sub(card.free).saturating_sub(ours))
+    let memory = gpu::reported_memory(info)?;
+    Some(memory.total.saturating_sub(memory.free).saturating_sub(ours))
 }
 
 impl Session<'_> {

@@ -2,8 +2,8 @@
 //!
 //! Composed of tensor ops, a step of the small CPU recipe spends two thirds of its time in
 //! elementwise passes on one thread. The loops of the ops fuse those passes, run on all cores (rayon)
-//! and are compiled for the instruction sets that the CPU turns out to have (pulp). Every result is
-//! independent of the number of threads: sums are split into blocks of a fixed size.
+//! and are compiled for several instruction sets, of which pulp picks the best that the CPU has. No
+//! result depends on the number of threads: sums are split into blocks of a fixed size.
 
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, TensorData};

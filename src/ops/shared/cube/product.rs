@@ -15,8 +15,8 @@ use super::{CubeKernels, elem};
 use crate::config::Dtype;
 
 impl CubeKernels {
-    /// `a b` in numbers of kind `out`. Both factors are of one kind; sums are f32. In f32 proper no
-    /// tensor cores are used, which would read 19 bits of each factor.
+    /// Multiplies `a b` into a tensor of dtype `out`. Both factors have one dtype; sums are f32. In
+    /// float32 no tensor cores are used: they would read 19 bits of each factor.
     pub fn product(&self, a: CubeTensor, b: CubeTensor, out: DType) -> CubeTensor {
         let ([m, _], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
         let y = self.queue.empty_of([m, n], out);

@@ -42,8 +42,8 @@ impl<'a> From<&'a CubeTensor> for Matrix<'a> {
     }
 }
 
-/// What is fused into a product: the prologue on the left factor as it is loaded, the epilogue on
-/// the product before it is stored.
+/// The operations fused into a product: the prologue on the left factor as it is loaded, the epilogue
+/// on the product before it is stored.
 #[derive(Clone, Copy, Default)]
 pub(in crate::ops) struct Fusion<'a> {
     /// The activation of the left factor, computed at each load.
