@@ -27,8 +27,8 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// A browser build, or one without the window, uses only a part of some modules. The compiler finds dead
-// code in the default build, which uses all of it.
+// A browser build, or one without the window, uses only a part of some modules. The compiler finds
+// dead code in the default build, which uses all of it.
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;

@@ -2,15 +2,15 @@
 //!
 //! 1. `train` and everything before it name no front end. Front ends name no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
-//! 3. `config`, `plan`, `protocol`, `progress` and `recovery` are pure: no I/O, no clock, no randomness,
-//!    no device.
+//! 3. `config`, `plan`, `protocol`, `progress` and `recovery` are pure: no I/O, no clock, no
+//!    randomness, no device.
 //! 4. Unsafe code is allowed in two files and global mutable state in one. No file has a name like
 //!    `utils`, and none has more than [`MAX_LINES`] lines.
 //! 5. Only `web`, `service/browser` and `gui/platform/browser` call the browser. Only `disk` and
 //!    desktop front ends open files.
 //!
-//! The sources are split into tokens first, without comments and literals. Every module needs a line
-//! in [`MODULES`], so that a renamed one keeps its rules.
+//! The sources are split into tokens first, without comments and literals. Every module needs a
+//! line in [`MODULES`], so that a renamed one keeps its rules.
 
 use std::path::Path;
 
@@ -178,8 +178,8 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
 const BROWSER_CRATES: &[&str] = &["web_sys", "js_sys", "wasm_bindgen"];
 const BROWSER_IN: &[&str] = &["web/", "service/browser/", "gui/platform/browser/"];
 
-/// Files that may call `std::fs`: `disk`, desktop front ends, and code that browsers do not run (a data
-/// format that is not read there, a driver).
+/// Files that may call `std::fs`: `disk`, desktop front ends, and code that browsers do not run (a
+/// data format that is not read there, a driver).
 const FILES_IN: &[&str] =
     &["disk/", "cli/", "gui/platform/desktop/", "data/source/parquet.rs", "gpu/cuda.rs"];
 
@@ -252,7 +252,8 @@ fn check_statics(tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// Matches prefixes and suffixes: `AtomicBool` of `Atomic`, `OnceLock` of `Once`, `RefCell` of `Cell`.
+/// Matches prefixes and suffixes: `AtomicBool` of `Atomic`, `OnceLock` of `Once`, `RefCell` of
+/// `Cell`.
 fn is_interior(text: &str, name: &str) -> bool {
     text.starts_with(name) || text.ends_with(name)
 }

@@ -1,7 +1,7 @@
 //! Benchmarks a device: its peaks, single kernels relative to them, and whole training steps.
 //!
-//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where the
-//! times alone are not: on another machine, or on a software renderer.
+//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where
+//! the times alone are not: on another machine, or on a software renderer.
 
 mod cases;
 mod kernels;

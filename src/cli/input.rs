@@ -82,8 +82,8 @@ pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
     });
 }
 
-/// Follows a file of commands on a thread. Other processes append to it while the run trains, like a
-/// window that was opened later.
+/// Follows a file of commands on a thread. Other processes append to it while the run trains, like
+/// a window that was opened later.
 pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
     let mut tail = Tail::<Value>::of(path, false);
     std::thread::spawn(move || {

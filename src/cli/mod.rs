@@ -21,8 +21,8 @@ macro_rules! output {
     ($($text:tt)*) => { $crate::cli::write_out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error if
-/// the disk is full.
+/// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error
+/// if the disk is full.
 fn write_out(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     if let Err(error) = std::io::stdout().write_fmt(text) {

@@ -74,8 +74,8 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
 }
 
 /// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
-/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the same
-/// on every machine.
+/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the
+/// same on every machine.
 fn limits(
     config: &Config,
     target: &Option<Budget>,

@@ -122,8 +122,8 @@ fn train(
     Ok(Outcome::Stopped(reason))
 }
 
-/// Shows an event of a supervised run. An error that is no failure of the device was printed to
-/// stderr by the trainer.
+/// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
+/// failures of the device.
 fn show_supervised(event: &Event, report: &mut Report, json: bool) {
     match event {
         Event::Error { cause: None, .. } if !json => {}
@@ -178,8 +178,8 @@ fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     passed
 }
 
-/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name` is
-/// the name of the device that the run has used so far.
+/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name`
+/// is the name of the device that the run has used so far.
 fn set_up(
     request: &Request,
     choice: DeviceChoice,

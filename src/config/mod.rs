@@ -215,8 +215,8 @@ pub enum InitFrom {
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,
-    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as a
-    /// path too.
+    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
+    /// a path too.
     Path(String),
 }
 
@@ -315,7 +315,7 @@ impl Default for Config {
 }
 
 /// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the
-/// width of a vector load, and from 4096 tokens to a multiple of 64, like nanoGPT's 50304 for 50257.
+/// width of a vector load, from 4096 tokens to a multiple of 64, like nanoGPT's 50304 for 50257.
 ///
 /// Matrix products with the embedding then have no partial tile, for 0.1% more rows. Below 4096
 /// the padding would cost more than it saves: 65 characters would become 128.

@@ -138,7 +138,7 @@ impl Kind {
         if !allowed {
             return Err(InvalidValue::Range { rule: rule.into(), hint: hint.into() });
         }
-        // Turns -0.0 into 0.0, so that it prints without a sign.
+        // Replaces -0.0 by 0.0, so that it prints without a sign.
         Ok(Value::Float(value + 0.0))
     }
 

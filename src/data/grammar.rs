@@ -53,8 +53,8 @@ pub(super) struct Measure {
     pub(super) characters: f64,
 }
 
-/// A counter-based random number generator. It is our own so that a seed gives the same text in
-/// every version.
+/// A counter-based random number generator. It is not from a library, so that a seed gives the same
+/// text in every version.
 pub(super) struct Rng {
     seed: u64,
     counter: u64,

@@ -9,8 +9,8 @@ use super::tokenizer::END_OF_TEXT;
 use super::{Tokenizer, TokenizerKind};
 
 impl Tokenizer {
-    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty for
-    /// tokenizers that transformers does not support.
+    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty
+    /// for tokenizers that transformers does not support.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
         if self.kind() != TokenizerKind::Gpt2 {
             return Vec::new();
@@ -73,8 +73,8 @@ fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
         .collect()
 }
 
-/// Returns the character that represents each byte in Hugging Face files: the byte itself if it is a
-/// visible Latin-1 character, else the next unused character from U+0100.
+/// Returns the character that represents each byte in Hugging Face files: the byte itself if it is
+/// a visible Latin-1 character, else the next unused character from U+0100.
 fn byte_characters() -> Vec<char> {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut free = (0x100..).filter_map(char::from_u32);

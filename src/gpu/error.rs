@@ -94,7 +94,7 @@ impl DeviceError {
         if has_any(&MEMORY) {
             return Some(DeviceError::OutOfMemory { name: name.to_string() });
         }
-        // The lines after the first say where it was noticed.
+        // The lines after the first show where it was noticed.
         let reason = text.lines().next().unwrap_or_default().to_string();
         has_any(&END).then_some(DeviceError::Stopped { reason })
     }

@@ -50,10 +50,11 @@ fn vulkan_without_surfaces() -> Option<Instance> {
         telemetry: None,
         display: None,
     };
-    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on these
-    // three: it leaves each of them out by itself where the loader lacks it, and reads them only to
-    // create a surface, which nothing here does. `VK_KHR_surface`, which the device extension
-    // `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only owner.
+    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on
+    // these three: it leaves each of them out by itself where the loader lacks it, and reads them
+    // only to create a surface, which nothing here does. `VK_KHR_surface`, which the device
+    // extension `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only
+    // owner.
     unsafe {
         let instance = vulkan::Instance::init_with_callback(
             &descriptor,

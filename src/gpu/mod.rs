@@ -92,8 +92,8 @@ impl DeviceInfo {
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
 
-    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only when
-    /// named: a software renderer is slower than the CPU backend.
+    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only
+    /// when named: a software renderer is slower than the CPU backend.
     #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
@@ -123,7 +123,7 @@ pub struct OpenDevice {
     pub reason: String,
     /// burn's handle.
     pub device: Device,
-    /// Notices if it fails.
+    /// Detects its failure.
     pub watchdog: Watchdog,
 }
 
@@ -215,7 +215,7 @@ impl SelectedDevice {
     }
 
     /// Returns the device to use when this one could not be opened because of `error`: the CPU, if
-    /// the user did not ask for this device.
+    /// the user did not name this device.
     ///
     /// # Errors
     /// Returns `error` if the user did, or if this is the CPU.
@@ -288,8 +288,8 @@ pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     None
 }
 
-/// Selects the best device. OpenGL is tried only if no other backend has a GPU: it reaches none that
-/// they do not reach faster, and its libraries are slow to load and print warnings.
+/// Selects the best device. OpenGL is tried only if no other backend has a GPU: it reaches none
+/// that they do not reach faster, and its libraries are slow to load and print warnings.
 #[cfg(not(target_arch = "wasm32"))]
 fn select_best() -> SelectedDevice {
     let mut found = cuda_devices();
@@ -338,8 +338,8 @@ async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, Dev
     Ok(OpenDevice { info, reason, device, watchdog })
 }
 
-/// Returns the dtypes in which the hardware of `device` can store and multiply activations, whether or
-/// not there are kernels for them.
+/// Returns the dtypes in which the hardware of `device` can store and multiply activations, with
+/// or without kernels for them.
 pub fn dtypes(device: &Device) -> Vec<Dtype> {
     let mut known = vec![Dtype::Float32];
     known.extend(meter::other_dtypes(device));

@@ -124,7 +124,7 @@ impl Form {
     /// Sets the text of a key. An unknown key has no effect.
     pub fn set(&mut self, key: &str, text: impl Into<String>) {
         let (Some(key), text) = (lookup(key), text.into()) else { return };
-        // Compared as text, not by value: somebody who types 0.105 passes 0.10, which must not jump
+        // Compared as text, not by value: a user who types 0.105 passes 0.10, which must not jump
         // back to the preset's 0.1.
         match text == self.preset_text(key.name) {
             true => self.typed.remove(key.name),

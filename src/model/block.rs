@@ -58,8 +58,8 @@ pub(super) struct BlockPass {
     pub gelu: Gelu,
 }
 
-/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`, and
-/// the layer norm and softmax statistics.
+/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`,
+/// and the layer norm and softmax statistics.
 pub(super) struct Saved {
     attention: SavedAttention,
     mlp: SavedMlp,
@@ -110,15 +110,15 @@ impl Block {
         (y, Saved { attention, mlp })
     }
 
-    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time: each
-    /// half is freed at its end.
+    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time:
+    /// each half is freed at its end.
     pub fn infer(&self, x: Tensor<2>, at: BlockPass) -> Tensor<2> {
         let x = self.forward_attention(x, at).0;
         self.forward_mlp(x, at).0
     }
 
-    /// Returns the gradient of the block's input, and those of its weights in the order of its fields,
-    /// from `dy`, the gradient of its output.
+    /// Returns the gradient of the block's input, and those of its weights in the order of its
+    /// fields, from `dy`, the gradient of its output.
     pub fn backward(
         &self,
         dy: Tensor<2>,

@@ -11,8 +11,8 @@ pub enum Implementation {
     Auto,
     /// The tensor-op reference everywhere, for comparisons.
     Reference,
-    /// [`Implementation::Auto`] with the tiles of GPUs on software adapters too, to test those tiles
-    /// without a GPU.
+    /// [`Implementation::Auto`] with the tiles of GPUs on software adapters too, to test those
+    /// tiles without a GPU.
     Wide,
     /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
     /// those kernels without one.
@@ -25,8 +25,8 @@ pub struct OpsMode {
     /// The implementation.
     pub implementation: Implementation,
     /// The dtype of activations and products. Weights, their gradients, moments and all sums are
-    /// always f32. Only the `cube` kernels support another dtype than f32; the other implementations
-    /// ignore it.
+    /// always f32. Only the `cube` kernels support another dtype than f32; the other
+    /// implementations ignore it.
     pub dtype: Dtype,
     /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,

@@ -42,8 +42,8 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     Err(PlanError::TooBig { least: Box::new(least), fixes })
 }
 
-/// Returns the forecast of an earlier `plan`, if the configuration still requests the same split and
-/// the plan fits. A resumed run is bit-identical only if its steps are split as before.
+/// Returns the forecast of an earlier `plan`, if the configuration still requests the same split
+/// and the plan fits. A resumed run is bit-identical only if its steps are split as before.
 pub(crate) fn keep(
     config: &Config,
     before: &Config,

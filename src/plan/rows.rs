@@ -62,7 +62,7 @@ impl fmt::Display for Class {
 /// One line of the table: a tensor, or tensors of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// A name for people.
+    /// A display name.
     pub name: String,
     /// The use of the memory.
     pub class: Class,

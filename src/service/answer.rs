@@ -40,8 +40,8 @@ impl Failure {
     }
 }
 
-/// Answers a request. `reply` takes the replies, of which some requests have several; a request that
-/// fails ends with [`Reply::Failed`].
+/// Answers a request. `reply` takes the replies, of which some requests have several; a request
+/// that fails ends with [`Reply::Failed`].
 pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
     let job = request.job();
     if let Err(Failure { text, hint }) = try_answer(request, reply) {
@@ -170,7 +170,7 @@ fn export_folder(_: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
     Err(Failure::new(text, "export a zip"))
 }
 
-/// Unpacks a model into `folder`, which is removed again if there is no model in the zip.
+/// Unpacks a model into `folder`, which is removed again if the zip has no model.
 fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
     let unpacked = archive::unpack(Cursor::new(zip), folder).and_then(|()| stored_model(folder));
     if unpacked.is_err() {

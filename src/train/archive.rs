@@ -51,8 +51,8 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     write().map_err(TrainError::io("pack", folder))
 }
 
-/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be in
-/// a folder of the zip.
+/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be
+/// in a folder of the zip.
 ///
 /// # Errors
 /// If it is not a zip, it has too many files, or the folder cannot be written.

@@ -5,7 +5,7 @@ use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
 
-/// Returns the profile of a device. Asks the system how much of its memory is free now.
+/// Returns the profile of a device. Queries how much of its memory is free now.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
         _ if device.kind == Kind::Cpu => DeviceMemory::Host,

@@ -64,8 +64,8 @@ struct Update {
     learning_rate: f64,
 }
 
-/// The interval at which a step waits for the device: to know that it still answers, and to keep its
-/// queue short.
+/// The interval at which a step waits for the device: to know that it still answers, and to keep
+/// its queue short.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time spent on updates since the last log line.
@@ -145,8 +145,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns to the schedule if its settings have changed. Else a learning rate that a command has set
-    /// stays.
+    /// Returns to the schedule if its settings have changed. Else a learning rate that a command
+    /// has set stays.
     fn back_to_schedule(&mut self, former: &Config) {
         let schedule = |config: &Config| {
             let Config { learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, .. } =
@@ -314,8 +314,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the norm is
-    /// not finite: its weights must not reach a checkpoint.
+    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the
+    /// norm is not finite: its weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
         let Some(update) = &self.last_update else { return Ok(None) };
         let loss = f64::from(scalar(update.loss.clone()).await);

@@ -1,5 +1,5 @@
-//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and forwards to
-//! the software renderer. `BUDGET_CASES` sets the number of random runs.
+//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and
+//! forwards to the software renderer. `BUDGET_CASES` sets the number of random runs.
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
@@ -102,8 +102,8 @@ impl Run {
     }
 }
 
-/// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
-/// memory that it takes.
+/// Generates the flags of a small run with evaluations and samples, and its budget as a share of
+/// the memory that it takes.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
     let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
     (shape, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
@@ -147,7 +147,7 @@ fn a_run_never_allocates_more_than_its_budget() {
         let budget = (unlimited * share) as u64;
         let limited: Vec<String> =
             args.iter().cloned().chain([format!("--vram_budget={budget}")]).collect();
-        // The driver gives no more than the budget: one byte more ends the run.
+        // The driver allocates no more than the budget: one byte more ends the run.
         let run = Run::new(&limited, &[("FAULT_CAP", &budget.to_string())]);
         if run.output.status.code() == Some(3) {
             assert_eq!(run.peak(), 0.0, "refused, but not before: {args:?}");
@@ -200,8 +200,8 @@ fn small_run() -> Vec<String> {
     .to_vec()
 }
 
-/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same global
-/// batch.
+/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same
+/// global batch.
 #[test]
 fn a_run_keeps_a_lowered_budget() {
     let mut args = small_run();

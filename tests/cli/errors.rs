@@ -132,8 +132,8 @@ fn a_plan_needs_no_data() {
     assert_eq!((&plan["fits"], &plan["micro_batch"]), (&true.into(), &12.into()));
 }
 
-/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands of
-/// docs/memory.md.
+/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands
+/// of docs/memory.md.
 #[test]
 fn runs_that_ran_out_of_memory_elsewhere_fit() {
     let folder = temporary();
@@ -161,7 +161,8 @@ fn runs_that_ran_out_of_memory_elsewhere_fit() {
     }
 }
 
-/// A run that does not fit is refused before any file is written, with three changes that make it fit.
+/// A run that does not fit is refused before any file is written, with three changes that make it
+/// fit.
 #[test]
 fn a_run_that_does_not_fit_is_refused_with_three_fixes() {
     let folder = temporary();

@@ -1,7 +1,7 @@
 // The built page in a browser: it trains as the desktop does, stores its runs, and exports them.
 //
 // Needs web/dist (web/build.sh) and the program (cargo build --release), else the folders in
-// WGPT_DIST and WGPT_PROGRAM; SwiftShader as Debian's chromium brings it for the program's side.
+// WGPT_DIST and WGPT_PROGRAM; for the program, the SwiftShader of Debian's chromium.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';

@@ -114,7 +114,7 @@ impl App {
         }
     }
 
-    /// Has texts tokenized, beside the runs.
+    /// Requests the tokenization of texts, into a folder beside the runs.
     fn prepare(&mut self, texts: Texts) {
         let name = match &texts {
             Texts::Files(files) => files.first().and_then(|file| file.file_name()),

@@ -1,5 +1,5 @@
-//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms have
-//! the same functions.
+//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms
+//! have the same functions.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! generator.
 //!
 //! An element is kept or dropped by (seed, step, site, sequence, index in the sequence) alone. So
-//! the backward pass recomputes the mask instead of keeping it, and a step does not depend on how
+//! the backward pass recomputes the mask instead of saving it, and a step does not depend on how
 //! its sequences are split into micro-batches.
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
@@ -69,8 +69,8 @@ impl Dropout {
     }
 }
 
-/// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n` is a
-/// multiple of `time`.
+/// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n`
+/// is a multiple of `time`.
 ///
 /// The mask is linear, so the backward pass is the same mask on the gradient, without a residual.
 pub fn dropout(

@@ -45,9 +45,9 @@ pub struct HeadGradients {
     pub wte: Vec<Tensor<2>>,
 }
 
-/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets, `[1]`.
-/// `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets are below
-/// `vocab`: the reader of the data checks that.
+/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets,
+/// `[1]`. `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets
+/// are below `vocab`: the reader of the data checks that.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,
@@ -60,8 +60,8 @@ pub fn linear_cross_entropy(
     Tensor::from_dispatch(value)
 }
 
-/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits of
-/// each chunk exist.
+/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
+/// of each chunk exist.
 pub fn linear_cross_entropy_gradients(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,

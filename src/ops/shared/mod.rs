@@ -29,8 +29,8 @@ macro_rules! on_cpu {
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) use on_cpu;
 
-/// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but no
-/// `Option`.
+/// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but
+/// no `Option`.
 #[derive(Clone, Debug, ExtensionType)]
 pub enum Optional<B: Backend> {
     /// A tensor.

@@ -1,4 +1,4 @@
-//! The device that the browser gives, or what prevents training.
+//! The device that the browser offers, or the obstacle to training.
 
 use js_sys::Reflect;
 use wasm_bindgen::prelude::JsValue;
@@ -10,7 +10,7 @@ use crate::service::messages::Topic;
 /// Opens the device.
 ///
 /// # Errors
-/// The obstacle, if the browser gives no device.
+/// The obstacle, if the browser offers no device.
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
         return Err(obstacle(

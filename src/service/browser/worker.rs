@@ -114,7 +114,7 @@ impl Worker {
         self.reply(Reply::Failed { job, text: text.to_string(), hint: hint.to_string() });
     }
 
-    /// Has panics reported as errors: after one the page starts another worker.
+    /// Reports panics as errors: after one, the page starts another worker.
     fn report_panics(self: &Rc<Self>) {
         let current = self.current.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -144,8 +144,8 @@ impl Worker {
         }));
     }
 
-    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the first
-    /// message.
+    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the
+    /// first message.
     fn start_heartbeat(self: &Rc<Self>) {
         let worker = self.clone();
         let heartbeat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
@@ -285,7 +285,7 @@ impl Worker {
     /// Returns the device. If it is not open, opens it and reports it to the page.
     ///
     /// # Errors
-    /// If the browser gives none.
+    /// If the browser offers none.
     pub async fn open_device(&self) -> Result<OpenDevice, TrainError> {
         if let Some(device) = self.opened() {
             return Ok(device);

@@ -32,8 +32,8 @@ impl Session<'_> {
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
     }
 
-    /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason to
-    /// end the run, if any.
+    /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason
+    /// to end the run, if any.
     pub(super) async fn apply_commands(
         &mut self,
         commands: &mut impl Commands,

@@ -30,7 +30,8 @@ const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 /// # Errors
 /// If no display exists, or no driver can draw to it.
 pub fn open(options: Options) -> Result<(), GuiError> {
-    // Built here and not by eframe, so that wgpt exits with an error message if the display is missing.
+    // Built here and not by eframe, so that wgpt exits with an error message if the display is
+    // missing.
     let mut event_loop = EventLoop::<UserEvent>::with_user_event();
     let event_loop = event_loop.build().map_err(|error| GuiError::Window(error.to_string()))?;
     event_loop.set_control_flow(ControlFlow::Wait);
