@@ -248,7 +248,7 @@ impl TrainerExit {
             None => "the trainer process was killed".to_string(),
             Some(code) => format!("the trainer process crashed (exit code {code})"),
         };
-        let hint = "the lines above may say more; -v shows the messages of the driver".into();
+        let hint = "the lines above may explain it; -v shows the messages of the driver".into();
         TrainerFailure { text, hint, ..self.failure }
     }
 }

@@ -238,7 +238,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
     let model = source.model(&gpu::open(cpu)?.device)?;
     if output.join(crate::model::WEIGHTS_FILE).exists() {
         return Err(CliError::Usage {
-            what: format!("{}: there is a model in this folder already", output.display()),
+            what: format!("{}: this folder already has a model", output.display()),
             hint: "give another folder with -o",
         });
     }

@@ -224,7 +224,7 @@ fn run_folder(
     }
     if resume {
         return Err(CliError::Usage {
-            what: "--resume does not say which run".into(),
+            what: "--resume does not name a run".into(),
             hint: "give its folder with --run",
         });
     }

@@ -221,7 +221,7 @@ pub enum DataError {
     },
 
     /// A token file of the wrong length.
-    #[error("{}: {source_of_count} says {expected} tokens, but the file has {found}; it is truncated or was replaced, copy or prepare it again", path.display())]
+    #[error("{}: {source_of_count} gives {expected} tokens, but the file has {found}; it is truncated or was replaced, copy or prepare it again", path.display())]
     TokenCount {
         /// The file.
         path: PathBuf,

@@ -114,7 +114,7 @@ impl DeviceError {
             DeviceError::NoCuda { .. } => {
                 "install NVIDIA's driver (on Debian with libcuda1) and check that `nvidia-smi` lists \
                  the GPU; it also computes with --device=vulkan, and --device=auto takes the best \
-                 device there is"
+                 device"
             }
             DeviceError::OutOfMemory { .. } => {
                 "other programs may be using the memory: continue with --resume and a smaller \
@@ -122,7 +122,7 @@ impl DeviceError {
             }
             DeviceError::Stopped { .. } => {
                 "the driver was reset, or the device was disconnected: continue with --resume; if it \
-                 happens again, the system's log may say why"
+                 happens again, the system's log may show the reason"
             }
             DeviceError::Dtype { .. } => {
                 "set --dtype to one of those; the others need an NVIDIA GPU and a build with \

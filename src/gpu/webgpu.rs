@@ -100,7 +100,7 @@ fn kind(info: &wgpu::AdapterInfo) -> Kind {
 }
 
 /// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch
-/// small tensors into pages larger than this, so wgpu allocates each page by itself and holds no
+/// small buffers into pages larger than this, so wgpu allocates each page by itself and holds no
 /// more than the pools do, but for one block of small buffers.
 const DRIVER_BLOCK: u64 = 4 << 20;
 

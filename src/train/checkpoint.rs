@@ -166,7 +166,7 @@ impl Checkpoint {
     /// newer.
     ///
     /// # Errors
-    /// `NoCheckpoint` if there is none.
+    /// `NoCheckpoint` if none exists.
     pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         Self::first_whole(newest_first(folder), folder, Self::open)
     }
@@ -175,7 +175,7 @@ impl Checkpoint {
     /// returns the damaged ones that are better.
     ///
     /// # Errors
-    /// `NoCheckpoint` if there is none.
+    /// `NoCheckpoint` if none exists.
     pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         let mut rated: Vec<(f64, PathBuf)> = newest_first(folder)
             .filter_map(|path| Self::open_unverified(&path).ok())

@@ -49,7 +49,7 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// A folder for a new run that holds another run.
-    #[error("{}: there is a run in this folder already", path.display())]
+    #[error("{}: this folder already has a run", path.display())]
     RunExists {
         /// The run folder.
         path: PathBuf,

@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
             self.forecast.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
-        let model = self.model.take().expect("there is a model between updates");
+        let model = self.model.take().expect("the model exists between updates");
         let tokens = micro_batch * accumulation * block_size;
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
@@ -351,7 +351,7 @@ impl<'a> Session<'a> {
     }
 
     fn model(&self) -> &Gpt {
-        self.model.as_ref().expect("there is a model between updates")
+        self.model.as_ref().expect("the model exists between updates")
     }
 
     fn warn(&mut self, text: String) {

@@ -11,10 +11,10 @@ use web_sys::{Blob, BlobPropertyBag, Document, HtmlAnchorElement, Url, WorkerGlo
 /// Returns the page.
 ///
 /// # Errors
-/// If there is none, as in a worker.
+/// If none exists, as in a worker.
 pub(crate) fn document() -> Result<Document, JsValue> {
     let window = web_sys::window().and_then(|window| window.document());
-    window.ok_or_else(|| JsValue::from_str("there is no document"))
+    window.ok_or_else(|| JsValue::from_str("this context has no document"))
 }
 
 /// Saves a zip among the browser's downloads.

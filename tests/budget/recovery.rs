@@ -231,7 +231,7 @@ fn another_run_is_refused_and_left_unchanged() {
     let error = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(2), "{error}{stdout}");
-    assert!(format!("{error}{stdout}").contains("there is a run in this folder already"));
+    assert!(format!("{error}{stdout}").contains("this folder already has a run"));
     for once in ["flag --compile", "error:"] {
         let lines = error.lines().chain(stdout.lines()).filter(|line| line.contains(once));
         assert_eq!(lines.count(), 1, "{once}\n{error}{stdout}");

@@ -78,7 +78,7 @@ pub fn embed_backward(
     Flex: cfg(not(target_arch = "wasm32")),
 )]
 pub trait Embed: Backend {
-    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, and there are `n` tokens; returns
+    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, for `n` tokens; returns
     /// `[n, c]`.
     fn embed(
         shard: FloatTensor<Self>,

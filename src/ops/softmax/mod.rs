@@ -29,7 +29,7 @@ pub trait Softmax: Backend {
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl Softmax for burn_cubecl::CubeBackend {
-    /// There is no WGSL kernel: sampling is bound by launches, and tensor ops do. On CUDA without
+    /// Has no WGSL kernel: sampling is bound by launches, and tensor ops do. On CUDA without
     /// the toolkit, burn's own exp does not compile.
     fn softmax_rows(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
         match Kernels::of(&x, mode) {

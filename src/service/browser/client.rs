@@ -15,7 +15,7 @@ use crate::web::{download, error_text};
 pub(crate) struct Client(Connection);
 
 impl Client {
-    /// A client that calls `wake` when there are [`replies`](Self::replies) or events of the run.
+    /// A client that calls `wake` when [`replies`](Self::replies) or events of the run arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Connection::new(wake))
     }

@@ -68,7 +68,7 @@ struct Run {
 }
 
 impl Connection {
-    /// Starts a worker. `wake` is called when there are replies or events.
+    /// Starts a worker. `wake` is called when replies or events arrive.
     pub fn new(wake: impl Fn() + 'static) -> Self {
         let state = State {
             worker: None,
@@ -274,7 +274,7 @@ impl State {
 
     /// Notes an error that ended the worker. Returns true if the worker had taken messages.
     fn note_error(&mut self, text: String) -> bool {
-        let hint = "the browser's console may say more";
+        let hint = "the browser's console may show more";
         match &mut self.run {
             // A panic has reported more already.
             Some(run) if run.failure.text.is_empty() => {

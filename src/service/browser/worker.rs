@@ -130,7 +130,7 @@ impl Worker {
             let message = match current.get() {
                 Some(run) => {
                     let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
-                    let hint = "the browser's console may say more".into();
+                    let hint = "the browser's console may show more".into();
                     FromWorker::Event { run, event: Box::new(Event::Error { text, hint, cause }) }
                 }
                 None => {

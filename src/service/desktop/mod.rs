@@ -25,7 +25,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that calls `wake` when there are [`replies`](Self::replies) or events of a trainer.
+    /// A client that calls `wake` when [`replies`](Self::replies) or events of a trainer arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let (sender, receiver) = channel();
         Self { wake: Arc::new(wake), sender, receiver }
