@@ -337,7 +337,7 @@ train() {
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
     rm -rf "$scratch/run"
-    # An event that was cut off in the middle does not count.
+    # An incomplete last event does not count.
     grep -E '^\{.*"event":"(start|plan|step|eval|replan|warning|error|done)".*\}$' \
         "$scratch/stdout" >"$scratch/events"
     sed -nE -e 's/.*"event":"eval","iter":([0-9]+),.*"val_loss":([-0-9.eE+]+).*/val \1 \2/p' \

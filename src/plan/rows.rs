@@ -197,7 +197,7 @@ impl Sizes {
         ]
     }
 
-    /// The sums over earlier micro-batches, if there is more than one.
+    /// The sums over earlier micro-batches, if a step has more than one.
     fn accumulated_gradients(&self, plan: &Plan) -> Row {
         let sums = if plan.accumulation > 1 { self.parameters } else { 0 };
         f32_row("accumulated gradients", Class::Gradients, sums)
