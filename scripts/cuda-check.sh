@@ -57,7 +57,7 @@ without_a_driver() {
 
     local more
     for more in -q --no-supervise; do
-        expect 4 train --device=cuda "${run[@]}" --max_iters=2 --run=asked "$more"
+        expect 4 train --device=cuda "${run[@]}" --max_iters=2 --run=named "$more"
         says '^error: no device `cuda:0`: ' stderr
         says '^ +hint: .*driver' stderr
     done

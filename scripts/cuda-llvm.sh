@@ -6,12 +6,12 @@
 #
 # Rarely needed: the first build with `cuda` downloads the LLVM that generates the kernels' PTX, from
 # GitHub into the user's data folder, on Linux and Windows alike. This is for machines that cannot or
-# should not download it. It needs Linux with apt, and root or sudo if packages are missing.
+# should not download it. It needs Linux with apt, and root or sudo to install packages.
 #
 # The build (crate tracel-llvm-bundler) looks for the folder tracel/tracel-llvm-VERSION in
 # $XDG_DATA_HOME, else ~/.local/share. VERSION is the crate's own, as in Cargo.lock. A folder with the
-# file .tracel-llvm-installed is used as it is, and its bin/llvm-config names headers and libraries.
-# This script makes such a folder of links. It never touches a downloaded LLVM.
+# file .tracel-llvm-installed is used unchanged, and its bin/llvm-config names headers and libraries.
+# This script makes that folder, of links. It never touches a downloaded LLVM.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -185,7 +185,7 @@ limited() {
 outcome() {
     printf '"exit":%d,"seconds":%d' "$code" "$seconds"
     if [[ -n $why ]]; then
-        # The last lines say what happened.
+        # The last lines report what happened.
         printf ',"error":%s,"stderr":"%s"' "$(json_string "$why")" \
             "$(tail -n 6 "$scratch/stderr" | json_text)"
     fi
@@ -337,7 +337,7 @@ train() {
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
     rm -rf "$scratch/run"
-    # An event that was cut off in the middle does not count.
+    # An incomplete last event does not count.
     grep -E '^\{.*"event":"(start|plan|step|eval|replan|warning|error|done)".*\}$' \
         "$scratch/stdout" >"$scratch/events"
     sed -nE -e 's/.*"event":"eval","iter":([0-9]+),.*"val_loss":([-0-9.eE+]+).*/val \1 \2/p' \
@@ -361,7 +361,7 @@ train() {
 }
 
 # tolerance DTYPE: prints the relative difference that losses may have from those of the first device
-# in float32, before the first update and after it. Devices sum in different orders, and updates
+# in float32, before the first update and after it. The order of summation differs between devices, and updates
 # amplify the rounding: between software Vulkan and the CPU, a model of 3 layers differed by 3e-8
 # before and 1e-7 within 200 updates. A wrong kernel differs by more than this.
 tolerance() {
@@ -465,7 +465,7 @@ check_steps() {
 # Measures the steps of $device in $dtype, one micro-batch after the other.
 bench_steps() {
     local batch predicted taken why
-    # Each in a process of its own: one that runs out of memory ends alone.
+    # One process each: running out of memory ends only that one.
     for batch in ${batches//,/ }; do
         local fields="\"dtype\":\"$dtype\",\"batch\":$batch,\"compare\":false"
         local model=("${step[@]}" "--batch_size=$batch")
@@ -540,9 +540,9 @@ has() {
 
 # Records the versions and devices of this run.
 record_call() {
-    local card=
+    local gpu=
     if command -v nvidia-smi >/dev/null; then
-        card=$(nvidia-smi --format=csv,noheader \
+        gpu=$(nvidia-smi --format=csv,noheader \
             --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit 2>/dev/null)
     fi
     record "\"part\":\"call\",\"date\":$(json_string "$date"),\"wgpt\":$(
@@ -550,8 +550,8 @@ record_call() {
     ),\"device\":$(json_string "${devices[*]}"),\"parts\":$(json_string "$parts"),\"quick\":$(
         ((quick)) && echo true || echo false
     ),\"system\":$(
-        json_string "$(uname -srm), $(getconf _NPROCESSORS_ONLN) processors"
-    ),\"nvidia_smi\":$(json_string "$card"),\"torch\":$(
+        json_string "$(uname -srm), $(getconf _NPROCESSORS_ONLN) CPUs"
+    ),\"nvidia_smi\":$(json_string "$gpu"),\"torch\":$(
         json_string "$(python3 -c 'import torch; print(torch.__version__)' 2>/dev/null)"
     ),\"devices\":${found:-null}"
 }

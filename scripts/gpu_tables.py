@@ -169,8 +169,8 @@ def kernels(records):
     for record in last_of(records, "kernels", lambda record: place(record)[0]):
         device = place(record)[0]
         if record.get("error"):
-            said = record.get("stderr", "")
-            lines += [f"kernels on {device}: {text(record['error'])}: {text(said)}", ""]
+            stderr = record.get("stderr", "")
+            lines += [f"kernels on {device}: {text(record['error'])}: {text(stderr)}", ""]
         for k in (record["report"] or {"kernels": []})["kernels"]:
             rows.append([
                 device, k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
@@ -186,11 +186,11 @@ def predicted(plan):
 
 
 def why(record):
-    """Returns the reason in a word or two, else the last line of stderr before the hint."""
+    """Returns the recorded reason, else the exit code with the last line of stderr before the hint."""
     if not record["error"].startswith("exit code"):
         return record["error"]
-    said = [line for line in record.get("stderr", "").splitlines() if not line.startswith("  hint:")]
-    return ": ".join([record["error"], *said[-1:]])
+    lines = [line for line in record.get("stderr", "").splitlines() if not line.startswith("  hint:")]
+    return ": ".join([record["error"], *lines[-1:]])
 
 
 def measured_steps(records):
@@ -200,8 +200,8 @@ def measured_steps(records):
 
 def dtype_of(record, step):
     """Returns the dtype of a step, marked if another than float32 was requested and not confirmed."""
-    asked = place(record)[1]
-    return step.get("dtype", FLOAT32 if asked == FLOAT32 else f"{asked}?")
+    requested = place(record)[1]
+    return step.get("dtype", FLOAT32 if requested == FLOAT32 else f"{requested}?")
 
 
 def steps(records):

@@ -83,7 +83,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             var probs: array<array<f32, STEP>, ROWS>;
             var d_scores: array<array<f32, STEP>, ROWS>;
             for (var i = 0u; i < STEP; i++) {
-                let statistics = row_statistics(loaded_statistics, i, tile_row + i);
+                let statistics = softmax_statistics(loaded_statistics, i, tile_row + i);
                 for (var r = 0u; r < ROWS; r++) {
                     let visible = first_key + r <= j + i && j + i < p.time;
                     let prob = exp(select(LOWEST, sum_of(scores[r][i]) - statistics.x, visible));

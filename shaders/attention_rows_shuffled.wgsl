@@ -1,6 +1,6 @@
 // Shares rows within a workgroup that is one subgroup: each invocation loads the row of one
 // position, and the others read it by shuffles. The functions are those of
-// attention_rows_staged.wgsl; there is no tile to store to.
+// attention_rows_staged.wgsl; no tile is stored.
 
 const STAGED = false;
 
@@ -17,6 +17,6 @@ fn second_row(loaded: pack, lane: u32, tile_row: u32, d: u32) -> pack {
     return subgroupShuffle(loaded, lane);
 }
 
-fn row_statistics(loaded: vec2<f32>, lane: u32, tile_row: u32) -> vec2<f32> {
+fn softmax_statistics(loaded: vec2<f32>, lane: u32, tile_row: u32) -> vec2<f32> {
     return subgroupShuffle(loaded, lane);
 }

@@ -26,6 +26,6 @@ fn second_row(loaded: pack, lane: u32, tile_row: u32, d: u32) -> pack {
     return second_tile[tile_row * SIZE + d];
 }
 
-fn row_statistics(loaded: vec2<f32>, lane: u32, tile_row: u32) -> vec2<f32> {
+fn softmax_statistics(loaded: vec2<f32>, lane: u32, tile_row: u32) -> vec2<f32> {
     return statistics_tile[tile_row];
 }

@@ -12,7 +12,7 @@ struct Params {
     buckets: u32,
     // Packs in a row.
     width: u32,
-    // Where the second and the third part of `index` begin.
+    // Offsets of the second and the third part of `index`.
     starts: u32,
     shard_rows: u32,
 }

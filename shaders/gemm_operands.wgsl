@@ -20,7 +20,7 @@ struct Params {
     // This dispatch computes rows first_row to last_row (exclusive) of out.
     first_row: u32,
     last_row: u32,
-    // Where the matrices begin in their buffers, in elements.
+    // Offsets of the matrices in their buffers, in elements.
     a_offset: u32,
     b_offset: u32,
     out_offset: u32,

@@ -5,8 +5,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`config`] | turns what was typed (TOML, nanoGPT `.py`, variables, flags, presets) into a `Config` |
-//! | [`plan`] | turns a config and a device's limits into a split of the step, every tensor with its bytes |
+//! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
+//! | [`plan`] | fits a step into a device's limits: how it is split, and every tensor with its bytes |
 //! | `disk` | files: the system's, or a browser's |
 //! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
 //! | [`gpu`] | lists, selects and opens devices |
@@ -27,18 +27,27 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// `allow`: a browser build, or one without the window, does not use all of these modules. The
-// default build does, and there the compiler finds dead code.
+// A browser build, or one without the window, uses only a part of some modules. The compiler finds
+// dead code in the default build, which uses all of it.
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 pub mod config;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 mod data;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 mod disk;
 pub mod gpu;
 #[cfg(feature = "gui")]
@@ -46,18 +55,30 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 mod progress;
 pub mod protocol;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 mod recovery;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 mod run_index;
 #[cfg(feature = "gui")]
 mod service;
 #[cfg(not(target_arch = "wasm32"))]
 mod supervisor;
-#[cfg_attr(any(target_arch = "wasm32", not(feature = "gui")), allow(dead_code, unused_imports))]
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 pub mod train;
 #[cfg(target_arch = "wasm32")]
 mod web;

@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::plan::Forecast;
 use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
 
-/// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and a
-/// few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
+/// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and
+/// a few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
 const MAX_ITEMS: usize = 4096;
 
 /// The state of a run, from the events of all processes that have trained it.
@@ -223,8 +223,8 @@ impl Progress {
         }
     }
 
-    /// Returns the time until the last iteration at the present speed, without evaluations; `max_time`
-    /// may end the run sooner. `None` before the first step, and once the run has ended.
+    /// Returns the time until the last iteration at the present speed, without evaluations;
+    /// `max_time` may end the run sooner. `None` before the first step, and once the run has ended.
     pub fn remaining(&self) -> Option<Duration> {
         if self.max_iters == 0 || self.has_ended() {
             return None;

@@ -200,10 +200,10 @@ pub enum StopReason {
     EvalOnly,
 }
 
-/// The device of a run, for people.
+/// The device of a run, for display.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLine {
-    /// The name that `--device` takes, such as `vulkan:0`.
+    /// The name that `--device` takes, like `vulkan:0`.
     pub id: String,
     /// The adapter's name.
     pub name: String,
@@ -260,7 +260,7 @@ impl fmt::Display for Event {
             Event::Error { text, hint, .. } => write!(f, "error: {text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {
                 write!(f, "warning: {text}")?;
-                // After a lost device, the event of the wait says when.
+                // After a lost device, the `waiting` event has the delay.
                 if *reason == ReplanReason::OutOfMemory {
                     write!(f, "; restarting")?;
                 }

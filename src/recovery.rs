@@ -1,8 +1,8 @@
 //! The policy for a trainer that failed: restart it from the last checkpoint, wait for its device
 //! first, or give up.
 //!
-//! Pure: it knows neither a clock nor a process, so that the supervisor of a process and the page
-//! that supervises a worker share it.
+//! Pure, without a clock or a process, so that the supervisor of a process and the page that
+//! supervises a worker share it.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::protocol::{Cause, Command, Event, ReplanReason, Setting};
 const MAX_FAILURES: u32 = 3;
 
 /// Seconds to wait before each restart, about five minutes in all: a driver reset takes seconds, a
-/// driver update, a suspended machine or an external card minutes.
+/// driver update, a suspended machine or an external GPU minutes.
 const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
 
 /// The exit code of a run whose device was never available.
@@ -28,7 +28,7 @@ pub(crate) const EXIT_GAVE_UP: u8 = 5;
 pub struct TrainerFailure {
     /// The plan of its steps, if it got as far as planning.
     pub plan: Option<Plan>,
-    /// Updates made, as far as its events tell.
+    /// Updates made, as far as its events report.
     pub iteration: u64,
     /// True if it had its device open.
     pub opened: bool,
@@ -105,7 +105,7 @@ impl AppliedCommands {
 pub enum Decision {
     /// Emit `events`, wait for `delay`, and start another trainer.
     Restart {
-        /// Events that tell of the failure and of the wait.
+        /// Events that report the failure and the wait.
         events: Vec<Event>,
         /// Time to wait; zero after out-of-memory.
         delay: Duration,
@@ -123,9 +123,9 @@ pub enum Decision {
 
 /// The state of the policy over the life of a run.
 ///
-/// A device that is lost gets [`MAX_FAILURES`] attempts to train, each after a longer wait. One that
-/// cannot be opened has not trained: it is waited for until all [`DELAYS`] have passed. Out of memory
-/// needs no wait but a smaller plan. An update that no trainer made before resets all of it.
+/// A device that is lost gets [`MAX_FAILURES`] attempts to train, each after a longer wait. One
+/// that cannot be opened has not trained: it is waited for until all [`DELAYS`] have passed. Out of
+/// memory needs no wait but a smaller plan. An update that no trainer made before resets all of it.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Updates made by any trainer.

@@ -93,8 +93,8 @@ pub enum RunState {
     Empty,
 }
 
-/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads only
-/// the ends of their records.
+/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads
+/// only the ends of their records.
 pub fn runs(folder: &Path) -> Vec<RunSummary> {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
@@ -134,7 +134,7 @@ pub fn command(run: &Path, command: &Command) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(run.join(COMMANDS_FILE))?;
     let mut line = serde_json::to_vec(command)?;
     line.push(b'\n');
-    // In one piece: whoever follows the file must not read half a command.
+    // In one write: a reader that follows the file must not see half a command.
     file.write_all(&line)
 }
 
@@ -145,8 +145,8 @@ pub fn config(run: &Path) -> Option<Config> {
     Some(resolve(vec![layer]).ok()?.config)
 }
 
-/// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is left
-/// out.
+/// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is
+/// left out.
 pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)> {
     let values = |config| toml::Table::try_from(config).unwrap_or_default();
     let text = |value: Option<&toml::Value>| match value {
@@ -161,7 +161,7 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
         .collect()
 }
 
-/// A reader of the JSON lines of a growing file, such as the events of a run.
+/// A reader of the JSON lines of a growing file, like the events of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tail<T = Event> {
     path: PathBuf,
@@ -191,8 +191,9 @@ impl<T: DeserializeOwned> Tail<T> {
         tail
     }
 
-    /// Reads the complete lines that were written since the last call, without those that are no `T`. A
-    /// file that was replaced is read from its start; one that cannot be read is empty.
+    /// Reads the complete lines that were written since the last call, and skips those that do not
+    /// parse as `T`. A file that was replaced is read from its start; one that cannot be read is
+    /// empty.
     pub fn read(&mut self) -> Vec<T> {
         let mut found = Vec::new();
         // The next call tries again.
@@ -244,7 +245,7 @@ fn summary(path: PathBuf) -> RunSummary {
         state: progress_state, iteration, max_iters, loss, val_loss, best_val_loss, ..
     } = progress;
     let device = progress.device;
-    // The record's ends need not contain an evaluation; the newest checkpoint knows of them all.
+    // The record's ends need not contain an evaluation; the newest checkpoint covers them all.
     let best = [best_val_loss, saved.best_val_loss];
     RunSummary {
         name: name(&path),
@@ -354,7 +355,7 @@ fn complete_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-/// Parses the events of a record, without lines that are none, such as the rest of a cut line.
+/// Parses the events of a record. Skips lines that are no events, like the rest of a torn line.
 fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
     let lines = complete_lines(bytes).split(|&byte| byte == b'\n');
     lines.filter_map(|line| serde_json::from_slice(line).ok())

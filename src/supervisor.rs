@@ -1,11 +1,12 @@
 //! Runs the trainer as a child process and restarts it when its device fails.
 //!
-//! After out-of-memory or a lost device, only the end of a process surely frees the memory of the
-//! device. So the process that people talk to opens no device: it passes commands in and events out,
-//! and when the trainer fails it starts another from the last checkpoint, as [`crate::recovery`]
-//! decides.
+//! After out-of-memory or a lost device, only the end of a process reliably frees the memory of the
+//! device. So the process that the user controls opens no device: it passes commands in and events
+//! out, and when the trainer fails it starts another from the last checkpoint, as
+//! [`crate::recovery`] decides.
 //!
-//! If the supervisor itself is killed, the trainer's stdin closes: it writes a checkpoint and exits.
+//! If the supervisor itself is killed, the trainer's stdin closes: it writes a checkpoint and
+//! exits.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -147,7 +148,7 @@ impl Supervisor<'_> {
     /// Emits an event of the supervisor and appends it to the run's record.
     fn emit_and_record(&mut self, event: &Event) {
         if self.run.join(EVENTS_FILE).exists() {
-            // A full disk must not end a run for want of a log line.
+            // A log line that a full disk does not take must not end the run.
             let _ = record(&self.run, event);
         }
         (self.emit)(event);
@@ -226,13 +227,14 @@ impl TrainerExit {
         emit(&event);
     }
 
-    /// True if another process may do better: the device failed, or the process was killed or
+    /// True if another process may succeed: the device failed, or the process was killed or
     /// panicked.
     fn is_recoverable(&self) -> bool {
         match self.code {
             None | Some(EXIT_GAVE_UP | EXIT_PANIC) => true,
             Some(EXIT_UNAVAILABLE) => self.failure.cause == Some(Cause::Unavailable),
-            // What kills a process on Windows sets code 1. wgpt itself reports an error with it.
+            // A killed process on Windows has code 1. wgpt exits with it only after it reported an
+            // error.
             Some(1) => cfg!(windows) && !self.reported,
             Some(_) => false,
         }
@@ -246,7 +248,7 @@ impl TrainerExit {
             None => "the trainer process was killed".to_string(),
             Some(code) => format!("the trainer process crashed (exit code {code})"),
         };
-        let hint = "the lines above may say more; -v shows the messages of the driver".into();
+        let hint = "the lines above may explain it; -v shows the messages of the driver".into();
         TrainerFailure { text, hint, ..self.failure }
     }
 }

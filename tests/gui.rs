@@ -1,9 +1,9 @@
-//! Drives the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped files
-//! and frame times.
+//! Drives the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped
+//! files and frame times.
 //!
 //! The snapshots are in `tests/snapshots`; `UPDATE_SNAPSHOTS=force cargo test --release --test gui`
-//! updates them all, even where a new label differs in fewer pixels than the tolerance. Every test fails
-//! on a widget without an accessible name.
+//! updates them all, even where a new label differs in fewer pixels than the tolerance. Every test
+//! fails on a widget without an accessible name.
 
 #![cfg(feature = "gui")]
 
@@ -25,8 +25,8 @@ fn recorded_events() -> Vec<Event> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
-/// Pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at the edges of
-/// letters and curves: SwiftShader and lavapipe in up to 420 pixels.
+/// Pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at the edges
+/// of text and curves: SwiftShader and lavapipe in up to 420 pixels.
 const MAX_FAILED_PIXELS: usize = 1500;
 
 fn window(theme: Theme, options: Options) -> Harness<'static, App> {
@@ -238,8 +238,8 @@ impl egui::DroppedFile for Dropped {
     }
 }
 
-/// With 600,000 points, and 200 events per second at 60 frames per second, a frame takes less than 8 ms
-/// for input, panels and tessellation. The GPU's share is not measured.
+/// With 600,000 points, and 200 events per second at 60 frames per second, a frame takes less than
+/// 8 ms for input, panels and tessellation. The GPU's share is not measured.
 #[test]
 fn frames_of_a_long_run_stay_fast() {
     let mut harness = window(Theme::Dark, still());

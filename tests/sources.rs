@@ -1,19 +1,20 @@
 //! Checks the rules between modules by reading the sources under `src/`.
 //!
-//! 1. Training and everything before it know no front end; front ends know no tensor.
+//! 1. `train` and everything before it name no front end. Front ends name no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
-//! 3. `config`, `plan`, `protocol` and `progress` are pure: no I/O, no clock, no chance, no device.
-//! 4. No unsafe code but in two places, no global mutable state but in one place, no file whose name
-//!    says nothing.
-//! 5. Only `web`, `service/browser` and `gui/platform/browser` speak to a browser, and only `disk` to
-//!    the system's files.
+//! 3. `config`, `plan`, `protocol`, `progress` and `recovery` are pure: no I/O, no clock, no
+//!    randomness, no device.
+//! 4. Unsafe code is allowed in two files and global mutable state in one. No file has a name like
+//!    `utils`, and none has more than [`MAX_LINES`] lines.
+//! 5. Only `web`, `service/browser` and `gui/platform/browser` call the browser. Only `disk` and
+//!    desktop front ends open files.
 //!
-//! The sources are split into tokens first, without comments and literals. Every module needs a line
-//! in [`MODULES`], so that a renamed one keeps its rules.
+//! The sources are split into tokens first, without comments and literals. Every module needs a
+//! line in [`MODULES`], so that a renamed one keeps its rules.
 
 use std::path::Path;
 
-/// The layer of a module, which says what it may use.
+/// The layer of a module: it decides what the module may name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layer {
     /// Values in, values out.
@@ -61,7 +62,7 @@ const CLOCKS: &[&str] = &["Instant", "SystemTime"];
 const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln", "dbg"];
 /// Types with interior mutability, which make a `static` mutable.
 const INTERIOR: &[&str] = &["Mutex", "RwLock", "Atomic", "Once", "Lazy", "Cell", "Condvar"];
-/// File names that say nothing, without a final `s`.
+/// Vague file names, without a final `s`.
 const VAGUE_NAMES: &[&str] = &["util", "helper", "common", "manager"];
 const MAX_LINES: usize = 500;
 
@@ -140,10 +141,10 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
         if layer != Layer::Front {
             let front = named.module().and_then(layer_of) == Some(Layer::Front);
             if front || named.is_of(UI_CRATES) {
-                refuse("training and everything before it know no front end (invariant 1)");
+                refuse("train and everything before it name no front end (invariant 1)");
             }
         } else if named.is_of(TENSOR_CRATES) {
-            refuse("front ends know no tensor (invariant 1)");
+            refuse("front ends name no tensor (invariant 1)");
         }
         if layer == Layer::Pure {
             let impure_std =
@@ -177,8 +178,8 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
 const BROWSER_CRATES: &[&str] = &["web_sys", "js_sys", "wasm_bindgen"];
 const BROWSER_IN: &[&str] = &["web/", "service/browser/", "gui/platform/browser/"];
 
-/// Where files may be named as the operating system has them: besides the front ends of a desktop,
-/// `disk`, and what browsers have nothing of: a format that is not read there, a driver.
+/// Files that may call `std::fs`: `disk`, desktop front ends, and code that browsers do not run (a
+/// data format that is not read there, a driver).
 const FILES_IN: &[&str] =
     &["disk/", "cli/", "gui/platform/desktop/", "data/source/parquet.rs", "gpu/cuda.rs"];
 
@@ -198,7 +199,7 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
         };
         if named.is_of(BROWSER_CRATES) && !is_in(BROWSER_IN) {
             refuse(
-                "only web, service/browser and gui/platform/browser speak to a browser (invariant 5)",
+                "only web, service/browser and gui/platform/browser call the browser (invariant 5)",
             );
         }
         if matches!(named.segments[..], ["std", "fs", ..]) && !is_in(FILES_IN) {
@@ -207,7 +208,7 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     }
 }
 
-/// The exceptions from invariant 4: launches of cubecl kernels, which guard their own bounds, and the
+/// The exceptions to invariant 4: launches of cubecl kernels, which guard their own bounds, and the
 /// creation of a Vulkan instance through wgpu-hal, are unsafe functions.
 const UNSAFE_IN: [&str; 2] = ["ops/shared/cube/mod.rs", "gpu/instance.rs"];
 
@@ -231,7 +232,7 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     }
 }
 
-/// The exception from invariant 4: the file system of the browser build, which is global like the
+/// The exception to invariant 4: the file system of the browser build, which is global like the
 /// one of an operating system.
 const STATE_IN: &str = "disk/pool/mounted.rs";
 
@@ -251,7 +252,8 @@ fn check_statics(tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// Matches prefixes and suffixes: `AtomicBool` of `Atomic`, `OnceLock` of `Once`, `RefCell` of `Cell`.
+/// Matches prefixes and suffixes: `AtomicBool` of `Atomic`, `OnceLock` of `Once`, `RefCell` of
+/// `Cell`.
 fn is_interior(text: &str, name: &str) -> bool {
     text.starts_with(name) || text.ends_with(name)
 }
@@ -412,7 +414,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// Returns the length of the raw string that begins here, such as `r#"..."#`.
+/// Returns the length of the raw string that begins here, like `r#"..."#`.
 fn raw_string(rest: &str) -> Option<usize> {
     let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
         let after = rest.strip_prefix(prefix);

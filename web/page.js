@@ -112,7 +112,7 @@ function reserveShortcuts() {
   addEventListener('keydown', (event) => isShortcut(event) && event.preventDefault(), { capture: true });
 }
 
-/** A device that only detects device losses. Kept in a variable so that it is not collected. */
+/** A device that only detects device losses. Stored in a variable so that it is not collected. */
 let sentinel;
 
 /** Reloads the page when the browser loses the graphics card, and with it the window's device. */

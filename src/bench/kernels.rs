@@ -10,7 +10,7 @@ use crate::ops::OpsMode;
 pub(super) struct Bench<'a> {
     pub device: &'a Device,
     pub mode: OpsMode,
-    /// Whether to measure burn's stock ops too.
+    /// True to measure burn's stock ops too.
     pub compare: bool,
     pub peaks: Option<Peaks>,
 }

@@ -1,7 +1,7 @@
 //! Benchmarks a device: its peaks, single kernels relative to them, and whole training steps.
 //!
-//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where the
-//! times alone are not: on another machine, or on a software renderer.
+//! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where
+//! the times alone are not: on another machine, or on a software renderer.
 
 mod cases;
 mod kernels;
@@ -23,11 +23,11 @@ use crate::protocol::DeviceLine;
 /// The measurements to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Whether to measure single kernels.
+    /// True to measure single kernels.
     pub kernels: bool,
     /// The model and micro-batch of whole training steps; `None` to measure none.
     pub steps: Option<Config>,
-    /// Whether to measure burn's stock ops too, which take many times the memory.
+    /// True to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
     /// The implementation of the ops. The dtype of whole steps is that of `steps`.
     pub mode: OpsMode,

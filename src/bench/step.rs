@@ -26,7 +26,7 @@ pub struct TrainingStep {
     loss: CrossEntropy,
     dropout: Option<StepDropout>,
     grad_checkpoint: bool,
-    /// Micro-batches per update, at most two, because more need no more memory.
+    /// Micro-batches per update, at most two: a third would not need more memory.
     accumulation: usize,
     mode: OpsMode,
     step: u64,

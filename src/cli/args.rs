@@ -256,7 +256,7 @@ pub(super) struct PlanArgs {
 fn parse_size(text: &str) -> Result<Budget, String> {
     match text.parse()? {
         size @ Budget::Bytes(_) => Ok(size),
-        _ => Err("give the memory of a GPU, such as 12GiB".into()),
+        _ => Err("give the memory of a GPU, like 12GiB".into()),
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
         mode: global.ops()?,
     };
     if !args.json {
-        say!("{} ({}), {}", device.info.name, device.info.id, device.info.kind);
+        output!("{} ({}), {}", device.info.name, device.info.id, device.info.kind);
     }
     let mut steps = false;
     let mut show = |line: Line| match line {
@@ -51,7 +51,7 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
         Line::Kernel(row) => show_kernel(row),
         Line::Step(row) => {
             if !std::mem::replace(&mut steps, true) {
-                say!(
+                output!(
                     "\n{:<10} {:>11} {:>5} {:>6} {:>10} {:>10} {:>10} {:>9} {:>5} {:>8} {:>10}",
                     "ops",
                     "parameters",
@@ -72,22 +72,22 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let report = bench::run(&device, &options, &mut show)?;
     if args.json {
         let text = serde_json::to_string(&report).expect("a report is plain data");
-        say!("{text}");
+        output!("{text}");
     }
     Ok(())
 }
 
 fn show_peaks(peaks: Option<Peaks>, kernels: bool) {
     match peaks {
-        Some(peaks) => say!(
+        Some(peaks) => output!(
             "copy {:.1} GB/s, multiply-add {:.1} GFLOP/s",
             peaks.copy_gb_per_s,
             peaks.multiply_add_gflop_per_s
         ),
-        None => say!("the peaks of this device are not measured"),
+        None => output!("the peaks of this device are not measured"),
     }
     if kernels {
-        say!(
+        output!(
             "\n{:<39} {:<32} {:>9} {:>8} {:>9} {:>5} {:>9} {:>6}",
             "kernel",
             "size",
@@ -106,7 +106,7 @@ fn show_kernel(row: &KernelRow) {
         Some(stock) => (format!("{stock:.2}"), format!("{:.1}", stock / row.ms)),
         None => ("-".into(), "-".into()),
     };
-    say!(
+    output!(
         "{:<39} {:<32} {:>9.2} {:>8.2} {:>9.2} {:>5} {stock:>9} {ratio:>6}",
         row.name,
         row.size,
@@ -122,7 +122,7 @@ fn show_step(row: &StepRow) {
         || "-".into(),
         |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
     );
-    say!(
+    output!(
         "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {memory:>10}",
         row.ops,
         row.parameters,

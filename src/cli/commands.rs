@@ -41,9 +41,9 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
     let meta = data::prepare(&args.inputs, &args.output, &options, &mut show)?;
     bar.finish_and_clear();
     if skipped > 0 {
-        tell!("warning: {skipped} files of other types were skipped");
+        message!("warning: {skipped} files of other types were skipped");
     }
-    say!(
+    output!(
         "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
         args.output.display(),
         meta.train_tokens,
@@ -86,7 +86,7 @@ pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> 
     if !args.temperature.is_finite() || args.temperature < 0.0 {
         return Err(CliError::Usage {
             what: format!("invalid temperature {}", args.temperature),
-            hint: "--temperature takes 0 or a positive number, such as 0.8",
+            hint: "--temperature takes 0 or a positive number, like 0.8",
         });
     }
     let device = open(global)?;
@@ -152,7 +152,7 @@ fn open(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
     watch(&device, FailureOutput::Text);
     if global.verbose > 0 {
-        tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     Ok(device)
 }
@@ -199,15 +199,15 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
             "train_loss": train, "val_loss": val, "val_perplexity": val.exp(),
             "entropy_floor": dataset.entropy_floor,
         });
-        say!("{object}");
+        output!("{object}");
         return Ok(());
     }
     if let Some(train) = train {
-        say!("train loss {train:.4}, perplexity {:.2}", train.exp());
+        output!("train loss {train:.4}, perplexity {:.2}", train.exp());
     }
-    say!("val loss {val:.4}, perplexity {:.2}", val.exp());
+    output!("val loss {val:.4}, perplexity {:.2}", val.exp());
     if let Some(floor) = dataset.entropy_floor {
-        say!("the entropy of this data is {floor:.4}: no model can get below");
+        output!("the entropy of this data is {floor:.4}: no model can get below");
     }
     Ok(())
 }
@@ -216,7 +216,7 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
 pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
-    say!("{} -> {}", source.path.display(), args.output.display());
+    output!("{} -> {}", source.path.display(), args.output.display());
     Ok(())
 }
 
@@ -225,7 +225,7 @@ pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
     convert(&source, &args.output)?;
     let millions = source.architecture.parameters() as f64 / 1e6;
-    say!(
+    output!(
         "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
         source.path.display(),
         args.output.display(),
@@ -238,7 +238,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
     let model = source.model(&gpu::open(cpu)?.device)?;
     if output.join(crate::model::WEIGHTS_FILE).exists() {
         return Err(CliError::Usage {
-            what: format!("{}: there is a model in this folder already", output.display()),
+            what: format!("{}: this folder already has a model", output.display()),
             hint: "give another folder with -o",
         });
     }
@@ -252,7 +252,7 @@ fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
 pub(super) fn devices(args: DevicesArgs, global: &Global) {
     let devices = gpu::devices();
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
-        tell!("note: no cuda device: {why}");
+        message!("note: no cuda device: {why}");
     }
     if args.json {
         let rows: Vec<_> = devices
@@ -268,18 +268,18 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
                 })
             })
             .collect();
-        say!("{}", json!(rows));
+        output!("{}", json!(rows));
         return;
     }
     let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or(0);
-    say!("{:<10} {:<width$} {:<11} {:>9}  driver", "device", "name", "kind", "binding");
+    output!("{:<10} {:<width$} {:<11} {:>9}  driver", "device", "name", "kind", "binding");
     for device in &devices {
         let binding = match device.max_binding {
             Some(bytes) => format!("{} MiB", bytes >> 20),
             None => "any".to_string(),
         };
         let (id, kind) = (device.id.to_string(), device.kind.to_string());
-        say!("{id:<10} {:<width$} {kind:<11} {binding:>9}  {}", device.name, device.driver);
+        output!("{id:<10} {:<width$} {kind:<11} {binding:>9}  {}", device.name, device.driver);
     }
 }
 
@@ -287,7 +287,7 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
 pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
     match args.action {
         ConfigAction::Init(source) => {
-            say!("{}", source.resolve(None)?.config.to_toml().trim_end());
+            output!("{}", source.resolve(None)?.config.to_toml().trim_end());
         }
         ConfigAction::Show(source) => {
             let resolved = source.resolve(None)?;
@@ -297,14 +297,14 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
                 let value = line.and_then(|line| line.split("  # ").next()).unwrap_or(key.name);
                 let provenance = resolved.provenance.get(key.name);
                 let provenance = provenance.map_or_else(String::new, ToString::to_string);
-                say!("{:<40} {provenance}", value.trim_end());
+                output!("{:<40} {provenance}", value.trim_end());
             }
             warn(&resolved.warnings);
         }
         ConfigAction::Check(source) => {
             let resolved = source.resolve(None)?;
             warn(&resolved.warnings);
-            say!("ok");
+            output!("ok");
         }
     }
     Ok(())
@@ -312,6 +312,6 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
 
 fn warn(warnings: &[String]) {
     for warning in warnings {
-        tell!("warning: {warning}");
+        message!("warning: {warning}");
     }
 }

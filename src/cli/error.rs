@@ -59,7 +59,7 @@ impl CliError {
                 ErrorKind::NotFound | ErrorKind::IsADirectory => 2,
                 _ => 1,
             },
-            // The reader, such as `head`, has seen enough.
+            // The reader, like `head`, has read enough.
             CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
             #[cfg(feature = "gui")]

@@ -47,7 +47,7 @@ pub(super) fn handle_signals(
                 (signal, 0) => {
                     seen.store(signal, Ordering::SeqCst);
                     let _ = sender.send(Command::Stop);
-                    tell!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+                    message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
                 }
                 (signal, _) => {
                     trainer.kill();
@@ -61,7 +61,7 @@ pub(super) fn handle_signals(
 
 /// Reads commands from stdin on a thread, one JSON object a line, until it closes. Then the run
 /// stops if `stop_on_close` is set, by the flag or by [`Setting::StopOnClose`]; else it resumes if
-/// it is paused, because whoever paused it cannot resume it any more.
+/// it is paused, because the writer cannot resume it any more.
 pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -82,8 +82,8 @@ pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
     });
 }
 
-/// Follows a file of commands on a thread: others append to it while the run trains, such as a
-/// window that was opened later.
+/// Follows a file of commands on a thread. Other processes append to it while the run trains, like
+/// a window that was opened later.
 pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
     let mut tail = Tail::<Value>::of(path, false);
     std::thread::spawn(move || {
@@ -91,7 +91,7 @@ pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
             std::thread::sleep(FILE_POLL);
             for line in tail.read() {
                 match serde_json::from_value(line) {
-                    // About the stdin of whoever wrote it, which is not ours.
+                    // About the writer's stdin connection, which is not this one.
                     Ok(Command::Set(Setting::StopOnClose(_))) => {}
                     Ok(command) => {
                         if sender.send(command).is_err() {
@@ -99,7 +99,7 @@ pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
                         }
                     }
                     Err(error) if json => print_event(&ignored(&error)),
-                    Err(error) => tell!("{}", ignored(&error)),
+                    Err(error) => message!("{}", ignored(&error)),
                 }
             }
         }

@@ -9,7 +9,7 @@ use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
-macro_rules! tell {
+macro_rules! message {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), $($text)*);
@@ -17,27 +17,27 @@ macro_rules! tell {
 }
 
 /// Prints a line of output to stdout.
-macro_rules! say {
+macro_rules! output {
     ($($text:tt)*) => { $crate::cli::write_out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error if
-/// the disk is full.
+/// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error
+/// if the disk is full.
 fn write_out(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     if let Err(error) = std::io::stdout().write_fmt(text) {
         let error = CliError::Output(error);
-        tell_error(&error);
+        print_error(&error);
         std::process::exit(i32::from(error.exit_code()));
     }
 }
 
-fn tell_error(error: &CliError) {
+fn print_error(error: &CliError) {
     if error.exit_code() != 0 {
-        tell!("error: {error}");
+        message!("error: {error}");
         let hint = error.hint();
         if !hint.is_empty() {
-            tell!("  hint: {hint}");
+            message!("  hint: {hint}");
         }
     }
 }
@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            tell_error(&error);
+            print_error(&error);
             ExitCode::from(error.exit_code())
         }
     }
@@ -81,8 +81,8 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     let program: Vec<OsString> = args.by_ref().take(1).collect();
     let rest: Vec<OsString> = args.collect();
     let headless = rest.iter().any(|arg| arg == "--headless");
-    let said = rest.iter().find(|arg| *arg != "--headless").is_some_and(|arg| arg == "train");
-    let train = (headless && !said).then(|| OsString::from("train"));
+    let is_train = rest.iter().find(|arg| *arg != "--headless").is_some_and(|arg| arg == "train");
+    let train = (headless && !is_train).then(|| OsString::from("train"));
     let rest = rest.into_iter().filter(|arg| arg != "--headless");
     program.into_iter().chain(train).chain(rest).collect()
 }

@@ -16,7 +16,7 @@ const GPT2_VOCABULARY: u32 = 50_257;
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let resolved = args.source.resolve(None)?;
     for warning in &resolved.warnings {
-        tell!("warning: {warning}");
+        message!("warning: {warning}");
     }
     let config = resolved.config;
     let vocab = vocabulary(&config)?;
@@ -26,14 +26,14 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         Err(PlanError::TooBig { least, fixes }) => {
             if args.json {
                 let least = serde_json::to_value(&least).expect("a forecast is plain data");
-                say!("{}", serde_json::json!({ "fits": false, "least": least, "fixes": fixes }));
+                output!("{}", serde_json::json!({ "fits": false, "least": least, "fixes": fixes }));
             } else {
                 table(&least, &source);
             }
             if args.suggest && !args.json {
-                say!("these changes make it fit:");
+                output!("these changes make it fit:");
                 for fix in &fixes {
-                    say!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
+                    output!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
                 }
             }
             return Err(CliError::Train(PlanError::TooBig { least, fixes }.into()));
@@ -45,13 +45,13 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         let mut object = serde_json::to_value(&forecast).expect("a forecast is plain data");
         object["fits"] = true.into();
         object["measured_bytes"] = measured.into();
-        say!("{object}");
+        output!("{object}");
         return Ok(());
     }
     table(&forecast, &source);
     if let Some(measured) = measured {
         let off = forecast.predicted_bytes as f64 / measured as f64 - 1.0;
-        say!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
+        output!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
         Ok(dataset) => Ok(dataset.vocab_size),
         // A plan needs no data: it may not be prepared yet.
         Err(error @ DataError::Missing { .. }) => {
-            tell!(
+            message!(
                 "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
             );
             Ok(GPT2_VOCABULARY)
@@ -74,8 +74,8 @@ fn vocabulary(config: &Config) -> Result<u32, CliError> {
 }
 
 /// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
-/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the same
-/// on every machine.
+/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the
+/// same on every machine.
 fn limits(
     config: &Config,
     target: &Option<Budget>,
@@ -131,13 +131,13 @@ fn table(forecast: &Forecast, source: &str) {
         for row in forecast.rows.iter().filter(|row| row.class == class) {
             let share = row.bytes as f64 / total as f64;
             let bar = "#".repeat((share * 40.0).round() as usize);
-            say!("{:<11} {:<width$} {:>11}  {bar}", class, row.name, bytes(row.bytes));
+            output!("{:<11} {:<width$} {:>11}  {bar}", class, row.name, bytes(row.bytes));
         }
     }
-    say!("{:<11} {:<width$} {:>11}", "total", "", bytes(total));
-    say!("budget: {source}");
-    say!("{}", forecast.plan);
+    output!("{:<11} {:<width$} {:>11}", "total", "", bytes(total));
+    output!("budget: {source}");
+    output!("{}", forecast.plan);
     if !forecast.why.is_empty() {
-        say!("{}", forecast.why);
+        output!("{}", forecast.why);
     }
 }

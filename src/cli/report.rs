@@ -44,7 +44,7 @@ impl Report {
             View::Json => print_event(event),
             View::Plain { quiet } => match event {
                 Event::Paused { .. } | Event::Resumed { .. } if *quiet => {}
-                event if is_message(event) => tell!("{event}"),
+                event if is_message(event) => message!("{event}"),
                 _ if *quiet => {}
                 event => self.print(event),
             },
@@ -57,7 +57,7 @@ impl Report {
                 }
                 match event {
                     Event::Step(_) => {}
-                    event if is_message(event) => bar.suspend(|| tell!("{event}")),
+                    event if is_message(event) => bar.suspend(|| message!("{event}")),
                     event => bar.suspend(|| self.print(event)),
                 }
             }

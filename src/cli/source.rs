@@ -22,8 +22,8 @@ pub(super) struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved` is the
-    /// file to read if none was given.
+    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`
+    /// is the file to read if none was given.
     pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
         self.resolve_on(Vec::new(), saved)
     }
@@ -53,7 +53,7 @@ impl ConfigSource {
         layers.push(Layer::flags(self.flags.typed)?);
         let resolved = config::resolve(layers.clone());
         match resolved.as_ref().map(|resolved| &resolved.config.init_from) {
-            // A model that cannot be opened is reported by what needs it.
+            // A model that cannot be opened is reported by the code that needs it.
             Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
                 Ok(model) => {
                     layers.push(Layer::model(path, train::settings(&model.architecture))?);

@@ -27,7 +27,7 @@ const RUNS: &str = "out";
 enum Outcome {
     /// It trained in this process.
     Stopped(StopReason),
-    /// It trained in a process of its own, which exited with this code.
+    /// It trained in a child process, which exited with this code.
     Code(u8),
 }
 
@@ -110,32 +110,32 @@ fn train(
     let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
     watch(&device, FailureOutput::new(args.json, args.supervised));
     if !global.quiet {
-        tell!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
     let reason = pollster::block_on(session.run(&mut { commands }))?;
     drop(session);
     if !global.quiet && has_checkpoint(&run) {
-        tell!("the run is in {0}; continue it with --resume --run {0}", run.display());
+        message!("the run is in {0}; continue it with --resume --run {0}", run.display());
     }
     Ok(Outcome::Stopped(reason))
 }
 
-/// Shows an event of a supervised run. An error that is no failure of the device was printed to
-/// stderr by the trainer.
+/// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
+/// failures of the device.
 fn show_supervised(event: &Event, report: &mut Report, json: bool) {
     match event {
         Event::Error { cause: None, .. } if !json => {}
         Event::Error { cause: Some(_), .. } if json => {
             report.show(event);
-            tell!("{event}");
+            message!("{event}");
         }
         event => report.show(event),
     }
 }
 
-/// Checks that there is a run to resume.
+/// Checks that a run to resume exists.
 fn check_is_run(config: &Path) -> Result<(), CliError> {
     if config.exists() {
         return Ok(());
@@ -178,8 +178,8 @@ fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     passed
 }
 
-/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name` is
-/// the name of the device that the run has used so far.
+/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name`
+/// is the name of the device that the run has used so far.
 fn set_up(
     request: &Request,
     choice: DeviceChoice,
@@ -224,7 +224,7 @@ fn run_folder(
     }
     if resume {
         return Err(CliError::Usage {
-            what: "--resume does not say which run".into(),
+            what: "--resume does not name a run".into(),
             hint: "give its folder with --run",
         });
     }

@@ -1,7 +1,7 @@
 //! Ends the process when its device fails.
 //!
-//! After out-of-memory or a lost device, a thread that waits for the device may wait for ever, and
-//! other threads panic. Only the end of the process surely frees the memory of the device. So the
+//! After out-of-memory or a lost device, a thread that waits for the device may wait forever, and
+//! other threads panic. Only the end of the process reliably frees the memory of the device. So the
 //! process exits, with an error message and an exit code.
 
 use std::io::Write;
@@ -80,8 +80,8 @@ fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat:
     };
     let (text, hint) = (error.to_string(), error.hint().to_string());
     if output != FailureOutput::Event {
-        tell!("error: {text}");
-        tell!("  hint: {hint}");
+        message!("error: {text}");
+        message!("  hint: {hint}");
     }
     if output != FailureOutput::Text {
         // The exit code is the same if nobody reads this.

@@ -112,7 +112,7 @@ pub enum ConfigError {
     /// No training data was given.
     #[error(
         "no training data: pass --data DIR (a folder prepared by `wgpt prepare` or nanoGPT), or \
-         --data builtin:stories to try wgpt without data of your own"
+         --data builtin:stories to try wgpt with the built-in stories"
     )]
     NoData,
     /// The key table and [`Config`](super::Config) disagree.

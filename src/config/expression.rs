@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 32;
 /// Evaluates one expression, which may be followed by a comment.
 ///
 /// # Errors
-/// A clause that says what is wrong but not where, such as "`/` is not supported".
+/// A clause that says what is wrong but not where, like "`/` is not supported".
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut parser = Parser { rest: text, depth: 0 };
     let value = parser.sum()?;

@@ -123,7 +123,8 @@ impl Layer {
         Ok(layer.with_dataset())
     }
 
-    /// Parses flags, given as pairs of name and text: `("batch-size", "8")` or `("batch_size", "8")`.
+    /// Parses flags, given as pairs of name and text: `("batch-size", "8")` or
+    /// `("batch_size", "8")`.
     ///
     /// # Errors
     /// If a name or a value is not valid.
@@ -211,7 +212,7 @@ impl Layer {
         Ok(self.with_dataset())
     }
 
-    /// Turns nanoGPT's `dataset` into `data`, unless this layer sets `data` too.
+    /// Sets `data` from nanoGPT's `dataset`, unless this layer sets `data` too.
     fn with_dataset(mut self) -> Self {
         if let Some((Value::Text(dataset), provenance)) = self.values.remove(DATASET.name) {
             let data = match Path::new(&dataset).is_absolute() {

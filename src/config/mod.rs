@@ -99,7 +99,7 @@ pub struct Config {
 
     /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
-    /// Time limit of the run; `None` = no limit. Serialized as text such as `2h`.
+    /// Time limit of the run; `None` = no limit. Serialized as text, like `2h`.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
     /// Warm up and decay the learning rate; false = constant.
@@ -216,7 +216,7 @@ pub enum InitFrom {
     /// The newest valid checkpoint of the run folder.
     Resume,
     /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
-    /// the name of such a folder.
+    /// a path too.
     Path(String),
 }
 
@@ -284,8 +284,7 @@ impl Config {
     /// read with [`Layer::toml`] resolves to the same config.
     ///
     /// # Panics
-    /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns such a
-    /// config.
+    /// If a count exceeds `i64::MAX`, the largest TOML integer. [`resolve()`] never returns one.
     pub(crate) fn to_toml(&self) -> String {
         let values = toml::Table::try_from(self).expect("resolved counts fit TOML integers");
         let mut text = String::new();
@@ -316,7 +315,7 @@ impl Default for Config {
 }
 
 /// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the
-/// width of a vector load, and from 4096 tokens to a multiple of 64, like nanoGPT's 50304 for 50257.
+/// width of a vector load, from 4096 tokens to a multiple of 64, like nanoGPT's 50304 for 50257.
 ///
 /// Matrix products with the embedding then have no partial tile, for 0.1% more rows. Below 4096
 /// the padding would cost more than it saves: 65 characters would become 128.
@@ -342,7 +341,7 @@ fn basic_string(text: &str) -> String {
     quoted
 }
 
-/// Serializes `max_time` as text such as `2h`, since TOML has no durations.
+/// Serializes `max_time` as text, like `2h`, since TOML has no durations.
 mod max_time {
     use super::Duration;
     use super::value::parse_duration;

@@ -7,7 +7,8 @@ use super::value::Value;
 use super::{Config, InitFrom};
 use std::collections::BTreeMap;
 
-/// Largest head size. The attention kernels keep one row of a head in registers or workgroup memory.
+/// Largest head size. The attention kernels keep one row of a head in registers or workgroup
+/// memory.
 const MAX_HEAD_SIZE: u32 = 256;
 
 /// The built-in data sets.

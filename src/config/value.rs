@@ -49,7 +49,7 @@ pub enum Kind {
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A duration such as `2h` or `1h 30min`; empty for none.
+    /// A duration like `2h` or `1h 30min`; empty for none.
     Duration,
     /// An amount of memory, see [`Budget`](super::Budget).
     Memory,
@@ -108,7 +108,7 @@ impl Kind {
                 self.check_number(value)
             }
             (Kind::Choice(words), Value::Text(word)) => check_choice(words, word),
-            // A Boolean literal for a choice such as auto, true, false.
+            // A Boolean literal for a choice between auto, true and false.
             (Kind::Choice(words), Value::Bool(value)) if words.contains(&"true") => {
                 Ok(Value::Text(value.to_string()))
             }
@@ -127,7 +127,7 @@ impl Kind {
             Kind::Fraction => (
                 value >= 0.0 && (value as f32) < 1.0,
                 "it must be at least 0 and below 1",
-                "use a value such as 0.0 or 0.9",
+                "use a value like 0.0 or 0.9",
             ),
             _ => (value >= 0.0, "it must not be negative", "the smallest value is 0"),
         };
@@ -138,7 +138,7 @@ impl Kind {
         if !allowed {
             return Err(InvalidValue::Range { rule: rule.into(), hint: hint.into() });
         }
-        // Turns -0.0 into 0.0, so that it prints without a sign.
+        // Replaces -0.0 by 0.0, so that it prints without a sign.
         Ok(Value::Float(value + 0.0))
     }
 

@@ -27,7 +27,7 @@ pub struct Dataset {
     pub vocab_size: u32,
     /// The tokenizer, if known.
     pub tokenizer: Option<Tokenizer>,
-    /// A name for people: the name of the folder, or `builtin:stories`.
+    /// A display name: the name of the folder, or `builtin:stories`.
     pub name: String,
     /// A hash that changes with the data, so that a resumed run can detect it. Covers the hashes in
     /// `meta.json`, the lengths of the files, and 32 Ki tokens from either end.
@@ -41,8 +41,8 @@ impl Dataset {
     /// after the last.
     ///
     /// A folder contains `train.bin` and `val.bin`, or llm.c's shards (`*_train_*.bin`,
-    /// `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl` describes the tokens; without either they
-    /// are GPT-2's.
+    /// `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl` describes the tokens; without either
+    /// they are GPT-2's.
     ///
     /// # Errors
     /// `Missing` with the command that creates the data; `Unfinished`, `BadMeta`, `OddLength` or

@@ -141,7 +141,7 @@ pub enum DataError {
     },
 
     /// A validation fraction out of range.
-    #[error("val_fraction = {value} is not allowed; use a number above 0 and below 1, such as 0.1")]
+    #[error("val_fraction = {value} is not allowed; use a number above 0 and below 1, like 0.1")]
     BadFraction {
         /// The value as given.
         value: f64,
@@ -221,7 +221,7 @@ pub enum DataError {
     },
 
     /// A token file of the wrong length.
-    #[error("{}: {source_of_count} says {expected} tokens, but the file has {found}; it is truncated or was replaced, copy or prepare it again", path.display())]
+    #[error("{}: {source_of_count} gives {expected} tokens, but the file has {found}; it is truncated or was replaced, copy or prepare it again", path.display())]
     TokenCount {
         /// The file.
         path: PathBuf,

@@ -53,8 +53,8 @@ pub(super) struct Measure {
     pub(super) characters: f64,
 }
 
-/// A counter-based random number generator. It is our own so that a seed gives the same text in
-/// every version.
+/// A counter-based random number generator. It is not from a library, so that a seed gives the same
+/// text in every version.
 pub(super) struct Rng {
     seed: u64,
     counter: u64,
@@ -174,8 +174,8 @@ impl Grammar {
                     Piece::Text(literal) => characters += literal.len() as f64,
                     Piece::Slot { list, form, fresh } => {
                         let words = self.words(list);
-                        let letters: usize = words.iter().map(|w| word_form(w, form).len()).sum();
-                        characters += letters as f64 / words.len() as f64;
+                        let length: usize = words.iter().map(|w| word_form(w, form).len()).sum();
+                        characters += length as f64 / words.len() as f64;
                         match drawn.get_mut(list) {
                             Some(drawn) if !fresh && *drawn => {}
                             Some(drawn) => {

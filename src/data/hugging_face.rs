@@ -9,16 +9,16 @@ use super::tokenizer::END_OF_TEXT;
 use super::{Tokenizer, TokenizerKind};
 
 impl Tokenizer {
-    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty for
-    /// tokenizers that transformers does not support.
+    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty
+    /// for tokenizers that transformers does not support.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
         if self.kind() != TokenizerKind::Gpt2 {
             return Vec::new();
         }
         let tokens = gpt2_tokens();
-        let letters = byte_letters();
+        let characters = byte_characters();
         let spell =
-            |token: &[u8]| -> String { token.iter().map(|&b| letters[b as usize]).collect() };
+            |token: &[u8]| -> String { token.iter().map(|&b| characters[b as usize]).collect() };
         let mut vocabulary: Map<String, Value> =
             tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
         vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
@@ -73,9 +73,9 @@ fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
         .collect()
 }
 
-/// Returns the letter that represents each byte in Hugging Face files: the byte itself if it is a
-/// visible Latin-1 character, else the next unused letter from U+0100.
-fn byte_letters() -> Vec<char> {
+/// Returns the character that represents each byte in Hugging Face files: the byte itself if it is
+/// a visible Latin-1 character, else the next unused character from U+0100.
+fn byte_characters() -> Vec<char> {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut free = (0x100..).filter_map(char::from_u32);
     (0..=u8::MAX)
@@ -100,10 +100,10 @@ mod tests {
 
     #[test]
     fn bytes_are_spelled_as_in_the_published_files() {
-        let letters = byte_letters();
+        let characters = byte_characters();
         // The space is invisible byte 32, counted from 0.
-        assert_eq!((letters[b' ' as usize], letters[b'a' as usize]), ('\u{120}', 'a'));
-        let different: std::collections::HashSet<char> = letters.iter().copied().collect();
+        assert_eq!((characters[b' ' as usize], characters[b'a' as usize]), ('\u{120}', 'a'));
+        let different: std::collections::HashSet<char> = characters.iter().copied().collect();
         assert_eq!(different.len(), 256);
         let files = Tokenizer::Gpt2.hugging_face_files();
         assert!(files[0].1.contains("\"\u{120}the\":262"));

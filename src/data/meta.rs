@@ -67,7 +67,7 @@ impl Meta {
     /// Reads and validates a `meta.json`.
     pub(super) fn load(path: &Path) -> Result<Self, DataError> {
         let bad = |reason: String| DataError::BadMeta { path: path.to_owned(), reason };
-        /// Parsed first, to tell a newer format from a damaged file.
+        /// Parsed first, to distinguish a newer format from a damaged file.
         #[derive(Deserialize)]
         struct Version {
             version: u32,

@@ -44,8 +44,8 @@ pub(super) fn entropy_per_token() -> f64 {
 
 /// Yields the characters that occur, sorted.
 pub(super) fn alphabet() -> impl Iterator<Item = char> {
-    let letters: BTreeSet<char> = STORIES.literals().flat_map(str::chars).collect();
-    letters.into_iter()
+    let characters: BTreeSet<char> = STORIES.literals().flat_map(str::chars).collect();
+    characters.into_iter()
 }
 
 pub(super) const STORIES: Grammar =

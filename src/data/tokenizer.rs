@@ -124,7 +124,7 @@ impl Tokenizer {
 
     /// Decodes `ids`.
     ///
-    /// Ids outside the vocabulary and invalid UTF-8, such as the first byte of a character whose
+    /// Ids outside the vocabulary and invalid UTF-8, like the first byte of a character whose
     /// second byte is not sampled yet, become U+FFFD. Appending ids never changes the text before a
     /// trailing U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {

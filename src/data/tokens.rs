@@ -83,13 +83,15 @@ impl Split {
     /// `OutsideSplit` if the split is too short, `TokenOutOfRange` with file and position for a
     /// token outside the vocabulary, `Io` if a file cannot be read.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
-        let outside = || DataError::OutsideSplit { start, count, len: self.len };
-        let end =
-            start.checked_add(count as u64).filter(|&end| end <= self.len).ok_or_else(outside)?;
+        let out_of_range = || DataError::OutsideSplit { start, count, len: self.len };
+        let end = start
+            .checked_add(count as u64)
+            .filter(|&end| end <= self.len)
+            .ok_or_else(out_of_range)?;
         match &self.store {
             Store::Memory(tokens) => {
-                let start = usize::try_from(start).map_err(|_| outside())?;
-                let tokens = tokens.get(start..).ok_or_else(outside)?;
+                let start = usize::try_from(start).map_err(|_| out_of_range())?;
+                let tokens = tokens.get(start..).ok_or_else(out_of_range)?;
                 let ids = tokens.iter().take(count).copied().map(u32::from).collect();
                 self.check_range(ids, Path::new("built-in corpus"), start as u64)
             }
@@ -212,7 +214,7 @@ impl TokenFile {
 /// Reads the token count from the header of a shard; `None` for a headerless file.
 ///
 /// A headerless GPT-2 file never looks like a shard, because the lower 16 bits of each magic number
-/// are above 55,000 and thus not a token of GPT-2.
+/// are above 55,000, which is not a token of GPT-2.
 fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
     let (words, _) = head.as_chunks();
     let words: Vec<_> = words.iter().map(|&w| i32::from_le_bytes(w)).collect();

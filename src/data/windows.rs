@@ -19,8 +19,8 @@ pub fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size:
     (product >> 64) as u64
 }
 
-/// Returns the starts of up to `wanted` evaluation windows, evenly spaced over the split and without
-/// overlap.
+/// Returns the starts of up to `wanted` evaluation windows, evenly spaced over the split and
+/// without overlap.
 ///
 /// They do not depend on the batch size, so all evaluations measure the same text. If `wanted`
 /// covers the split, the windows follow each other, and every token is predicted once, except for

@@ -47,7 +47,7 @@ mod native {
     }
 
     /// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
-    /// Windows, which has no such call and needs none.
+    /// Windows, which has no call for it and needs none.
     ///
     /// # Errors
     /// If the folder cannot be opened or synced.

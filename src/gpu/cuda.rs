@@ -10,7 +10,7 @@ const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 /// The file in which Linux names the loaded NVIDIA driver.
 const LOADED: &str = "/proc/driver/nvidia/version";
 
-/// Explains to the user why there is no CUDA device.
+/// Explains to the user why no CUDA device is available.
 pub(super) fn absence() -> String {
     let loaded = std::fs::read_to_string(LOADED).ok();
     match loaded.as_deref().and_then(version) {
@@ -22,7 +22,7 @@ pub(super) fn absence() -> String {
     }
 }
 
-/// Returns the driver's version, such as 570.86.10, from the text of `LOADED`.
+/// Returns the driver's version, like 570.86.10, from the text of `LOADED`.
 fn version(loaded: &str) -> Option<&str> {
     let mut words = loaded.lines().next()?.split_whitespace();
     words.find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))

@@ -11,7 +11,7 @@ pub enum DeviceError {
     /// The name does not have the form that `--device` takes.
     #[error("`{name}` is not a device")]
     Unknown {
-        /// What was typed.
+        /// The name as typed.
         name: String,
     },
     /// The build has no support for the backend.
@@ -28,12 +28,12 @@ pub enum DeviceError {
         /// The devices that exist.
         found: String,
     },
-    /// There is no CUDA device at all.
+    /// No CUDA device exists.
     #[error("no device `{id}`: {why}; found: {found}")]
     NoCuda {
         /// The device that was requested.
         id: DeviceId,
-        /// What is missing.
+        /// The missing part: the driver, its library or a GPU.
         why: String,
         /// The devices that exist.
         found: String,
@@ -94,7 +94,7 @@ impl DeviceError {
         if has_any(&MEMORY) {
             return Some(DeviceError::OutOfMemory { name: name.to_string() });
         }
-        // The lines after the first say where it was noticed.
+        // The lines after the first show where it was noticed.
         let reason = text.lines().next().unwrap_or_default().to_string();
         has_any(&END).then_some(DeviceError::Stopped { reason })
     }
@@ -114,7 +114,7 @@ impl DeviceError {
             DeviceError::NoCuda { .. } => {
                 "install NVIDIA's driver (on Debian with libcuda1) and check that `nvidia-smi` lists \
                  the GPU; it also computes with --device=vulkan, and --device=auto takes the best \
-                 device there is"
+                 device"
             }
             DeviceError::OutOfMemory { .. } => {
                 "other programs may be using the memory: continue with --resume and a smaller \
@@ -122,7 +122,7 @@ impl DeviceError {
             }
             DeviceError::Stopped { .. } => {
                 "the driver was reset, or the device was disconnected: continue with --resume; if it \
-                 happens again, the system's log may say why"
+                 happens again, the system's log may show the reason"
             }
             DeviceError::Dtype { .. } => {
                 "set --dtype to one of those; the others need an NVIDIA GPU and a build with \

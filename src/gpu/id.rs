@@ -56,9 +56,9 @@ pub enum Kind {
     Integrated,
     /// A GPU that a virtual machine passes through.
     Virtual,
-    /// A software renderer, such as llvmpipe or SwiftShader: graphics computed on the CPU.
+    /// A software renderer, like llvmpipe or SwiftShader: graphics computed on the CPU.
     Software,
-    /// The CPU, without a graphics interface.
+    /// The CPU, without a graphics API.
     Cpu,
     /// Hardware of which the driver reports no kind.
     Unknown,

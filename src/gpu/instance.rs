@@ -31,7 +31,7 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
 ///
 /// wgpu enables them whether or not anything is drawn. Mesa's device-select layer then connects to
 /// the compositor each time devices are listed, and libwayland prints `error: XDG_RUNTIME_DIR is
-/// invalid or not set in the environment` wherever there is no desktop session.
+/// invalid or not set in the environment` without a desktop session.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 #[allow(
     unsafe_code,
@@ -50,10 +50,11 @@ fn vulkan_without_surfaces() -> Option<Instance> {
         telemetry: None,
         display: None,
     };
-    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on these
-    // three: it leaves each of them out by itself where the loader lacks it, and reads them only to
-    // create a surface, which nothing here does. `VK_KHR_surface`, which the device extension
-    // `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only owner.
+    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on
+    // these three: it leaves each of them out by itself where the loader lacks it, and reads them
+    // only to create a surface, which nothing here does. `VK_KHR_surface`, which the device
+    // extension `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only
+    // owner.
     unsafe {
         let instance = vulkan::Instance::init_with_callback(
             &descriptor,

@@ -1,7 +1,7 @@
 //! Launching the kernels of `shaders/`.
 //!
-//! A kernel is WGSL text behind a generated header. One value, the [`Spec`], gives both the text and
-//! the key under which the compiled pipeline is cached, so that the two cannot differ.
+//! A kernel is WGSL text behind a generated header. One value, the [`Spec`], gives both the text
+//! and the key under which the compiled pipeline is cached, so that the two cannot differ.
 
 use std::fmt::Write as _;
 

@@ -44,7 +44,8 @@ mod pools {
         Some(cube(device)?.client().properties().memory.max_page_size)
     }
 
-    /// Returns the dtypes other than f32 that kernels on `device` can store, compute with and multiply.
+    /// Returns the dtypes other than f32 that kernels on `device` can store, compute with and
+    /// multiply.
     pub fn other_dtypes(device: &Device) -> Vec<Dtype> {
         let Some(device) = cube(device) else { return Vec::new() };
         let client = device.client();
@@ -83,8 +84,8 @@ mod pools {
     }
 
     /// Makes the pools of `device` use pages for tensors of up to `largest` bytes from now on. They
-    /// would switch by themselves at the first such tensor, but keep the smaller pages that are in use
-    /// by then, with all the unused room in them.
+    /// would switch by themselves at the first tensor of that size, but keep the smaller pages in
+    /// use by then, with all the unused room in them.
     pub fn size_pages(device: &Device, largest: u64) {
         // In a browser every tensor has its own page.
         if cfg!(target_arch = "wasm32") {
@@ -107,9 +108,9 @@ mod pools {
         }
     }
 
-    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but allocated
-    /// from the driver only for uploads, and values read back are meaningless. Returns the result of
-    /// `work` and the most bytes that live tensors on `device` had at a launch.
+    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but
+    /// allocated from the driver only for uploads, and values read back are meaningless. Returns
+    /// the result of `work` and the most bytes that live tensors on `device` had at a launch.
     pub fn dry_run<R>(device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         let guard = DryRun::new();
         let peak = Arc::new(Peak { device: device.clone(), in_use: AtomicU64::new(0) });
@@ -129,7 +130,8 @@ mod pools {
         }
     }
 
-    /// Runs `work`. Returns its result and the number of kernels that this process launched meanwhile.
+    /// Runs `work`. Returns its result and the number of kernels that this process launched
+    /// meanwhile.
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
         let launches = Arc::new(Launches::default());
         let observation = LaunchObservation::new(launches.clone());

@@ -49,7 +49,7 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The largest buffer that can be bound to a kernel, in bytes; `None` without a limit.
     pub max_binding: Option<u64>,
-    /// The PCI address, such as `0000:01:00.0`, where known.
+    /// The PCI address, like `0000:01:00.0`, where known.
     pub pci: Option<String>,
 }
 
@@ -92,8 +92,8 @@ impl DeviceInfo {
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
 
-    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only when
-    /// named: a software renderer is slower than the CPU backend.
+    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only
+    /// when named: a software renderer is slower than the CPU backend.
     #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
@@ -123,7 +123,7 @@ pub struct OpenDevice {
     pub reason: String,
     /// burn's handle.
     pub device: Device,
-    /// Notices if it fails.
+    /// Detects its failure.
     pub watchdog: Watchdog,
 }
 
@@ -192,7 +192,7 @@ pub struct SelectedDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
-    /// Whether wgpt chose it, not the user.
+    /// True if wgpt chose it, not the user.
     auto: bool,
 }
 
@@ -215,7 +215,7 @@ impl SelectedDevice {
     }
 
     /// Returns the device to use when this one could not be opened because of `error`: the CPU, if
-    /// the user did not ask for this device.
+    /// the user did not name this device.
     ///
     /// # Errors
     /// Returns `error` if the user did, or if this is the CPU.
@@ -228,7 +228,7 @@ impl SelectedDevice {
     }
 }
 
-/// Selects the device that the user asked for. Only its own backend is searched, so that a run on one
+/// Selects the requested device. Only its own backend is searched, so that a run on one
 /// loads no libraries of another.
 ///
 /// # Errors
@@ -250,7 +250,7 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     }
 }
 
-/// Opens the device that the user asked for.
+/// Opens the requested device.
 ///
 /// # Errors
 /// If it does not exist, this build has no support for its backend, or its driver refuses.
@@ -288,8 +288,8 @@ pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     None
 }
 
-/// Selects the best device. OpenGL is asked only where nothing else has a GPU: it reaches none that
-/// they do not reach faster, and its libraries are slow to load and print warnings of their own.
+/// Selects the best device. OpenGL is tried only if no other backend has a GPU: it reaches none
+/// that they do not reach faster, and its libraries are slow to load and print warnings.
 #[cfg(not(target_arch = "wasm32"))]
 fn select_best() -> SelectedDevice {
     let mut found = cuda_devices();
@@ -338,8 +338,8 @@ async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, Dev
     Ok(OpenDevice { info, reason, device, watchdog })
 }
 
-/// Returns the dtypes in which the hardware of `device` can store and multiply activations, whether or
-/// not there are kernels for them.
+/// Returns the dtypes in which the hardware of `device` can store and multiply activations, with
+/// or without kernels for them.
 pub fn dtypes(device: &Device) -> Vec<Dtype> {
     let mut known = vec![Dtype::Float32];
     known.extend(meter::other_dtypes(device));
@@ -373,9 +373,9 @@ mod tests {
         let (picked, reason) = best(&[software.clone(), cpu.clone()]);
         assert_eq!(picked.id, cpu.id);
         assert!(reason.contains("--device=vulkan:0"), "{reason}");
-        let card = info(Backend::Dx12, Kind::Integrated);
-        assert_eq!(best(&[software, card.clone(), cpu]).0.id, card.id);
+        let integrated = info(Backend::Dx12, Kind::Integrated);
+        assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
         let discrete = info(Backend::Vulkan, Kind::Discrete);
-        assert_eq!(best(&[card, discrete.clone()]).0.id, discrete.id);
+        assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
     }
 }

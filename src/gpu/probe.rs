@@ -48,7 +48,8 @@ mod kernels {
         vec![copy(), multiply_add()]
     }
 
-    /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run WGSL.
+    /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run
+    /// WGSL.
     ///
     /// # Errors
     /// If the device fails.

@@ -56,7 +56,7 @@ impl Queue {
         Self { client: device.client(), device }
     }
 
-    /// Whether the device compiles WGSL.
+    /// Returns true if the device compiles WGSL.
     pub fn runs_wgsl(&self) -> bool {
         self.client.name() == "wgpu<wgsl>"
     }
@@ -96,10 +96,10 @@ impl Queue {
         CubeTensor::new_contiguous(self.client.clone(), self.device.clone(), shape, handle, dtype)
     }
 
-    /// Uploads numbers for a kernel to read, as a tensor of u32.
-    pub fn upload(&self, numbers: &[u32]) -> CubeTensor {
-        let handle = self.client.create_from_slice(u32::as_bytes(numbers));
-        let shape = Shape::from([numbers.len()]);
+    /// Uploads values for a kernel to read, as a tensor of u32.
+    pub fn upload(&self, values: &[u32]) -> CubeTensor {
+        let handle = self.client.create_from_slice(u32::as_bytes(values));
+        let shape = Shape::from([values.len()]);
         let (client, device) = (self.client.clone(), self.device.clone());
         CubeTensor::new_contiguous(client, device, shape, handle, DType::U32)
     }

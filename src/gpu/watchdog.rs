@@ -1,4 +1,4 @@
-//! Notices that a device has failed, by its driver's report or by its silence.
+//! Detects that a device has failed: its driver reports it, or the device is silent for too long.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use web_time::Instant;
 
 use super::DeviceError;
 
-/// Watches a device: holds its first failure, whether the driver reports it on a thread of its own
-/// or the device is silent for too long.
+/// Watches a device: holds its first failure, reported by the driver on one of its
+/// threads, or found because the device is silent for too long.
 #[derive(Clone, Debug, Default)]
 pub struct Watchdog(Arc<State>);
 
@@ -70,8 +70,8 @@ impl Timer {
 /// runs at all.
 const MAX_TICK: Duration = Duration::from_secs(2);
 
-/// The limit before it is known how long a device is silent: kernels are compiled, by a GPU's driver
-/// within seconds each.
+/// The limit before it is known how long a device is silent: kernels are compiled, by a GPU's
+/// driver within seconds each.
 const STARTUP_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// The same for software renderers, which take minutes for a step.
@@ -123,8 +123,8 @@ impl Watchdog {
         *timer = timer.map(|timer| timer.restart(Instant::now()));
     }
 
-    /// Restarts the timer and allows a silence of `allowed` until the next answer, because something
-    /// else than the device takes that long.
+    /// Restarts the timer and allows a silence of `allowed` until the next answer, because
+    /// something else than the device takes that long.
     pub fn allow_silence(&self, allowed: Duration) {
         let mut timer = self.timer();
         *timer = timer.map(|timer| Timer { allowed, ..timer.restart(Instant::now()) });

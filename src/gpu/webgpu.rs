@@ -100,7 +100,7 @@ fn kind(info: &wgpu::AdapterInfo) -> Kind {
 }
 
 /// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch
-/// small tensors into pages larger than this, so wgpu allocates each page by itself and holds no
+/// small buffers into pages larger than this, so wgpu allocates each page by itself and holds no
 /// more than the pools do, but for one block of small buffers.
 const DRIVER_BLOCK: u64 = 4 << 20;
 
@@ -154,13 +154,14 @@ pub(super) async fn open(info: &DeviceInfo, watchdog: &Watchdog) -> Result<Devic
 
 /// Returns how many dispatches, of up to 2^35 operations each, go to the driver in one submission.
 /// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
-/// 2^40 operations take a small card a second or two, and an integrated GPU, at a tenth of the speed,
-/// ten.
+/// 2^40 operations take a small GPU a second or two, and an integrated GPU, at a tenth of the
+/// speed, ten.
 fn dispatches_at_once(kind: Kind) -> usize {
     match kind {
         Kind::Discrete => 16,
         Kind::Integrated => 2,
-        // What computes in software is not reset; of others, such as a browser's, nothing is known.
+        // Software renderers are not reset. Nothing is known about the rest, like a browser's
+        // adapters.
         Kind::Software | Kind::Cpu => 32,
         _ => 4,
     }
@@ -191,8 +192,8 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
     short.map(|(what, have, need)| format!("it has {have} {what}, the kernels need {need}"))
 }
 
-/// Reports the driver's errors to `watchdog`. An uncaptured error still panics, as in cubecl, so that
-/// nothing continues with what it left behind.
+/// Reports the driver's errors to `watchdog`. An uncaptured error still panics, as in cubecl, so
+/// that nothing continues with what it left behind.
 fn report_errors(device: &wgpu::Device, name: String, watchdog: &Watchdog) {
     let reported = watchdog.clone();
     device.on_uncaptured_error(Arc::new(move |error| {

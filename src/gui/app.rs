@@ -85,14 +85,15 @@ struct Requested {
     comparison: Vec<PathBuf>,
 }
 
-/// The delay between a reply or an event and the frame that draws it; threads of the service read it.
+/// The delay between a reply or an event and the frame that draws it; threads of the service read
+/// it.
 #[derive(Clone)]
 struct Pace(Arc<AtomicU64>);
 
 impl Pace {
     const USUAL: Duration = Duration::from_millis(50);
-    /// The pace of a browser that draws in software: a frame takes a fifth of a second from training,
-    /// which took five times as long at the usual pace.
+    /// The pace of a browser that draws in software: a frame takes a fifth of a second from
+    /// training, which took five times as long at the usual pace.
     const SLOW: Duration = Duration::from_secs(2);
 
     fn new() -> Self {
@@ -337,7 +338,7 @@ impl eframe::App for App {
         self.show_help(ui);
         self.ask_before_closing(ui);
         for intent in intents {
-            self.act(intent, ui.ctx());
+            self.carry_out(intent, ui.ctx());
         }
     }
 

@@ -237,7 +237,7 @@ fn chart<'a>(name: &'static str, scale: Scale, progress: &Progress) -> Chart<'a>
     }
 }
 
-/// Explains why there is no curve yet.
+/// Explains why the chart is empty.
 fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
     ui.weak(match progress.state {
         State::Idle => "No run yet. Start one on the left.",

@@ -24,7 +24,7 @@ pub(super) struct ControlState {
     sent: Option<(u64, String)>,
     /// Why the typed learning rate was rejected.
     error: Option<String>,
-    /// True once the run was asked to stop.
+    /// True once a stop was requested.
     stopping: bool,
     /// The attempt that the run waits for, and since when, in seconds of the window's clock.
     waiting: Option<(u32, f64)>,

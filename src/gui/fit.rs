@@ -210,7 +210,7 @@ fn suggestions(ui: &mut egui::Ui, fixes: &[Fix]) -> Option<String> {
     clicked
 }
 
-/// Sets options such as `--n_head=6 --n_embd=384` in the form.
+/// Sets options like `--n_head=6 --n_embd=384` in the form.
 fn apply(form: &mut Form, options: &str) {
     for option in options.split_whitespace() {
         if let Some((key, value)) = option.trim_start_matches("--").split_once('=') {

@@ -124,7 +124,7 @@ impl Form {
     /// Sets the text of a key. An unknown key has no effect.
     pub fn set(&mut self, key: &str, text: impl Into<String>) {
         let (Some(key), text) = (lookup(key), text.into()) else { return };
-        // Compared as text, not by value: somebody who types 0.105 passes 0.10, which must not jump
+        // Compared as text, not by value: a user who types 0.105 passes 0.10, which must not jump
         // back to the preset's 0.1.
         match text == self.preset_text(key.name) {
             true => self.typed.remove(key.name),
@@ -245,11 +245,11 @@ fn field_message(error: &ConfigError) -> String {
     capitalize(&text)
 }
 
-/// Returns `text` with its first letter in upper case.
+/// Returns `text` with its first character in upper case.
 pub(super) fn capitalize(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(letters).collect()
+    let mut characters = text.chars();
+    let first = characters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(characters).collect()
 }
 
 #[cfg(test)]
@@ -314,7 +314,7 @@ mod tests {
         form.set_preset("gpt2");
         assert_eq!((form.text("data").as_str(), form.text("n_layer").as_str()), ("mine", "12"));
         assert_eq!(form.text("keep_checkpoints"), "5");
-        form.set_preset("no such preset");
+        form.set_preset("unknown");
         assert_eq!(form.preset(), "gpt2");
     }
 
@@ -325,8 +325,8 @@ mod tests {
         assert!(form.problem().unwrap().starts_with("Choose"));
         form.set("data", "builtin:stories");
         assert_eq!(form.problem(), None);
-        form.data = Some(Err("no such folder".into()));
-        assert_eq!(form.problem().as_deref(), Some("no such folder"));
+        form.data = Some(Err("the folder does not exist".into()));
+        assert_eq!(form.problem().as_deref(), Some("the folder does not exist"));
     }
 
     #[test]

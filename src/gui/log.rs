@@ -68,7 +68,7 @@ fn failure(ui: &mut egui::Ui, text: &str, hint: &str, cause: Option<Cause>) {
     }
 }
 
-/// Says in one sentence, without technical terms, why the run failed.
+/// Explains the failure in one sentence without technical terms.
 fn summary(cause: Option<Cause>) -> &'static str {
     match cause {
         None => "The run failed.",

@@ -1,8 +1,9 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns an
-//! [`Intent`]: panels change nothing but how they look. [`App`] carries intents out. What takes time is
-//! a request to the `service`; what differs between a program and a page is in `platform`.
+//! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns
+//! an [`Intent`]: panels change nothing but their view state. [`App`] carries out intents. Slow
+//! work is a request to the `service`; the differences between a program and a page are in
+//! `platform`.
 
 mod app;
 mod charts;

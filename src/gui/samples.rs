@@ -137,7 +137,7 @@ fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
     job
 }
 
-/// Explains why there is no sample yet.
+/// Explains why the panel is empty.
 fn placeholder(progress: &Progress) -> String {
     match &progress.state {
         State::Idle => "No run yet. Start one on the left.".into(),

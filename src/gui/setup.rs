@@ -74,7 +74,7 @@ pub(super) struct Choices<'a> {
 }
 
 /// Draws the panel. `running` is the configuration of the displayed run while it is active. While
-/// this window is `busy` with a run of its own, no other can start.
+/// this window is `busy` with a run that it started, no other can start.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,

@@ -25,7 +25,7 @@ pub struct Architecture {
     pub block_size: usize,
     /// The number of tokens in the vocabulary, without padding.
     pub vocab_size: usize,
-    /// Whether linear layers and layer norms have biases.
+    /// True if linear layers and layer norms have biases.
     pub bias: bool,
     /// The form of the activation.
     pub gelu: Gelu,

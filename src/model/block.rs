@@ -6,7 +6,8 @@ use burn::tensor::Tensor;
 use super::{Pass, site};
 use crate::config::Gelu;
 use crate::ops::{
-    self, Activation, AttentionShape, LayerNormGradients, LinearGradients, OpsMode, RowStatistics,
+    self, Activation, AttentionShape, LayerNormGradients, LayerNormStatistics, LinearGradients,
+    OpsMode,
 };
 
 /// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
@@ -57,8 +58,8 @@ pub(super) struct BlockPass {
     pub gelu: Gelu,
 }
 
-/// What the backward pass of a block needs from its forward pass: 12 activations of `[n, c]`, and the
-/// layer norm and softmax statistics.
+/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`,
+/// and the layer norm and softmax statistics.
 pub(super) struct Saved {
     attention: SavedAttention,
     mlp: SavedMlp,
@@ -68,7 +69,7 @@ pub(super) struct Saved {
 struct SavedAttention {
     /// The block's input.
     x: Tensor<2>,
-    ln_1: RowStatistics,
+    ln_1: LayerNormStatistics,
     /// The output of `ln_1`.
     h: Tensor<2>,
     qkv: Tensor<2>,
@@ -80,7 +81,7 @@ struct SavedAttention {
 struct SavedMlp {
     /// The residual stream between the halves.
     x: Tensor<2>,
-    ln_2: RowStatistics,
+    ln_2: LayerNormStatistics,
     /// The output of `ln_2`.
     h: Tensor<2>,
     /// The input of the activation, `[n, 4c]`.
@@ -109,15 +110,15 @@ impl Block {
         (y, Saved { attention, mlp })
     }
 
-    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time: each
-    /// half is freed at its end.
+    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time:
+    /// each half is freed at its end.
     pub fn infer(&self, x: Tensor<2>, at: BlockPass) -> Tensor<2> {
         let x = self.forward_attention(x, at).0;
         self.forward_mlp(x, at).0
     }
 
-    /// Returns the gradient of the block's input, and those of its weights in the order of its fields,
-    /// from `dy`, the gradient of its output.
+    /// Returns the gradient of the block's input, and those of its weights in the order of its
+    /// fields, from `dy`, the gradient of its output.
     pub fn backward(
         &self,
         dy: Tensor<2>,
@@ -247,7 +248,7 @@ impl Conv1d {
 
 impl Norm {
     /// Returns the output, and the statistics for the backward pass.
-    pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, RowStatistics) {
+    pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, LayerNormStatistics) {
         ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
     }
 
@@ -256,7 +257,7 @@ impl Norm {
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
-        statistics: RowStatistics,
+        statistics: LayerNormStatistics,
         mode: OpsMode,
     ) -> (Tensor<2>, LayerGradients) {
         let LayerNormGradients { x, gamma, beta } =

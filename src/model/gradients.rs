@@ -17,9 +17,10 @@ pub struct WeightGradients {
 }
 
 impl WeightGradients {
-    /// Zeros for the weights of `model`. Where several micro-batches follow, starting with zeros puts
-    /// the sums beside each other in memory: sums that start as the first micro-batch's gradients are
-    /// scattered over the memory of its activations, and the next ones find no room there.
+    /// Zeros for the weights of `model`. Where several micro-batches follow, starting with zeros
+    /// puts the sums beside each other in memory: sums that start as the first micro-batch's
+    /// gradients are scattered over the memory of its activations, and the next ones find no room
+    /// there.
     pub fn zeros(model: &Gpt) -> Self {
         fn of(module: &impl Module) -> Vec<Tensor<1>> {
             struct Zeros(Vec<Tensor<1>>);
@@ -67,10 +68,10 @@ enum Checkpoint {
 impl Gpt {
     /// Returns the loss of a micro-batch as `[1]`, and adds its gradients to `sums`.
     ///
-    /// With `checkpoint`, only the input of each block is kept, and the block is recomputed in the
+    /// With `checkpoint`, only the input of each block is saved, and the block is recomputed in the
     /// backward pass (activation checkpointing, Chen et al. 2016, arXiv:1604.06174): one activation
-    /// per block instead of twelve, for a third more computation. Dropout is a function of its place,
-    /// so both passes drop out the same elements.
+    /// per block instead of twelve, for a third more computation. Dropout is a function of its
+    /// place, so both passes drop out the same elements.
     pub fn add_gradients(
         &self,
         batch: &MicroBatch,
@@ -120,8 +121,8 @@ impl Gpt {
         value
     }
 
-    /// Returns the loss, the gradient of the last block's output `x`, and the output head's gradient
-    /// of the token embedding.
+    /// Returns the loss, the gradient of the last block's output `x`, and the output head's
+    /// gradient of the token embedding.
     fn backward_head(
         &self,
         x: Tensor<2>,

@@ -20,7 +20,7 @@ const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
     path: PathBuf,
-    /// The weights by their names without prefixes, such as `wte.weight`.
+    /// The weights by their names without prefixes, like `wte.weight`.
     tensors: HashMap<String, Tensor>,
     /// The architecture of the model.
     pub architecture: Architecture,

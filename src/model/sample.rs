@@ -40,8 +40,8 @@ struct Cache {
 }
 
 impl<'a> Sampler<'a> {
-    /// Starts from a prompt of at least one token, all below the vocabulary. Of a prompt longer than
-    /// the model's context, only the end is read.
+    /// Starts from a prompt of at least one token, all below the vocabulary. Of a prompt longer
+    /// than the model's context, only the end is read.
     pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions, mode: OpsMode) -> Self {
         Self {
             model,

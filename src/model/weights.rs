@@ -112,7 +112,7 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
-    /// Returns whether the file has a bias that is not zero.
+    /// Returns true if the file has a bias that is not zero.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -179,7 +179,7 @@ fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
 pub struct Parameter {
     /// The Hugging Face name, without prefix.
     pub name: String,
-    /// The shape that is saved: without the padding at the end of `parts`, if there is any.
+    /// The shape that is saved: without the padding at the end of `parts`, if any.
     pub shape: Vec<usize>,
     /// The elements in row-major order, in one tensor or, for an embedding in shards, several.
     pub parts: Vec<Tensor<1>>,

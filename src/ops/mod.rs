@@ -34,7 +34,7 @@ pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward};
 pub use gradient_norm::{GradientNorm, gradient_norm};
-pub use layer_norm::{LayerNormGradients, RowStatistics, layer_norm, layer_norm_backward};
+pub use layer_norm::{LayerNormGradients, LayerNormStatistics, layer_norm, layer_norm_backward};
 pub use linear::{Activation, LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, linear_cross_entropy, linear_cross_entropy_gradients,

@@ -11,11 +11,11 @@ pub enum Implementation {
     Auto,
     /// The tensor-op reference everywhere, for comparisons.
     Reference,
-    /// [`Implementation::Auto`] with the tiles of GPUs on software adapters too, to test those tiles
-    /// without a GPU.
+    /// [`Implementation::Auto`] with the tiles of GPUs on software adapters too, to test those
+    /// tiles without a GPU.
     Wide,
     /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
-    /// those kernels without such a device.
+    /// those kernels without one.
     Cube,
 }
 
@@ -25,10 +25,10 @@ pub struct OpsMode {
     /// The implementation.
     pub implementation: Implementation,
     /// The dtype of activations and products. Weights, their gradients, moments and all sums are
-    /// always f32. Only the `cube` kernels know another dtype than f32; the other implementations
-    /// ignore it.
+    /// always f32. Only the `cube` kernels support another dtype than f32; the other
+    /// implementations ignore it.
     pub dtype: Dtype,
-    /// Whether the device is a software adapter, whose kernels take other tiles.
+    /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,
 }
 
@@ -58,7 +58,7 @@ impl OpsMode {
         Self { software: kind == Kind::Software, ..self }
     }
 
-    /// Whether the kernels take the tiles of software adapters.
+    /// Returns true if the kernels take the tiles of software adapters.
     #[cfg(feature = "wgpu")]
     pub(super) fn narrow_tiles(self) -> bool {
         self.software && self.implementation == Implementation::Auto

@@ -42,8 +42,8 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     Err(PlanError::TooBig { least: Box::new(least), fixes })
 }
 
-/// Returns the forecast of an earlier `plan`, if the configuration still requests the same split and
-/// the plan fits. A resumed run is bit-identical only if its steps are split as before.
+/// Returns the forecast of an earlier `plan`, if the configuration still requests the same split
+/// and the plan fits. A resumed run is bit-identical only if its steps are split as before.
 pub(crate) fn keep(
     config: &Config,
     before: &Config,
@@ -58,7 +58,7 @@ pub(crate) fn keep(
 }
 
 /// Returns the next smaller plan for the same step: with half the micro-batch, then half the logits
-/// chunk, then activation checkpointing. `None` if there is no smaller one.
+/// chunk, then activation checkpointing. `None` if none is smaller.
 pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     let global = plan.micro_batch * plan.accumulation;
     if plan.micro_batch > 1 {

@@ -27,7 +27,7 @@ pub enum DeviceMemory {
     /// Nothing reports it.
     #[default]
     Unknown,
-    /// The CPU: a run takes what it needs of the system's memory.
+    /// The CPU: a run takes the memory that it needs from the system.
     Host,
     /// The driver or the system reports it, in bytes.
     Reported {
@@ -35,12 +35,13 @@ pub enum DeviceMemory {
         total: u64,
         /// The part that no program uses.
         free: u64,
-        /// The reporter, for people.
+        /// The reporter, for messages.
         source: String,
     },
     /// A GPU of this size in bytes that need not be in this machine.
     Target(u64),
-    /// A browser, which reports nothing: a run gets this budget in bytes unless it asks for another.
+    /// A browser, which reports nothing: a run gets this budget in bytes unless it asks for
+    /// another.
     Assumed(u64),
 }
 
@@ -65,8 +66,8 @@ pub const BROWSER_BUDGET: u64 = 1 << 30;
 const TARGET_SHARE: f64 = 0.9;
 
 impl DeviceProfile {
-    /// Returns the limits of a run with the setting `vram_budget`, and where its budget comes from,
-    /// for people.
+    /// Returns the limits of a run with the setting `vram_budget`, and the source of its budget as
+    /// text.
     pub fn limits(&self, vram_budget: Budget) -> (Limits, String) {
         let (budget, source) = self.budget(vram_budget);
         let memory = match self.memory {
@@ -80,8 +81,8 @@ impl DeviceProfile {
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
         let share = |total: u64, share: f64| (total as f64 * share) as u64;
         match (vram_budget, &self.memory) {
-            (asked, DeviceMemory::Target(size)) => {
-                let budget = match asked {
+            (requested, DeviceMemory::Target(size)) => {
+                let budget = match requested {
                     Budget::Bytes(budget) => budget.min(*size),
                     Budget::Percent(percent) => share(*size, percent / 100.0),
                     Budget::Auto => share(*size, TARGET_SHARE),
@@ -115,8 +116,8 @@ impl DeviceProfile {
     }
 }
 
-/// Returns the bytes that the budget `auto` leaves to other programs: what a desktop takes and gives
-/// back while a run trains.
+/// Returns the bytes that the budget `auto` leaves to other programs: what a desktop takes and
+/// gives back while a run trains.
 fn reserve(total: u64) -> u64 {
     (total / 20).max(256 << 20)
 }

@@ -47,7 +47,7 @@ pub struct Forecast {
     pub budget_bytes: Option<u64>,
     /// The largest single tensor, in bytes.
     pub largest_tensor: u64,
-    /// The tensors alive at the peak.
+    /// The tensors that are live at the peak.
     pub rows: Vec<Row>,
     /// Bytes at the peak, by class.
     #[serde(default)]
@@ -111,7 +111,7 @@ const TILE_ROWS: u64 = 128;
 /// Default limit of the sequences per micro-batch of an evaluation.
 const EVAL_BATCH: u64 = 8;
 
-/// Fixed overhead in bytes: a page of the pool for small tensors (8 MiB), the driver's blocks for
+/// Fixed overhead in bytes: a page of the pool for small buffers (8 MiB), the driver's blocks for
 /// allocations smaller than a page, on the device and for staging (4 MiB each), a slice of weights
 /// read for a checkpoint (4 MiB), and ids, sums and masks (4 MiB).
 const FIXED_SLACK: u64 = 24 << 20;

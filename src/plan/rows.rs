@@ -1,6 +1,6 @@
 //! The table that sizes memory.
 //!
-//! It lists the tensors alive at each point of a run: at the loss, in the backward pass of each
+//! It lists the live tensors at each point of a run: at the loss, in the backward pass of each
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
 //! peak, and its tensors are the rows. Weights, gradients, moments and statistics are f32;
 //! activations have the configured dtype.
@@ -62,7 +62,7 @@ impl fmt::Display for Class {
 /// One line of the table: a tensor, or tensors of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// A name for people.
+    /// A display name.
     pub name: String,
     /// The use of the memory.
     pub class: Class,
@@ -177,7 +177,7 @@ impl Sizes {
         self.row(name, Class::Workspace, elements)
     }
 
-    /// Lists the tensors alive at the peak of the run.
+    /// Lists the tensors that are live at the peak of the run.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
         let mut points = vec![self.update(), self.evaluation(plan), self.sampling()];
         points.push(self.loss(plan));
@@ -197,7 +197,7 @@ impl Sizes {
         ]
     }
 
-    /// The sums over earlier micro-batches, if there is more than one.
+    /// The sums over earlier micro-batches, if a step has more than one.
     fn accumulated_gradients(&self, plan: &Plan) -> Row {
         let sums = if plan.accumulation > 1 { self.parameters } else { 0 };
         f32_row("accumulated gradients", Class::Gradients, sums)

@@ -60,7 +60,7 @@ pub struct LogLine {
     pub iter: Option<u64>,
     /// The message.
     pub text: String,
-    /// A hint at the next step, if there is one.
+    /// A hint at the next step, if any.
     pub hint: Option<String>,
 }
 
@@ -96,8 +96,8 @@ impl Curves {
         *self = Self { eval_train, eval_val, ..Self::default() };
     }
 
-    /// Drops everything after the first `iter` updates. An evaluation right after them stays: it is in
-    /// the checkpoint and not repeated.
+    /// Drops everything after the first `iter` updates. An evaluation right after them stays: it is
+    /// in the checkpoint and not repeated.
     pub(super) fn rewind(&mut self, iter: u64) {
         let Self { loss, learning_rate, grad_norm, tokens_per_s, memory, memory_peak, .. } = self;
         for steps in [loss, learning_rate, grad_norm, tokens_per_s, memory, memory_peak] {

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The binary logarithm of the smallest block of the pyramid. Smaller blocks save no time over their
-/// points, and so the pyramid takes a quarter of the points' memory.
+/// The binary logarithm of the smallest block of the pyramid. Smaller blocks save no time over
+/// their points, and so the pyramid takes a quarter of the points' memory.
 const SMALLEST: u32 = 3;
 
 /// A growing curve: points (x, y) with x strictly ascending, all finite.
 ///
-/// A pyramid of blocks over the points, each twice as long as those below it, holds the positions of
-/// the lowest and the highest y. Only complete blocks are kept, so that appending and truncating
+/// A pyramid of blocks over the points, each twice as long as those below it, holds the positions
+/// of the lowest and the highest y. Only complete blocks are kept, so that appending and truncating
 /// change nothing before them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
@@ -26,9 +26,9 @@ struct Extremes {
 }
 
 impl Series {
-    /// Appends a point, in amortized constant time. A y that is not finite is left out. A point at or
-    /// before the last x first removes all points from there on: an iteration that is repeated replaces
-    /// what followed it.
+    /// Appends a point, in amortized constant time. A y that is not finite is left out. A point at
+    /// or before the last x first removes all points from there on: an iteration that is repeated
+    /// replaces what followed it.
     pub fn append(&mut self, x: f64, y: f64) {
         if x.is_finite() && self.last().is_some_and(|last| x <= last[0]) {
             self.truncate_from(x);
@@ -69,7 +69,7 @@ impl Series {
         self.points.len()
     }
 
-    /// Returns true if there is no point.
+    /// Returns true if the series is empty.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
@@ -99,10 +99,11 @@ impl Series {
         around.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 
-    /// Returns the curve from x = `from` to `to` for a plot that is `columns` pixels wide, in the order of
-    /// x: all points if there are at most `4 * columns`, else at most `4 * columns + 6`, which are the
-    /// lowest and the highest of strips that are half a pixel to a pixel wide. One neighbor on either
-    /// side is added, so that the line reaches the edge of the plot.
+    /// Returns the curve from x = `from` to `to` for a plot that is `columns` pixels wide, in the
+    /// order of x: all points if the curve has at most `4 * columns`, else at most
+    /// `4 * columns + 6`, which are the lowest and the highest of strips that are half a pixel to a
+    /// pixel wide. One neighbor on either side is added, so that the line reaches the edge of the
+    /// plot.
     ///
     /// Takes `columns` searches, each in the logarithm of the points of a strip.
     pub fn window(&self, from: f64, to: f64, columns: usize) -> Vec<[f64; 2]> {
@@ -116,8 +117,8 @@ impl Series {
         if end - begin <= columns.saturating_mul(4) {
             return self.points[around].to_vec();
         }
-        // Strips are a power of two wide and counted from x = 0, so that they stay in place while the
-        // window moves or grows: else peaks would flicker.
+        // Strips are a power of two wide and counted from x = 0, so that they stay in place while
+        // the window moves or grows: else peaks would flicker.
         let inside = self.points[end - 1][0] - self.points[begin][0];
         let strip = 2f64.powi((inside / (2.0 * columns as f64)).log2().ceil() as i32);
         let mut shown = Vec::with_capacity(4 * columns + 6);
@@ -135,8 +136,8 @@ impl Series {
         shown.into_iter().map(|index| self.points[index]).collect()
     }
 
-    /// Returns the extremes of the points from `at` to before `end` with x < `right`, of at least the
-    /// first of them, and the index after them.
+    /// Returns the extremes of the points from `at` to before `end` with x < `right`, of at least
+    /// the first of them, and the index after them.
     fn extremes(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
         let (mut found, mut next) = (Extremes::of(at), at);
         loop {
@@ -149,8 +150,8 @@ impl Series {
         }
     }
 
-    /// Returns the largest block that begins at `at`, ends before `end` and lies left of `right`, and its
-    /// number of points. Without one, returns the point itself.
+    /// Returns the largest block that begins at `at`, ends before `end` and lies left of `right`,
+    /// and its number of points. Without one, returns the point itself.
     fn block(&self, at: usize, end: usize, right: f64) -> (Extremes, usize) {
         let largest = at.trailing_zeros().min((end - at).ilog2());
         let fits = |log: &u32| self.points[at + (1 << log) - 1][0] < right;
@@ -175,7 +176,7 @@ impl Series {
     }
 }
 
-/// Appends the points in turn.
+/// Appends the points one by one.
 impl FromIterator<[f64; 2]> for Series {
     fn from_iter<T: IntoIterator<Item = [f64; 2]>>(points: T) -> Self {
         let mut series = Self::default();
@@ -190,8 +191,8 @@ impl Extremes {
     }
 }
 
-/// The exponential moving average of TensorBoard, without a bias towards 0 at the start: the mean of all
-/// values so far, where a value that is n values old counts `weight`^n.
+/// The exponential moving average of TensorBoard, without a bias towards 0 at the start: the mean
+/// of all values so far, where a value that is n values old counts `weight`^n.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoother {
     weight: f64,
@@ -207,8 +208,8 @@ impl Smoother {
         Self { weight: weight.clamp(0.0, 1.0), sum: 0.0, total: 0.0 }
     }
 
-    /// Adds a value and returns the average. A value that is not finite is returned as it is and not
-    /// counted.
+    /// Adds a value and returns the average. A value that is not finite is returned as it is and
+    /// not counted.
     pub fn next(&mut self, y: f64) -> f64 {
         if !y.is_finite() {
             return y;
@@ -284,11 +285,11 @@ mod tests {
         let inside: Vec<_> = series.iter().filter(is_inside).collect();
         let before = series.iter().rfind(|point| point[0] < from);
         let after = series.iter().find(|point| point[0] > to);
-        let outside = || before.iter().chain(&after);
-        assert!(outside().all(|point| shown.contains(point)), "the neighbors outside");
+        let neighbors = || before.iter().chain(&after);
+        assert!(neighbors().all(|point| shown.contains(point)), "the neighbors are shown");
         assert!(shown.windows(2).all(|pair| pair[0][0] < pair[1][0]), "in order, none twice");
         let within: Vec<_> = shown.iter().copied().filter(is_inside).collect();
-        assert_eq!(shown.len(), within.len() + outside().count());
+        assert_eq!(shown.len(), within.len() + neighbors().count());
         if inside.len() <= 4 * columns {
             return assert_eq!(within, inside);
         }

@@ -39,8 +39,8 @@ pub enum Setting {
     /// `vram_budget`, in bytes.
     VramBudget(NonZeroU64),
     /// `stop_on_close`: stop the run when the stdin that carried this command closes, as
-    /// `--stop-on-close` does. The process that reads that stdin applies it; it is no property of
-    /// the run, and no trainer is sent it.
+    /// `--stop-on-close` does. The process that reads that stdin applies it and does not pass it
+    /// to the trainer: it does not belong to the run.
     StopOnClose(bool),
 }
 
@@ -71,8 +71,8 @@ impl TryFrom<KeyValue> for Setting {
 const CHANGEABLE: &str = "learning_rate (a number above 0), eval_interval and log_interval \
                           (iterations) and vram_budget (bytes)";
 
-/// Reads a positive whole number, also where a program wrote it as `5.0` or `1e9`. A float of 2^53 or
-/// more is refused: it stands for several integers.
+/// Reads a positive whole number, also where a program wrote it as `5.0` or `1e9`. A float of 2^53
+/// or more is refused: it stands for several integers.
 fn count(value: &Value) -> Option<NonZeroU64> {
     let whole = |value: f64| value.fract() == 0.0 && (0.0..2f64.powi(53)).contains(&value);
     let float = || value.as_f64().filter(|&value| whole(value)).map(|value| value as u64);

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write;
 
 fn start() -> Event {
-    let words = ["vulkan:0", "Card", "vulkan", "discrete"].map(String::from);
+    let words = ["vulkan:0", "GPU", "vulkan", "discrete"].map(String::from);
     let [id, name, backend, kind] = words;
     Event::Start {
         run: "out/demo-1".into(),
@@ -127,7 +127,7 @@ fn a_long_record_is_summarized_from_its_ends() {
     assert_eq!((run.iteration, run.max_iters), (2000, Some(600_000)));
     assert_eq!((run.state, run.val_loss), (RunState::Crashed, None));
     assert_eq!(run.loss, Some(3.0 - 1999.0 / 4096.0));
-    assert_eq!(run.device.unwrap().name, "Card");
+    assert_eq!(run.device.unwrap().name, "GPU");
     assert!(!run.has_checkpoint);
 
     let checkpoint = folder.path().join(CHECKPOINTS_FOLDER).join("00001900");

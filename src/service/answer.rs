@@ -40,8 +40,8 @@ impl Failure {
     }
 }
 
-/// Answers a request. `reply` takes the replies, of which some requests have several; a request that
-/// fails ends with [`Reply::Failed`].
+/// Answers a request. `reply` takes the replies, of which some requests have several; a request
+/// that fails ends with [`Reply::Failed`].
 pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
     let job = request.job();
     if let Err(Failure { text, hint }) = try_answer(request, reply) {
@@ -104,7 +104,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         Request::Remove { path } => remove(&path)?,
         Request::Sample { .. } => {
             let hint = "`wgpt sample RUN` generates text without a run that trains";
-            return Err(Failure::new("the window opens no device of its own", hint));
+            return Err(Failure::new("the window does not open a device", hint));
         }
     }
     Ok(())
@@ -146,7 +146,7 @@ fn export_zip(checkpoint: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
     Ok((file.into(), zip.into_inner()))
 }
 
-/// Runs the command line's `export` in a process of its own: it takes the memory of a whole model.
+/// Runs the command line's `export` in a child process: it takes the memory of a whole model.
 #[cfg(not(target_arch = "wasm32"))]
 fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
     let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
@@ -170,7 +170,7 @@ fn export_folder(_: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
     Err(Failure::new(text, "export a zip"))
 }
 
-/// Unpacks a model into `folder`, which is removed again if there is no model in the zip.
+/// Unpacks a model into `folder`, which is removed again if the zip has no model.
 fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
     let unpacked = archive::unpack(Cursor::new(zip), folder).and_then(|()| stored_model(folder));
     if unpacked.is_err() {

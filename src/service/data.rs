@@ -149,6 +149,6 @@ mod tests {
         let info = describe(STORIES).unwrap();
         assert_eq!((info.vocab_size, info.train_tokens), (data.vocab_size, data.train.len()));
         assert_eq!(info.val_tokens, data.val.len());
-        assert!(describe("no/such/folder").is_err());
+        assert!(describe("does/not/exist").is_err());
     }
 }

@@ -17,7 +17,8 @@ use crate::run_index::{RunSummary, Tail};
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].
     Devices,
-    /// Reads the memory and the limits of a device, given as `--device` takes it: [`Reply::Device`].
+    /// Reads the memory and the limits of a device, given as `--device` takes it:
+    /// [`Reply::Device`].
     Device { choice: String },
     /// Reads the size of a data set, given as `--data` takes it: [`Reply::Data`].
     DescribeData { spec: String },
@@ -30,8 +31,8 @@ pub(crate) enum Request {
     ReadRun { run: PathBuf, view: View },
     /// Reads the configurations of two runs: [`Reply::Comparison`].
     Compare { runs: [PathBuf; 2] },
-    /// Reads the configuration for a new run that begins with the weights of a checkpoint, a run or a
-    /// model: [`Reply::Config`].
+    /// Reads the configuration for a new run that begins with the weights of a checkpoint, a run or
+    /// a model: [`Reply::Config`].
     Fork { checkpoint: PathBuf },
     /// Writes a checkpoint, a run or a model as a Hugging Face folder: [`Reply::Exported`].
     Export { checkpoint: PathBuf, to: Destination },
@@ -90,8 +91,8 @@ pub(crate) enum Reply {
     Sampled { prompt: String, text: String, done: bool },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
-    /// A request failed: what failed and where, and what to do next. The hint is empty where the text
-    /// says it.
+    /// A request failed: what failed and where, and what to do next. The hint is empty where the
+    /// text says it.
     Failed { job: Job, text: String, hint: String },
 }
 
@@ -174,7 +175,7 @@ pub(crate) struct DataInfo {
     pub val_tokens: u64,
 }
 
-/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its name for people.
+/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its display name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredData {
     pub spec: String,
@@ -185,7 +186,7 @@ pub(crate) struct StoredData {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredModel {
     pub path: PathBuf,
-    /// Its name for people.
+    /// Its display name.
     pub name: String,
     /// Its shapes. A run that begins with it needs the same.
     pub architecture: Architecture,

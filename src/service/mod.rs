@@ -1,9 +1,10 @@
 //! The service behind a front end: devices, data, runs, plans and exports as requests and replies.
 //!
 //! [`Request`] and [`Reply`] are plain data, and [`answer`] is the same on every platform: files go
-//! through [`disk`](crate::disk). A [`Client`] sends requests without blocking. On the desktop a thread
-//! answers each of them; in a browser the worker does, over `postMessage`. A [`Trainer`] is the
-//! connection to a run: pipes to a child process, the folder of another process's run, or the worker.
+//! through [`disk`](crate::disk). A [`Client`] sends requests without blocking. On the desktop a
+//! thread answers each of them; in a browser the worker does, over `postMessage`. A [`Trainer`] is
+//! the connection to a run: pipes to a child process, the folder of another process's run, or the
+//! worker.
 
 mod answer;
 mod data;

@@ -42,7 +42,7 @@ pub(crate) struct StartRun {
     pub max_plan: Option<Plan>,
 }
 
-/// A message from the worker to the page. The first one says that the worker takes messages.
+/// A message from the worker to the page. The first one means that the worker takes messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromWorker {
@@ -55,12 +55,12 @@ pub(crate) enum FromWorker {
         /// The event.
         event: Box<Event>,
     },
-    /// The run no longer trains; its last event says why.
+    /// The run no longer trains; its last event has the reason.
     Ended {
         /// The run folder.
         run: PathBuf,
     },
-    /// The worker is alive: about once a second while nothing blocks it.
+    /// Sent about once a second while nothing blocks the worker.
     Heartbeat,
 }
 

@@ -51,8 +51,8 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     write().map_err(TrainError::io("pack", folder))
 }
 
-/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be in
-/// a folder of the zip.
+/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be
+/// in a folder of the zip.
 ///
 /// # Errors
 /// If it is not a zip, it has too many files, or the folder cannot be written.
@@ -65,7 +65,7 @@ pub fn unpack(from: impl Read + Seek, folder: &Path) -> Result<(), TrainError> {
         disk::create_dir_all(folder)?;
         for index in 0..zip.len() {
             let mut file = zip.by_index(index)?;
-            // Folders in the name are dropped: a zip must not write outside of `folder`.
+            // Folders in the name are dropped: a zip must not write outside `folder`.
             let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
             let Some(name) = name.filter(|_| file.is_file()) else { continue };
             let mut to = File::create(folder.join(name))?;

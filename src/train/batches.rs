@@ -13,8 +13,8 @@ pub(super) struct Batches<'a> {
 }
 
 impl Batches<'_> {
-    /// Reads sequences `first..first + count` of the global batch of a step. They depend on the seed,
-    /// the step and their number only, not on the micro-batch.
+    /// Reads sequences `first..first + count` of the global batch of a step. They depend on the
+    /// seed, the step and their number only, not on the micro-batch.
     pub fn train(&self, step: u64, first: usize, count: usize) -> Result<MicroBatch, DataError> {
         let split = &self.dataset.train;
         let starts = (first..first + count).map(|sequence| {

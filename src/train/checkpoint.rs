@@ -1,8 +1,8 @@
 //! Checkpoints: Hugging Face GPT-2 folders with the optimizer's state beside the weights.
 //!
-//! A checkpoint is written under a temporary name, synced and renamed; its last file is `state.json`
-//! with the hashes of the others. So a folder with a state is complete or provably damaged, and former
-//! checkpoints stay until the new one is complete.
+//! A checkpoint is written under a temporary name, synced and renamed; its last file is
+//! `state.json` with the hashes of the others. So a folder with a state is complete or provably
+//! damaged, and former checkpoints stay until the new one is complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const TEMPORARY: &str = ".writing-";
 pub const VERSION: u32 = 1;
 
 /// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
-/// iteration, so that there is no random generator to save.
+/// iteration, so no random generator has to be saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The version of this file.
@@ -162,10 +162,11 @@ impl Checkpoint {
         Ok(Self { path: path.to_path_buf(), state })
     }
 
-    /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are newer.
+    /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are
+    /// newer.
     ///
     /// # Errors
-    /// `NoCheckpoint` if there is none.
+    /// `NoCheckpoint` if none exists.
     pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         Self::first_whole(newest_first(folder), folder, Self::open)
     }
@@ -174,7 +175,7 @@ impl Checkpoint {
     /// returns the damaged ones that are better.
     ///
     /// # Errors
-    /// `NoCheckpoint` if there is none.
+    /// `NoCheckpoint` if none exists.
     pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         let mut rated: Vec<(f64, PathBuf)> = newest_first(folder)
             .filter_map(|path| Self::open_unverified(&path).ok())
@@ -250,8 +251,8 @@ pub struct Damaged {
 }
 
 impl Damaged {
-    /// Renames the folder, so that it counts neither as one of the newest checkpoints nor as the best
-    /// when old ones are removed. The caller must hold the run's lock.
+    /// Renames the folder, so that it counts neither as one of the newest checkpoints nor as the
+    /// best when old ones are removed. The caller must hold the run's lock.
     pub fn set_aside(&self) {
         if let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) {
             let aside = folder.join(format!("damaged-{}", name.to_string_lossy()));
@@ -345,8 +346,8 @@ async fn write_files(
     write_atomically(&folder.join(STATE_FILE), &json(state))
 }
 
-/// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors` and
-/// the files of the tokenizer.
+/// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`
+/// and the files of the tokenizer.
 ///
 /// # Errors
 /// If the folder cannot be written.
@@ -383,8 +384,8 @@ pub async fn write_model(
     Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata).await?)
 }
 
-/// Returns the shape of a tensor in files: the token embedding is saved without its padding, which is
-/// zero.
+/// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
+/// is zero.
 fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
     match name {
         "wte.weight" => vec![architecture.vocab_size, architecture.n_embd],

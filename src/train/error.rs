@@ -43,13 +43,13 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// A model path that does not exist.
-    #[error("{}: no such file or folder", path.display())]
+    #[error("{}: does not exist", path.display())]
     NoSuchModel {
         /// The path.
         path: PathBuf,
     },
     /// A folder for a new run that holds another run.
-    #[error("{}: there is a run in this folder already", path.display())]
+    #[error("{}: this folder already has a run", path.display())]
     RunExists {
         /// The run folder.
         path: PathBuf,

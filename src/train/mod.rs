@@ -1,4 +1,4 @@
-//! Training: commands in, events out. It knows no front end.
+//! Training: commands in, events out, no front end.
 
 pub(crate) mod archive;
 mod batches;

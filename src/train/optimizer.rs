@@ -47,8 +47,8 @@ impl Optimizer {
     }
 
     /// Makes update number `step`, counted from 1, with flat gradients in the order of the model's
-    /// parameters. Returns the new model, and the global norm before clipping as `[1]` on the device.
-    /// Nothing waits for the device.
+    /// parameters. Returns the new model, and the global norm before clipping as `[1]` on the
+    /// device. Nothing waits for the device.
     pub fn update(
         &mut self,
         model: Gpt,

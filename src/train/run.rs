@@ -108,7 +108,7 @@ impl Record {
     }
 }
 
-/// Appends an event to the record of a run that no process has locked, such as the reason for a
+/// Appends an event to the record of a run that no process has locked, like the reason for a
 /// restart.
 ///
 /// # Errors
@@ -118,8 +118,8 @@ pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
     written.map_err(TrainError::io("write", &run.join(EVENTS_FILE)))
 }
 
-/// Replaces the content of a file. After a crash, the file has the old content or the new one, never a
-/// part.
+/// Replaces the content of a file. After a crash, the file has the old content or the new one,
+/// never a part.
 ///
 /// # Errors
 /// If the new content cannot be written.

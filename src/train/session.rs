@@ -64,8 +64,8 @@ struct Update {
     learning_rate: f64,
 }
 
-/// The interval at which a step waits for the device: to know that it still answers, and to keep its
-/// queue short.
+/// The interval at which a step waits for the device: to know that it still answers, and to keep
+/// its queue short.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time spent on updates since the last log line.
@@ -126,8 +126,7 @@ impl<'a> Session<'a> {
             session.back_to_schedule(&checkpoint.state.config);
         }
         if starts_over {
-            session
-                .warn("there is no checkpoint to resume from: starting from the beginning".into());
+            session.warn("no checkpoint to resume from: starting from the beginning".into());
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));
@@ -146,8 +145,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns to the schedule if its settings have changed. Else a learning rate that a command has set
-    /// stays.
+    /// Returns to the schedule if its settings have changed. Else a learning rate that a command
+    /// has set stays.
     fn back_to_schedule(&mut self, former: &Config) {
         let schedule = |config: &Config| {
             let Config { learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, .. } =
@@ -158,7 +157,7 @@ impl<'a> Session<'a> {
         if schedule(&self.config) == schedule(former) {
             self.warn(format!(
                 "the learning rate stays at {rate}, as it was set during the run; to return to the \
-                 schedule, change one of its settings, such as --min_lr"
+                 schedule, change one of its settings, like --min_lr"
             ));
         } else {
             self.learning_rate = None;
@@ -272,7 +271,7 @@ impl<'a> Session<'a> {
             self.forecast.plan;
         let block_size = self.config.block_size.get() as usize;
         let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
-        let model = self.model.take().expect("there is a model between updates");
+        let model = self.model.take().expect("the model exists between updates");
         let tokens = micro_batch * accumulation * block_size;
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
@@ -315,8 +314,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the norm is
-    /// not finite: such weights must not reach a checkpoint.
+    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the
+    /// norm is not finite: its weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
         let Some(update) = &self.last_update else { return Ok(None) };
         let loss = f64::from(scalar(update.loss.clone()).await);
@@ -352,7 +351,7 @@ impl<'a> Session<'a> {
     }
 
     fn model(&self) -> &Gpt {
-        self.model.as_ref().expect("there is a model between updates")
+        self.model.as_ref().expect("the model exists between updates")
     }
 
     fn warn(&mut self, text: String) {
@@ -362,7 +361,7 @@ impl<'a> Session<'a> {
     fn emit(&mut self, event: Event) {
         // The reader of stdout may be slow.
         self.device.watchdog.allow_silence(Duration::MAX);
-        // A full disk must not end a run for want of a log line.
+        // A log line that a full disk does not take must not end the run.
         let _ = self.folder.record(&event);
         (self.emit)(&event);
         self.device.watchdog.restart();

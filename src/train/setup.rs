@@ -23,7 +23,7 @@ pub struct Request {
     pub config: Config,
     /// The run folder.
     pub run: PathBuf,
-    /// True to continue from its newest checkpoint, or from the beginning where there is none.
+    /// True to continue from its newest checkpoint, or from the beginning without one.
     pub resume: bool,
     /// The implementation of the ops; their dtype is the configuration's.
     pub mode: OpsMode,
@@ -31,8 +31,8 @@ pub struct Request {
     pub elapsed: Duration,
 }
 
-/// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is on
-/// a device yet.
+/// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
+/// on a device yet.
 pub struct Setup {
     pub(super) started: Instant,
     pub(super) config: Config,

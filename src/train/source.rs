@@ -42,7 +42,7 @@ impl ModelSource {
     /// Opens the model at `path`; for a run, its best checkpoint, else its newest.
     ///
     /// # Errors
-    /// If there is no model, or it is damaged.
+    /// If the model does not exist or is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         if disk::is_dir(&checkpoints) {

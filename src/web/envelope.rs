@@ -1,5 +1,5 @@
-//! Messages as JavaScript values: an array with the JSON text and, where bytes belong to the message,
-//! a `Uint8Array`.
+//! Messages as JavaScript values: an array with the JSON text and, where bytes belong to the
+//! message, a `Uint8Array`.
 
 use js_sys::{Array, Uint8Array};
 use serde::Serialize;

@@ -13,8 +13,8 @@ use crate::service::browser;
 pub(crate) use document::{document, download, error_text, sleep};
 pub(crate) use envelope::{pack, unpack};
 
-/// Draws the window on a canvas from now on. Starts a demo run, or continues the newest run if it was
-/// interrupted, where requested.
+/// Draws the window on a canvas from now on. Starts a demo run, or continues the newest run if it
+/// was interrupted, where requested.
 ///
 /// # Errors
 /// If nothing can draw on the canvas.

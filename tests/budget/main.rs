@@ -1,5 +1,5 @@
-//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and forwards to
-//! the software renderer. `BUDGET_CASES` sets the number of random runs.
+//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and
+//! forwards to the software renderer. `BUDGET_CASES` sets the number of random runs.
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
@@ -102,8 +102,8 @@ impl Run {
     }
 }
 
-/// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
-/// memory that it takes.
+/// Generates the flags of a small run with evaluations and samples, and its budget as a share of
+/// the memory that it takes.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
     let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
     (shape, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
@@ -137,17 +137,17 @@ fn a_run_never_allocates_more_than_its_budget() {
     // To continue a long test that was interrupted.
     let first = std::env::var("BUDGET_FIRST").map_or(0, |n| n.parse().expect("a number"));
     let mut runner = TestRunner::deterministic();
-    let (mut refused, mut cut) = (0, 0);
+    let (mut refused, mut split) = (0, 0);
     for number in 0..cases {
         let (args, share) = case().new_tree(&mut runner).unwrap().current();
         if number < first {
             continue;
         }
-        let asked = plan(&args);
-        let budget = (asked * share) as u64;
+        let unlimited = plan(&args);
+        let budget = (unlimited * share) as u64;
         let limited: Vec<String> =
             args.iter().cloned().chain([format!("--vram_budget={budget}")]).collect();
-        // The driver gives no more than the budget: one byte more ends the run.
+        // The driver allocates no more than the budget: one byte more ends the run.
         let run = Run::new(&limited, &[("FAULT_CAP", &budget.to_string())]);
         if run.output.status.code() == Some(3) {
             assert_eq!(run.peak(), 0.0, "refused, but not before: {args:?}");
@@ -171,11 +171,11 @@ fn a_run_never_allocates_more_than_its_budget() {
         assert!(predicted <= 1.1 * peak + 32.0 * MIB, "{args:?}: {peak}, predicted {predicted}");
         let step = run.event("step").expect("a step");
         let pools = step["vram_peak_bytes"].as_f64().unwrap();
-        assert!(pools > 0.0 && pools <= peak, "the meter says {pools}, the driver {peak}");
-        cut += usize::from(forecast["why"] != "");
+        assert!(pools > 0.0 && pools <= peak, "the meter counts {pools}, the driver {peak}");
+        split += usize::from(forecast["why"] != "");
     }
-    println!("{first} to {cases}: {refused} refused, {cut} cut");
-    assert!(refused < cases - first && cut > 0, "{refused} refused, {cut} cut of {cases}");
+    println!("{first} to {cases}: {refused} refused, {split} split");
+    assert!(refused < cases - first && split > 0, "{refused} refused, {split} split of {cases}");
 }
 
 /// Returns the flags of a run to inject failures into.
@@ -200,15 +200,15 @@ fn small_run() -> Vec<String> {
     .to_vec()
 }
 
-/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same global
-/// batch.
+/// A run keeps a budget that is lowered while it trains, with a smaller micro-batch and the same
+/// global batch.
 #[test]
 fn a_run_keeps_a_lowered_budget() {
     let mut args = small_run();
     let long = ["--max_iters=40", "--eval_interval=1000", "--vram_budget=200MiB"];
     args.extend(long.map(String::from));
-    let asked = plan(&args);
-    let less = (asked * 0.8) as u64;
+    let predicted = plan(&args);
+    let less = (predicted * 0.8) as u64;
     let set = format!("{{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":{less}}}\n");
     let too_little = "{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":1000000}\n";
     let run = Run::with_commands(&args, &[too_little, &set], &[]);
@@ -222,7 +222,7 @@ fn a_run_keeps_a_lowered_budget() {
     assert!(warning.contains("the budget stays"), "{warning}");
     let step = run.event("step").expect("a step");
     let held = step["vram_bytes"].as_u64().unwrap();
-    println!("{asked} planned, {less} allowed, {held} held at the end");
+    println!("{predicted} planned, {less} allowed, {held} held at the end");
     assert!(held <= less, "{held} of {less}");
     let known = &step["vram_classes"];
     assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));

@@ -7,8 +7,8 @@ fn losses(run: &Run) -> Vec<(u64, f64)> {
     steps.map(|step| (step["iter"].as_u64().unwrap(), step["loss"].as_f64().unwrap())).collect()
 }
 
-/// Without a supervisor, out-of-memory or a lost device ends the run with code 5 and an error: it neither
-/// panics nor hangs.
+/// Without a supervisor, out-of-memory or a lost device ends the run with code 5 and an error: it
+/// neither panics nor hangs.
 #[test]
 fn a_failing_device_ends_its_process_with_an_error() {
     let args = [small_run(), vec!["--no-supervise".to_string()]].concat();
@@ -58,7 +58,8 @@ fn run_with_fault(args: &[String], fault: &str, value: u64) -> (Run, bool) {
     (run, once.exists())
 }
 
-/// Checks that every loss of `run` is that of the undisturbed run, also of steps that were repeated.
+/// Checks that every loss of `run` is that of the undisturbed run, also of steps that were
+/// repeated.
 fn assert_same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
     for (iter, loss) in losses(run) {
         let (_, wanted) = undisturbed[iter as usize];
@@ -107,8 +108,8 @@ fn a_run_continues_after_its_device_was_lost() {
     println!("gave up after {:?}", start.elapsed());
 }
 
-/// A run waits for a device that is lost and cannot be opened for a while, and ends with the losses of an
-/// undisturbed one. `AWAY_SECONDS` sets that time; the default is 4.
+/// A run waits for a device that is lost and cannot be opened for a while, and ends with the losses
+/// of an undisturbed one. `AWAY_SECONDS` sets that time; the default is 4.
 #[test]
 fn a_run_waits_for_a_lost_device() {
     let seconds: u64 = std::env::var("AWAY_SECONDS").map_or(4, |n| n.parse().expect("a number"));
@@ -175,8 +176,8 @@ fn a_signal_stops_a_wait_at_once() {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-/// A run whose allocation is refused once ends with the same data in smaller micro-batches. If all later
-/// allocations are refused, it ends soon, with or without an error.
+/// A run whose allocation is refused once ends with the same data in smaller micro-batches. If all
+/// later allocations are refused, it ends soon, with or without an error.
 #[test]
 fn a_run_continues_after_out_of_memory() {
     let args = small_run();
@@ -192,7 +193,7 @@ fn a_run_continues_after_out_of_memory() {
         assert!(code == Some(0) || nth == 1 && code == Some(4), "{nth}\n{}", run.stderr());
         assert_same_losses(&run, &undisturbed, 1e-4);
         match run.event("replan") {
-            // Before the plan there is nothing to make smaller.
+            // Before the plan nothing can be made smaller.
             Some(replan) if !replan["from"].is_null() => {
                 assert_eq!(replan["reason"], "out_of_memory");
                 assert_eq!(replan["from"]["micro_batch"], 8);
@@ -230,7 +231,7 @@ fn another_run_is_refused_and_left_unchanged() {
     let error = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(2), "{error}{stdout}");
-    assert!(format!("{error}{stdout}").contains("there is a run in this folder already"));
+    assert!(format!("{error}{stdout}").contains("this folder already has a run"));
     for once in ["flag --compile", "error:"] {
         let lines = error.lines().chain(stdout.lines()).filter(|line| line.contains(once));
         assert_eq!(lines.count(), 1, "{once}\n{error}{stdout}");

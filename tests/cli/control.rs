@@ -120,8 +120,8 @@ fn commands_on_stdin_are_applied() {
     assert_eq!(resume("--decay_lr=false", end + 2), (0.01, 0));
 }
 
-/// Views take the state of a run from its events alone, so that a window that is opened later shows a
-/// paused run as paused.
+/// Views take the state of a run from its events alone, so that a window that is opened later shows
+/// a paused run as paused.
 #[test]
 fn a_pause_and_its_end_are_events_of_the_run() {
     use std::io::Write;

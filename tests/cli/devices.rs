@@ -20,8 +20,8 @@ fn losses_across(folder: &Path, name: &str, from: &[&str], to: &[&str]) -> BTree
     both.into_iter().map(|(iter, loss)| (iter, loss.parse().unwrap())).collect()
 }
 
-/// A checkpoint does not depend on the kernels that computed it: a run continues with CUDA's kernels,
-/// which also run on Vulkan, as if nothing had changed, and the other way round.
+/// A checkpoint does not depend on the kernels that computed it: a run continues with CUDA's
+/// kernels, which also run on Vulkan, as if nothing had changed, and the other way round.
 #[cfg(feature = "wgpu")]
 #[test]
 fn a_run_continues_with_other_kernels() {

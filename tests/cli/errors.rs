@@ -90,18 +90,18 @@ fn bad_input_gets_one_clear_error() {
 fn the_tables_of_gpus_agree_with_the_planner() {
     let text = include_str!("../../docs/memory.md");
     let rows = text.lines().filter(|line| {
-        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|card| card.ends_with("GiB "))
+        line.starts_with("| ") && line.split('|').nth(1).is_some_and(|size| size.ends_with("GiB "))
     });
     let folder = temporary();
     let mut compared = 0;
     for (number, row) in rows.enumerate() {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let card = cells[0].replace(' ', "");
+        let target = cells[0].replace(' ', "");
         let dtype = if number < 6 { "--dtype=float32" } else { "--dtype=bfloat16" };
         for (cell, size) in cells[1..].iter().zip(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
         {
             let preset = format!("--preset={size}");
-            let args = ["plan", "--json", &preset, "--target", &card, dtype];
+            let args = ["plan", "--json", &preset, "--target", &target, dtype];
             let plan: Value = serde_json::from_slice(&run(folder.path(), &args).stdout).unwrap();
             let gib = |bytes: &Value| format!("{:.2} GiB", bytes.as_f64().unwrap() / 2f64.powi(30));
             let wanted = if plan["fits"] == true {
@@ -112,7 +112,7 @@ fn the_tables_of_gpus_agree_with_the_planner() {
             } else {
                 "no".into()
             };
-            assert_eq!(*cell, wanted, "{size} on {card} with {dtype}");
+            assert_eq!(*cell, wanted, "{size} on {target} with {dtype}");
             compared += 1;
         }
     }
@@ -132,8 +132,8 @@ fn a_plan_needs_no_data() {
     assert_eq!((&plan["fits"], &plan["micro_batch"]), (&true.into(), &12.into()));
 }
 
-/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands of
-/// docs/memory.md.
+/// Runs that ended with `CUDA out of memory` in other trainers fit a GPU with 12 GiB: the commands
+/// of docs/memory.md.
 #[test]
 fn runs_that_ran_out_of_memory_elsewhere_fit() {
     let folder = temporary();
@@ -161,7 +161,8 @@ fn runs_that_ran_out_of_memory_elsewhere_fit() {
     }
 }
 
-/// A run that does not fit is refused before any file is written, with three changes that make it fit.
+/// A run that does not fit is refused before any file is written, with three changes that make it
+/// fit.
 #[test]
 fn a_run_that_does_not_fit_is_refused_with_three_fixes() {
     let folder = temporary();

@@ -36,7 +36,8 @@ const TINY: &[&str] = &[
     "--device=cpu",
 ];
 
-/// Flags of a run to be interrupted: it keeps its first checkpoints, so that a test can wait for them.
+/// Flags of a run to be interrupted: it keeps its first checkpoints, so that a test can wait for
+/// them.
 const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
 
 fn wgpt(folder: &Path) -> Command {

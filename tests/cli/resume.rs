@@ -30,8 +30,8 @@ fn kill_and_resume_change_no_bit() {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // On average a fortieth of the run, so that it is not done before the last kill; counted in
-            // lines, because a busy machine is slow. The sleep ends somewhere in a step.
+            // On average a fortieth of the run, so that it is not done before the last kill;
+            // counted in lines, because a busy machine is slow. The sleep ends somewhere in a step.
             for _ in 0..random % 100 {
                 reader.read_line(&mut stdout).unwrap();
             }

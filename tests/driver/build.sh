@@ -12,7 +12,7 @@ driver=${FAULT_DRIVER:-libvulkan_lvp.so}
 ${CC:-cc} -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC \
     -o "$out/libfault_icd.so" "$here/fault_icd.c" -ldl -pthread
 
-# The manifest states a version of Vulkan, and the loader believes it. So the real driver is asked.
+# The loader relies on the manifest's Vulkan version, so it is read from the real driver.
 cat >"$out/version.c" <<'END'
 #define VK_NO_PROTOTYPES
 #include <dlfcn.h>

@@ -3,15 +3,14 @@
  * under test does, and fails it on request. README.md beside this file says what each variable
  * does.
  *
- * It is a driver and not a layer because a driver needs no cooperation: the loader takes it from
- * VK_DRIVER_FILES alone, and nothing below it can be asked behind its back. The real driver's
- * handles are passed on as they are. They already carry what the loader wants in their first word,
- * so only functions are exchanged, where their addresses are handed out.
+ * It is a driver and not a layer because the loader needs only VK_DRIVER_FILES for it, and no call
+ * can bypass it. The real driver's handles are passed on unchanged. Their first word already holds
+ * what the loader requires, so only functions are replaced, where their addresses are returned.
  *
  * Two locks. `state` guards the counters, the table of handles and the report. A device's `queues`
- * keeps submits and the loss of that device apart; it is taken before `state`, never after it.
+ * serializes submits and the loss of that device; it is locked before `state`, never after it.
  *
- * For Linux, where VKAPI_ATTR and VKAPI_CALL are empty: they are left out.
+ * VKAPI_ATTR and VKAPI_CALL are left out: they are empty on Linux.
  */
 #define _GNU_SOURCE /* RTLD_NODELETE, dladdr, environ, asprintf */
 #define VK_NO_PROTOTYPES
@@ -31,7 +30,7 @@
 #include <unistd.h>
 #include <vulkan/vulkan_core.h>
 
-/* The functions that this file replaces, which are also all those it calls in the real driver. */
+/* The functions that this file replaces. It calls no others of the real driver's. */
 #define INSTANCE_FUNCTIONS(X)                                                                      \
     X(CreateDevice) X(EnumerateDeviceExtensionProperties) X(GetDeviceProcAddr)                     \
     X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceMemoryProperties2)                     \
@@ -41,7 +40,7 @@
     X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse) X(QueueSubmit)                \
     X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores)
 #define FIELD(name) PFN_vk##name name;
-/* A function under its own name, or under the one it had as an extension. */
+/* Looks up a function under its core name, else under its name as an extension. */
 #define LOOK_UP(get, handle, field, name)                                                          \
     if (!(field) && !((field) = (PFN_vk##name)get(handle, "vk" #name)))                            \
         (field) = (PFN_vk##name)get(handle, "vk" #name "KHR");
@@ -53,13 +52,13 @@ VkResult vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *);
 PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance, const char *);
 PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 
-/* ---- What is asked for, and the report ------------------------------------------------------- */
+/* ---- Settings and report --------------------------------------------------------------------- */
 
 static struct {
     const char *driver, *once;
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
     uint64_t away;                                      /* seconds */
-    uint64_t cap, binding, heap;                        /* UINT64_MAX: as it is */
+    uint64_t cap, binding, heap;                        /* UINT64_MAX: unchanged */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
 } config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .report = -1};
@@ -71,7 +70,7 @@ static struct {
 static pthread_mutex_t state = PTHREAD_MUTEX_INITIALIZER;
 
 /* Rewrites the report in place, under `state`. The line's width is fixed: one pwrite replaces all
- * of it, so the file is whole and right whenever the process is killed. */
+ * of it, so the file is complete whenever the process is killed. */
 static void report(void)
 {
     if (config.report < 0)
@@ -91,9 +90,9 @@ static void report(void)
         fprintf(stderr, "wgpt-fault: FAULT_REPORT: %s\n", strerror(errno));
 }
 
-/* Whether this process may fire its faults, asked under `state` when the first one is due. The
- * file belongs to the process that creates it; every fault of that process fires, and none of a
- * process that finds the file there. */
+/* Returns true if this process may fire its faults. Called under `state` when the first one is due.
+ * The file belongs to the process that creates it: all faults of that process fire, and none of a
+ * process that finds the file. */
 static bool may_fire(void)
 {
     static enum { OPEN, OURS, SPENT } once;
@@ -108,8 +107,8 @@ static bool may_fire(void)
     return !config.once || once == OURS;
 }
 
-/* Whether the device is away: for `away` seconds from the first attempt to open it after a fault of
- * whichever process. That attempt writes a byte into the file of `once`, which is empty until then. */
+/* Returns true if the device is away: for `away` seconds from the first attempt to open it after a
+ * fault of any process. That attempt writes a byte into the file of `once`, empty until then. */
 static bool is_away(void)
 {
     struct stat file;
@@ -135,7 +134,7 @@ static bool bad(const char *name, const char *value, const char *why)
     return false;
 }
 
-/* A number above 0, with a `+` behind it where `plus` is given. */
+/* Parses a number above 0, with an optional `+` after it if `plus` is given. */
 static bool number(const char *text, uint64_t *value, bool *plus)
 {
     char *end;
@@ -157,7 +156,7 @@ static bool open_report(const char *pattern)
     return config.report >= 0 || bad("REPORT", pattern, strerror(errno));
 }
 
-/* One variable, its name without FAULT_. */
+/* Applies one variable; `name` is without FAULT_. */
 static bool set(const char *name, const char *value)
 {
     const struct {
@@ -188,18 +187,18 @@ static bool set(const char *name, const char *value)
         char *copy = strdup(value), *folder = dirname(copy);
         bool can = *value && !access(folder, W_OK | X_OK);
         free(copy);
-        return can || bad(name, value, "no file can be created there");
+        return can || bad(name, value, "cannot create a file there");
     }
     if (!strcmp(name, "MEMORY")) {
         config.device_only = !strcmp(value, "device");
         bool known = config.device_only || !strcmp(value, "all");
         return known || bad(name, value, "write all or device");
     }
-    return bad(name, value, "no such variable");
+    return bad(name, value, "unknown variable");
 }
 
-/* Every variable of the prefix is looked at, so that a misspelt one is an error and not a test
- * that passes because nothing was injected. */
+/* Reads every variable with the prefix, so that a misspelt one is an error and not a test that
+ * passes because nothing was injected. */
 static bool configure(void)
 {
     static const char prefix[] = "FAULT_";
@@ -217,8 +216,8 @@ static bool configure(void)
     return fine;
 }
 
-/* The real driver. Its instance functions are kept once and not per instance: they take a handle
- * which says where it belongs. One that the first instance did not have, a later one may. */
+/* The real driver. Its instance functions are stored once and not per instance, because the handle
+ * they take identifies the instance. A later instance may add functions that the first lacked. */
 static struct {
     negotiate negotiate;
     get_proc instance, physical;
@@ -228,8 +227,8 @@ static struct {
 
 static void start(void)
 {
-    /* The loader may unload a driver between two instances. That would set the counters back and
-     * forget which faults have fired, so this library stays. */
+    /* The loader may unload a driver between two instances. That would reset the counters and the
+     * faults that have fired, so this library stays loaded. */
     Dl_info self;
     if (dladdr((void *)vk_icdGetInstanceProcAddr, &self))
         dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
@@ -258,9 +257,9 @@ static bool started(void)
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 
-/* Devices are few and their records are never freed: then no thread can meet a record that another
- * is just freeing, and memory that a destroyed device left behind still has its owner. A handle
- * that the driver gives out again replaces the old entry. */
+/* Devices are few, so their records are never freed: no thread can use a record while another frees
+ * it, and memory that outlives its device still has an owner. A handle that the driver reuses
+ * replaces the old entry. */
 struct device {
     DEVICE_FUNCTIONS(FIELD)
     VkDevice handle;
@@ -275,13 +274,13 @@ enum kind { DEVICE, QUEUE, MEMORY, SEMAPHORE };
 static struct object {
     struct object *next;
     enum kind kind;
-    uint64_t handle, size; /* of a semaphore: the value that was last told */
+    uint64_t handle, size; /* of a semaphore: its last reported value */
     struct device *device;
     uint32_t heap;
 } *objects[256];
 
-/* Where an object is linked in, or would be. Handles that are not dispatchable are only unique
- * within their device. */
+/* Returns the link that points to an object, or the one to add it at. Handles that are not
+ * dispatchable are only unique within their device. */
 static struct object **slot(enum kind kind, uint64_t handle, struct device *device)
 {
     struct object **at = &objects[(handle >> 4 ^ handle >> 12) % 256];
@@ -316,7 +315,7 @@ static struct device *device_of(enum kind kind, const void *handle)
     struct device *device = found ? found->device : NULL;
     pthread_mutex_unlock(&state);
     if (!device) {
-        fprintf(stderr, "wgpt-fault: a %s that this driver never gave out\n",
+        fprintf(stderr, "wgpt-fault: a %s that this driver did not create\n",
                 kind == QUEUE ? "queue" : "device");
         abort();
     }
@@ -331,8 +330,8 @@ static bool counts(const VkPhysicalDeviceMemoryProperties *memory, uint32_t heap
            memory->memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
 }
 
-/* The lock is held over the driver's call, here and below: two threads cannot both pass under the
- * cap, and a handle that was freed cannot come back before its entry is gone. */
+/* Here and below, the lock is held during the driver's call: two threads cannot both pass the check
+ * of the cap, and a freed handle cannot be reused before its entry is removed. */
 static VkResult fault_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
                                      const VkAllocationCallbacks *callbacks, VkDeviceMemory *out)
 {
@@ -382,15 +381,14 @@ static void fault_FreeMemory(VkDevice handle, VkDeviceMemory memory,
 
 /* ---- Submits and waits ----------------------------------------------------------------------- */
 
-/* Counts a call and says whether its device is lost, by this very call or before. `fatal` is the
- * call that loses the device; calls are counted over all devices, so it comes once in a process.
+/* Counts a call and returns true if its device is lost, by this call or an earlier one. `fatal` is
+ * the call that loses the device; calls are counted over all devices, so it occurs once a process.
  *
  * The real driver is still computing when the loss is due, and a program may free everything that
- * a lost device held. So what was submitted is run to its end first, and the loss is told only
- * then, to all threads. (A submit that waits for a semaphore which only a later call would signal
- * would hang here.)
+ * a lost device held. So the submitted work completes first, and only then do all threads see the
+ * loss. (A submit that waits for a semaphore which only a later call would signal would hang here.)
  *
- * `hanging` is the call from which on the device hangs. Nothing is done then but to remember it. */
+ * `hanging` is the call from which the device hangs; it only sets a flag. */
 static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t hanging)
 {
     pthread_mutex_lock(&state);
@@ -413,7 +411,7 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
     return d->lost;
 }
 
-/* A submit that meets a lost device never reaches the real driver. */
+/* A submit to a lost device does not reach the real driver. */
 #define SUBMIT(name, info, lost_now)                                                               \
     static VkResult fault_##name(VkQueue queue, uint32_t n, const info *infos, VkFence fence)      \
     {                                                                                              \
@@ -429,7 +427,7 @@ SUBMIT(QueueSubmit, VkSubmitInfo, LOST_AT_SUBMIT)
 SUBMIT(QueueSubmit2, VkSubmitInfo2, LOST_AT_SUBMIT)
 SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
 
-/* A wait holds no lock once it waits: a submit of another thread may be what ends it. */
+/* A wait holds no lock while it waits: the submit of another thread may end it. */
 static bool lost_at_wait(struct device *d)
 {
     pthread_mutex_lock(&d->queues);
@@ -438,7 +436,7 @@ static bool lost_at_wait(struct device *d)
     return lost;
 }
 
-/* A wait on a hung device. One without end has UINT64_MAX nanoseconds, which are 584 years. */
+/* A wait on a hung device. Without a timeout it is UINT64_MAX nanoseconds: 584 years. */
 static VkResult hang(uint64_t timeout)
 {
     struct timespec left = {timeout / 1000000000, timeout % 1000000000};
@@ -464,11 +462,12 @@ UNLESS_AT_WAIT(timeout, WaitForFences, DEVICE, device,
 UNLESS_AT_WAIT(timeout, WaitSemaphores, DEVICE, device,
                (VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout),
                (device, info, timeout))
-/* Looking is not waiting: these two are not counted, but they tell of a loss, and not of an end. */
+/* The next two are queries, not waits: they are not counted. They report a loss, but not the end of
+ * work on a hung device. */
 UNLESS(d->lost, VK_NOT_READY, GetFenceStatus, DEVICE, device, (VkDevice device, VkFence fence),
        (device, fence))
 
-/* A hung device goes on telling what it told last: a value must not fall. (wgpu asserts that.) */
+/* A hung device keeps reporting its last value: wgpu asserts that a value never decreases. */
 static VkResult fault_GetSemaphoreCounterValue(VkDevice device, VkSemaphore semaphore,
                                                uint64_t *value)
 {
@@ -477,15 +476,15 @@ static VkResult fault_GetSemaphoreCounterValue(VkDevice device, VkSemaphore sema
     if (d->lost)
         return VK_ERROR_DEVICE_LOST;
     pthread_mutex_lock(&state);
-    struct object *told = put(SEMAPHORE, (uint64_t)semaphore, d);
+    struct object *object = put(SEMAPHORE, (uint64_t)semaphore, d);
     if (!d->hung)
-        result = d->GetSemaphoreCounterValue(device, semaphore, &told->size);
-    *value = told->size;
+        result = d->GetSemaphoreCounterValue(device, semaphore, &object->size);
+    *value = object->size;
     pthread_mutex_unlock(&state);
     return result;
 }
 
-/* ---- What the driver says of itself ---------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------------------ */
 
 static void narrow_heaps(VkPhysicalDeviceMemoryProperties *memory)
 {
@@ -524,7 +523,7 @@ static void fault_GetPhysicalDeviceMemoryProperties(VkPhysicalDevice physical,
     narrow_heaps(out);
 }
 
-/* Whether the budget is told from the cap and the count, and not by the real driver. */
+/* Returns true if the budget comes from the cap and the count, and not from the real driver. */
 static bool own_budget(void)
 {
     return config.cap != UINT64_MAX || config.heap != UINT64_MAX;
@@ -560,8 +559,8 @@ static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
     }
 }
 
-/* The real driver's extensions and, where this file tells the budget, the extension by which a
- * program learns that it can ask: lavapipe does not have it. Says whether it had to be added. */
+/* Lists the real driver's extensions and, if this file reports the budget, the extension for it,
+ * which lavapipe lacks. Returns true if the extension was added. */
 static bool extensions(VkPhysicalDevice physical, VkExtensionProperties **list, uint32_t *n)
 {
     real.EnumerateDeviceExtensionProperties(physical, NULL, n, NULL);
@@ -593,7 +592,7 @@ static VkResult fault_EnumerateDeviceExtensionProperties(VkPhysicalDevice physic
     return *n < have ? VK_INCOMPLETE : VK_SUCCESS;
 }
 
-/* ---- Where handles and addresses are handed out ---------------------------------------------- */
+/* ---- Creation and lookup --------------------------------------------------------------------- */
 
 static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
                                      const VkAllocationCallbacks *callbacks, VkInstance *out)
@@ -609,24 +608,24 @@ static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
     return VK_SUCCESS;
 }
 
-static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *asked,
+static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *requested,
                                    const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
     if (is_away())
         return VK_ERROR_INITIALIZATION_FAILED;
-    VkDeviceCreateInfo info = *asked;
+    VkDeviceCreateInfo info = *requested;
     VkExtensionProperties *list;
     uint32_t n;
-    const char **names = calloc(asked->enabledExtensionCount + 1, sizeof *names);
+    const char **names = calloc(requested->enabledExtensionCount + 1, sizeof *names);
     struct device *d = calloc(1, sizeof *d);
     if (!names || !d)
         abort();
-    /* The real driver must not hear of an extension that it does not have. */
+    /* The real driver must not receive an extension that it lacks. */
     bool hide = extensions(physical, &list, &n);
     info.ppEnabledExtensionNames = names;
     info.enabledExtensionCount = 0;
-    for (uint32_t i = 0; i < asked->enabledExtensionCount; i++) {
-        const char *name = asked->ppEnabledExtensionNames[i];
+    for (uint32_t i = 0; i < requested->enabledExtensionCount; i++) {
+        const char *name = requested->ppEnabledExtensionNames[i];
         if (!hide || strcmp(name, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME))
             names[info.enabledExtensionCount++] = name;
     }
@@ -661,7 +660,7 @@ static void fault_GetDeviceQueue2(VkDevice device, const VkDeviceQueueInfo2 *inf
     remember(QUEUE, *out, d);
 }
 
-/* This file's function in place of the real driver's. What that one lacks, this one lacks. */
+/* Returns this file's function in place of the real driver's, or NULL if that lacks it. */
 static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name);
 
 static PFN_vkVoidFunction fault_GetDeviceProcAddr(VkDevice device, const char *name)
@@ -683,7 +682,7 @@ static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
     } table[] = {
         INSTANCE_FUNCTIONS(ENTRY) DEVICE_FUNCTIONS(ENTRY)
         ENTRY(CreateInstance) ENTRY(GetInstanceProcAddr)
-        /* Newer loaders ask for these here, too. */
+        /* Newer loaders look these up here too. */
         {"vk_icdGetInstanceProcAddr", (PFN_vkVoidFunction)vk_icdGetInstanceProcAddr},
         {"vk_icdGetPhysicalDeviceProcAddr", (PFN_vkVoidFunction)vk_icdGetPhysicalDeviceProcAddr},
         {"vk_icdNegotiateLoaderICDInterfaceVersion",
@@ -698,8 +697,8 @@ static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
     return function;
 }
 
-/* The loader drops a driver that has no vkCreateInstance. Some loaders look only at that and not
- * at the result of the negotiation, so a driver that could not start has no functions at all. */
+/* The loader drops a driver without vkCreateInstance. Some loaders check only that and not the
+ * result of the negotiation, so a driver that could not start has no functions at all. */
 PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance instance, const char *name)
 {
     return started() ? replace(real.instance(instance, name), name) : NULL;
@@ -710,7 +709,7 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance instance, const ch
     return started() && real.physical ? replace(real.physical(instance, name), name) : NULL;
 }
 
-/* The real driver decides, up to the newest version that was known when this was written. */
+/* The real driver decides, up to version 7, the newest that this file supports. */
 VkResult vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *version)
 {
     if (!started())

@@ -21,7 +21,7 @@ pub struct Case {
     /// The standard deviation of the first input.
     pub spread: f32,
     pub seed: u64,
-    /// Whether the inputs and the output's gradient are transposed views of larger tensors.
+    /// True if the inputs and the output's gradient are transposed views of larger tensors.
     pub strided: bool,
 }
 

@@ -104,7 +104,7 @@ def layer_norm(x, gain, shift):
 
 
 def attention(qkv):
-    """qkv: [b, t, 3c], the queries, keys and values, each split into heads of width c / N_HEAD."""
+    """qkv: [b, t, 3c], q, k and v, each split into heads of width c / N_HEAD."""
     b, t, _ = qkv.shape
     q, k, v = (part.reshape(b, t, N_HEAD, -1).transpose(1, 2) for part in qkv.chunk(3, -1))  # [b, h, t, d]
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])

@@ -1,7 +1,7 @@
 // The built page in a browser: it trains as the desktop does, stores its runs, and exports them.
 //
 // Needs web/dist (web/build.sh) and the program (cargo build --release), else the folders in
-// WGPT_DIST and WGPT_PROGRAM; SwiftShader as Debian's chromium brings it for the program's side.
+// WGPT_DIST and WGPT_PROGRAM; for the program, the SwiftShader of Debian's chromium.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
@@ -45,7 +45,7 @@ function wgpt(...args) {
 }
 
 before(async () => {
-  assert.ok(existsSync(join(dist, 'index.html')), `${dist}: there is no page; run web/build.sh`);
+  assert.ok(existsSync(join(dist, 'index.html')), `${dist}: no page found; run web/build.sh`);
   server = await serve(dist);
   const flags = Object.entries(SETTINGS).map(([key, value]) => `--${key}=${value}`);
   const lines = wgpt('train', ...flags, '--device=vulkan', '--json', `--run=${join(scratch, 'native')}`);
@@ -87,7 +87,7 @@ async function message(page, matches) {
     if (found) {
       return found;
     }
-    assert.ok(Date.now() < end, `no such message: ${matches}; last ${JSON.stringify(all.at(-1))}`);
+    assert.ok(Date.now() < end, `no message matches ${matches}; last ${JSON.stringify(all.at(-1))}`);
     await page.waitForTimeout(250);
   }
 }
@@ -161,10 +161,10 @@ test('the page trains, pauses, continues after it was loaded again, and exports 
     await message(page, hasEnded);
     const all = await events(page);
     assert.equal(all.at(-1).event, 'done', JSON.stringify(all.at(-1)));
-    if (process.env.WGPT_PICTURES) {
-      mkdirSync(process.env.WGPT_PICTURES, { recursive: true });
+    if (process.env.WGPT_SCREENSHOTS) {
+      mkdirSync(process.env.WGPT_SCREENSHOTS, { recursive: true });
       await page.waitForTimeout(5000);
-      await page.screenshot({ path: join(process.env.WGPT_PICTURES, 'browser.png') });
+      await page.screenshot({ path: join(process.env.WGPT_SCREENSHOTS, 'browser.png') });
     }
     const rest = losses(all);
     assert.deepEqual([...held, ...rest].map(([iter]) => iter), [...Array(STEPS).keys()]);

@@ -52,7 +52,10 @@ fn a_prepared_folder_opens() {
     let train = fs::read(out.join("train.bin")).unwrap();
     fs::write(out.join("train.bin"), &train[..2_000]).unwrap();
     let truncated = message(spec);
-    assert!(truncated.contains("meta.json says 1170 tokens, but the file has 1000"), "{truncated}");
+    assert!(
+        truncated.contains("meta.json gives 1170 tokens, but the file has 1000"),
+        "{truncated}"
+    );
     fs::write(out.join("meta.json.tmp"), "{}").unwrap();
     let unfinished = message(spec);
     assert!(unfinished.contains("interrupted"), "{unfinished}");

@@ -91,7 +91,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Adds the files below a folder. Counts and skips files of other types, such as licenses and
+    /// Adds the files below a folder. Counts and skips files of other types, like licenses and
     /// readmes. Skips hidden entries, and links to folders because they may form a cycle.
     fn add_folder(&mut self, folder: &Path) -> Result<(), DataError> {
         let io = || DataError::io("read", folder);

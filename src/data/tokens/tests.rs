@@ -80,7 +80,7 @@ fn errors_of_damaged_files_give_both_lengths() {
     assert!(odd.contains("6 bytes") && odd.contains("4-byte"), "{odd}");
     for expected in [4, -1, i32::MAX] {
         let truncated = message(&[shard(SHARD_MAGIC, 1, expected, &[1, 2, 3])], None);
-        let numbers = format!("its header says {expected} tokens, but the file has 3");
+        let numbers = format!("its header gives {expected} tokens, but the file has 3");
         assert!(truncated.contains(&numbers), "{truncated}");
     }
     let mut header = shard(SHARD_MAGIC, 1, 0, &[]);

@@ -264,7 +264,7 @@ impl DirEntry {
         self.folder.join(&self.name)
     }
 
-    /// Returns the metadata, which tells files from folders.
+    /// Returns the metadata, which distinguishes files from folders.
     ///
     /// # Errors
     /// If the entry no longer exists.

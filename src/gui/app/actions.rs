@@ -1,4 +1,4 @@
-//! Carries out what panels request, and takes what a person gives to the window.
+//! Carries out the intents of panels, and handles input from files and the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::service::{Request, Texts, View};
 const SAMPLE_TOKENS: u32 = 200;
 
 impl App {
-    /// Begins with the options, and with settings from outside.
+    /// Applies the options and the overrides.
     pub(super) fn begin(&mut self) {
         if !self.options.still {
             self.client.send(Request::Devices);
@@ -38,7 +38,7 @@ impl App {
         }
     }
 
-    /// Puts settings from outside into the form, where they can be seen and changed.
+    /// Puts overrides into the form, where they can be seen and changed.
     fn apply_overrides(&mut self, overrides: Overrides) {
         let Overrides { preset, device, settings, replace_all, problems } = overrides;
         if replace_all {
@@ -114,7 +114,7 @@ impl App {
         }
     }
 
-    /// Has texts tokenized, beside the runs.
+    /// Requests the tokenization of texts, into a folder beside the runs.
     fn prepare(&mut self, texts: Texts) {
         let name = match &texts {
             Texts::Files(files) => files.first().and_then(|file| file.file_name()),
@@ -129,8 +129,8 @@ impl App {
         self.settings.runs.parent().unwrap_or(Path::new("")).join(name)
     }
 
-    /// Carries out what a panel requests.
-    pub(super) fn act(&mut self, intent: Intent, ctx: &egui::Context) {
+    /// Carries out the intent of a panel.
+    pub(super) fn carry_out(&mut self, intent: Intent, ctx: &egui::Context) {
         match intent {
             Intent::Send(Command::Sample { prompt }) if IS_PAGE && !self.is_live() => {
                 self.sample(prompt);

@@ -77,7 +77,7 @@ impl App {
         }
     }
 
-    /// Tells the trainer whether it stops when the window closes.
+    /// Sets whether the run stops when the window closes.
     fn set_stop_on_close(&mut self, stop: bool) {
         if self.has_own_run() {
             self.send_command(&Command::Set(Setting::StopOnClose(stop)));

@@ -72,8 +72,8 @@ impl App {
             ui.label(match IS_PAGE {
                 true => {
                     "Everything stays on this machine: the texts, the runs, the models. An export is \
-                     a Hugging Face folder in a zip, which wgpt on the desktop imports. This page \
-                     imports such zips too."
+                     a Hugging Face folder in a zip, which this page and wgpt on the desktop \
+                     import."
                 }
                 false => {
                     "Everything here also works without a window: wgpt --help lists the commands. A \

@@ -101,8 +101,8 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// Returns the points from x = `from` to `to`, with the line clipped at both ends: a neighbour
-    /// far outside would stretch the y axis.
+    /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
+    /// neighbour far away would stretch the y axis.
     fn points(&self, scale: Scale, [from, to]: [f64; 2], columns: usize) -> Vec<PlotPoint> {
         let shown = self.series.window(from, to, columns);
         let mut points: Vec<PlotPoint> = shown
@@ -133,7 +133,7 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// Returns the point nearest to iteration `x`; `None` outside the curve.
+    /// Returns the point nearest to iteration `x`; `None` beyond the ends of the curve.
     fn nearest(&self, x: f64, tolerance: f64) -> Option<[f64; 2]> {
         let [[first, _], [last, _]] = self.series.bounds()?;
         let is_inside = x >= first - tolerance && x <= last + tolerance;
@@ -185,7 +185,7 @@ impl Chart<'_> {
             |curve: &Curve<'_>| curve.points(self.scale, [from - overscan, to + overscan], columns);
         let drawn = || self.overlays.iter().chain(&self.curves);
         let points: Vec<Vec<PlotPoint>> = drawn().map(points).collect();
-        // A logarithmic axis has an id of its own: egui keeps bounds by id, and they would not
+        // A logarithmic axis has another id: egui keeps bounds by id, and they would not
         // apply.
         let id = Id::unique(("chart", self.name, self.scale.log));
         let faint = ui.visuals().weak_text_color();

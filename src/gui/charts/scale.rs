@@ -122,7 +122,7 @@ pub(in crate::gui) fn group_thousands(value: f64, decimals: usize) -> String {
     grouped
 }
 
-/// Returns the number of decimals that tell multiples of `step` apart.
+/// Returns the number of decimals that multiples of `step` need to differ.
 fn decimals(step: f64) -> usize {
     (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
 }

@@ -1,5 +1,5 @@
-//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms have
-//! the same functions.
+//! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms
+//! have the same functions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub mod entry {
     pub use super::desktop::{GuiError, open};
 }
 
-/// Something that a person or the system gives to the window besides keys and clicks.
+/// Input to the window besides keys and clicks, from a person or the system.
 #[allow(dead_code, reason = "each platform gives some of these")]
 pub(super) enum Input {
     /// A run to show.
@@ -75,7 +75,7 @@ pub(super) enum Choice {
     RunsFolder,
 }
 
-/// Settings from outside the window: environment variables, or the page's URL.
+/// Settings from environment variables, or from the page's URL.
 #[derive(Default)]
 pub(super) struct Overrides {
     /// The preset.
@@ -90,7 +90,7 @@ pub(super) struct Overrides {
     pub problems: Vec<String>,
 }
 
-/// The state of the window that a platform reports outside of it, once a frame.
+/// The state of the window that a platform shows elsewhere, once a frame.
 #[allow(dead_code, reason = "each platform reports some of it")]
 pub(super) struct Frame<'a> {
     pub ctx: &'a egui::Context,

@@ -1,7 +1,7 @@
 //! Causal multi-head self-attention without a `time x time` matrix:
 //! `softmax(q k^T / sqrt(size)) v`, each position attending to itself and to earlier ones.
 //!
-//! The forward pass keeps its output and the log-sum-exp of each row of scores; the backward pass
+//! The forward pass saves its output and the log-sum-exp of each row of scores; the backward pass
 //! recomputes the probabilities from them (Dao et al. 2022, arXiv:2205.14135): 4 bytes a row and
 //! head instead of three matrices a layer.
 
@@ -42,15 +42,15 @@ impl AttentionShape {
     }
 }
 
-/// Causal self-attention over `qkv` `[n, 3c]`, which holds queries, keys and values side by side.
+/// Causal self-attention over `qkv` `[n, 3c]`, which holds q, k and v side by side.
 /// Returns the output `[n, c]` and the log-sum-exp of the scores `[batch, heads, time]`.
 pub fn attention(qkv: Tensor<2>, shape: AttentionShape, mode: OpsMode) -> (Tensor<2>, Tensor<3>) {
     let (out, log_sum_exp) = Dispatch::attention(qkv.into_dispatch(), shape, mode);
     (Tensor::from_dispatch(out), Tensor::from_dispatch(log_sum_exp))
 }
 
-/// Returns the gradient of `qkv` `[n, 3c]` from `dout` `[n, c]`, with `qkv`, `out` and `log_sum_exp`
-/// as [`attention`] took and returned them.
+/// Returns the gradient of `qkv` `[n, 3c]` from `dout` `[n, c]`, with `qkv`, `out` and
+/// `log_sum_exp` as [`attention`] took and returned them.
 pub fn attention_backward(
     dout: Tensor<2>,
     qkv: Tensor<2>,
@@ -155,7 +155,7 @@ fn kernels(
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 const MAX_HEAD: usize = 128;
 
-/// The number of positions in a tile of the kernels: rows of two matrices, and two numbers for each
+/// The number of positions in a tile of the kernels: rows of two matrices, and two values for each
 /// row, within `memory` bytes.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn tile(memory: usize, size: usize) -> u32 {
@@ -166,8 +166,8 @@ fn tile(memory: usize, size: usize) -> u32 {
     tile as u32
 }
 
-/// The number of pairs of a sequence and a head that one dispatch takes: drivers reset a device after
-/// seconds in one dispatch.
+/// The number of pairs of a sequence and a head that one dispatch takes: drivers reset a device
+/// after seconds in one dispatch.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn pairs_at_a_time(time: usize, size: usize) -> usize {
     /// The most multiplications and additions of one dispatch, as in gemm.

@@ -77,8 +77,8 @@ fn spec(tier: Tier, memory: usize, pass: Pass, size: usize, dropout: bool) -> Sp
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
-/// Four rows are a quarter faster on long sequences but take twice as long to compile, which is most
-/// of a first step there.
+/// Four rows are a quarter faster on long sequences but take twice as long to compile, which is
+/// most of a first step there.
 const NARROW_ROWS: u32 = 2;
 
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {

@@ -2,7 +2,7 @@
 //! generator.
 //!
 //! An element is kept or dropped by (seed, step, site, sequence, index in the sequence) alone. So
-//! the backward pass recomputes the mask instead of keeping it, and a step does not depend on how
+//! the backward pass recomputes the mask instead of saving it, and a step does not depend on how
 //! its sequences are split into micro-batches.
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
@@ -54,7 +54,7 @@ impl Dropout {
         mix32(mix32(sequence ^ self.key[0]) ^ self.key[1])
     }
 
-    /// Whether element `index` of the sequence with this key is kept.
+    /// Returns true if element `index` of the sequence with this key is kept.
     #[cfg(not(target_arch = "wasm32"))]
     #[inline(always)]
     pub(super) fn keeps(&self, sequence_key: u32, index: u32) -> bool {
@@ -69,8 +69,8 @@ impl Dropout {
     }
 }
 
-/// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n` is a
-/// multiple of `time`.
+/// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n`
+/// is a multiple of `time`.
 ///
 /// The mask is linear, so the backward pass is the same mask on the gradient, without a residual.
 pub fn dropout(

@@ -8,8 +8,8 @@ use burn::backend::TensorMetadata;
 
 use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, values, values_mut};
 
-/// Adds each row of `dy` to its token's row of `into`, which holds the tokens `shard`, and to its row
-/// of the base, in order.
+/// Adds each row of `dy` to its token's row of `into`, which holds the tokens `shard`, and to its
+/// row of the base, in order.
 pub(super) fn backward(
     dy: CpuTensor,
     into: CpuTensor,

@@ -20,11 +20,11 @@ mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// Embeds `tokens` `[batch * time]` and their positions `0..time`; returns `[batch * time, c]`. `wte`
-/// is the token embedding, in as many shards as the device needs.
+/// Embeds `tokens` `[batch * time]` and their positions `0..time`; returns `[batch * time, c]`.
+/// `wte` is the token embedding, in as many shards as the device needs.
 ///
-/// Tokens are below the number of rows: whoever reads data checks that, because a kernel would read
-/// memory of other tensors.
+/// Tokens are below the number of rows: the reader of the data checks that, because a kernel would
+/// read memory of other tensors.
 pub fn embed(
     wte: &[Tensor<2>],
     wpe: Tensor<2>,
@@ -78,7 +78,7 @@ pub fn embed_backward(
     Flex: cfg(not(target_arch = "wasm32")),
 )]
 pub trait Embed: Backend {
-    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, and there are `n` tokens; returns
+    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, for `n` tokens; returns
     /// `[n, c]`.
     fn embed(
         shard: FloatTensor<Self>,

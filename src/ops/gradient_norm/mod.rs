@@ -33,8 +33,8 @@ pub struct GradientNorm {
     pub clip: Tensor<1>,
 }
 
-/// Returns the norm of all of `grads` taken together, and the factor that clips it to `limit`; a limit
-/// of 0 does not clip. There is at least one gradient.
+/// Returns the norm of all of `grads` taken together, and the factor that clips it to `limit`; a
+/// limit of 0 does not clip. `grads` is not empty.
 pub fn gradient_norm(grads: &[Tensor<1>], limit: f32, mode: OpsMode) -> GradientNorm {
     let spans = |grad: &Tensor<1>| grad.dims()[0].div_ceil(NORM_SPAN);
     let count = grads.iter().map(spans).sum::<usize>();

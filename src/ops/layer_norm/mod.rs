@@ -21,10 +21,10 @@ pub(super) mod wgsl;
 /// GPT-2's epsilon, added to the variance.
 const EPS: f32 = 1e-5;
 
-/// The mean and the reciprocal standard deviation of each row, `[n, 1]` both: 2 of c + 2 numbers a
-/// row, cheaper to keep than to compute again.
+/// The mean and the reciprocal standard deviation of each row, `[n, 1]` both. Two values per
+/// row of c cost less to save than to recompute.
 #[derive(Clone, Debug)]
-pub struct RowStatistics {
+pub struct LayerNormStatistics {
     mean: Tensor<2>,
     rstd: Tensor<2>,
 }
@@ -46,7 +46,7 @@ pub fn layer_norm(
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
     mode: OpsMode,
-) -> (Tensor<2>, RowStatistics) {
+) -> (Tensor<2>, LayerNormStatistics) {
     let (y, mean, rstd) = Dispatch::layer_norm(
         x.into_dispatch(),
         gamma.into_dispatch(),
@@ -54,7 +54,7 @@ pub fn layer_norm(
         mode,
     );
     let [y, mean, rstd] = [y, mean, rstd].map(Tensor::from_dispatch);
-    (y, RowStatistics { mean, rstd })
+    (y, LayerNormStatistics { mean, rstd })
 }
 
 /// Returns the gradients of [`layer_norm`] from `dy` `[n, c]`.
@@ -62,7 +62,7 @@ pub fn layer_norm_backward(
     dy: Tensor<2>,
     x: Tensor<2>,
     gamma: Tensor<1>,
-    statistics: RowStatistics,
+    statistics: LayerNormStatistics,
     mode: OpsMode,
 ) -> LayerNormGradients {
     let (dx, dgamma, dbeta) = Dispatch::layer_norm_backward(

@@ -1,4 +1,5 @@
-//! The linear layer: flex's matrix product, with loops for the activation, the bias and the residual.
+//! The linear layer: flex's matrix product, with loops for the activation, the bias and the
+//! residual.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Flex, TensorMetadata};

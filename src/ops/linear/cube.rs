@@ -1,4 +1,4 @@
-//! The linear layer in cubecl's language: activation, bias and residual are passes of their own around
+//! The linear layer in cubecl's language: activation, bias and residual are separate passes around
 //! the matrix products.
 
 use burn::backend::TensorMetadata;

@@ -1,9 +1,9 @@
 //! The linear layer, fused with the activation of its input, its bias and the residual stream:
 //! `y = activation(x) w + b + residual`.
 //!
-//! The activation belongs to the layer after it. That layer keeps its input for the gradient of its
-//! weight, and computes the activation again from it, so that of the two tensors of `4c` in a block
-//! only one is kept: a quarter fewer activations.
+//! The activation belongs to the layer after it. That layer saves its input for the gradient of its
+//! weight and recomputes the activation from it, so that of the two tensors of `4c` in a block only
+//! one is saved: a quarter fewer activations.
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;

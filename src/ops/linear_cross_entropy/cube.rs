@@ -1,4 +1,4 @@
-//! The output head and its loss in cubecl's language, a chunk of rows at a time.
+//! The output head and its loss in cubecl's language, chunk by chunk.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ const LEAST: f32 = -3.0e38;
 
 /// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
 /// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to
-/// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row of
-/// targets and losses that row 0 of the logits is.
+/// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row
+/// of targets and losses that row 0 of the logits is.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn softmax_loss<T: Float>(

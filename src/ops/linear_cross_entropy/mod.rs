@@ -1,9 +1,9 @@
-//! The output head and its loss in one op, a chunk of rows at a time:
+//! The output head and its loss in one op, chunk by chunk:
 //! `scale * sum_i(log_sum_exp(x_i wte^T) - x_i . wte[target_i])`.
 //!
 //! Stock cross-entropy keeps about three `[n, vocab]` buffers: 9 GiB for 16 x 1024 tokens of
-//! GPT-2. Here the logits of `chunk` rows exist at a time, and their gradient goes into `dx` and
-//! `dwte` at once, so that nothing of size `[n, vocab]` is kept for a backward pass.
+//! GPT-2. Here the logits exist for one chunk of `chunk` rows, whose gradient is added to `dx` and
+//! `dwte` before the next, so that nothing of size `[n, vocab]` is kept for a backward pass.
 
 use std::sync::Arc;
 
@@ -45,9 +45,9 @@ pub struct HeadGradients {
     pub wte: Vec<Tensor<2>>,
 }
 
-/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets, `[1]`.
-/// `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets are below
-/// `vocab`: whoever reads data checks that.
+/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets,
+/// `[1]`. `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets
+/// are below `vocab`: the reader of the data checks that.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,
@@ -60,8 +60,8 @@ pub fn linear_cross_entropy(
     Tensor::from_dispatch(value)
 }
 
-/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits of
-/// each chunk exist.
+/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
+/// of each chunk exist.
 pub fn linear_cross_entropy_gradients(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,

@@ -60,8 +60,8 @@ pub(in crate::ops) fn contiguous(tensor: CubeTensor) -> CubeTensor {
     into_contiguous(tensor)
 }
 
-/// A tensor that may be written in place: the tensor itself if nothing else holds its memory, else a
-/// copy.
+/// A tensor that may be written in place: the tensor itself if nothing else holds its memory, else
+/// a copy.
 pub(in crate::ops) fn owned(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     // CUDA pads the rows of what it copies.

@@ -1,5 +1,5 @@
-//! What several ops use: the choice of kernels, the types that cross burn's dispatch, and for each
-//! kind of device the launch, the matrix products and the reductions.
+//! Code that several ops use: the choice of kernels, the types that cross burn's dispatch, and for
+//! each kind of device the launch, the matrix products and the reductions.
 
 use burn::backend::tensor::{Device, FloatTensor};
 use burn::backend::{Backend, ExtensionType, TensorMetadata};
@@ -29,8 +29,8 @@ macro_rules! on_cpu {
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) use on_cpu;
 
-/// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but no
-/// `Option`.
+/// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but
+/// no `Option`.
 #[derive(Clone, Debug, ExtensionType)]
 pub enum Optional<B: Backend> {
     /// A tensor.
@@ -75,7 +75,7 @@ pub struct Shards<B: Backend> {
 
 impl<B: Backend> Shards<B> {
     /// # Panics
-    /// If `shards` is empty. The caller has checked that there are at most [`MAX_SHARDS`].
+    /// If `shards` is empty. The caller has checked that they are at most [`MAX_SHARDS`].
     pub(super) fn new(shards: impl IntoIterator<Item = FloatTensor<B>>) -> Self {
         let mut shards = shards.into_iter();
         Self {
@@ -91,7 +91,7 @@ impl<B: Backend> Shards<B> {
         [self.first].into_iter().chain(more.into_iter().flatten()).collect()
     }
 
-    /// The whole matrix and the number of rows of each shard. Copies if there are several shards.
+    /// The whole matrix and the number of rows of each shard. Copies if it has several shards.
     pub(super) fn join(self) -> (FloatTensor<B>, Vec<usize>) {
         let mut shards = self.into_vec();
         let rows = shards.iter().map(|shard| shape::<B>(shard).dims::<2>()[0]).collect();

@@ -1,5 +1,5 @@
-//! The softmax of rows, `exp(x - max) / sum`, for sampling. Training computes it inside attention and
-//! the loss.
+//! The softmax of rows, `exp(x - max) / sum`, for sampling. Training computes it inside attention
+//! and the loss.
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
@@ -29,8 +29,8 @@ pub trait Softmax: Backend {
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl Softmax for burn_cubecl::CubeBackend {
-    /// There is no WGSL kernel: sampling is bound by launches, and tensor ops do. On CUDA without the
-    /// toolkit, burn's own exp does not compile.
+    /// Has no WGSL kernel: sampling is bound by launches, and tensor ops do. On CUDA without
+    /// the toolkit, burn's own exp does not compile.
     fn softmax_rows(x: FloatTensor<Self>, mode: OpsMode) -> FloatTensor<Self> {
         match Kernels::of(&x, mode) {
             Kernels::Cube(kernels) => cube::forward(&kernels, x),

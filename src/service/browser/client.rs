@@ -15,7 +15,7 @@ use crate::web::{download, error_text};
 pub(crate) struct Client(Connection);
 
 impl Client {
-    /// A client that calls `wake` when there are [`replies`](Self::replies) or events of the run.
+    /// A client that calls `wake` when [`replies`](Self::replies) or events of the run arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Connection::new(wake))
     }
@@ -33,7 +33,7 @@ impl Client {
     /// Starts a run in the worker.
     ///
     /// # Errors
-    /// None: a worker that fails is replaced.
+    /// Never: a worker that fails is replaced.
     pub fn start(&mut self, run: &Path, launch: Launch) -> io::Result<Trainer> {
         let (config, resume) = match launch.start {
             Start::New { config, .. } => (Some(config), false),
@@ -43,7 +43,7 @@ impl Client {
         Ok(Trainer::own(run, WorkerRun(self.0.clone())))
     }
 
-    /// Follows a run that another process trains: none has access to the storage of a page.
+    /// Returns `None`: no other process has access to the storage of a page.
     pub fn follow(&self, _: &Path, _: Tail) -> Option<Trainer> {
         None
     }

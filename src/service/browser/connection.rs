@@ -1,5 +1,5 @@
-//! The page's connection to its worker. A worker whose device fails is replaced, and the run that it
-//! trained continues from its last checkpoint.
+//! The page's connection to its worker. A worker whose device fails is replaced, and the run that
+//! it trained continues from its last checkpoint.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ use crate::web;
 /// The attribute of `<body>` that names the worker's script.
 const WORKER_ATTRIBUTE: &str = "data-worker";
 
-/// Seconds without a message after which a worker that trains is replaced: its heartbeat comes every
-/// second.
+/// Seconds without a message after which a worker that trains is replaced: its heartbeat comes
+/// every second.
 const MAX_SILENCE: u32 = 60;
 
 /// A connection to the worker, as long as the page lives.
@@ -68,7 +68,7 @@ struct Run {
 }
 
 impl Connection {
-    /// Starts a worker. `wake` is called when there are replies or events.
+    /// Starts a worker. `wake` is called when replies or events arrive.
     pub fn new(wake: impl Fn() + 'static) -> Self {
         let state = State {
             worker: None,
@@ -155,7 +155,8 @@ impl Connection {
             self.0.borrow_mut().fail(text, "reload the page");
         }
         if let Some(former) = former {
-            // One of its functions may be the caller of this one: they are dropped after it returns.
+            // One of its functions may be the caller of this one: they are dropped after it
+            // returns.
             wasm_bindgen_futures::spawn_local(async move { drop(former) });
         }
     }
@@ -176,7 +177,7 @@ impl Connection {
         });
         let connection = self.clone();
         let on_error = Closure::<dyn FnMut(ErrorEvent)>::new(move |event: ErrorEvent| {
-            let text = format!("the worker failed by an error of its own: {}", event.message());
+            let text = format!("the worker failed: {}", event.message());
             let was_ready = connection.0.borrow_mut().note_error(text);
             // A worker that never became ready would not do so again.
             if was_ready {
@@ -206,7 +207,7 @@ impl Connection {
         wasm_bindgen_futures::spawn_local(async move {
             web::sleep(delay).await;
             let mut state = connection.0.borrow_mut();
-            // Another failure meanwhile has a delay of its own.
+            // Another failure in the meantime has started another delay.
             if state.failures == failures {
                 state.restart();
             }
@@ -271,11 +272,11 @@ impl State {
         false
     }
 
-    /// Notes an error that ended the worker. Returns whether it took messages.
+    /// Notes an error that ended the worker. Returns true if the worker had taken messages.
     fn note_error(&mut self, text: String) -> bool {
-        let hint = "the browser's console may say more";
+        let hint = "the browser's console may show more";
         match &mut self.run {
-            // A panic has said more already.
+            // A panic has reported more already.
             Some(run) if run.failure.text.is_empty() => {
                 (run.failure.text, run.failure.hint) = (text, hint.into());
             }
@@ -285,7 +286,7 @@ impl State {
         self.worker.as_ref().is_some_and(|running| running.is_ready)
     }
 
-    /// Counts a second of silence. Returns whether the worker hangs.
+    /// Counts a second of silence. Returns true if the worker hangs.
     fn hangs(&mut self) -> bool {
         let now = js_sys::Date::now();
         let Some(run) = self.run.as_mut().filter(|_| now - self.counted >= 1000.0) else {
@@ -374,12 +375,14 @@ impl State {
     }
 }
 
-/// Asks the browser to keep the storage until a person clears it. Some browsers decide by themselves.
+/// Requests that the browser keep the storage until the user clears it. Some browsers decide
+/// without asking.
 fn request_persistence() {
     if let Some(window) = web_sys::window() {
         let storage = window.navigator().storage();
         if !storage.is_undefined() {
-            // Without it the storage may be cleared when the disk is full, which the window says.
+            // Without it the browser may clear the storage when the disk is full; the window warns
+            // of that.
             let _ = storage.persist();
         }
     }

@@ -1,4 +1,4 @@
-//! The device that the browser gives, or what prevents training.
+//! The device that the browser offers, or the obstacle to training.
 
 use js_sys::Reflect;
 use wasm_bindgen::prelude::JsValue;
@@ -10,7 +10,7 @@ use crate::service::messages::Topic;
 /// Opens the device.
 ///
 /// # Errors
-/// The obstacle, if the browser gives no device.
+/// The obstacle, if the browser offers no device.
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
         return Err(obstacle(
@@ -28,7 +28,7 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
         return Err(obstacle(
             "the browser has WebGPU, but gives no graphics adapter",
             "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \
-             --enable-features=Vulkan; chrome://gpu says why",
+             --enable-features=Vulkan; chrome://gpu shows the reason",
         ));
     };
     found.open_async().await.map_err(|error| {
@@ -36,7 +36,7 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
             DeviceError::TooSmall { .. } => {
                 "use another browser or machine, or wgpt on the desktop"
             }
-            _ => "update the graphics driver; chrome://gpu says more",
+            _ => "update the graphics driver; chrome://gpu shows more",
         };
         obstacle(&error.to_string(), hint)
     })

@@ -97,7 +97,7 @@ fn manager() -> Option<StorageManager> {
 }
 
 impl Slots {
-    /// Mounts all files of the origin, or files in memory where there are none.
+    /// Mounts all files of the origin, or files in memory where it has none.
     ///
     /// # Errors
     /// The reason why nothing is stored.
@@ -132,7 +132,7 @@ impl Slots {
                             self.count.set(number + 1);
                             slot
                         }
-                        // The write that needs it reports that there is no space.
+                        // The write that needs the space reports that none is left.
                         Err(_) => return,
                     }
                 }
@@ -143,7 +143,7 @@ impl Slots {
         }
     }
 
-    /// Measures the space that the browser gives, and the part in use.
+    /// Measures the space that the browser grants, and the part in use.
     pub async fn usage(&self) -> StorageUsage {
         let is_stored = self.folder.borrow().is_some();
         let Some(manager) = manager().filter(|_| is_stored) else {

@@ -19,7 +19,7 @@ use crate::service::worker_messages::{FromWorker, StartRun};
 use crate::service::{Job, Obstacle, Reply};
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
-/// The longest time between two looks at the message queue, unless the device blocks the worker.
+/// The longest time between two checks of the message queue, unless the device blocks the worker.
 const MAX_DELAY: Duration = Duration::from_millis(30);
 
 /// The time between two replies with a growing sample.
@@ -74,8 +74,8 @@ impl Worker {
         session.run(&mut commands).await.map(|_| ())
     }
 
-    /// Warns if the storage has no space for the checkpoints: a new one is written before an old one
-    /// is removed.
+    /// Warns if the storage has no space for the checkpoints: a new one is written before an old
+    /// one is removed.
     async fn check_quota(&self, config: &Config, setup: &Setup) {
         let usage = self.measure_usage().await;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;

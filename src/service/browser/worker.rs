@@ -56,7 +56,7 @@ pub(crate) fn serve() {
 
 pub(super) struct Worker {
     scope: DedicatedWorkerGlobalScope,
-    /// Runs and samples that wait for their turn on the device.
+    /// Runs and samples that wait for the device.
     tasks: RefCell<VecDeque<Task>>,
     /// Commands to the run that trains.
     pub commands: RefCell<VecDeque<Command>>,
@@ -114,7 +114,7 @@ impl Worker {
         self.reply(Reply::Failed { job, text: text.to_string(), hint: hint.to_string() });
     }
 
-    /// Has panics reported as errors: after one the page starts another worker.
+    /// Reports panics as errors: after one, the page starts another worker.
     fn report_panics(self: &Rc<Self>) {
         let current = self.current.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -130,7 +130,7 @@ impl Worker {
             let message = match current.get() {
                 Some(run) => {
                     let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
-                    let hint = "the browser's console may say more".into();
+                    let hint = "the browser's console may show more".into();
                     FromWorker::Event { run, event: Box::new(Event::Error { text, hint, cause }) }
                 }
                 None => {
@@ -144,17 +144,17 @@ impl Worker {
         }));
     }
 
-    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the first
-    /// message.
+    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the
+    /// first message.
     fn start_heartbeat(self: &Rc<Self>) {
         let worker = self.clone();
-        let beat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
+        let heartbeat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
         let started = self.scope.set_interval_with_callback_and_timeout_and_arguments_0(
-            beat.as_ref().unchecked_ref(),
+            heartbeat.as_ref().unchecked_ref(),
             HEARTBEAT,
         );
         if started.is_ok() {
-            beat.forget();
+            heartbeat.forget();
         }
     }
 
@@ -169,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// Takes a message. What needs the device waits for its turn.
+    /// Handles a message. Runs and samples wait for the device.
     fn receive(self: &Rc<Self>, message: ToWorker) {
         match message {
             ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
@@ -219,7 +219,7 @@ impl Worker {
         wasm_bindgen_futures::spawn_local(async move { worker.list().await });
     }
 
-    /// Makes space for the next files, and tells the page what is stored.
+    /// Makes space for the next files, and reports to the page what is stored.
     pub async fn list(&self) {
         self.storage.make_space().await;
         let usage = self.measure_usage().await;
@@ -266,7 +266,7 @@ impl Worker {
             }));
         }
         self.start_heartbeat();
-        // What fails here fails again, with its error, when a run starts.
+        // A failure here repeats, and is reported, when a run starts.
         let _ = self.open_device().await;
         loop {
             let task = self.tasks.borrow_mut().pop_front();
@@ -282,10 +282,10 @@ impl Worker {
         }
     }
 
-    /// Returns the device. Opens it if it is not open, and tells the page.
+    /// Returns the device. If it is not open, opens it and reports it to the page.
     ///
     /// # Errors
-    /// If the browser gives none.
+    /// If the browser offers none.
     pub async fn open_device(&self) -> Result<OpenDevice, TrainError> {
         if let Some(device) = self.opened() {
             return Ok(device);

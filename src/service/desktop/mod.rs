@@ -25,7 +25,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that calls `wake` when there are [`replies`](Self::replies) or events of a trainer.
+    /// A client that calls `wake` when [`replies`](Self::replies) or events of a trainer arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let (sender, receiver) = channel();
         Self { wake: Arc::new(wake), sender, receiver }
@@ -48,7 +48,7 @@ impl Client {
         self.receiver.try_iter().collect()
     }
 
-    /// Starts a run in a process of its own.
+    /// Starts a run in a child process.
     ///
     /// # Errors
     /// If the process cannot be started.

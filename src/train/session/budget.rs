@@ -23,7 +23,8 @@ pub(super) struct MemoryMonitor {
     others: Option<u64>,
     /// The time of the last query of `others`.
     queried: Instant,
-    /// Step boundaries in a row at which the pools held more than the budget, under the current plan.
+    /// Step boundaries in a row at which the pools held more than the budget, under the current
+    /// plan.
     crossings: u32,
 }
 
@@ -64,8 +65,8 @@ fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
     if info.kind == Kind::Cpu {
         return None;
     }
-    let card = gpu::reported_memory(info)?;
-    Some(card.total.saturating_sub(card.free).saturating_sub(ours))
+    let memory = gpu::reported_memory(info)?;
+    Some(memory.total.saturating_sub(memory.free).saturating_sub(ours))
 }
 
 impl Session<'_> {
@@ -79,8 +80,8 @@ impl Session<'_> {
         known.into_iter().filter_map(of).collect()
     }
 
-    /// Checks the budget at the boundary of a step. If the pools exceed it, their free pages go back to
-    /// the driver; if they exceed it again, steps are split smaller.
+    /// Checks the budget at the boundary of a step. If the pools exceed it, their free pages go
+    /// back to the driver; if they exceed it again, steps are split smaller.
     pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
         let held = self.memory.read(&self.device).held;
         let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };

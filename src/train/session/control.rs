@@ -32,8 +32,8 @@ impl Session<'_> {
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
     }
 
-    /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason to
-    /// end the run, if there is one.
+    /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason
+    /// to end the run, if any.
     pub(super) async fn apply_commands(
         &mut self,
         commands: &mut impl Commands,
@@ -85,7 +85,7 @@ impl Session<'_> {
             Setting::EvalInterval(interval) => self.config.eval_interval = interval,
             Setting::LogInterval(interval) => self.config.log_interval = interval,
             Setting::VramBudget(bytes) => self.set_budget(bytes.get()).await?,
-            // A setting of whoever reads stdin, who has applied it.
+            // A setting of the process that reads stdin, which has applied it.
             Setting::StopOnClose(_) => {}
         }
         Ok(())

@@ -31,8 +31,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Returns the validation loss, or `None` if a command or `max_time` ends the run first. Commands
-    /// that arrive meanwhile are queued.
+    /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
+    /// Commands that arrive meanwhile are queued.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
         let mut queued = std::mem::take(&mut self.queued);
         let mut stop = || {

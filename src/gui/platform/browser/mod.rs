@@ -1,4 +1,5 @@
-//! The window of a page: the browser's file dialogs, the page's URL, its element for screen readers.
+//! The window of a page: the browser's file dialogs, the page's URL, its element for screen
+//! readers.
 
 mod dialogs;
 mod files;
@@ -42,7 +43,7 @@ pub(in crate::gui) fn overrides() -> Overrides {
     url::read()
 }
 
-/// The inputs since the last frame, shared with what the browser calls.
+/// The inputs since the last frame, shared with the browser's callbacks.
 type Inputs = Rc<RefCell<Vec<Input>>>;
 
 /// Opens dialogs and collects what they return; updates the URL and the status.

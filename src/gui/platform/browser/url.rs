@@ -21,7 +21,7 @@ pub(super) struct Url {
 }
 
 impl Url {
-    /// Writes the form into the URL. Returns the settings that somebody else has written there.
+    /// Writes the form into the URL. Returns the settings that the user has written there.
     pub fn update(&mut self, form: &Form) -> Option<Overrides> {
         let now = fragment()?;
         let before = self.fragment.get_or_insert_with(|| now.clone());

@@ -9,7 +9,7 @@ use crate::gui::{App, Options};
 /// A window that could not be opened.
 #[derive(Debug, Error)]
 pub enum GuiError {
-    /// There is no display, or nothing can draw on it.
+    /// No display exists, or no driver can draw to it.
     #[error("cannot open a window: {0}")]
     Window(String),
 }
@@ -28,9 +28,10 @@ const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 /// Opens the window and returns when it is closed.
 ///
 /// # Errors
-/// If there is no display, or nothing can draw on it.
+/// If no display exists, or no driver can draw to it.
 pub fn open(options: Options) -> Result<(), GuiError> {
-    // Built here and not by eframe, so that a missing display ends with an error message.
+    // Built here and not by eframe, so that wgpt exits with an error message if the display is
+    // missing.
     let mut event_loop = EventLoop::<UserEvent>::with_user_event();
     let event_loop = event_loop.build().map_err(|error| GuiError::Window(error.to_string()))?;
     event_loop.set_control_flow(ControlFlow::Wait);

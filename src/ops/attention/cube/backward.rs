@@ -99,8 +99,8 @@ fn backward_queries<T: Float, N: Size>(
     }
 }
 
-/// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q * scale`, with p and ds as in
-/// `backward_queries`. An invocation owns a key; the workgroup walks over the queries from its
+/// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q * scale`, with p and ds as
+/// in `backward_queries`. An invocation owns a key; the workgroup walks over the queries from its
 /// first key on.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer")]

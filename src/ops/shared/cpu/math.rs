@@ -95,7 +95,7 @@ pub(in crate::ops) fn sum_by(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     total
 }
 
-/// The largest element, minus infinity for none.
+/// The largest element; minus infinity if empty.
 #[inline(always)]
 pub(in crate::ops) fn max(x: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

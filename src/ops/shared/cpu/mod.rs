@@ -1,9 +1,9 @@
 //! Loops over the slices of `flex` tensors.
 //!
 //! Composed of tensor ops, a step of the small CPU recipe spends two thirds of its time in
-//! elementwise passes on one thread. The loops of the ops fuse those passes, run on all cores (rayon)
-//! and are compiled for the instruction sets that the CPU turns out to have (pulp). Every result is
-//! independent of the number of threads: sums are split into blocks of a fixed size.
+//! elementwise passes on one thread. The loops of the ops fuse those passes, run on all cores
+//! (rayon) and are compiled for several instruction sets, of which pulp picks the best that the CPU
+//! has. No result depends on the number of threads: sums are split into blocks of a fixed size.
 
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, TensorData};
@@ -41,8 +41,8 @@ pub(in crate::ops) fn from_values(values: Vec<f32>, shape: Shape) -> CpuTensor {
     CpuTensor::from_data(TensorData::new(values, shape))
 }
 
-/// Rows of `width` elements per task: enough tasks to balance the load, few enough that starting them
-/// costs nothing.
+/// Rows of `width` elements per task: enough tasks to balance the load, few enough that starting
+/// them costs nothing.
 pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
     let tasks = 4 * rayon::current_num_threads();
     let at_least = 4096usize.div_ceil(width.max(1));

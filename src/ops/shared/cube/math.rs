@@ -1,7 +1,7 @@
 //! Elementary functions composed of instructions that NVIDIA GPUs have.
 //!
-//! In PTX, cubecl's own `exp`, `ln` and `Erf` are calls of libdevice, a file of the CUDA toolkit: with
-//! the driver alone, no kernel that calls one of them compiles. `sqrt` is an instruction.
+//! In PTX, cubecl's own `exp`, `ln` and `Erf` are calls of libdevice, a file of the CUDA toolkit:
+//! with the driver alone, no kernel that calls one of them compiles. `sqrt` is an instruction.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;

@@ -1,5 +1,5 @@
-//! Launches of kernels in cubecl's language, which every backend of cubecl compiles: for CUDA, where
-//! WGSL does not run. Matrix products are cubek's.
+//! Launches of kernels in cubecl's language, which every backend of cubecl compiles: for CUDA,
+//! where WGSL does not run. Matrix products are cubek's.
 //!
 //! Activations are f32, bfloat16 or f16 (`T`), whichever `embed` returned: an op's outputs have the
 //! dtype of its input. Kernels compute in f32; weights, their gradients and the softmax and layer
@@ -19,7 +19,8 @@ pub(in crate::ops) mod math;
 mod product;
 pub(in crate::ops) mod reduce;
 
-/// Launches a `#[cube(launch_unchecked)]` kernel: `launch!(kernel(client, count, dim, argument...))`.
+/// Launches a `#[cube(launch_unchecked)]` kernel:
+/// `launch!(kernel(client, count, dim, argument...))`.
 ///
 /// The one place with unsafe code. A checked launch would bound every access and every loop, which
 /// keeps compilers from unrolling. The kernels guard their own accesses: they compare the index of

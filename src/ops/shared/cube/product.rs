@@ -15,32 +15,32 @@ use super::{CubeKernels, elem};
 use crate::config::Dtype;
 
 impl CubeKernels {
-    /// `a b` in numbers of kind `out`. Both factors are of one kind; sums are f32. In f32 proper no
-    /// tensor cores are used, which would read 19 bits of each factor.
+    /// Multiplies `a b` into a tensor of dtype `out`. Both factors have one dtype; sums are f32. In
+    /// float32 no tensor cores are used: they would read 19 bits of each factor.
     pub fn product(&self, a: CubeTensor, b: CubeTensor, out: DType) -> CubeTensor {
         let ([m, _], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
         let y = self.queue.empty_of([m, n], out);
         let elems = MatmulGlobalElems { lhs: elem(&a), rhs: elem(&b), out: elem(&y) };
         let [a, b] = [a, b].map(|x| InputBinding::new(x.clone().binding(), elem(&x)));
         let unit = multi_level::Strategy::SimpleUnit(Default::default());
-        let mut ways = vec![unit];
+        let mut strategies = vec![unit];
         if self.dtype != Dtype::Float32 {
-            ways.insert(0, multi_level::Strategy::SimpleCyclicCmma(Default::default()));
+            strategies.insert(0, multi_level::Strategy::SimpleCyclicCmma(Default::default()));
         }
         let mut refused = Vec::new();
-        for way in ways {
+        for strategy in strategies {
             let mut elems = MatmulElems::from_globals(&elems);
             let (a, b, y_) = (a.clone(), b.clone(), y.clone().binding());
-            match launch_ref(&Strategy::MultiLevel(way), self.client(), a, b, y_, &mut elems) {
+            match launch_ref(&Strategy::MultiLevel(strategy), self.client(), a, b, y_, &mut elems) {
                 Ok(()) => return y,
                 Err(error) => refused.push(error),
             }
         }
-        // The second way asks nothing of a device.
+        // `SimpleUnit` runs on every device.
         panic!("no product of {:?}: {refused:?}", y.shape());
     }
 
-    /// A weight in the numbers that it is multiplied in.
+    /// A weight in the dtype of its products.
     pub fn cast(&self, weight: CubeTensor, like: &CubeTensor) -> CubeTensor {
         match like.dtype {
             DType::BF16 => CubeBackend::float_cast(weight, FloatDType::BF16),

@@ -42,8 +42,8 @@ impl<'a> From<&'a CubeTensor> for Matrix<'a> {
     }
 }
 
-/// What is fused into a product: the prologue on the left factor as it is loaded, the epilogue on
-/// the product before it is stored.
+/// The operations fused into a product: the prologue on the left factor as it is loaded, the
+/// epilogue on the product before it is stored.
 #[derive(Clone, Copy, Default)]
 pub(in crate::ops) struct Fusion<'a> {
     /// The activation of the left factor, computed at each load.
@@ -79,8 +79,8 @@ struct Blocks {
     columns: u32,
 }
 
-/// The most multiplications and additions of one dispatch: Windows resets a device that takes longer
-/// than two seconds, and a slow one does about a hundred billion a second.
+/// The most multiplications and additions of one dispatch: Windows resets a device that takes
+/// longer than two seconds, and a slow one does about a hundred billion a second.
 const DISPATCH_OPERATIONS: u64 = 1 << 35;
 
 /// Fewer tiles than this leave parts of a GPU idle: then smaller tiles are faster.
