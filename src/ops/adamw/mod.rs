@@ -4,10 +4,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -107,8 +106,8 @@ pub trait Optimize: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Optimize for burn_cubecl::CubeBackend {
+implement! {
+    Optimize:
     fn adamw(
         w: FloatTensor<Self>,
         grad: FloatTensor<Self>,
@@ -118,21 +117,6 @@ impl Optimize for burn_cubecl::CubeBackend {
         scalars: AdamW,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(Kernels::of(&w, mode), update(w, grad, m, v, clip, scalars))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl Optimize for burn::backend::Flex {
-    fn adamw(
-        w: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        m: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        clip: FloatTensor<Self>,
-        scalars: AdamW,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_cpu!(mode, update(w, grad, m, v, clip, scalars))
+        Kernels::of(&w, mode), mode => update(w, grad, m, v, clip, scalars)
     }
 }

@@ -8,10 +8,9 @@
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 use super::{Dropout, OpsMode};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -93,14 +92,14 @@ pub trait Attention: Backend {
     ) -> FloatTensor<Self>;
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Attention for burn_cubecl::CubeBackend {
+implement! {
+    Attention:
     fn attention(
         qkv: FloatTensor<Self>,
         shape: AttentionShape,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(kernels(&qkv, &shape, mode), forward(qkv, shape))
+        kernels(&qkv, &shape, mode), mode => forward(qkv, shape)
     }
 
     fn attention_backward(
@@ -111,29 +110,7 @@ impl Attention for burn_cubecl::CubeBackend {
         shape: AttentionShape,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        on_gpu!(kernels(&qkv, &shape, mode), backward(dout, qkv, out, log_sum_exp, shape))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl Attention for burn::backend::Flex {
-    fn attention(
-        qkv: FloatTensor<Self>,
-        shape: AttentionShape,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        on_cpu!(mode, forward(qkv, shape))
-    }
-
-    fn attention_backward(
-        dout: FloatTensor<Self>,
-        qkv: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        log_sum_exp: FloatTensor<Self>,
-        shape: AttentionShape,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        on_cpu!(mode, backward(dout, qkv, out, log_sum_exp, shape))
+        kernels(&qkv, &shape, mode), mode => backward(dout, qkv, out, log_sum_exp, shape)
     }
 }
 

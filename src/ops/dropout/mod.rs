@@ -10,10 +10,9 @@ use burn::tensor::Tensor;
 
 use super::OpsMode;
 use super::shared::Optional;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -105,8 +104,8 @@ pub trait DropoutAdd: Backend {
     ) -> FloatTensor<Self>;
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl DropoutAdd for burn_cubecl::CubeBackend {
+implement! {
+    DropoutAdd:
     fn dropout(
         x: FloatTensor<Self>,
         residual: Optional<Self>,
@@ -114,20 +113,7 @@ impl DropoutAdd for burn_cubecl::CubeBackend {
         dropout: Dropout,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        on_gpu!(Kernels::of(&x, mode), forward(x, residual.into_option(), time, dropout))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl DropoutAdd for burn::backend::Flex {
-    fn dropout(
-        x: FloatTensor<Self>,
-        residual: Optional<Self>,
-        time: usize,
-        dropout: Dropout,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        on_cpu!(mode, forward(x, residual.into_option(), time, dropout))
+        Kernels::of(&x, mode), mode => forward(x, residual.into_option(), time, dropout)
     }
 }
 

@@ -1,12 +1,23 @@
-//! The backward pass of the embedding as a loop over rows. The forward pass is the reference: it
-//! copies rows.
+//! The embedding: the forward pass by tensor operations, which copy rows, and the backward pass as a
+//! loop.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::TensorMetadata;
+use burn::backend::{Flex, TensorMetadata};
 
+use super::reference;
 use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, values, values_mut};
+
+pub(super) fn forward(
+    shard: CpuTensor,
+    base: CpuTensor,
+    tokens: Arc<[u32]>,
+    first: usize,
+    period: usize,
+) -> CpuTensor {
+    reference::forward::<Flex>(shard, base, tokens, first, period)
+}
 
 /// Adds each row of `dy` to its token's row of `into`, which holds the tokens `shard`, and to its
 /// row of the base, in order.

@@ -7,10 +7,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -103,8 +102,8 @@ pub trait Embed: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Embed for burn_cubecl::CubeBackend {
+implement! {
+    Embed:
     fn embed(
         shard: FloatTensor<Self>,
         base: FloatTensor<Self>,
@@ -113,7 +112,7 @@ impl Embed for burn_cubecl::CubeBackend {
         period: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        on_gpu!(Kernels::of(&shard, mode), forward(shard, base, tokens, first, period))
+        Kernels::of(&shard, mode), mode => forward(shard, base, tokens, first, period)
     }
 
     fn embed_backward(
@@ -125,34 +124,7 @@ impl Embed for burn_cubecl::CubeBackend {
         base_rows: usize,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(Kernels::of(&dy, mode), backward(dy, into, tokens, shard, period, base_rows))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl Embed for burn::backend::Flex {
-    fn embed(
-        shard: FloatTensor<Self>,
-        base: FloatTensor<Self>,
-        tokens: Arc<[u32]>,
-        first: usize,
-        period: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let _ = mode;
-        reference::forward::<Self>(shard, base, tokens, first, period)
-    }
-
-    fn embed_backward(
-        dy: FloatTensor<Self>,
-        into: FloatTensor<Self>,
-        tokens: Arc<[u32]>,
-        shard: Range<usize>,
-        period: usize,
-        base_rows: usize,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        on_cpu!(mode, backward(dy, into, tokens, shard, period, base_rows))
+        Kernels::of(&dy, mode), mode => backward(dy, into, tokens, shard, period, base_rows)
     }
 }
 

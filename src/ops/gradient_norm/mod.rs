@@ -4,10 +4,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -71,15 +70,15 @@ pub trait SquaredNorm: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl SquaredNorm for burn_cubecl::CubeBackend {
+implement! {
+    SquaredNorm:
     fn sum_squares(
         x: FloatTensor<Self>,
         sums: FloatTensor<Self>,
         first: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        on_gpu!(Kernels::of(&x, mode), sum_squares(x, sums, first))
+        Kernels::of(&x, mode), mode => sum_squares(x, sums, first)
     }
 
     fn clip_factor(
@@ -87,27 +86,6 @@ impl SquaredNorm for burn_cubecl::CubeBackend {
         limit: f32,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(Kernels::of(&sums, mode), clip_factor(sums, limit))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl SquaredNorm for burn::backend::Flex {
-    fn sum_squares(
-        x: FloatTensor<Self>,
-        sums: FloatTensor<Self>,
-        first: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        on_cpu!(mode, sum_squares(x, sums, first))
-    }
-
-    fn clip_factor(
-        sums: FloatTensor<Self>,
-        limit: f32,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let _ = mode;
-        reference::clip_factor::<Self>(sums, limit)
+        Kernels::of(&sums, mode), mode => clip_factor(sums, limit)
     }
 }

@@ -5,10 +5,9 @@ use burn::tensor::Tensor;
 
 use super::OpsMode;
 use super::shared::Optional;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -105,15 +104,15 @@ pub trait LayerNorm: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl LayerNorm for burn_cubecl::CubeBackend {
+implement! {
+    LayerNorm:
     fn layer_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: Optional<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(Kernels::of(&x, mode), forward(x, gamma, beta.into_option()))
+        Kernels::of(&x, mode), mode => forward(x, gamma, beta.into_option())
     }
 
     fn layer_norm_backward(
@@ -124,29 +123,6 @@ impl LayerNorm for burn_cubecl::CubeBackend {
         rstd: FloatTensor<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_gpu!(Kernels::of(&x, mode), backward(dy, x, gamma, mean, rstd))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl LayerNorm for burn::backend::Flex {
-    fn layer_norm(
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: Optional<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_cpu!(mode, forward(x, gamma, beta.into_option()))
-    }
-
-    fn layer_norm_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        mean: FloatTensor<Self>,
-        rstd: FloatTensor<Self>,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        on_cpu!(mode, backward(dy, x, gamma, mean, rstd))
+        Kernels::of(&x, mode), mode => backward(dy, x, gamma, mean, rstd)
     }
 }

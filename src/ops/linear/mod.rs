@@ -10,10 +10,9 @@ use burn::tensor::Tensor;
 
 use super::OpsMode;
 use super::shared::Optional;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 use crate::config::Gelu;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -121,8 +120,8 @@ pub trait Linear: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl Linear for burn_cubecl::CubeBackend {
+implement! {
+    Linear:
     fn linear(
         x: FloatTensor<Self>,
         w: FloatTensor<Self>,
@@ -131,8 +130,7 @@ impl Linear for burn_cubecl::CubeBackend {
         activation: Activation,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        let (b, residual) = (b.into_option(), residual.into_option());
-        on_gpu!(Kernels::of(&x, mode), forward(x, w, b, residual, activation))
+        Kernels::of(&x, mode), mode => forward(x, w, b.into_option(), residual.into_option(), activation)
     }
 
     fn linear_backward(
@@ -143,32 +141,6 @@ impl Linear for burn_cubecl::CubeBackend {
         bias: bool,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        on_gpu!(Kernels::of(&x, mode), backward(dy, x, w, activation, bias))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl Linear for burn::backend::Flex {
-    fn linear(
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        b: Optional<Self>,
-        residual: Optional<Self>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        let (b, residual) = (b.into_option(), residual.into_option());
-        on_cpu!(mode, forward(x, w, b, residual, activation))
-    }
-
-    fn linear_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        activation: Activation,
-        bias: bool,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        on_cpu!(mode, backward(dy, x, w, activation, bias))
+        Kernels::of(&x, mode), mode => backward(dy, x, w, activation, bias)
     }
 }

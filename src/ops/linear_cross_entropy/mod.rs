@@ -12,10 +12,9 @@ use burn::tensor::Tensor;
 
 use super::OpsMode;
 use super::shared::Shards;
+use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::{Kernels, on_gpu};
-#[cfg(not(target_arch = "wasm32"))]
-use super::shared::on_cpu;
+use super::shared::kernels::Kernels;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -101,8 +100,8 @@ pub trait LinearCrossEntropy: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>);
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl LinearCrossEntropy for burn_cubecl::CubeBackend {
+implement! {
+    LinearCrossEntropy:
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
         wte: Shards<Self>,
@@ -110,7 +109,7 @@ impl LinearCrossEntropy for burn_cubecl::CubeBackend {
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        on_gpu!(Kernels::of(&x, mode), forward(x, wte, targets, loss))
+        Kernels::of(&x, mode), mode => forward(x, wte, targets, loss)
     }
 
     fn linear_cross_entropy_gradients(
@@ -120,29 +119,6 @@ impl LinearCrossEntropy for burn_cubecl::CubeBackend {
         loss: CrossEntropy,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        on_gpu!(Kernels::of(&x, mode), gradients(x, wte, targets, loss))
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl LinearCrossEntropy for burn::backend::Flex {
-    fn linear_cross_entropy(
-        x: FloatTensor<Self>,
-        wte: Shards<Self>,
-        targets: Arc<[u32]>,
-        loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        on_cpu!(mode, forward(x, wte, targets, loss))
-    }
-
-    fn linear_cross_entropy_gradients(
-        x: FloatTensor<Self>,
-        wte: Shards<Self>,
-        targets: Arc<[u32]>,
-        loss: CrossEntropy,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        on_cpu!(mode, gradients(x, wte, targets, loss))
+        Kernels::of(&x, mode), mode => gradients(x, wte, targets, loss)
     }
 }

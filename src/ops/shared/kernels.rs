@@ -35,26 +35,6 @@ impl Kernels {
     }
 }
 
-/// Runs one function of an op in the chosen implementation: the functions of the same name and
-/// arguments in the op's files `reference.rs`, `wgsl.rs` and `cube.rs`.
-macro_rules! on_gpu {
-    ($kernels:expr, $function:ident($($argument:expr),*)) => {
-        match $kernels {
-            $crate::ops::shared::kernels::Kernels::Reference => {
-                reference::$function::<burn_cubecl::CubeBackend>($($argument),*)
-            }
-            #[cfg(feature = "wgpu")]
-            $crate::ops::shared::kernels::Kernels::Wgsl(kernels) => {
-                wgsl::$function(&kernels, $($argument),*)
-            }
-            $crate::ops::shared::kernels::Kernels::Cube(kernels) => {
-                cube::$function(&kernels, $($argument),*)
-            }
-        }
-    };
-}
-pub(in crate::ops) use on_gpu;
-
 /// The tensor in row-major order.
 pub(in crate::ops) fn contiguous(tensor: CubeTensor) -> CubeTensor {
     into_contiguous(tensor)

@@ -14,20 +14,41 @@ pub(super) mod kernels;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// Runs one function of an op on the CPU: the function of this name and arguments in the op's
-/// `reference.rs` or `cpu.rs`.
-#[cfg(not(target_arch = "wasm32"))]
-macro_rules! on_cpu {
-    ($mode:expr, $function:ident($($argument:expr),*)) => {
-        if $mode.is_reference() {
-            reference::$function::<burn::backend::Flex>($($argument),*)
-        } else {
-            cpu::$function($($argument),*)
+/// Implements an op's trait for every backend. Each method names the kernels that a GPU tensor goes to
+/// and one call: of the function of that name in the op's `reference.rs`, `cpu.rs`, `wgsl.rs` or
+/// `cube.rs`.
+macro_rules! implement {
+    ($op:ident: $(
+        fn $method:ident($($parameters:tt)*) -> $output:ty {
+            $kernels:expr, $mode:ident => $function:ident($($argument:expr),*)
+        }
+    )*) => {
+        #[cfg(any(feature = "wgpu", feature = "cuda"))]
+        impl $op for burn_cubecl::CubeBackend {
+            $(fn $method($($parameters)*) -> $output {
+                match $kernels {
+                    Kernels::Reference => {
+                        reference::$function::<burn_cubecl::CubeBackend>($($argument),*)
+                    }
+                    #[cfg(feature = "wgpu")]
+                    Kernels::Wgsl(kernels) => wgsl::$function(&kernels, $($argument),*),
+                    Kernels::Cube(kernels) => cube::$function(&kernels, $($argument),*),
+                }
+            })*
+        }
+
+        #[cfg(not(target_arch = "wasm32"))]
+        impl $op for burn::backend::Flex {
+            $(fn $method($($parameters)*) -> $output {
+                match $mode.is_reference() {
+                    true => reference::$function::<burn::backend::Flex>($($argument),*),
+                    false => cpu::$function($($argument),*),
+                }
+            })*
         }
     };
 }
-#[cfg(not(target_arch = "wasm32"))]
-pub(super) use on_cpu;
+pub(super) use implement;
 
 /// An optional tensor. burn's dispatch carries structs and enums of tensors between backends, but
 /// no `Option`.
