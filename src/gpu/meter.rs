@@ -34,6 +34,8 @@ mod pools {
     pub fn cube(device: &Device) -> Option<CubeDevice> {
         match device.clone().inner().as_dispatch() {
             DispatchDevice::Cube(device) => Some(device.clone()),
+            // The browser build has no other backend.
+            #[cfg(not(target_arch = "wasm32"))]
             _ => None,
         }
     }
