@@ -81,7 +81,7 @@ pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
 pub(super) enum Subcommands {
     /// Train a model, or resume a run
     Train(TrainArgs),
-    /// Tokenize text files into training data
+    /// Tokenize text into training data
     Prepare(PrepareArgs),
     /// Generate text with a model
     Sample(SampleArgs),
@@ -150,7 +150,8 @@ pub(super) struct WindowArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PrepareArgs {
-    /// Files or folders: .txt, .jsonl, .parquet, and .gz or .zst of the text kinds
+    /// Files of UTF-8 text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them;
+    /// - reads text from stdin
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
     /// Data folder to write
@@ -162,7 +163,8 @@ pub(super) struct PrepareArgs {
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
-    /// Share of the text for the validation split
+    /// Share of the text for the validation split: the end of each document, or whole documents
+    /// where there are 100 or more
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub val_fraction: f64,
     /// Seed of the choice of validation documents

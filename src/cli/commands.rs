@@ -1,6 +1,6 @@
 //! The short commands: prepare, sample, eval, export, import, devices, config.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,7 +12,7 @@ use super::args::{
 };
 use super::watch::{FailureOutput, watch};
 use crate::config::KEYS;
-use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer};
+use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared, Tokenizer};
 use crate::gpu::{self, DeviceChoice, OpenDevice};
 use crate::model::{SampleOptions, Sampler};
 use crate::train::{Evaluation, ModelSource, mean_loss};
@@ -27,22 +27,24 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
         force: args.force,
         threads: None,
     };
+    let reads_stdin = args.inputs.iter().any(|input| input.as_os_str() == "-");
+    if reads_stdin && !global.quiet && std::io::stdin().is_terminal() {
+        message!("reading text from the terminal; end it with Ctrl-D on a line of its own");
+    }
     let bar = if global.quiet { ProgressBar::hidden() } else { bytes_bar() };
-    let mut skipped = 0;
     let mut show = |progress: PrepareProgress| {
-        skipped = progress.skipped_files;
         bar.set_length(progress.bytes_total);
         bar.set_position(progress.bytes_read);
         bar.set_message(match progress.phase {
+            Phase::Stdin => "copying stdin".to_string(),
             Phase::Survey => "reading".to_string(),
             Phase::Tokenize | Phase::Done => format!("{} tokens", progress.tokens),
         });
     };
-    let meta = data::prepare(&args.inputs, &args.output, &options, &mut show)?;
+    let Prepared { meta, warnings } =
+        data::prepare(&args.inputs, &args.output, &options, &mut show)?;
     bar.finish_and_clear();
-    if skipped > 0 {
-        message!("warning: {skipped} files of other types were skipped");
-    }
+    warn(&warnings);
     output!(
         "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
         args.output.display(),
@@ -160,8 +162,11 @@ fn open(global: &Global) -> Result<OpenDevice, CliError> {
 /// Runs `wgpt eval`.
 pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     let source = find_model(&args.model)?;
-    let of_run = || source.state.as_ref().map(|state| state.config.data.clone());
-    let Some(data) = args.data.or_else(of_run) else {
+    let data = match args.data {
+        Some(data) => Some(data),
+        None => source.data()?,
+    };
+    let Some(data) = data else {
         return Err(CliError::Usage {
             what: "no data to evaluate on".into(),
             hint: "give a data folder with --data",

@@ -104,7 +104,6 @@ fn train(
     for text in resolved.warnings {
         report.show(&Event::Warning { text });
     }
-    let config = Config { out_dir: run.display().to_string(), ..config };
     let elapsed = Duration::from_secs(args.elapsed);
     let request = Request { config, run: run.clone(), resume, mode, elapsed };
     let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;

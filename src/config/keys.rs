@@ -5,7 +5,7 @@
 //! [`Config`](super::Config); a test compares the two.
 
 use super::value::Kind::{
-    self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text,
+    self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
 
 /// A setting: a line of a config file, a flag and an environment variable.
@@ -35,7 +35,7 @@ pub const VARIABLE_PREFIX: &str = "WGPT_";
 
 /// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
 pub(super) const RESERVED_VARIABLES: &[&str] =
-    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_LOG", "WGPT_OPS", "WGPT_PRESET"];
+    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_OPS", "WGPT_PRESET"];
 
 // The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
 // sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
@@ -118,6 +118,7 @@ pub const KEYS: &[Key] = &[
     key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample"),
 
     key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
+    key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
     key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
 ];
@@ -143,7 +144,7 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "backend", reason: "one process trains on one device" },
     Ignored { name: "device", reason: "choose the device with --device" },
     Ignored { name: "real_data", reason: "only nanoGPT's benchmark script reads it" },
-    Ignored { name: "wandb_*", reason: "the run folder's events.jsonl has every number" },
+    Ignored { name: "wandb_*", reason: "log = tensorboard or csv writes the curves to the run folder" },
 ];
 
 /// The table row that a name refers to.

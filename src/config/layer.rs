@@ -290,7 +290,7 @@ mod tests {
     fn the_environment_sets_keys_and_warns_about_unknown_ones() {
         let layer = Layer::environment(pairs(&[
             ("PATH", "/bin"),
-            ("WGPT_LOG", "debug"),
+            ("WGPT_COLOR", "never"),
             ("WGPT_BATCH_SIZE", "8"),
             ("WGPT_N_LAYER", ""),
             ("WGPT_BATCHSIZE", "8"),

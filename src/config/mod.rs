@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The settings of a training run, under nanoGPT's names where it has the same setting.
@@ -131,6 +132,9 @@ pub struct Config {
 
     /// Iterations between progress lines.
     pub log_interval: NonZeroU64,
+    /// Logs of the run for other programs.
+    #[serde(default)]
+    pub log: ScalarLogs,
     /// Save a checkpoint at every evaluation, not only when the validation loss improves.
     pub always_save_checkpoint: bool,
     /// Number of most recent checkpoints to keep, besides the best.
@@ -205,6 +209,48 @@ pub enum GradCheckpoint {
     True,
     /// Never.
     False,
+}
+
+/// Logs of the losses and other scalars for other programs. As text, the names with a comma.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ScalarLogs {
+    /// TensorBoard's event files.
+    pub tensorboard: bool,
+    /// A table with comma-separated values.
+    pub csv: bool,
+}
+
+impl FromStr for ScalarLogs {
+    type Err = String;
+
+    fn from_str(names: &str) -> Result<Self, String> {
+        let mut logs = Self::default();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            match name {
+                "tensorboard" => logs.tensorboard = true,
+                "csv" => logs.csv = true,
+                _ => return Err(format!("{name:?} is not a log")),
+            }
+        }
+        Ok(logs)
+    }
+}
+
+impl TryFrom<String> for ScalarLogs {
+    type Error = String;
+
+    fn try_from(names: String) -> Result<Self, String> {
+        names.parse()
+    }
+}
+
+impl From<ScalarLogs> for String {
+    fn from(ScalarLogs { tensorboard, csv }: ScalarLogs) -> Self {
+        let names = [(tensorboard, "tensorboard"), (csv, "csv")];
+        let names: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        names.join(",")
+    }
 }
 
 /// The source of the initial weights.

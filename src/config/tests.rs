@@ -35,6 +35,7 @@ fn every_valid_value_fits_its_field() {
             Kind::Fraction => vec!["0".into(), "0.999".into()],
             Kind::Text => vec!["".into(), "x".into()],
             Kind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
+            Kind::Words(words) => vec!["".into(), words.join(", ")],
             Kind::Duration => vec!["".into(), "100years".into(), "99years".into()],
             Kind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
         };
@@ -240,6 +241,7 @@ prop_compose! {
             decay_lr: flag,
             eval_only: !flag,
             loss_chunk: count,
+            log: ScalarLogs { tensorboard: flag, csv: count % 2 == 0 },
             max_iters: NonZeroU64::new(iters).unwrap(),
             ..config
         }

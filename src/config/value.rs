@@ -49,6 +49,8 @@ pub enum Kind {
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// Any of these words, separated by commas; empty for none.
+    Words(&'static [&'static str]),
     /// A duration like `2h` or `1h 30min`; empty for none.
     Duration,
     /// An amount of memory, see [`Budget`](super::Budget).
@@ -81,7 +83,7 @@ impl Kind {
                 })?;
                 self.accept(value)
             }
-            Kind::Text | Kind::Choice(_) | Kind::Duration | Kind::Memory => {
+            Kind::Text | Kind::Choice(_) | Kind::Words(_) | Kind::Duration | Kind::Memory => {
                 self.accept(Value::Text(text.into()))
             }
         }
@@ -112,6 +114,7 @@ impl Kind {
             (Kind::Choice(words), Value::Bool(value)) if words.contains(&"true") => {
                 Ok(Value::Text(value.to_string()))
             }
+            (Kind::Words(words), Value::Text(text)) => check_words(words, &text),
             (Kind::Duration, Value::Text(text)) => check_duration(text),
             (Kind::Memory, Value::Text(text)) => check_memory(&text),
             (Kind::Memory, Value::Int(bytes)) => check_memory(&bytes.to_string()),
@@ -150,6 +153,7 @@ impl Kind {
             Kind::Positive | Kind::NonNegative | Kind::Fraction => "a number".into(),
             Kind::Text => "text".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::Words(words) => format!("any of {}", words.join(", ")),
             Kind::Duration => "a duration in quotes".into(),
             Kind::Memory => "an amount of memory".into(),
         }
@@ -163,7 +167,7 @@ impl Kind {
             Kind::Positive | Kind::NonNegative => "0.1 or 1e-3",
             Kind::Fraction => "0.9",
             Kind::Text => "\"text\"",
-            Kind::Choice(words) => words.first().copied().unwrap_or(""),
+            Kind::Choice(words) | Kind::Words(words) => words.first().copied().unwrap_or(""),
             Kind::Duration => "\"2h\" or \"90min\"",
             Kind::Memory => "\"10GiB\", \"90%\", \"auto\" or \"none\"",
         }
@@ -198,6 +202,18 @@ fn check_choice(words: &[&str], mut word: String) -> Result<Value, InvalidValue>
     }
     let rule = "it is not one of the choices".into();
     Err(InvalidValue::Range { rule, hint: format!("use one of {}", words.join(", ")) })
+}
+
+/// Returns the words in the order of `words`, each once.
+fn check_words(words: &[&str], text: &str) -> Result<Value, InvalidValue> {
+    let typed: Vec<&str> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+    if let Some(unknown) = typed.iter().find(|word| !words.contains(word)) {
+        let hint =
+            format!("use {}, with a comma between them, or leave it empty", words.join(", "));
+        return Err(InvalidValue::Range { rule: format!("{unknown:?} is not a choice"), hint });
+    }
+    let known: Vec<&str> = words.iter().copied().filter(|word| typed.contains(word)).collect();
+    Ok(Value::Text(known.join(",")))
 }
 
 fn check_duration(text: String) -> Result<Value, InvalidValue> {
@@ -245,6 +261,9 @@ mod tests {
         assert_eq!(Kind::NonNegative.parse("1"), Ok(Value::Float(1.0)));
         assert_eq!(Kind::Bool.parse("True"), Ok(Value::Bool(true)));
         assert_eq!(Kind::Text.parse("5"), Ok(Value::Text("5".into())));
+        let words = Kind::Words(&["a", "b"]);
+        assert_eq!(words.parse(" b, a,b,"), Ok(Value::Text("a,b".into())));
+        assert_eq!(words.parse(""), Ok(Value::Text("".into())));
         for (kind, text) in [
             (Kind::Bool, "1"),
             (Kind::Bool, "yes"),
@@ -261,6 +280,8 @@ mod tests {
             (Kind::Fraction, "1"),
             (Kind::Fraction, "0.99999999"),
             (Kind::Choice(&["a", "b"]), "c"),
+            (words, "a,c"),
+            (words, "a b"),
             (Kind::Duration, "5"),
             (Kind::Duration, "200years"),
         ] {

@@ -16,6 +16,11 @@ const NANOGPT_META_MAX: u64 = 64 << 20;
 /// Prefix of the names of built-in corpora.
 const BUILTIN: &str = "builtin:";
 
+/// Returns true for the name of a built-in corpus, which is not a path.
+pub fn is_builtin(spec: &str) -> bool {
+    spec.starts_with(BUILTIN)
+}
+
 /// An open data set.
 #[derive(Debug)]
 pub struct Dataset {
@@ -68,6 +73,13 @@ impl Dataset {
             }
         }
         Ok(dataset)
+    }
+
+    /// Returns the error for data that exists at none of the paths that `spec` may mean.
+    pub fn not_found(spec: &str, tried: &[PathBuf]) -> DataError {
+        let tried: Vec<_> = tried.iter().map(|path| path.display().to_string()).collect();
+        let reason = format!("no such folder, looked for {}", tried.join(" and "));
+        missing(Path::new(spec), &reason, None)
     }
 
     fn stories() -> Result<Self, DataError> {

@@ -30,22 +30,21 @@ pub enum DataError {
         source: Arc<io::Error>,
     },
 
-    /// A file with an unsupported extension.
-    #[error("{}: unsupported file type; supported are {accepted}", path.display())]
-    UnknownExtension {
+    /// A file of a format that is not read in a browser.
+    #[cfg(target_arch = "wasm32")]
+    #[error("{}: a browser does not read this format; choose a text or a .jsonl file", path.display())]
+    NotInBrowser {
         /// The file.
         path: PathBuf,
-        /// The supported extensions.
-        accepted: &'static str,
     },
 
-    /// Inputs without any supported file.
-    #[error("no supported files in {inputs}; give at least one file or folder with {accepted}")]
+    /// Inputs without any text file.
+    #[error("no text files in {inputs}{}; give at least one file or folder with UTF-8 text", skipped_clause(*skipped))]
     NoInputs {
         /// The inputs as given.
         inputs: String,
-        /// The supported extensions.
-        accepted: &'static str,
+        /// Number of files that are not UTF-8.
+        skipped: usize,
     },
 
     /// Inputs without any text.
@@ -56,7 +55,7 @@ pub enum DataError {
     },
 
     /// Bytes that are not UTF-8.
-    #[error("{}: not UTF-8 at byte {offset}; convert the file to UTF-8 (it may be UTF-16 or Latin-1)", path.display())]
+    #[error("{}: not UTF-8 at byte {offset}; convert the file to UTF-8 (it may be UTF-16 or Latin-1), or leave it out if it is not text", path.display())]
     InvalidUtf8 {
         /// The file.
         path: PathBuf,
@@ -183,7 +182,7 @@ pub enum DataError {
     },
 
     /// A missing data folder or file.
-    #[error("no training data in {}: {missing}; create it with `{command}`", path.display())]
+    #[error("no training data in {}: {missing}; create it with `{command}`, or give another folder with --data", path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
@@ -292,5 +291,12 @@ impl DataError {
     /// Wraps an I/O error, for `map_err`: "cannot `action` `path`".
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source: Arc::new(source) }
+    }
+}
+
+fn skipped_clause(skipped: usize) -> String {
+    match skipped {
+        0 => String::new(),
+        skipped => format!(" ({skipped} skipped, not UTF-8 text)"),
     }
 }

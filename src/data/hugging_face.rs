@@ -1,4 +1,7 @@
-//! Hugging Face tokenizer files for GPT-2, written from the built-in tables.
+//! Tokenizer files of Hugging Face transformers.
+//!
+//! GPT-2 has `vocab.json` and `merges.txt`, from the built-in tables. Characters and bytes have a
+//! `tokenizer.json` with byte pairs and no merges, which wgpt reads back.
 
 use std::collections::HashMap;
 
@@ -6,39 +9,155 @@ use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
 use super::tokenizer::END_OF_TEXT;
-use super::{Tokenizer, TokenizerKind};
+use super::{CharVocab, Tokenizer};
+
+/// The file of a tokenizer that is not GPT-2's.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// The file that names the class of the tokenizer.
+const SETTINGS_FILE: &str = "tokenizer_config.json";
 
 impl Tokenizer {
-    /// Returns names and contents of the files that transformers reads the tokenizer from. Empty
-    /// for tokenizers that transformers does not support.
+    /// Returns names and contents of the files that transformers reads the tokenizer from.
+    ///
+    /// transformers drops a character outside a character vocabulary, which is an error here.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
-        if self.kind() != TokenizerKind::Gpt2 {
-            return Vec::new();
-        }
-        let tokens = gpt2_tokens();
-        let characters = byte_characters();
-        let spell =
-            |token: &[u8]| -> String { token.iter().map(|&b| characters[b as usize]).collect() };
-        let mut vocabulary: Map<String, Value> =
-            tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
-        vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
-        let mut merges = String::from("#version: 0.2\n");
-        for [left, right] in gpt2_merges(&tokens) {
-            merges.push_str(&format!("{} {}\n", spell(left), spell(right)));
-        }
-        let settings = json!({
-            "tokenizer_class": "GPT2Tokenizer",
-            "add_prefix_space": false,
-            "bos_token": END_OF_TEXT,
-            "eos_token": END_OF_TEXT,
-            "unk_token": END_OF_TEXT,
+        let mut settings = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            // Else decoding removes the space in " .".
+            "clean_up_tokenization_spaces": false,
         });
-        vec![
-            ("vocab.json", Value::Object(vocabulary).to_string()),
-            ("merges.txt", merges),
-            ("tokenizer_config.json", format!("{settings:#}\n")),
-        ]
+        if self.end_of_text().is_some() {
+            for name in ["bos_token", "eos_token", "unk_token"] {
+                settings[name] = json!(END_OF_TEXT);
+            }
+        }
+        let mut files = match self {
+            Self::Gpt2 => {
+                settings["tokenizer_class"] = json!("GPT2Tokenizer");
+                settings["add_prefix_space"] = json!(false);
+                gpt2_files()
+            }
+            Self::Char(vocab) => vec![(TOKENIZER_FILE, char_file(vocab))],
+            Self::Byte => vec![(TOKENIZER_FILE, byte_file())],
+        };
+        files.push((SETTINGS_FILE, format!("{settings:#}\n")));
+        files
     }
+
+    /// Reads a `tokenizer.json`; `None` if its tokenizer is neither of characters nor of bytes.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub fn from_hugging_face(file: &[u8]) -> Result<Option<Self>, serde_json::Error> {
+        let file: Value = serde_json::from_slice(file)?;
+        let model = &file["model"];
+        let merges = model["merges"].as_array().map_or(0, Vec::len);
+        if model["type"] != "BPE" || merges > 0 || !file["normalizer"].is_null() {
+            return Ok(None);
+        }
+        let Some(ids) = model["vocab"].as_object() else { return Ok(None) };
+        if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" {
+            return Ok(Some(Self::Byte));
+        }
+        let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null());
+        Ok(vocab.map(Self::Char))
+    }
+}
+
+/// Returns the text of a `tokenizer.json` whose tokens are `ids`, without merges.
+fn tokenizer_file(ids: Map<String, Value>, parts: Value) -> String {
+    let mut file = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [],
+        "normalizer": null,
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": null,
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": false,
+            "vocab": ids,
+            "merges": [],
+        },
+    });
+    if let Value::Object(parts) = parts {
+        for (name, part) in parts {
+            file[name] = part;
+        }
+    }
+    format!("{file:#}\n")
+}
+
+/// Byte pairs start from characters: without a pre-tokenizer the whole text is one word, and
+/// without merges its tokens are its characters.
+fn char_file(vocab: &CharVocab) -> String {
+    let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
+    // Without a decoder, tokens are joined with spaces.
+    tokenizer_file(ids.collect(), json!({ "decoder": { "type": "Fuse" } }))
+}
+
+/// Returns the vocabulary of a tokenizer whose tokens are single characters.
+fn char_vocab(ids: &Map<String, Value>) -> Option<CharVocab> {
+    let single = |(token, id): (&String, &Value)| {
+        let mut chars = token.chars();
+        let (character, rest) = (chars.next()?, chars.next());
+        rest.is_none().then_some((id.as_u64()?, character))
+    };
+    let mut tokens: Vec<(u64, char)> = ids.iter().map(single).collect::<Option<_>>()?;
+    tokens.sort_unstable();
+    let is_complete = (0..).zip(&tokens).all(|(expected, (id, _))| expected == *id);
+    CharVocab::new(tokens.into_iter().map(|(_, c)| c)).ok().filter(|_| is_complete)
+}
+
+fn byte_file() -> String {
+    let id = byte_ids().len() as u32 - 1;
+    let bytes = json!({
+        "type": "ByteLevel",
+        "add_prefix_space": false,
+        "trim_offsets": false,
+        "use_regex": false,
+    });
+    let end = json!({
+        "id": id,
+        "content": END_OF_TEXT,
+        "single_word": false,
+        "lstrip": false,
+        "rstrip": false,
+        "normalized": false,
+        "special": true,
+    });
+    let parts = json!({ "added_tokens": [end], "pre_tokenizer": bytes, "decoder": bytes });
+    tokenizer_file(byte_ids(), parts)
+}
+
+/// Returns the vocabulary of the byte tokenizer: each byte as its character, and the end of a
+/// document.
+fn byte_ids() -> Map<String, Value> {
+    let tokens = byte_characters().into_iter().map(String::from).chain([END_OF_TEXT.to_owned()]);
+    tokens.zip(0_u32..).map(|(token, id)| (token, json!(id))).collect()
+}
+
+fn gpt2_files() -> Vec<(&'static str, String)> {
+    let tokens = gpt2_tokens();
+    let characters = byte_characters();
+    let spell =
+        |token: &[u8]| -> String { token.iter().map(|&b| characters[b as usize]).collect() };
+    let mut vocabulary: Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
+    vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
+    let mut merges = String::from("#version: 0.2\n");
+    for [left, right] in gpt2_merges(&tokens) {
+        merges.push_str(&format!("{} {}\n", spell(left), spell(right)));
+    }
+    vec![("vocab.json", Value::Object(vocabulary).to_string()), ("merges.txt", merges)]
 }
 
 /// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
@@ -108,6 +227,70 @@ mod tests {
         let files = Tokenizer::Gpt2.hugging_face_files();
         assert!(files[0].1.contains("\"\u{120}the\":262"));
         assert!(files[1].1.starts_with("#version: 0.2\n\u{120} t\n\u{120} a\nh e\n"));
-        assert!(Tokenizer::Byte.hugging_face_files().is_empty());
+    }
+
+    fn file(tokenizer: &Tokenizer) -> Value {
+        let files = tokenizer.hugging_face_files();
+        let (name, text) = &files[0];
+        assert_eq!((*name, files[1].0, files.len()), (TOKENIZER_FILE, SETTINGS_FILE, 2));
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn read(file: &Value) -> Option<Tokenizer> {
+        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn characters_and_bytes_read_back() {
+        let hard = "b\n\r\t \u{0}\"\\a\u{a0}\u{2028}\u{301}\u{feff}\u{1f600}\u{120}";
+        let char = Tokenizer::Char(CharVocab::new(hard.chars()).unwrap());
+        for tokenizer in [char, Tokenizer::Byte] {
+            assert_eq!(read(&file(&tokenizer)), Some(tokenizer));
+        }
+        assert!(Tokenizer::from_hugging_face(b"{").is_err());
+    }
+
+    #[test]
+    fn the_files_have_what_transformers_needs() {
+        let char = file(&Tokenizer::Char(CharVocab::new("b\n ".chars()).unwrap()));
+        assert_eq!(char["model"]["vocab"], json!({ "b": 0, "\n": 1, " ": 2 }));
+        assert_eq!((&char["decoder"]["type"], &char["added_tokens"]), (&json!("Fuse"), &json!([])));
+        let byte = file(&Tokenizer::Byte);
+        let vocab = &byte["model"]["vocab"];
+        assert_eq!(
+            (&vocab["a"], &vocab["\u{120}"], &vocab[END_OF_TEXT]),
+            (&json!(97), &json!(32), &json!(256))
+        );
+        assert_eq!(byte["added_tokens"][0]["id"], 256);
+        assert_eq!(byte["pre_tokenizer"]["use_regex"], false);
+        for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+            let (name, settings) = tokenizer.hugging_face_files().pop().unwrap();
+            let settings: Value = serde_json::from_str(&settings).unwrap();
+            assert_eq!((name, &settings["eos_token"]), (SETTINGS_FILE, &json!(END_OF_TEXT)));
+        }
+    }
+
+    /// Each of these would give other ids here than in transformers.
+    #[test]
+    fn other_tokenizers_are_not_taken_for_characters() {
+        let good = file(&Tokenizer::Char(CharVocab::new("ab".chars()).unwrap()));
+        assert!(read(&good).is_some());
+        for (pointer, value) in [
+            ("/model/type", json!("WordLevel")),
+            ("/model/merges", json!([["a", "b"]])),
+            ("/model/vocab", json!({ "a": 0, "bb": 1 })),
+            ("/model/vocab", json!({ "a": 0, "b": 2 })),
+            ("/model/vocab", json!({})),
+            ("/model", json!(null)),
+            ("/normalizer", json!({ "type": "Lowercase" })),
+            ("/pre_tokenizer", json!({ "type": "Whitespace" })),
+        ] {
+            let mut other = good.clone();
+            *other.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(read(&other), None, "{pointer}");
+        }
+        let mut other = file(&Tokenizer::Byte);
+        other["model"]["vocab"]["a"] = json!(98);
+        assert_eq!(read(&other), None);
     }
 }

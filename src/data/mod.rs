@@ -1,7 +1,7 @@
 //! Data sets: from text files to windows of tokens.
 //!
 //! ```text
-//! source    .txt .jsonl .parquet (.gz .zst) -> a stream of documents
+//! source    text, .jsonl, .parquet (.gz .zst), stdin -> a stream of documents
 //! pieces    documents -> pieces that are tokenized independently
 //! tokenizer pieces -> token ids: GPT-2's byte pairs, characters or bytes
 //! encode    tokenizes on several threads
@@ -28,9 +28,10 @@ mod tokens;
 pub mod windows;
 mod writer;
 
-pub use dataset::Dataset;
+pub use dataset::{Dataset, is_builtin};
 pub use error::DataError;
+pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{Dtype, Meta};
-pub use prepare::{Phase, PrepareOptions, PrepareProgress, prepare};
+pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerKind};
 pub use tokens::Split;

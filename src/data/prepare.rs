@@ -4,11 +4,14 @@
 //! vocabulary. The second pass tokenizes and writes.
 //!
 //! Text is split into train and val as follows:
-//! - **one document**: by position. The first `1 - val_fraction` of its characters are train and
-//!   the rest is val, as nanoGPT splits Shakespeare;
-//! - **several documents**: by document, with a hash of the index and the seed. Below 1,000
-//!   documents exactly `val_fraction` of them go to val (at least one and not all), from there on
-//!   `val_fraction` on average.
+//! - **fewer than 100 documents**: by position. The first `1 - val_fraction` of the characters of
+//!   each document are train and the rest is val, as nanoGPT splits Shakespeare;
+//! - **100 documents or more**: by document, with a hash of the index and the seed. Below 1,000
+//!   documents exactly `val_fraction` of them go to val, from there on `val_fraction` on average.
+//!
+//! Below 1,000 documents all their lengths are known: if a split by document would give val less
+//! than half or more than double of its share, because a few documents are most of the text, the
+//! split is by position.
 
 mod survey;
 
@@ -58,6 +61,8 @@ impl Default for PrepareOptions {
 /// The phases of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Copies stdin, which cannot be read twice. The total is what has been read.
+    Stdin,
     /// First pass: counts documents and collects characters. Ends early if it needs no more.
     Survey,
     /// Second pass: tokenizes and writes.
@@ -79,12 +84,19 @@ pub struct PrepareProgress {
     pub documents: u64,
     /// Tokens written so far, in both splits.
     pub tokens: u64,
-    /// Files in the input folders that are skipped because of their type.
-    pub skipped_files: usize,
 }
 
-/// Tokenizes `inputs` (files or folders of files) into the folder `out`: `train.bin`, `val.bin` and
-/// `meta.json`.
+/// The result of [`prepare`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The description of the folder.
+    pub meta: Meta,
+    /// Sentences about skipped files and the shares of the splits.
+    pub warnings: Vec<String>,
+}
+
+/// Tokenizes `inputs` (files, folders of files, or `-` for stdin) into the folder `out`:
+/// `train.bin`, `val.bin` and `meta.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. Memory does not grow with
 /// the input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about
@@ -98,12 +110,21 @@ pub fn prepare(
     out: &Path,
     options: &PrepareOptions,
     progress: &mut dyn FnMut(PrepareProgress),
-) -> Result<Meta, DataError> {
+) -> Result<Prepared, DataError> {
     if !(options.val_fraction > 0.0 && options.val_fraction < 1.0) {
         return Err(DataError::BadFraction { value: options.val_fraction });
     }
     check_vacant(out, options.force)?;
-    let sources = Sources::find(inputs, &options.text_field)?;
+    let sources = Sources::find(inputs, &options.text_field, out, &mut |bytes| {
+        let (phase, documents, tokens) = (Phase::Stdin, 0, 0);
+        progress(PrepareProgress {
+            phase,
+            bytes_read: bytes,
+            bytes_total: bytes,
+            documents,
+            tokens,
+        });
+    })?;
     let mut reporter = Reporter::new(&sources, progress);
     let survey = Survey::of(&sources, options.tokenizer, &mut reporter)?;
     let tokenizer = survey.tokenizer(options.tokenizer)?;
@@ -140,7 +161,44 @@ pub fn prepare(
     })?;
     reporter.last.tokens = train_tokens.saturating_add(val_tokens);
     reporter.report(Phase::Done, sources.bytes(), router.documents);
-    Ok(meta)
+    let warnings = skipped(&sources.skipped).into_iter().chain(off_share(&meta, options));
+    Ok(Prepared { warnings: warnings.collect(), meta })
+}
+
+/// Returns a sentence that names the first of the skipped files.
+fn skipped(paths: &[PathBuf]) -> Option<String> {
+    const NAMED: usize = 3;
+    let mut names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    let count = match names.len() {
+        0 => return None,
+        1 => "1 file that is".to_owned(),
+        count => format!("{count} files that are"),
+    };
+    if names.len() > NAMED {
+        let more = format!("and {} more", names.len() - NAMED);
+        names.truncate(NAMED);
+        names.push(more);
+    }
+    Some(format!("skipped {count} not UTF-8 text: {}", names.join(", ")))
+}
+
+/// Returns a sentence if the shares of the splits are not those that were asked for.
+fn off_share(meta: &Meta, options: &PrepareOptions) -> Option<String> {
+    let share = meta.val_tokens as f64 / (meta.train_tokens + meta.val_tokens) as f64;
+    is_off(share, options.val_fraction).then(|| {
+        format!(
+            "val has {:.1}% of the tokens instead of {:.1}%: the text is short, or a few documents \
+             are most of it; more text, another --seed or --val-fraction may help",
+            share * 100.0,
+            options.val_fraction * 100.0,
+        )
+    })
+}
+
+/// Returns true if one of the splits has less than half or more than double of its share.
+fn is_off(share: f64, wanted: f64) -> bool {
+    let off = |share: f64, wanted: f64| share < wanted / 2.0 || share > wanted * 2.0;
+    off(share, wanted) || off(1.0 - share, 1.0 - wanted)
 }
 
 /// Runs the second pass.
@@ -189,47 +247,74 @@ struct Router {
     batcher: Batcher,
     documents: u64,
     chars: u64,
+    /// Characters of the current document.
+    position: u64,
 }
 
 impl Router {
     fn new(rule: SplitRule) -> Self {
-        Self { rule, batcher: Batcher::default(), documents: 0, chars: 0 }
+        Self { rule, batcher: Batcher::default(), documents: 0, chars: 0, position: 0 }
     }
 
     fn route(&mut self, part: Part<'_>) {
-        let split = self.split();
         match part {
-            Part::EndOfDocument => {
-                self.batcher.end(split, true);
-                self.documents += 1;
-            }
-            Part::Text(text) => {
-                let chars = text.chars().count() as u64;
-                let before = self.chars;
-                self.chars += chars;
-                match self.rule {
-                    // The two splits are tokenized independently.
-                    SplitRule::Position { train_chars }
-                        if split == SplitKind::Train && self.chars >= train_chars =>
-                    {
-                        let (train, val) = split_at_char(text, train_chars - before);
-                        self.batcher.push(train, SplitKind::Train);
-                        self.batcher.end(SplitKind::Train, false);
-                        self.batcher.push(val, SplitKind::Val);
-                    }
-                    _ => self.batcher.push(text, split),
-                }
-            }
+            Part::Text(text) => self.route_text(text),
+            Part::EndOfDocument => self.end_document(),
         }
     }
 
-    /// Returns the split of the next character.
+    fn route_text(&mut self, text: &str) {
+        let chars = text.chars().count() as u64;
+        let before = self.position;
+        self.position += chars;
+        self.chars += chars;
+        match self.train_chars() {
+            // The two parts of a document are tokenized independently.
+            Some(train_chars) if before < train_chars && self.position >= train_chars => {
+                let (train, val) = split_at_char(text, train_chars - before);
+                self.batcher.push(train, SplitKind::Train);
+                self.batcher.end(SplitKind::Train, self.separates_parts());
+                self.batcher.push(val, SplitKind::Val);
+            }
+            Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
+            Some(_) => self.batcher.push(text, SplitKind::Val),
+            None => self.batcher.push(text, self.split()),
+        }
+    }
+
+    fn end_document(&mut self) {
+        match self.train_chars() {
+            // All of it is in train, where it has ended.
+            Some(train_chars) if self.position <= train_chars => {}
+            Some(_) => self.batcher.end(SplitKind::Val, true),
+            None => self.batcher.end(self.split(), true),
+        }
+        self.documents += 1;
+        self.position = 0;
+    }
+
+    /// Returns the characters of the current document that are train, if it is split by position.
+    fn train_chars(&self) -> Option<u64> {
+        let SplitRule::Position { train_chars } = &self.rule else { return None };
+        // The input may have grown since the survey, which is an error at the end.
+        let of_document = usize::try_from(self.documents).ok().and_then(|at| train_chars.get(at));
+        Some(of_document.copied().unwrap_or(0))
+    }
+
+    /// Returns true if the part of a document in train needs an end, as the next document follows
+    /// it there. A single document ends once, in val.
+    fn separates_parts(&self) -> bool {
+        matches!(&self.rule, SplitRule::Position { train_chars } if train_chars.len() > 1)
+    }
+
+    /// Returns the split of the current document, if documents are not split.
     fn split(&self) -> SplitKind {
-        let train = match self.rule {
-            SplitRule::Position { train_chars } => self.chars < train_chars,
-            SplitRule::Documents { seed, below } => hash([seed, self.documents]) >= below,
-        };
-        if train { SplitKind::Train } else { SplitKind::Val }
+        match self.rule {
+            SplitRule::Documents { seed, below } if hash([seed, self.documents]) < below => {
+                SplitKind::Val
+            }
+            _ => SplitKind::Train,
+        }
     }
 }
 
@@ -257,7 +342,6 @@ impl<'a> Reporter<'a> {
                 bytes_total: sources.bytes(),
                 documents: 0,
                 tokens: 0,
-                skipped_files: sources.skipped,
             },
             progress,
         }

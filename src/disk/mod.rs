@@ -7,6 +7,14 @@
 #[cfg_attr(test, allow(dead_code, reason = "the tests use a part of what the browser build uses"))]
 pub mod pool;
 
+use std::path::{Path, PathBuf};
+
+/// Returns an absolute path for `path`, without following links. A browser has no working folder:
+/// a path is the same there.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 mod native {
     use std::io::{self, Write};

@@ -85,6 +85,7 @@ fn prepare_files(
     let mut progress = |at: PrepareProgress| {
         let share = at.bytes_read as f32 / at.bytes_total.max(1) as f32;
         let share = match at.phase {
+            Phase::Stdin => 0.0,
             Phase::Survey => share / 2.0,
             Phase::Tokenize => 0.5 + share / 2.0,
             Phase::Done => 1.0,

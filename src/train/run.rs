@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::scalars::{Continued, Logs};
 use super::{TrainError, checkpoint};
-use crate::config::Config;
+use crate::config::{Config, ScalarLogs};
 use crate::disk::{self, File, OpenOptions, TryLockError};
 use crate::protocol::Event;
 
@@ -27,6 +28,7 @@ pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 pub struct RunFolder {
     path: PathBuf,
     record: Record,
+    scalars: Logs,
     /// The operating system releases the lock when the process ends, even if it is killed.
     _lock: File,
 }
@@ -54,7 +56,8 @@ impl RunFolder {
         if !resume && checkpoint::exists(&path.join(CHECKPOINTS_FOLDER)) {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
-        Ok(Self { path: path.to_path_buf(), record: Record::open(path)?, _lock: lock })
+        let (record, scalars) = (Record::open(path)?, Logs::default());
+        Ok(Self { path: path.to_path_buf(), record, scalars, _lock: lock })
     }
 
     /// Returns the path of the folder.
@@ -74,6 +77,20 @@ impl RunFolder {
     pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
         let path = self.path.join(CONFIG_FILE);
         write_atomically(&path, config.to_toml().as_bytes())
+    }
+
+    /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
+    /// that cannot be opened.
+    pub fn open_scalars(&mut self, logs: ScalarLogs, from: Continued) -> Vec<String> {
+        let (scalars, failed) = Logs::open(&self.path, logs, from);
+        self.scalars = scalars;
+        failed
+    }
+
+    /// Appends the scalars of an event to the scalar logs. Returns a sentence for each that cannot
+    /// be written, and closes it.
+    pub fn log_scalars(&mut self, event: &Event) -> Vec<String> {
+        self.scalars.append(event)
     }
 
     /// Appends an event to the record, as JSON and as text.

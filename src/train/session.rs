@@ -9,6 +9,7 @@ use web_time::Instant;
 use super::batches::Batches;
 use super::checkpoint::{Checkpoint, Damaged};
 use super::run::RunFolder;
+use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Config};
 use crate::data::Dataset;
@@ -121,6 +122,7 @@ impl<'a> Session<'a> {
             queued: VecDeque::new(),
             emit,
         };
+        session.open_scalars();
         if let Some((checkpoint, damaged)) = loaded {
             session.warn_about(&checkpoint, damaged);
             session.back_to_schedule(&checkpoint.state.config);
@@ -132,6 +134,16 @@ impl<'a> Session<'a> {
             session.warn(format!("the settings of this run were not saved: {error}"));
         }
         Ok(session)
+    }
+
+    /// Opens the scalar logs, with what they have of the run so far.
+    fn open_scalars(&mut self) {
+        let (logs, iteration) = (self.config.log, self.iteration);
+        // `eval_only` repeats the last evaluation.
+        let last_eval = self.last_eval.filter(|_| !self.config.eval_only);
+        for text in self.folder.open_scalars(logs, Continued { iteration, last_eval }) {
+            self.warn(text);
+        }
     }
 
     fn warn_about(&mut self, checkpoint: &Checkpoint, damaged: Vec<Damaged>) {
@@ -363,7 +375,11 @@ impl<'a> Session<'a> {
         self.device.watchdog.allow_silence(Duration::MAX);
         // A log line that a full disk does not take must not end the run.
         let _ = self.folder.record(&event);
+        let failed = self.folder.log_scalars(&event);
         (self.emit)(&event);
         self.device.watchdog.restart();
+        for text in failed {
+            self.warn(text);
+        }
     }
 }

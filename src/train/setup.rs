@@ -7,10 +7,12 @@ use burn::tensor::Device;
 use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
+use super::data_path::{absolute_data, find_data};
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
+use crate::disk;
 use crate::gpu::DeviceInfo;
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
@@ -63,7 +65,11 @@ impl Setup {
         device.check_dtype(config.dtype)?;
         let mode = mode.in_dtype(config.dtype).on(device.kind);
         let block_size = u64::from(config.block_size.get());
-        let dataset = Dataset::open(config.require_data()?, block_size)?;
+        let data = match resume {
+            true => find_data(&config, &run)?,
+            false => config.require_data()?.to_owned(),
+        };
+        let dataset = Dataset::open(&data, block_size)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, device)?;
         let (limits, _) = super::limits(&config, device, mode);
@@ -83,7 +89,7 @@ impl Setup {
         }
         Ok(Self {
             started,
-            config,
+            config: with_absolute_paths(config, &data, &run),
             mode,
             dataset,
             limits,
@@ -112,6 +118,19 @@ impl Setup {
         let optimizer = Optimizer::new(config, &model, *mode);
         Ok((model, optimizer))
     }
+}
+
+/// Returns the configuration as the run records it: its paths lead to the same files from any
+/// folder.
+fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
+    let init_from = match config.init_from {
+        InitFrom::Path(path) => {
+            InitFrom::Path(disk::absolute(Path::new(&path)).display().to_string())
+        }
+        other => other,
+    };
+    let out_dir = disk::absolute(run).display().to_string();
+    Config { data: absolute_data(data), out_dir, init_from, ..config }
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it.

@@ -6,8 +6,9 @@ use burn::tensor::Device;
 
 use super::TrainError;
 use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
+use super::data_path::find_data;
 use super::run::CHECKPOINTS_FOLDER;
-use crate::data::Tokenizer;
+use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::model::{
     Architecture, Gpt, NanoGptCheckpoint, WEIGHTS_FILE, WeightError, WeightFile, WeightSource,
@@ -66,7 +67,9 @@ impl ModelSource {
             if !architecture.bias {
                 architecture.bias = WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
             }
-            return Ok(Self::plain(path, architecture));
+            let plain = Self::plain(path, architecture);
+            let tokenizer = read_tokenizer(path)?.or(plain.tokenizer.clone());
+            return Ok(Self { tokenizer, ..plain });
         }
         let nanogpt = path.join(NANOGPT_FILE);
         if disk::exists(&nanogpt) {
@@ -123,6 +126,18 @@ impl ModelSource {
         }
     }
 
+    /// Returns the data that the run of this checkpoint was trained on; `None` for other models.
+    ///
+    /// # Errors
+    /// If the data is not found.
+    pub fn data(&self) -> Result<Option<String>, TrainError> {
+        let Some(State { config, .. }) = &self.state else { return Ok(None) };
+        // RUN/checkpoints/ITERATION
+        let path = disk::absolute(&self.path);
+        let run = path.ancestors().nth(2).unwrap_or(&path);
+        Ok(Some(find_data(config, run)?))
+    }
+
     /// Loads the model onto `device`.
     ///
     /// # Errors
@@ -145,6 +160,18 @@ impl ModelSource {
         let architecture = Architecture { block_size, ..self.architecture.clone() };
         Ok(Gpt::new(&architecture, &mut Cropped { weights, positions }, device)?)
     }
+}
+
+/// Reads the `tokenizer.json` of a model folder; `None` if it has none, or one of another kind than
+/// wgpt writes.
+fn read_tokenizer(folder: &Path) -> Result<Option<Tokenizer>, TrainError> {
+    let path = folder.join(TOKENIZER_FILE);
+    if !disk::exists(&path) {
+        return Ok(None);
+    }
+    let file = disk::read(&path).map_err(TrainError::io("read", &path))?;
+    let damaged = |error| TrainError::checkpoint(&path, format!("not JSON: {error}"));
+    Tokenizer::from_hugging_face(&file).map_err(damaged)
 }
 
 /// The weights of a model with its positions cropped.

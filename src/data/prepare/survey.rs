@@ -1,20 +1,23 @@
-//! The first pass over the input: counts documents and collects characters.
+//! The first pass over the input: measures documents and collects characters.
 
 use std::ops::ControlFlow;
 
 use super::super::source::{Part, Sources};
 use super::super::windows::hash;
 use super::super::{CharVocab, DataError, Tokenizer, TokenizerKind};
-use super::{Phase, Reporter, Router};
+use super::{Phase, Reporter, Router, is_off};
+
+/// With fewer documents than this, each is split.
+const FEW: u64 = 100;
 
 /// With this many documents, the split needs no exact count.
 const MANY: u64 = 1_000;
 
 /// The rule that assigns text to the splits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum SplitRule {
-    /// The first characters of the only document are train.
-    Position { train_chars: u64 },
+    /// The first characters of each document are train: so many, by document.
+    Position { train_chars: Vec<u64> },
     /// Documents whose hash is below a bound are val.
     Documents { seed: u64, below: u64 },
 }
@@ -23,6 +26,8 @@ pub(super) enum SplitRule {
 pub(super) struct Survey {
     documents: u64,
     chars: u64,
+    /// The characters of each document, below [`MANY`] documents.
+    lengths: Vec<u64>,
     /// True if all of the input was read, so that the counts are exact.
     complete: bool,
     /// The distinct characters, sorted; only for a character vocabulary.
@@ -36,7 +41,15 @@ impl Survey {
         kind: TokenizerKind,
         reporter: &mut Reporter<'_>,
     ) -> Result<Self, DataError> {
-        let mut survey = Self { documents: 0, chars: 0, complete: true, alphabet: Vec::new() };
+        let mut survey = Self {
+            documents: 0,
+            chars: 0,
+            lengths: Vec::new(),
+            complete: true,
+            alphabet: Vec::new(),
+        };
+        // Characters before the current document.
+        let mut before = 0;
         let collect = kind == TokenizerKind::Char;
         // A flag for each code point takes 1.1 MB and is faster than a hash set.
         let mut seen = vec![false; if collect { char::MAX as usize + 1 } else { 0 }];
@@ -51,7 +64,13 @@ impl Survey {
                     }
                 }
                 Part::Text(text) => survey.chars += text.chars().count() as u64,
-                Part::EndOfDocument => survey.documents += 1,
+                Part::EndOfDocument => {
+                    survey.documents += 1;
+                    if survey.documents < MANY {
+                        survey.lengths.push(survey.chars - before);
+                    }
+                    before = survey.chars;
+                }
             }
             reporter.report_if_due(Phase::Survey, bytes, survey.documents);
             if survey.documents >= MANY && !collect {
@@ -78,27 +97,49 @@ impl Survey {
         })
     }
 
+    /// Chooses how to split, see [`super`].
     pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> SplitRule {
-        if self.documents == 1 {
-            // Rounds like nanoGPT's int(n * 0.9).
-            let train_chars = (self.chars as f64 * (1.0 - val_fraction)) as u64;
-            return SplitRule::Position { train_chars };
+        let by_position = || SplitRule::Position { train_chars: self.train_chars(val_fraction) };
+        if self.documents < FEW {
+            return by_position();
         }
+        let below = self.val_bound(val_fraction, seed);
+        let of_val = (0..).zip(&self.lengths).filter(|(index, _)| hash([seed, *index]) < below);
+        let val: u64 = of_val.map(|(_, length)| length).sum();
+        if self.documents < MANY && is_off(val as f64 / self.chars as f64, val_fraction) {
+            return by_position();
+        }
+        SplitRule::Documents { seed, below }
+    }
+
+    /// Returns the characters of each document that are train. They are rounded so that their sum
+    /// is exact, like nanoGPT's `int(n * 0.9)`, for many short documents too.
+    fn train_chars(&self, val_fraction: f64) -> Vec<u64> {
+        let (mut chars, mut train) = (0, 0_u64);
+        let of_document = |length: &u64| {
+            chars += length;
+            let until = (chars as f64 * (1.0 - val_fraction)) as u64;
+            let part = until.saturating_sub(train).min(*length);
+            train += part;
+            part
+        };
+        self.lengths.iter().map(of_document).collect()
+    }
+
+    /// Returns the bound below which the hash of a document sends it to val.
+    fn val_bound(&self, val_fraction: f64, seed: u64) -> u64 {
         let mut hashes: Vec<u64> =
             (0..self.documents.min(MANY)).map(|document| hash([seed, document])).collect();
         hashes.sort_unstable();
-        let wanted = (self.documents as f64 * val_fraction).round() as usize;
-        let wanted = wanted.clamp(1, hashes.len() - 1);
-        // The hash is a bijection of the index, so exactly `wanted` hashes are below.
-        let exact = hashes.get(wanted).copied().unwrap_or(u64::MAX);
-        let below = if self.documents < MANY {
-            exact
-        } else {
-            let first = hashes.first().copied().unwrap_or(0);
-            let share = (val_fraction * 2_f64.powi(64)) as u64;
-            share.max(first.saturating_add(1))
-        };
-        SplitRule::Documents { seed, below }
+        if self.documents < MANY {
+            let wanted = (self.documents as f64 * val_fraction).round() as usize;
+            let wanted = wanted.clamp(1, hashes.len() - 1);
+            // The hash is a bijection of the index, so exactly `wanted` hashes are below.
+            return hashes.get(wanted).copied().unwrap_or(u64::MAX);
+        }
+        let first = hashes.first().copied().unwrap_or(0);
+        let share = (val_fraction * 2_f64.powi(64)) as u64;
+        share.max(first.saturating_add(1))
     }
 
     /// Returns an error if the input changed between the passes, which would move the split.

@@ -8,15 +8,16 @@ fn read_tokens(folder: &Path, name: &str) -> Vec<u32> {
     pairs.iter().map(|&p| u16::from_le_bytes(p).into()).collect()
 }
 
-struct Prepared {
+struct Outcome {
     folder: tempfile::TempDir,
     meta: Meta,
+    warnings: Vec<String>,
     train: Vec<u32>,
     val: Vec<u32>,
 }
 
 /// Runs `prepare` on a folder of these files.
-fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Prepared, DataError> {
+fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, DataError> {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in");
     let out = folder.path().join("out");
@@ -24,12 +25,13 @@ fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Prepared, Dat
     for (name, content) in files {
         fs::write(input.join(name), content).unwrap();
     }
-    let meta = prepare(&[input], &out, options, &mut |_| {})?;
-    Ok(Prepared {
+    let Prepared { meta, warnings } = prepare(&[input], &out, options, &mut |_| {})?;
+    Ok(Outcome {
         train: read_tokens(&out, "train.bin"),
         val: read_tokens(&out, "val.bin"),
         folder,
         meta,
+        warnings,
     })
 }
 
@@ -72,9 +74,38 @@ fn a_document_is_split_before_it_is_tokenized() {
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
 
+/// Two equal books, and a long file beside a file of one line.
 #[test]
-fn several_documents_are_split_by_document() {
-    for documents in [2, 5, 40, 3_000] {
+fn a_few_documents_are_each_split_by_position() {
+    let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));
+    let prepared = run(&[("a.txt", &a), ("b.txt", &b)], &options(TokenizerKind::Byte)).unwrap();
+    let end = "<|endoftext|>";
+    let text = |ids: &[u32]| Tokenizer::Byte.decode(ids);
+    let [train, val] = [900, 100].map(|n| format!("{0}{end}{1}{end}", &a[..n], &b[..n]));
+    assert_eq!((text(&prepared.train), text(&prepared.val)), (train, val));
+    assert_eq!(prepared.meta.documents, 2);
+
+    let line = "short\n";
+    for files in [[("a.txt", line), ("b.txt", &a[..])], [("a.txt", &a[..]), ("b.txt", line)]] {
+        let prepared = run(&files, &options(TokenizerKind::Char)).unwrap();
+        assert_eq!((prepared.train.len(), prepared.val.len()), (905, 101));
+        assert_eq!(prepared.warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn short_documents_round_to_the_right_share() {
+    let documents = "abc<|endoftext|>".repeat(99);
+    let prepared = run(&[("a.txt", &documents)], &options(TokenizerKind::Byte)).unwrap();
+    let count = |ids: &[u32], end: bool| ids.iter().filter(|&&id| (id == 256) == end).count();
+    assert_eq!((count(&prepared.train, false), count(&prepared.val, false)), (267, 30));
+    // A document that is in one split only ends only there.
+    assert_eq!((count(&prepared.train, true), count(&prepared.val, true)), (99, 30));
+}
+
+#[test]
+fn many_documents_are_split_by_document() {
+    for documents in [100, 400, 3_000] {
         let prepared =
             run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerKind::Byte)).unwrap();
         assert_eq!(prepared.meta.documents, u64::from(documents));
@@ -94,9 +125,40 @@ fn several_documents_are_split_by_document() {
     }
 }
 
+/// One document is most of the text: either split could get all of it.
+#[test]
+fn a_document_that_outweighs_the_others_is_split() {
+    let long = format!("{{\"text\":\"{}\"}}\n", "x".repeat(200_000));
+    let lines = format!("{}{long}{}", json_lines(60), json_lines(60));
+    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerKind::Byte)).unwrap();
+    let share = prepared.val.len() as f64 / (prepared.val.len() + prepared.train.len()) as f64;
+    assert!((0.09..0.11).contains(&share), "{share}");
+    assert_eq!(prepared.warnings, [""; 0]);
+
+    let lines = format!("{long}{}", json_lines(1_500));
+    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerKind::Byte)).unwrap();
+    let [warning] = &prepared.warnings[..] else { panic!("{:?}", prepared.warnings) };
+    assert!(warning.contains("instead of 10.0%"), "{warning}");
+}
+
+#[test]
+fn skipped_files_are_named() {
+    let names: Vec<String> = (1..=5).map(|n| format!("{n}.bin")).collect();
+    let mut files = vec![("a.py", "print('some text')\n")];
+    files.extend(names.iter().map(|name| (name.as_str(), "\0")));
+    let warnings =
+        |files: &[(&str, &str)]| run(files, &options(TokenizerKind::Byte)).unwrap().warnings;
+    let all = warnings(&files).remove(0);
+    assert!(all.starts_with("skipped 5 files that are not UTF-8 text: "), "{all}");
+    assert!(all.contains("3.bin, and 2 more") && !all.contains("4.bin"), "{all}");
+    let one = warnings(&files[..2]).remove(0);
+    assert!(one.contains("1 file") && one.ends_with("1.bin"), "{one}");
+    assert_eq!(warnings(&files[..1]), [""; 0]);
+}
+
 #[test]
 fn the_split_depends_on_the_seed_and_not_on_threads() {
-    let lines = json_lines(50);
+    let lines = json_lines(150);
     let hashes = |seed, threads| {
         let options = PrepareOptions {
             seed,
@@ -131,13 +193,9 @@ fn progress_ends_at_the_total() {
     let input = folder.path().join("a.txt");
     fs::write(&input, "some words here. ".repeat(100_000)).unwrap();
     let mut seen = vec![];
-    let meta = prepare(
-        &[input],
-        &folder.path().join("out"),
-        &options(TokenizerKind::Byte),
-        &mut |progress| seen.push(progress),
-    )
-    .unwrap();
+    let out = folder.path().join("out");
+    let options = options(TokenizerKind::Byte);
+    let meta = prepare(&[input], &out, &options, &mut |progress| seen.push(progress)).unwrap().meta;
     let last = seen.last().unwrap();
     assert_eq!(last.phase, Phase::Done);
     assert_eq!((last.bytes_read, last.documents), (last.bytes_total, 1));
@@ -159,7 +217,7 @@ fn an_error_leaves_the_old_data_unchanged() {
     fs::write(&bad, [b"fine until here".as_slice(), &[0xff]].concat()).unwrap();
     let mut options = options(TokenizerKind::Byte);
     let good = [good];
-    let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap();
+    let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap().meta;
 
     let existing = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
     assert!(matches!(existing, DataError::AlreadyPrepared { .. }), "{existing}");

@@ -237,6 +237,11 @@ impl Metadata {
         self.folder
     }
 
+    /// Returns true for a file.
+    pub fn is_file(&self) -> bool {
+        !self.folder
+    }
+
     /// Returns the time of creation or of the last rename.
     ///
     /// # Errors

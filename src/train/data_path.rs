@@ -1,0 +1,129 @@
+//! The path of a run's data: the same from any folder, and after run and data were moved together.
+//!
+//! A run records absolute paths of its data and of itself. Older runs, and configurations that a
+//! person wrote, have relative ones.
+
+use std::path::{Path, PathBuf};
+
+use super::TrainError;
+use crate::config::Config;
+use crate::data::{Dataset, is_builtin};
+use crate::disk;
+
+/// Returns where the data of the run in the folder `run` is now.
+///
+/// # Errors
+/// If it has no data, or none of the possible paths exists.
+pub fn find_data(config: &Config, run: &Path) -> Result<String, TrainError> {
+    let data = config.require_data()?;
+    if is_builtin(data) {
+        return Ok(data.to_owned());
+    }
+    let paths = possible_paths(Path::new(data), Path::new(&config.out_dir), &disk::absolute(run));
+    match paths.iter().find(|path| disk::exists(path)) {
+        Some(path) => Ok(text(path, data)),
+        None => Err(Dataset::not_found(data, &paths).into()),
+    }
+}
+
+/// Returns an absolute path for data as it was typed, so that a later process finds it too.
+pub fn absolute_data(data: &str) -> String {
+    match is_builtin(data) {
+        true => data.to_owned(),
+        false => text(&disk::absolute(Path::new(data)), data),
+    }
+}
+
+/// Returns the text of a path. The settings are text: a path that is not stays as it was typed.
+fn text(path: &Path, typed: &str) -> String {
+    path.to_str().unwrap_or(typed).to_owned()
+}
+
+/// Returns the paths that `data` may mean, in the order to try them. `out_dir` is the run folder as
+/// it was recorded with `data`, `run` the absolute path of that folder now.
+fn possible_paths(data: &Path, out_dir: &Path, run: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![disk::absolute(data)];
+    let mut add = |path: PathBuf| {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    };
+    if data.is_relative() {
+        // The folder that the run was started in.
+        let out_dir = out_dir.strip_prefix(".").unwrap_or(out_dir);
+        if out_dir.is_relative()
+            && run.ends_with(out_dir)
+            && let Some(started) = run.ancestors().nth(out_dir.components().count())
+        {
+            add(started.join(data));
+        }
+        add(run.join(data));
+    } else if let Some(path) = moved_along(data, out_dir, run) {
+        add(path);
+    }
+    paths
+}
+
+/// Returns the path that is to `to` as `data` was to `from`.
+fn moved_along(data: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
+    let shared = data.components().zip(from.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().count() - shared;
+    let above = to.ancestors().nth(up).filter(|_| shared > 0)?;
+    Some(above.join(data.components().skip(shared).collect::<PathBuf>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(data: &str, out_dir: &str, run: &str) -> Vec<String> {
+        let paths = possible_paths(Path::new(data), Path::new(out_dir), Path::new(run));
+        paths.iter().map(|path| path.display().to_string()).collect()
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn absolute_data_is_found_where_it_was_and_where_the_run_is_now() {
+        assert_eq!(paths("/p/data/x", "/p/out/r", "/p/out/r"), ["/p/data/x"]);
+        assert_eq!(paths("/p/data/x", "/p/out/r", "/q/s/out/r"), ["/p/data/x", "/q/s/data/x"]);
+        assert_eq!(paths("/p/r/data", "/p/r", "/q/r2"), ["/p/r/data", "/q/r2/data"]);
+        assert_eq!(paths("/p/data/x", "", "/q/r"), ["/p/data/x"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn relative_data_is_found_where_the_run_was_started() {
+        let here = std::env::current_dir().unwrap().join("data/x").display().to_string();
+        let found = paths("data/x", "./out/r", "/p/out/r");
+        assert_eq!(found, [here.as_str(), "/p/data/x", "/p/out/r/data/x"]);
+        let found = paths("../data/x", "elsewhere", "/p/out/r");
+        assert_eq!(found[1..], ["/p/out/r/../data/x"]);
+    }
+
+    #[test]
+    fn data_moves_with_its_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("new/data/x")).unwrap();
+        let config = Config {
+            data: at("old/data/x").display().to_string(),
+            out_dir: at("old/out/r").display().to_string(),
+            ..Config::default()
+        };
+        let found = find_data(&config, &at("new/out/r")).unwrap();
+        assert_eq!(Path::new(&found), at("new/data/x"));
+        let error = find_data(&config, &at("other/out/r")).unwrap_err().to_string();
+        for path in [at("old/data/x"), at("other/data/x")] {
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn built_in_data_has_no_path() {
+        let config = Config { data: "builtin:stories".into(), ..Config::default() };
+        assert_eq!(find_data(&config, Path::new("r")).unwrap(), "builtin:stories");
+        assert_eq!(absolute_data("builtin:stories"), "builtin:stories");
+        assert!(Path::new(&absolute_data("data/x")).is_absolute());
+        assert!(find_data(&Config::default(), Path::new("r")).is_err());
+    }
+}

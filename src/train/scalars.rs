@@ -1,0 +1,130 @@
+//! Scalar logs of a run for other programs: TensorBoard's event files and a CSV table.
+//!
+//! A run that continues from a checkpoint makes some updates again. The logs drop what they have
+//! after the checkpoint, so that each iteration is in them once.
+
+mod csv;
+mod tensorboard;
+
+use std::io;
+use std::path::Path;
+
+use crate::config::ScalarLogs;
+use crate::protocol::Event;
+use csv::Csv;
+use tensorboard::TensorBoard;
+
+/// The scalars of one event.
+struct Scalars {
+    /// Updates made before.
+    iter: u64,
+    /// Names and values. The names are those of the event's fields.
+    values: Vec<(&'static str, f64)>,
+}
+
+impl Scalars {
+    fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::Step(step) => {
+                let mut values = vec![
+                    ("loss", step.loss),
+                    ("lr", step.lr),
+                    ("grad_norm", step.grad_norm),
+                    ("tokens_per_s", step.tokens_per_s),
+                ];
+                values.extend(step.vram_bytes.map(|bytes| ("vram_bytes", bytes as f64)));
+                Some(Self { iter: step.iter, values })
+            }
+            Event::Eval { iter, train_loss, val_loss, .. } => Some(Self {
+                iter: *iter,
+                values: vec![("train_loss", *train_loss), ("val_loss", *val_loss)],
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// The point that a run continues from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Continued {
+    /// Updates made.
+    pub iteration: u64,
+    /// The iteration of the last evaluation.
+    pub last_eval: Option<u64>,
+}
+
+impl Continued {
+    /// Returns the first iteration whose evaluation is to come.
+    fn next_eval(self) -> u64 {
+        self.iteration + u64::from(self.last_eval == Some(self.iteration))
+    }
+}
+
+/// The open logs of a run.
+#[derive(Debug, Default)]
+pub struct Logs {
+    open: Vec<Log>,
+}
+
+#[derive(Debug)]
+enum Log {
+    TensorBoard(TensorBoard),
+    Csv(Csv),
+}
+
+impl Log {
+    fn write(&mut self, scalars: &Scalars) -> io::Result<()> {
+        match self {
+            Log::TensorBoard(log) => log.write(scalars),
+            Log::Csv(log) => log.write(scalars),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Log::TensorBoard(_) => TensorBoard::NAME,
+            Log::Csv(_) => Csv::NAME,
+        }
+    }
+}
+
+impl Logs {
+    /// Opens the logs in a run folder. Also returns a sentence for each that cannot be opened: the
+    /// run does not depend on it.
+    pub fn open(folder: &Path, wanted: ScalarLogs, from: Continued) -> (Self, Vec<String>) {
+        let (mut open, mut failed) = (Vec::new(), Vec::new());
+        let mut add = |name: &str, log: io::Result<Log>| match log {
+            Ok(log) => open.push(log),
+            Err(error) => failed.push(failure(name, &error)),
+        };
+        if wanted.tensorboard {
+            add(TensorBoard::NAME, TensorBoard::create(folder, from).map(Log::TensorBoard));
+        }
+        if wanted.csv {
+            add(Csv::NAME, Csv::open(folder, from).map(Log::Csv));
+        }
+        (Self { open }, failed)
+    }
+
+    /// Appends the scalars of an event, if it has any. Returns a sentence for each log that cannot
+    /// be written: it ends there.
+    pub fn append(&mut self, event: &Event) -> Vec<String> {
+        let Some(scalars) = Scalars::of(event) else { return Vec::new() };
+        let mut failed = Vec::new();
+        self.open.retain_mut(|log| match log.write(&scalars) {
+            Ok(()) => true,
+            Err(error) => {
+                failed.push(failure(log.name(), &error));
+                false
+            }
+        });
+        failed
+    }
+}
+
+fn failure(name: &str, error: &io::Error) -> String {
+    format!("the log for {name} ends here: {error}; the run continues without it")
+}
+
+#[cfg(test)]
+mod tests;

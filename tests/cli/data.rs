@@ -1,0 +1,129 @@
+//! Data and models on their way: from any input, to any folder, to other programs.
+
+use std::io::Write;
+
+use super::*;
+
+const STORY: &str = "The fox saw nine red baskets and went home. The owl was asleep by then.\n";
+
+/// Prepares data for characters in `data/x`, below `folder`.
+fn prepare(folder: &Path) {
+    fs::write(folder.join("story.md"), STORY.repeat(40)).unwrap();
+    ok(folder, &["prepare", "story.md", "-o", "data/x", "--tokenizer", "char"]);
+}
+
+#[test]
+fn stdin_is_prepared_like_a_file() {
+    let folder = temporary();
+    prepare(folder.path());
+    let mut child = wgpt(folder.path())
+        .args(["prepare", "-", "-o", "new/piped", "--tokenizer=char"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(STORY.repeat(40).as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    for name in ["train.bin", "val.bin"] {
+        let [file, piped] =
+            ["data/x", "new/piped"].map(|data| fs::read(folder.path().join(data).join(name)));
+        assert_eq!(file.unwrap(), piped.unwrap(), "{name}");
+    }
+    let meta = fs::read_to_string(folder.path().join("new/piped/meta.json")).unwrap();
+    assert!(meta.contains("\"stdin\""), "{meta}");
+    // The copy of stdin is gone: the folder has the story, `data` and `new`.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_run_finds_its_data_from_any_folder() {
+    let folder = temporary();
+    let old = folder.path().join("old");
+    fs::create_dir(&old).unwrap();
+    prepare(&old);
+    train(&old, "out/r", &["--data=data/x", "--max_iters=4"]);
+
+    // From another folder, and after the run and its data were moved together.
+    let resume = |run: &Path, iters: &str| {
+        let run = run.display().to_string();
+        let iters = format!("--max_iters={iters}");
+        let args = ["train", "--json", "--resume", "--run", &run, &iters, "--device=cpu"];
+        let seen = events(&ok(folder.path(), &args));
+        assert_eq!(losses(&seen).len(), 2);
+        ok(folder.path(), &["eval", &run, "--windows=1", "--device=cpu"]);
+    };
+    resume(&old.join("out/r"), "6");
+    let new = folder.path().join("new");
+    fs::rename(&old, &new).unwrap();
+    let run = new.join("out/r");
+    resume(&run, "8");
+
+    // A run of an older version has relative paths.
+    let config = fs::read_to_string(run.join("config.toml")).unwrap();
+    let is_path = |line: &str| line.starts_with("data = ") || line.starts_with("out_dir = ");
+    let others = config.lines().filter(|line| !is_path(line)).collect::<Vec<_>>().join("\n");
+    let relative = format!("data = \"data/x\"\nout_dir = \"out/r\"\n{others}\n");
+    fs::write(run.join("config.toml"), relative).unwrap();
+    resume(&run, "10");
+
+    fs::rename(new.join("data/x"), new.join("data/y")).unwrap();
+    let run = run.display().to_string();
+    let lost = self::run(folder.path(), &["train", "--resume", "--run", &run, "--device=cpu"]);
+    assert_eq!(lost.status.code(), Some(7));
+    let said = text(&lost.stderr);
+    assert!(said.contains(&new.join("data/x").display().to_string()), "{said}");
+    assert!(said.contains("--data"), "{said}");
+}
+
+/// An exported folder has its tokenizer: `sample` needs nothing else.
+#[test]
+fn exported_models_have_their_tokenizer() {
+    let folder = temporary();
+    prepare(folder.path());
+    ok(folder.path(), &["prepare", "story.md", "-o", "data/bytes", "--tokenizer=byte"]);
+    for data in ["x", "bytes"] {
+        train(folder.path(), data, &[&format!("--data=data/{data}"), "--max_iters=10"]);
+        let exported = format!("{data}-hf");
+        ok(folder.path(), &["export", data, "-o", &exported]);
+        assert!(folder.path().join(&exported).join("tokenizer.json").exists());
+        let sample = |model: &str| {
+            let args = ["--start=The fox", "--temperature=0", "--max-new-tokens=30"];
+            ok(folder.path(), &[&["sample", model, "--device=cpu"], &args[..]].concat())
+        };
+        assert_eq!(sample(&exported), sample(data));
+        fs::write(folder.path().join(&exported).join("tokenizer.json"), "{").unwrap();
+        let damaged = run(folder.path(), &["sample", &exported, "--device=cpu"]);
+        assert_eq!(damaged.status.code(), Some(7));
+        assert!(text(&damaged.stderr).contains("tokenizer.json"), "{}", text(&damaged.stderr));
+    }
+}
+
+/// The logs of a run that was killed between checkpoints have each iteration once.
+#[test]
+fn scalar_logs_follow_a_resumed_run() {
+    let folder = temporary();
+    let log = ["--log=csv, tensorboard", "--keep_checkpoints=100"];
+    let seen = train(folder.path(), "r", &log);
+    let table =
+        |run: &str| fs::read_to_string(folder.path().join(run).join("scalars.csv")).unwrap();
+    let whole = table("r");
+    let rows = named(&seen, "step").count() + named(&seen, "eval").count();
+    assert_eq!(whole.lines().count(), 1 + rows);
+    assert!(whole.lines().nth(1).unwrap().starts_with("0,,,,,,"), "{whole}");
+
+    // As if it was killed at 25.
+    for checkpoint in ["00000030", "00000040"] {
+        fs::remove_dir_all(folder.path().join("r/checkpoints").join(checkpoint)).unwrap();
+    }
+    ok(folder.path(), &["train", "--resume", "--run=r", "--device=cpu"]);
+    let columns = |table: &str, count: usize| -> Vec<String> {
+        let first =
+            |line: &str| line.splitn(count + 1, ',').take(count).collect::<Vec<_>>().join(",");
+        table.lines().map(first).collect()
+    };
+    // Without the speed, which differs.
+    assert_eq!(columns(&table("r"), 4), columns(&whole, 4));
+    let is_log = |name: &str| name.starts_with("events.out.tfevents.");
+    let names = fs::read_dir(folder.path().join("r")).unwrap().flatten();
+    assert_eq!(names.filter(|entry| is_log(&entry.file_name().to_string_lossy())).count(), 2);
+}

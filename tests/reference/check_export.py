@@ -1,0 +1,50 @@
+"""Checks with transformers that a folder written by `wgpt export` tokenizes and generates as wgpt does.
+
+    pip install torch transformers   # checked with 2.15.0, 5.23.0
+    python tests/reference/check_export.py FOLDER [WGPT]     # WGPT: the program, default `wgpt`
+"""
+
+import os
+import subprocess
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+NEW_TOKENS = 60
+
+
+def main(folder: str, wgpt: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    size = model.config.vocab_size
+    assert len(tokenizer) == size, f"{len(tokenizer)} tokens, the model has {size}"
+
+    # The whole vocabulary there and back; bytes make text only as whole characters.
+    is_bytes = size == 257
+    text = "".join(map(chr, range(0x3000))) if is_bytes else "".join(map(tokenizer.decode, range(size)))
+    text += text[::-1] + "".join(2 * character for character in text)
+    ids = tokenizer.encode(text)
+    expected = list(text.encode()) if is_bytes else [tokenizer.encode(character)[0] for character in text]
+    assert ids == expected, "the ids differ from those of the single characters"
+    assert tokenizer.decode(ids) == text, "the text does not read back"
+
+    for prompt in sys.argv[3:] or ["The fox", "\n", "a  b."]:
+        ids = torch.tensor([tokenizer.encode(prompt)])
+        room = model.config.n_positions - ids.shape[1]
+        length = min(NEW_TOKENS, room)
+        mask = torch.ones_like(ids)
+        made = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=length, eos_token_id=None)
+        made = tokenizer.decode(made[0])
+        command = [wgpt, "sample", folder, "--device=cpu", f"--start={prompt}", "--temperature=0"]
+        command += [f"--max-new-tokens={length}"]
+        sampled = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+        sampled = sampled.removesuffix("\n---------------\n")
+        assert made == sampled, f"transformers generates {made!r}, wgpt {sampled!r}"
+        print(f"{prompt!r}: the same {length} tokens")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "wgpt")
