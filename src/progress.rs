@@ -1,15 +1,19 @@
 //! The state of a run, reduced from its events. Every view reads it.
 
+mod cumulative;
 mod records;
 mod series;
+mod smoothed;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use cumulative::Cumulative;
 pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
-pub use series::{Series, Smoothed};
+pub use series::Series;
+pub use smoothed::{Smoothed, automatic_half_life};
 
 use crate::config::Config;
 use crate::plan::Forecast;

@@ -1,13 +1,14 @@
 //! Events out of a trainer and commands into it: plain data, no tensors.
 //!
 //! Every front end consumes [`Event`]s and differs only after them. As JSON, an event is one object
-//! a line, with `"v": 1` and its name in `"event"`.
+//! a line, with `"v": 1`, its name in `"event"`, and in `"time"` when the line was written.
 
 mod command;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -213,18 +214,22 @@ pub struct DeviceLine {
     pub kind: String,
 }
 
+/// An event as a JSON line. Readers ignore `v` and `time`: records of former versions have no time.
 #[derive(Serialize)]
 struct Line<'a> {
     v: u32,
     #[serde(flatten)]
     event: &'a Event,
+    /// RFC 3339, in UTC.
+    time: String,
 }
 
 impl Event {
-    /// Returns the event as one JSON line, without the line break.
-    pub fn to_json(&self) -> String {
+    /// Returns the event as one JSON line, without the line break. `time` counts from 1970.
+    pub fn to_json(&self, time: Duration) -> String {
+        let time = humantime::format_rfc3339_millis(UNIX_EPOCH + time).to_string();
         // Numbers and strings: serializing cannot fail.
-        serde_json::to_string(&Line { v: VERSION, event: self }).unwrap_or_default()
+        serde_json::to_string(&Line { v: VERSION, event: self, time }).unwrap_or_default()
     }
 }
 
@@ -303,9 +308,12 @@ mod tests {
     #[test]
     fn an_event_reads_back_from_its_json_line() {
         let event = Event::Eval { iter: 250, train_loss: 2.1, val_loss: 2.25 };
-        let line = event.to_json();
+        let line = event.to_json(Duration::from_millis(1_795_354_265_678));
         assert!(line.starts_with(r#"{"v":1,"event":"eval","iter":250"#), "{line}");
+        assert!(line.ends_with(r#","time":"2026-11-22T13:31:05.678Z"}"#), "{line}");
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+        let former = r#"{"v":1,"event":"eval","iter":250,"train_loss":2.1,"val_loss":2.25}"#;
+        assert_eq!(serde_json::from_str::<Event>(former).unwrap(), event);
         assert_eq!(event.to_string(), "step 250: train loss 2.1000, val loss 2.2500");
     }
 }

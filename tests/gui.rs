@@ -106,6 +106,41 @@ fn memory_and_budget() {
     panel_snapshot("Memory", "memory");
 }
 
+/// The text of the iteration under the pointer is shown, a click keeps it, and without either the
+/// newest is shown.
+#[test]
+fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
+    let events = recorded_events();
+    let count = events.iter().filter(|event| matches!(event, Event::Sample { .. })).count();
+    let mut harness = window(Theme::Dark, still());
+    harness.state_mut().apply(&events);
+    harness.run_steps(4);
+    let shows = |harness: &mut Harness<'static, App>, number: usize| {
+        harness.run_steps(3);
+        harness.query_by_label_contains(&format!(" {number} of {count}")).is_some()
+    };
+    assert!(shows(&mut harness, count));
+    let chart = harness.get_by_label_contains("loss chart").rect();
+    let [first, middle] =
+        [8.0, 0.5 * chart.width()].map(|x| chart.left_top() + egui::vec2(x, 60.0));
+    harness.hover_at(first);
+    assert!(shows(&mut harness, 1));
+    harness.hover_at(middle);
+    assert!(shows(&mut harness, count.div_ceil(2)));
+    harness.remove_cursor();
+    assert!(shows(&mut harness, count));
+    harness.drag_at(first);
+    harness.step();
+    harness.drop_at(first);
+    assert!(shows(&mut harness, 1), "a click keeps it");
+    harness.get_by_label("Newest").click();
+    assert!(shows(&mut harness, count));
+    harness.get_by_label("Sample at iteration 0").click();
+    harness.step();
+    harness.remove_cursor();
+    assert!(shows(&mut harness, 1), "a card is a button");
+}
+
 /// The runs are a finished one and one whose events end in the middle.
 #[test]
 fn runs_are_listed_and_a_crashed_one_can_be_continued() {

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::progress::Progress;
 use crate::protocol::Event;
+use crate::train::json_line;
 
 /// A printer of the events of a run.
 pub(super) struct Report {
@@ -97,7 +98,7 @@ fn is_message(event: &Event) -> bool {
 
 /// Prints an event as a JSON line to stdout.
 pub(super) fn print_event(event: &Event) {
-    line(&event.to_json());
+    line(&json_line(event));
 }
 
 fn line(text: &str) {

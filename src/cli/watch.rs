@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::CliError;
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::protocol::Event;
-use crate::train::TrainError;
+use crate::train::{TrainError, json_line};
 
 /// The interval at which the device is checked.
 const POLL: Duration = Duration::from_millis(20);
@@ -85,7 +85,7 @@ fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat:
     }
     if output != FailureOutput::Text {
         // The exit code is the same if nobody reads this.
-        let line = Event::Error { text, hint, cause: error.cause() }.to_json();
+        let line = json_line(&Event::Error { text, hint, cause: error.cause() });
         let _ = writeln!(std::io::stdout(), "{line}");
     }
     // Without the exit handlers of a driver, which may wait for its device.

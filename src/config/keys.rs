@@ -113,9 +113,9 @@ pub const KEYS: &[Key] = &[
     key("eval_batch_size", AUTO_U32, EVALUATION, "0", "sequences per evaluation batch; 0 = automatic"),
     key("eval_block_size", EVAL_BLOCK, EVALUATION, "0", "tokens per evaluation window; 0 = block_size"),
     key("eval_only", Bool, EVALUATION, "false", "evaluate once and stop"),
-    key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between samples; 0 = only at the end"),
+    key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between samples; 0 = one at each evaluation"),
     key("sample_prompt", Text, EVALUATION, "\n", "prompt of the samples"),
-    key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample"),
+    key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample; 0 = no samples"),
 
     key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
     key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),

@@ -123,11 +123,13 @@ pub struct Config {
     pub eval_block_size: u32,
     /// Evaluate once and stop.
     pub eval_only: bool,
-    /// Iterations between samples; 0 = only at the end.
+    /// Iterations between samples; 0 = one at each evaluation. The first is before the training,
+    /// the last at its end.
     pub sample_interval: u64,
     /// Prompt of the samples.
     pub sample_prompt: String,
-    /// Tokens per sample.
+    /// Tokens per sample; 0 = no samples. A token takes a forward pass of one position, so 200
+    /// tokens cost less than an evaluation of 200 batches.
     pub sample_tokens: u32,
 
     /// Iterations between progress lines.

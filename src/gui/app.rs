@@ -244,7 +244,7 @@ impl App {
                 }
                 Pane::Fit => fit::show(ui, form, fit, progress),
                 Pane::Loss => {
-                    charts::loss(ui, progress, &overlays, charts);
+                    charts::loss(ui, progress, &overlays, charts, &mut samples.selection);
                     None
                 }
                 Pane::Rate => {
@@ -269,6 +269,7 @@ impl App {
             });
         });
         tree.ui(&mut panes, ui);
+        self.samples.selection.end_pass(ui.ctx());
         intents
     }
 

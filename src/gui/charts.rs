@@ -1,23 +1,33 @@
 //! Charts of the displayed run, with other runs overlaid for comparison.
 
+mod axis;
 mod plot;
+mod ribbon;
 mod scale;
+mod view;
 
 use std::path::PathBuf;
 
 use eframe::egui;
-use egui_plot::Corner;
+use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
-use self::plot::{Chart, Curve, ReferenceLine, View};
+use self::axis::XAxis;
+use self::plot::{Chart, Curve, ReferenceLine};
+use self::ribbon::{Mark, Space};
 pub(super) use self::scale::group_thousands;
 use self::scale::{Scale, Unit};
+use self::view::View;
+use super::selection::Selection;
 use super::theme;
 use crate::config::bytes;
-use crate::progress::{Progress, Series, Smoothed, State};
+use crate::progress::{Progress, Series, Smoothed, State, automatic_half_life};
 
 /// Opacity of a raw curve that is drawn behind its moving average.
 const FAINT: f32 = 0.35;
+
+/// Half-lives of the moving average that can be chosen, in iterations.
+const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1000)];
 
 /// A run whose curves are drawn next to those of the displayed one.
 pub(super) struct Overlay {
@@ -28,93 +38,134 @@ pub(super) struct Overlay {
 }
 
 /// View settings that all charts share, saved between sessions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ChartState {
     /// Draw the loss on a logarithmic axis.
     log: bool,
-    /// Weight of earlier values in the moving average of the loss; 0 for no smoothing.
-    smoothing: f64,
+    /// Half-life of the moving average of the loss, in iterations: 0 does not smooth, `None` follows
+    /// the length of the run.
+    half_life: Option<u32>,
+    axis: XAxis,
     view: View,
-    /// Moving averages of the displayed run and then of each overlay, computed with weight
-    /// `averaged`.
+    /// Moving averages of the displayed run and then of each overlay.
     #[serde(skip)]
     averages: Vec<Smoothed>,
-    #[serde(skip)]
-    averaged: f64,
     /// The run drawn last. The view is reset when another one is displayed.
     #[serde(skip)]
     run: Option<PathBuf>,
 }
 
-impl Default for ChartState {
-    fn default() -> Self {
-        Self {
-            log: false,
-            smoothing: 0.9,
-            view: View::default(),
-            averages: Vec::new(),
-            averaged: 0.0,
-            run: None,
-        }
-    }
-}
-
-/// Draws training and validation loss, with the lowest possible loss where it is known.
+/// Draws training and validation loss, with the lowest possible loss where it is known, below the
+/// samples.
 pub(super) fn loss(
     ui: &mut egui::Ui,
     progress: &Progress,
     overlays: &[&Overlay],
     state: &mut ChartState,
+    selection: &mut Selection,
 ) {
-    let curves = &progress.curves;
-    let raw: Vec<&Series> = std::iter::once(&curves.loss)
-        .chain(overlays.iter().map(|overlay| &overlay.progress.curves.loss))
-        .collect();
-    if raw.iter().all(|series| series.is_empty()) && curves.eval_val.is_empty() {
+    let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
+    if is_empty(progress)
+        && progress.curves.eval_val.is_empty()
+        && overlays.iter().all(|overlay| is_empty(&overlay.progress))
+    {
         return placeholder(ui, progress);
     }
     state.reset_view_for_new_run(ui, progress);
     state.controls(ui);
+    let ChartState { averages, view, .. } = state;
+    let axis = state.axis;
     let scale = Scale { unit: Unit::Loss, log: state.log };
-    let mut chart = Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, progress) };
-    if state.averaged != state.smoothing {
-        state.averages.clear();
-        state.averaged = state.smoothing;
-    }
-    let smooth = state.smoothing > 0.0;
-    let count = if smooth { raw.len() } else { 0 };
-    state.averages.resize_with(count, || Smoothed::new(state.smoothing));
-    let mut averages =
-        state.averages.iter_mut().zip(&raw).map(|(average, raw)| average.follow(raw));
-
-    let color = theme::series_color(ui, 0);
-    chart.curves.push(Curve::new("training", raw[0], color));
-    if let Some(average) = averages.next() {
-        chart.curves[0].color = color.gamma_multiply(FAINT);
-        chart.curves[0].width = 1.0;
-        let hover_name = Some("training, smoothed".into());
-        chart.curves.push(Curve { hover_name, ..Curve::new("training", average, color) });
-    }
-    let validation = Curve::new("validation", &curves.eval_val, theme::series_color(ui, 1));
-    chart.curves.push(Curve { dots: true, ..validation });
+    let raw: Vec<&Series> = std::iter::once(progress)
+        .chain(overlays.iter().map(|overlay| &overlay.progress))
+        .map(|run| &run.curves.loss)
+        .collect();
+    let averages = follow(averages, state.half_life, &raw);
+    let mut chart =
+        Chart { legend: Some(Corner::LeftBottom), ..chart("loss", scale, axis, progress) };
+    chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
     for (index, overlay) in overlays.iter().enumerate() {
-        let series = averages.next().unwrap_or(raw[index + 1]);
-        let line = |series, split: &str| Curve {
-            hover_name: Some(format!("{}, {split}", overlay.name)),
-            width: 1.0,
-            ..Curve::new(overlay.name.as_str(), series, theme::series_color(ui, index + 2))
-        };
-        chart.overlays.push(line(series, "training"));
-        let validation = line(&overlay.progress.curves.eval_val, "validation");
-        chart.overlays.push(Curve { dashed: true, ..validation });
+        let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);
+        let color = theme::series_color(ui, index + 2);
+        chart.overlays.extend(overlay_curves(overlay, training, axis, color));
     }
     if let Some(value) = progress.entropy_floor {
         let color = ui.visuals().weak_text_color();
         let name = "lowest possible".into();
         chart.references.push(ReferenceLine { name, value, color });
     }
-    chart.show(ui, &mut state.view);
+    let marks = marks(progress, axis, scale);
+    let space = if marks.is_empty() { None } else { Space::allocate(ui) };
+    if let Some(drawn) = chart.show(ui, view) {
+        ribbon::show(ui, space, &drawn, &marks, selection);
+    }
+}
+
+/// Returns the moving averages of training losses, all with the same half-life; none if it is 0.
+fn follow<'a>(
+    averages: &'a mut Vec<Smoothed>,
+    half_life: Option<u32>,
+    raw: &[&Series],
+) -> Vec<&'a Series> {
+    let newest =
+        raw.iter().filter_map(|series| series.last()).fold(0.0, |most, [x, _]| x.max(most));
+    let half_life = half_life.map_or_else(|| automatic_half_life(newest), f64::from);
+    averages.resize_with(if half_life > 0.0 { raw.len() } else { 0 }, Smoothed::default);
+    averages.iter_mut().zip(raw).map(|(average, raw)| average.follow(raw, half_life)).collect()
+}
+
+/// Returns the curves of the displayed run: the raw training loss is faint behind its average.
+fn loss_curves<'a>(
+    ui: &egui::Ui,
+    progress: &'a Progress,
+    average: Option<&'a Series>,
+    axis: XAxis,
+) -> Vec<Curve<'a>> {
+    let curves = &progress.curves;
+    let count = axis.count(curves);
+    let color = theme::series_color(ui, 0);
+    let mut training = vec![Curve::new("training", &curves.loss, count, color)];
+    if let Some(average) = average {
+        training[0].color = color.gamma_multiply(FAINT);
+        training[0].width = 1.0;
+        let hover_name = Some("training, smoothed".into());
+        training.push(Curve { hover_name, ..Curve::new("training", average, count, color) });
+    }
+    let color = theme::series_color(ui, 1);
+    let validation = Curve::new("validation", &curves.eval_val, count, color);
+    training.push(Curve { dots: true, ..validation });
+    training
+}
+
+/// Returns the curves of another run.
+fn overlay_curves<'a>(
+    overlay: &'a Overlay,
+    training: &'a Series,
+    axis: XAxis,
+    color: egui::Color32,
+) -> [Curve<'a>; 2] {
+    let curves = &overlay.progress.curves;
+    let line = |series, split: &str| Curve {
+        hover_name: Some(format!("{}, {split}", overlay.name)),
+        width: 1.0,
+        ..Curve::new(overlay.name.as_str(), series, axis.count(curves), color)
+    };
+    let validation = line(&curves.eval_val, "validation");
+    [line(training, "training"), Curve { dashed: true, ..validation }]
+}
+
+/// Returns the samples of a run and their places on its validation curve, or on its training curve
+/// before the first evaluation.
+fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
+    let curves = &progress.curves;
+    let line = if curves.eval_val.is_empty() { &curves.loss } else { &curves.eval_val };
+    let place = |iter: f64| {
+        let loss = line.interpolate(iter).and_then(|loss| scale.position(loss));
+        PlotPoint::new(axis.place(curves, iter), loss.unwrap_or_default())
+    };
+    let samples = progress.samples.iter();
+    samples.map(|sample| Mark { sample, place: place(sample.iter as f64) }).collect()
 }
 
 /// Draws the learning rate and, below it, the gradient norm.
@@ -124,7 +175,7 @@ pub(super) fn rate(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartStat
         return placeholder(ui, progress);
     }
     state.reset_view_for_new_run(ui, progress);
-    let title_height = ui.text_style_height(&egui::TextStyle::Body) + ui.spacing().item_spacing.y;
+    let title_height = ui.spacing().interact_size.y + ui.spacing().item_spacing.y;
     let height =
         (0.5 * ui.available_height() - title_height - ui.spacing().item_spacing.y).max(64.0);
     for (index, (name, unit, series)) in [
@@ -134,12 +185,14 @@ pub(super) fn rate(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartStat
     .into_iter()
     .enumerate()
     {
-        let title = ui.weak(name);
         if unit == Unit::Norm {
-            title.on_hover_text("Global norm of the gradient before clipping.");
+            ui.weak(name).on_hover_text("Global norm of the gradient before clipping.");
+        } else {
+            state.title(ui, name);
         }
-        let mut chart = chart(name, Scale { unit, log: false }, progress);
-        chart.curves.push(Curve::new(name, series, theme::series_color(ui, index)));
+        let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
+        let color = theme::series_color(ui, index);
+        chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
         (chart.from_zero, chart.height) = (true, Some(height));
         chart.show(ui, &mut state.view);
     }
@@ -147,14 +200,16 @@ pub(super) fn rate(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartStat
 
 /// Draws the training speed in tokens per second.
 pub(super) fn speed(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartState) {
-    let series = &progress.curves.tokens_per_s;
+    let curves = &progress.curves;
+    let series = &curves.tokens_per_s;
     if series.is_empty() {
         return placeholder(ui, progress);
     }
     state.reset_view_for_new_run(ui, progress);
-    ui.weak("tokens per second");
-    let mut chart = chart("speed", Scale { unit: Unit::Speed, log: false }, progress);
-    chart.curves.push(Curve::new("tokens per second", series, theme::series_color(ui, 0)));
+    state.title(ui, "tokens per second");
+    let (axis, color) = (state.axis, theme::series_color(ui, 0));
+    let mut chart = chart("speed", Scale { unit: Unit::Speed, log: false }, axis, progress);
+    chart.curves.push(Curve::new("tokens per second", series, axis.count(curves), color));
     chart.from_zero = true;
     chart.show(ui, &mut state.view);
 }
@@ -170,11 +225,12 @@ pub(super) fn memory(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartSt
         return placeholder(ui, progress);
     }
     state.reset_view_for_new_run(ui, progress);
-    ui.weak("graphics card memory");
-    let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, progress);
-    let peak = Curve::new("peak", &curves.memory_peak, theme::series_color(ui, 1));
+    state.title(ui, "graphics card memory");
+    let (axis, count) = (state.axis, state.axis.count(curves));
+    let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, axis, progress);
+    let peak = Curve::new("peak", &curves.memory_peak, count, theme::series_color(ui, 1));
     chart.curves.push(Curve { width: 1.0, ..peak });
-    chart.curves.push(Curve::new("in use", &curves.memory, theme::series_color(ui, 0)));
+    chart.curves.push(Curve::new("in use", &curves.memory, count, theme::series_color(ui, 0)));
     if let Some(forecast) = &progress.forecast {
         let mut add = |name: &str, value: u64, color| {
             let name = format!("{name} {}", bytes(value));
@@ -204,12 +260,8 @@ impl ChartState {
             ui.checkbox(&mut self.log, "log").on_hover_text(
                 "Logarithmic loss axis: small improvements late in a run stay visible.",
             );
-            ui.spacing_mut().slider_width = 80.0;
-            let smoothing = egui::Slider::new(&mut self.smoothing, 0.0..=0.99).fixed_decimals(2);
-            ui.add(smoothing.text("smoothing")).on_hover_text(
-                "Weight of earlier values in the moving average; 0 for none. The raw values stay \
-                 visible behind it.",
-            );
+            self.smoothing(ui);
+            self.select_axis(ui);
             ui.checkbox(&mut self.view.follow, "follow")
                 .on_hover_text("Keep the newest iteration in view while zoomed in.");
             let fit = ui.button("Fit").on_hover_text(
@@ -221,11 +273,47 @@ impl ChartState {
             }
         });
     }
+
+    fn smoothing(&mut self, ui: &mut egui::Ui) {
+        let text = |half_life: Option<u32>| match half_life {
+            None => "auto".into(),
+            Some(0) => "none".into(),
+            Some(iterations) => group_thousands(f64::from(iterations), 0),
+        };
+        let label = ui.weak("smoothing");
+        let combo = egui::ComboBox::from_id_salt("smoothing").width(48.0);
+        let shown = combo.selected_text(text(self.half_life)).show_ui(ui, |ui| {
+            for half_life in HALF_LIVES {
+                ui.selectable_value(&mut self.half_life, half_life, text(half_life));
+            }
+        });
+        shown.response.labelled_by(label.id).on_hover_text(
+            "Half-life of the moving average in iterations: a value that is so much older counts \
+             half. auto grows with the run. The raw values stay visible behind it.",
+        );
+    }
+
+    /// Draws the title of a chart that has no other controls than the x axis.
+    fn title(&mut self, ui: &mut egui::Ui, title: &str) {
+        ui.horizontal(|ui| {
+            ui.weak(title);
+            self.select_axis(ui);
+        });
+    }
+
+    fn select_axis(&mut self, ui: &mut egui::Ui) {
+        if self.axis.select(ui) {
+            // The old range means nothing on another axis.
+            self.view.fit(ui.ctx());
+        }
+    }
 }
 
-fn chart<'a>(name: &'static str, scale: Scale, progress: &Progress) -> Chart<'a> {
+fn chart<'a>(name: &'static str, scale: Scale, axis: XAxis, progress: &'a Progress) -> Chart<'a> {
     Chart {
         name,
+        run: &progress.curves,
+        axis,
         scale,
         curves: Vec::new(),
         overlays: Vec::new(),
@@ -233,7 +321,6 @@ fn chart<'a>(name: &'static str, scale: Scale, progress: &Progress) -> Chart<'a>
         from_zero: false,
         legend: None,
         height: None,
-        newest: progress.curves.loss.last().map_or(0.0, |[x, _]| x),
     }
 }
 

@@ -15,6 +15,7 @@ mod log;
 mod platform;
 mod runs;
 mod samples;
+mod selection;
 mod setup;
 mod theme;
 

@@ -2,6 +2,7 @@
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
+use super::selection::Selection;
 use super::{Intent, platform};
 use crate::progress::{Progress, State};
 use crate::protocol::Command;
@@ -9,8 +10,7 @@ use crate::protocol::Command;
 /// State of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
-    /// Index of the displayed sample; `None` for the newest.
-    selected: Option<usize>,
+    pub(super) selection: Selection,
     /// The prompt being typed.
     prompt: String,
     /// The sample that is being generated while no run is active: its prompt and the text so far.
@@ -32,16 +32,14 @@ pub(super) fn show(
         ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
         return requested;
     }
-    let Some(last) = progress.samples.len().checked_sub(1) else {
+    let Some(shown) = state.selection.shown(progress.samples.len()) else {
         ui.add_space(4.0);
         ui.weak(placeholder(progress));
         return requested;
     };
-    // The run displayed now may have fewer samples than the one before.
-    state.selected = state.selected.filter(|&selected| selected < last);
-    let copied = selector(ui, progress, state, last);
+    let copied = selector(ui, progress, &mut state.selection, shown);
     ui.separator();
-    let sample = &progress.samples[state.selected.unwrap_or(last)];
+    let sample = &progress.samples[shown];
     let text = layout(ui, &sample.prompt, &sample.text);
     ui.add(egui::Label::new(text).wrap().selectable(true));
     requested.or(copied)
@@ -76,7 +74,7 @@ fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Op
         button.clicked() || entered && reason.is_none()
     });
     row.inner.then(|| {
-        state.selected = None;
+        state.selection.follow_newest();
         Intent::Send(Command::Sample { prompt: state.prompt.clone() })
     })
 }
@@ -85,33 +83,30 @@ fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Op
 fn selector(
     ui: &mut egui::Ui,
     progress: &Progress,
-    state: &mut SampleState,
-    last: usize,
+    selection: &mut Selection,
+    mut index: usize,
 ) -> Option<Intent> {
-    let mut index = state.selected.unwrap_or(last);
+    let count = progress.samples.len();
     let mut copied = false;
     ui.horizontal_wrapped(|ui| {
-        if last > 0 {
+        if count > 1 {
             let label = ui.label("Sample");
             ui.spacing_mut().slider_width = (ui.available_width() - 340.0).clamp(80.0, 320.0);
-            let slider = egui::Slider::new(&mut index, 0..=last).show_value(false);
+            let slider = egui::Slider::new(&mut index, 0..=count - 1).show_value(false);
             let slider = ui.add(slider).labelled_by(label.id);
-            let is_newest = state.selected.is_none();
+            let is_newest = selection.follows_newest();
             let button = ui.add_enabled(!is_newest, egui::Button::new("Newest"));
             let button = button.on_hover_text("Show each new sample as it arrives.");
             if button.on_disabled_hover_text("This is the newest sample.").clicked() {
-                index = last;
+                selection.follow_newest();
             } else if slider.changed() {
-                state.selected = Some(index);
-            }
-            if index == last {
-                state.selected = None;
+                selection.choose(index, count);
             }
         }
         let sample = &progress.samples[index];
         copied = ui.button("Copy").on_hover_text("Copy this sample to the clipboard.").clicked();
         // Padded to a constant width: a longer text after the slider would move it to another row.
-        let (count, iterations) = (last + 1, progress.max_iters.max(progress.iteration));
+        let iterations = progress.max_iters.max(progress.iteration);
         let [count_width, iter_width] = [count.to_string().len(), iterations.to_string().len()];
         let number = index + 1;
         let text =
@@ -148,15 +143,10 @@ fn placeholder(progress: &Progress) -> String {
             "The run is starting.".into()
         }
         State::Running | State::Paused => match progress.config.as_ref() {
-            Some(config) if config.sample_interval > 0 => format!(
-                "No samples yet. The run generates one every {} iterations (sample_interval).",
-                config.sample_interval
-            ),
-            _ => {
-                "No samples yet. The run generates one when it finishes (sample_interval is 0), or \
-                  when you enter a prompt above."
-                    .into()
+            Some(config) if config.sample_tokens == 0 => {
+                "This run generates no samples by itself (sample_tokens is 0).".into()
             }
+            _ => "No samples yet. The run begins with one.".into(),
         },
     }
 }

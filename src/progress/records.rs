@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Series;
+use super::{Cumulative, Series};
 use crate::protocol::Step;
 
 /// The curves of a run. x is the number of updates made before.
@@ -27,6 +27,11 @@ pub struct Curves {
     pub eval_train: Series,
     /// The validation loss of evaluations, in nats per token.
     pub eval_val: Series,
+    /// Tokens trained on.
+    pub tokens: Cumulative,
+    /// Seconds spent on updates, in all processes of the run. Evaluations, samples, checkpoints and
+    /// pauses do not count, nor do updates that were repeated after a failure.
+    pub seconds: Cumulative,
 }
 
 /// A text that the model generated.
@@ -88,6 +93,8 @@ impl Curves {
         {
             series.append(x, bytes.map_or(f64::NAN, |bytes| bytes as f64));
         }
+        self.tokens.extend(x + 1.0, step.tokens as f64);
+        self.seconds.extend(x + 1.0, step.ms * 1e-3);
     }
 
     /// Clears all curves but those of evaluations.
@@ -105,6 +112,9 @@ impl Curves {
         }
         for evals in [&mut self.eval_train, &mut self.eval_val] {
             evals.truncate_from(iter as f64 + 1.0);
+        }
+        for counts in [&mut self.tokens, &mut self.seconds] {
+            counts.rewind(iter as f64);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Cumulative;
+
 /// The binary logarithm of the smallest block of the pyramid. Smaller blocks save no time over
 /// their points, and so the pyramid takes a quarter of the points' memory.
 const SMALLEST: u32 = 3;
@@ -99,41 +101,64 @@ impl Series {
         around.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 
-    /// Returns the curve from x = `from` to `to` for a plot that is `columns` pixels wide, in the
-    /// order of x: all points if the curve has at most `4 * columns`, else at most
-    /// `4 * columns + 6`, which are the lowest and the highest of strips that are half a pixel to a
-    /// pixel wide. One neighbor on either side is added, so that the line reaches the edge of the
-    /// plot.
+    /// Returns the y at `x` of the line through the points, that of the nearest point beyond its
+    /// ends, and `None` if the series is empty.
+    pub fn interpolate(&self, x: f64) -> Option<f64> {
+        let after = self.points.partition_point(|point| point[0] < x);
+        let last = self.points.len().checked_sub(1)?;
+        let [a, b] = [after.saturating_sub(1), after.min(last)].map(|index| self.points[index]);
+        let share = if b[0] > a[0] { ((x - a[0]) / (b[0] - a[0])).clamp(0.0, 1.0) } else { 0.0 };
+        Some(a[1] + share * (b[1] - a[1]))
+    }
+
+    /// Returns the curve over `axis`, or over the iterations, from x = `from` to `to` for a plot
+    /// that is `columns` pixels wide, in the order of x: all points if the curve has at most
+    /// `4 * columns`, else at most `4 * columns + 6`, which are the lowest and the highest of
+    /// strips that are half a pixel to a pixel wide. One neighbor on either side is added, so that
+    /// the line reaches the edge of the plot.
     ///
-    /// Takes `columns` searches, each in the logarithm of the points of a strip.
-    pub fn window(&self, from: f64, to: f64, columns: usize) -> Vec<[f64; 2]> {
+    /// Takes a search for each strip, in the logarithm of its points, and with an axis four more,
+    /// in the logarithm of the run's length.
+    pub fn window(
+        &self,
+        axis: Option<&Cumulative>,
+        [from, to]: [f64; 2],
+        columns: usize,
+    ) -> Vec<[f64; 2]> {
         if from.is_nan() || to.is_nan() || from > to {
             return Vec::new();
         }
-        let begin = self.points.partition_point(|point| point[0] < from);
-        let end = self.points.partition_point(|point| point[0] <= to);
+        let iteration = |x: f64| axis.map_or(x, |axis| axis.iterations(x));
+        let x = |index: usize| {
+            axis.map_or(self.points[index][0], |axis| axis.at(self.points[index][0]))
+        };
+        let begin = self.points.partition_point(|point| point[0] < iteration(from));
+        let end = self.points.partition_point(|point| point[0] <= iteration(to));
         let around = begin.saturating_sub(1)..self.len().min(end + 1);
         let columns = columns.max(1);
         if end - begin <= columns.saturating_mul(4) {
-            return self.points[around].to_vec();
+            return around.map(|index| [x(index), self.y(index)]).collect();
         }
         // Strips are a power of two wide and counted from x = 0, so that they stay in place while
         // the window moves or grows: else peaks would flicker.
-        let inside = self.points[end - 1][0] - self.points[begin][0];
+        let inside = x(end - 1) - x(begin);
         let strip = 2f64.powi((inside / (2.0 * columns as f64)).log2().ceil() as i32);
         let mut shown = Vec::with_capacity(4 * columns + 6);
         shown.extend([around.start, begin]);
         let mut at = begin;
+        // The number of the strip, at least one more than that of the last: a conversion may round
+        // its end down.
+        let mut nth = f64::NEG_INFINITY;
         while at < end {
-            let right = ((self.points[at][0] / strip).floor() + 1.0) * strip;
-            let (found, next) = self.extremes(at, end, right);
+            nth = (x(at) / strip).floor().max(nth + 1.0);
+            let (found, next) = self.extremes(at, end, iteration((nth + 1.0) * strip));
             shown.push(found.least.min(found.greatest));
             shown.push(found.least.max(found.greatest));
             at = next;
         }
         shown.extend([end - 1, around.end - 1]);
         shown.dedup();
-        shown.into_iter().map(|index| self.points[index]).collect()
+        shown.into_iter().map(|index| [x(index), self.y(index)]).collect()
     }
 
     /// Returns the extremes of the points from `at` to before `end` with x < `right`, of at least
@@ -191,64 +216,6 @@ impl Extremes {
     }
 }
 
-/// The exponential moving average of TensorBoard, without a bias towards 0 at the start: the mean
-/// of all values so far, where a value that is n values old counts `weight`^n.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Smoother {
-    weight: f64,
-    /// The sum of the values, each times its weight.
-    sum: f64,
-    /// The sum of the weights.
-    total: f64,
-}
-
-impl Smoother {
-    /// Creates a smoother: a weight of 0 does not smooth, 1 gives the mean of all values.
-    pub fn new(weight: f64) -> Self {
-        Self { weight: weight.clamp(0.0, 1.0), sum: 0.0, total: 0.0 }
-    }
-
-    /// Adds a value and returns the average. A value that is not finite is returned as it is and
-    /// not counted.
-    pub fn next(&mut self, y: f64) -> f64 {
-        if !y.is_finite() {
-            return y;
-        }
-        self.sum = self.sum * self.weight + y;
-        self.total = self.total * self.weight + 1.0;
-        self.sum / self.total
-    }
-}
-
-/// The moving average of a series.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Smoothed {
-    smoother: Smoother,
-    series: Series,
-    /// The last point of the series that was added.
-    seen: Option<[f64; 2]>,
-}
-
-impl Smoothed {
-    /// Creates an average with the weight of [`Smoother::new`].
-    pub fn new(weight: f64) -> Self {
-        Self { smoother: Smoother::new(weight), series: Series::default(), seen: None }
-    }
-
-    /// Returns the average of `raw`. Takes time in its new points only, unless it was truncated.
-    pub fn follow(&mut self, raw: &Series) -> &Series {
-        let known = self.series.len().checked_sub(1).and_then(|last| raw.points.get(last));
-        if known.copied() != self.seen {
-            *self = Self::new(self.smoother.weight);
-        }
-        for [x, y] in raw.iter().skip(self.series.len()) {
-            self.series.append(x, self.smoother.next(y));
-        }
-        self.seen = raw.last();
-        &self.series
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,7 +247,7 @@ mod tests {
 
     /// Checks a window against every point of the series.
     fn check(series: &Series, from: f64, to: f64, columns: usize) {
-        let shown = series.window(from, to, columns);
+        let shown = series.window(None, [from, to], columns);
         let is_inside = |point: &[f64; 2]| point[0] >= from && point[0] <= to;
         let inside: Vec<_> = series.iter().filter(is_inside).collect();
         let before = series.iter().rfind(|point| point[0] < from);
@@ -307,10 +274,15 @@ mod tests {
     #[test]
     fn few_points_are_returned_exactly_with_a_neighbor_on_either_side() {
         let series = noise(1000);
-        assert!(series.window(100.0, 200.5, 26).into_iter().eq(series.iter().skip(99).take(103)));
+        assert!(
+            series
+                .window(None, [100.0, 200.5], 26)
+                .into_iter()
+                .eq(series.iter().skip(99).take(103))
+        );
         for (from, to, len) in [(-5.0, 2e3, 1000), (3.2, 3.8, 2), (5.0, 4.0, 0), (f64::NAN, 4., 0)]
         {
-            assert_eq!(series.window(from, to, 250).len(), len, "{from} to {to}");
+            assert_eq!(series.window(None, [from, to], 250).len(), len, "{from} to {to}");
         }
     }
 
@@ -321,10 +293,10 @@ mod tests {
         let series: Series = (0..600_000).map(|x| [f64::from(x), y(f64::from(x))]).collect();
         let windows = [(0.0, 6e5), (-1e9, 1e9), (345_000.0, 346_000.5), (1e5, 345_677.0)];
         for ((from, to), columns) in windows.into_iter().zip([1, 7, 800, 3840]) {
-            let shown = series.window(from, to, columns);
+            let shown = series.window(None, [from, to], columns);
             assert!(shown.len() <= 4 * columns + 6 && shown.contains(&spike), "{from} to {to}");
         }
-        assert!(series.window(0.0, 6e5, 2000).len() >= 4000, "no coarser than the pixels");
+        assert!(series.window(None, [0.0, 6e5], 2000).len() >= 4000, "no coarser than the pixels");
     }
 
     #[test]
@@ -375,33 +347,34 @@ mod tests {
             assert_eq!(series.nearest(x).map(|point| point[0]), Some(nearest), "{x}");
         }
         assert_eq!(series.bounds(), Some([[0.0, 1.0], [10.0, 3.0]]));
-        assert_eq!((Series::default().nearest(1.0), Series::default().bounds()), (None, None));
-    }
-
-    #[test]
-    fn averages_are_those_of_tensorboard() {
-        // last = last * w + (1 - w) * y; shown = last / (1 - w^n)
-        let (mut last, mut smoother) = (0.0, Smoother::new(0.9));
-        for (n, [_, y]) in (1..).zip(noise(200).iter()) {
-            last = last * 0.9 + 0.1 * y;
-            let wanted = last / (1.0 - 0.9f64.powi(n));
-            assert!((smoother.next(y) - wanted).abs() < 1e-12);
+        for (x, y) in [(-7.0, 1.0), (0.0, 1.0), (5.0, 2.0), (10.0, 3.0), (1e9, 3.0)] {
+            assert_eq!(series.interpolate(x), Some(y), "{x}");
         }
-        assert!(smoother.next(f64::NAN).is_nan() && smoother.next(0.5).is_finite());
-        let mut mean = Smoother::new(1.0);
-        assert_eq!([mean.next(1.0), mean.next(2.0), mean.next(6.0)], [1.0, 1.5, 3.0]);
+        let empty = Series::default();
+        assert_eq!(
+            (empty.nearest(1.0), empty.bounds(), empty.interpolate(1.0)),
+            (None, None, None)
+        );
     }
 
+    /// The first 100,000 iterations take as long as the other 500,000.
     #[test]
-    fn an_average_follows_new_and_repeated_points() {
-        let (mut smoothed, mut raw) = (Smoothed::new(0.6), noise(100));
-        assert_eq!(smoothed.follow(&raw).len(), 100);
-        raw.append(100.0, 1.0);
-        smoothed.follow(&raw);
-        raw.append(50.0, 0.25);
-        (51..300).for_each(|x| raw.append(f64::from(x), 0.5));
-        assert_eq!(smoothed.follow(&raw), Smoothed::new(0.6).follow(&raw));
-        raw.truncate_from(0.0);
-        assert!(smoothed.follow(&raw).is_empty());
+    fn over_another_axis_strips_are_as_wide_as_pixels_too() {
+        let spike = [345_677.0, 50.0];
+        let y = |x: f64| if x == spike[0] { spike[1] } else { x.sin() };
+        let series: Series = (0..600_000).map(|x| [f64::from(x), y(f64::from(x))]).collect();
+        let mut seconds = Cumulative::default();
+        seconds.extend(1e5, 5.0);
+        seconds.extend(6e5, 1.0);
+        let shown = series.window(Some(&seconds), [0.0, 1e6], 500);
+        assert!(shown.len() <= 4 * 500 + 6 && shown.is_sorted_by(|a, b| a[0] < b[0]));
+        assert!(shown.contains(&[seconds.at(spike[0]), spike[1]]));
+        let first = shown.iter().filter(|point| point[0] < 5e5).count();
+        assert!((900..=1100).contains(&first), "{first} of {}", shown.len());
+        let few = series.window(Some(&seconds), [10.0, 20.0], 500);
+        assert_eq!(
+            few.iter().map(|point| point[0]).collect::<Vec<_>>(),
+            [5.0, 10.0, 15.0, 20.0, 25.0]
+        );
     }
 }

@@ -80,6 +80,23 @@ fn a_resumed_run_drops_what_it_repeats_and_nothing_else() {
 }
 
 #[test]
+fn a_resumed_run_adds_its_time_and_tokens_up() {
+    let mut progress = running();
+    let counts = |progress: &Progress, iter: f64| {
+        let Curves { tokens, seconds, .. } = &progress.curves;
+        (tokens.at(iter) / 1536.0, (seconds.at(iter) * 1e3).round())
+    };
+    assert_eq!(counts(&progress, 281.0), (281.0, 28_100.0));
+    let slower = step(269, 2.0).replace(r#""ms":100.0"#, r#""ms":200.0"#);
+    apply(&mut progress, &[&start(Some(250)), &slower]);
+    assert_eq!(counts(&progress, 250.0), (250.0, 25_000.0));
+    // The process made 20 iterations, the first of them the repeated 250.
+    assert_eq!(counts(&progress, 270.0), (270.0, 29_000.0));
+    apply(&mut progress, &[&start(None)]);
+    assert_eq!(progress.curves, Curves::default());
+}
+
+#[test]
 fn a_step_that_goes_back_drops_what_came_after() {
     let mut progress = running();
     apply(&mut progress, &[&step(200, 2.5)]);

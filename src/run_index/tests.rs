@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::InitFrom;
 use crate::protocol::Step;
-use crate::train::RunFolder;
+use crate::train::{RunFolder, json_line};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -63,7 +63,7 @@ fn write(run: &Path, text: &str) {
 }
 
 fn say(run: &Path, events: &[Event]) {
-    events.iter().for_each(|event| write(run, &format!("{}\n", event.to_json())));
+    events.iter().for_each(|event| write(run, &format!("{}\n", json_line(event))));
 }
 
 fn only(run: &Path) -> RunSummary {
@@ -118,11 +118,11 @@ fn a_locked_run_is_running_or_paused() {
 fn a_long_record_is_summarized_from_its_ends() {
     let folder = tempfile::tempdir().unwrap();
     say(folder.path(), &[start(), eval(0, 9.0)]);
-    let lines: String = (0..2000).map(|iter| step(iter).to_json() + "\n").collect();
+    let lines: String = (0..2000).map(|iter| json_line(&step(iter)) + "\n").collect();
     assert!(lines.len() as u64 > 4 * END_BYTES);
     write(folder.path(), &lines);
     write(folder.path(), "not an event\n");
-    write(folder.path(), &done(StopReason::Finished).to_json());
+    write(folder.path(), &json_line(&done(StopReason::Finished)));
     let run = only(folder.path());
     assert_eq!((run.iteration, run.max_iters), (2000, Some(600_000)));
     assert_eq!((run.state, run.val_loss), (RunState::Crashed, None));
@@ -169,7 +169,7 @@ fn a_tail_returns_complete_lines_once() {
     say(run, &[start(), step(0)]);
     let mut new = Tail::open(run, false);
     assert_eq!((all.read(), new.read()), (vec![start(), step(0)], vec![]));
-    let line = step(1).to_json() + "\n";
+    let line = json_line(&step(1)) + "\n";
     let (half, rest) = line.split_at(30);
     write(run, half);
     let mut late = Tail::open(run, false);

@@ -225,6 +225,7 @@ mod tests {
     use crate::progress::State;
     use crate::protocol::Event;
     use crate::service::{Job, Texts, View};
+    use crate::train::json_line;
 
     fn replies(request: Request) -> Vec<Reply> {
         let mut replies = Vec::new();
@@ -260,7 +261,7 @@ mod tests {
         std::fs::create_dir(&run).unwrap();
         let path = "elsewhere/checkpoints/00000010".into();
         let event = Event::Checkpoint { iter: 10, path, best: true };
-        std::fs::write(run.join("events.jsonl"), event.to_json() + "\n").unwrap();
+        std::fs::write(run.join("events.jsonl"), json_line(&event) + "\n").unwrap();
         let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
         let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
         assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));

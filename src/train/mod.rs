@@ -25,6 +25,8 @@ pub(crate) use evaluate::{Evaluation, mean_loss};
 pub(crate) use limits::limits;
 #[cfg(test)]
 pub(crate) use run::RunFolder;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use run::json_line;
 pub(crate) use run::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, record,
 };

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use web_time::SystemTime;
+
 use super::scalars::{Continued, Logs};
 use super::{TrainError, checkpoint};
 use crate::config::{Config, ScalarLogs};
@@ -120,9 +122,15 @@ impl Record {
     }
 
     fn append(&mut self, event: &Event) -> std::io::Result<()> {
-        writeln!(self.events, "{}", event.to_json())?;
+        writeln!(self.events, "{}", json_line(event))?;
         writeln!(self.log, "{event}")
     }
+}
+
+/// Returns an event that happens now as a JSON line, without the line break.
+pub fn json_line(event: &Event) -> String {
+    // A clock before 1970 has no better answer.
+    event.to_json(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
 }
 
 /// Appends an event to the record of a run that no process has locked, like the reason for a

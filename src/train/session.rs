@@ -223,16 +223,17 @@ impl<'a> Session<'a> {
         while self.iteration < max_iters {
             let aside = Instant::now();
             commands.yield_now().await;
-            if self.is_due(self.config.eval_interval.get())
-                && self.last_eval != Some(self.iteration)
-            {
+            let evaluates = self.is_due(self.config.eval_interval.get())
+                && self.last_eval != Some(self.iteration);
+            if evaluates {
                 self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
-                self.evaluate_and_save(commands).await?;
             }
-            let interval = self.config.sample_interval;
-            let stopping = self.queued.contains(&Command::Stop);
-            if self.iteration > 0 && interval > 0 && self.is_due(interval) && !stopping {
-                self.sample(&self.config.sample_prompt.clone()).await;
+            // Before the evaluation, which takes longer: a text is the first thing to see.
+            if self.sample_is_due(evaluates) {
+                self.sample_for_comparison().await;
+            }
+            if evaluates {
+                self.evaluate_and_save(commands).await?;
             }
             // Last, so that commands that arrived meanwhile do not wait for another update.
             if let Some(reason) = self.apply_commands(commands).await? {
@@ -264,7 +265,7 @@ impl<'a> Session<'a> {
         {
             return Ok(reason);
         }
-        self.sample(&self.config.sample_prompt.clone()).await;
+        self.sample_for_comparison().await;
         Ok(StopReason::Finished)
     }
 

@@ -92,6 +92,8 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
     let folder = temporary();
     let events = train(folder.path(), "r", &[]);
     assert!(events.iter().all(|event| event["v"] == 1));
+    let times: Vec<&str> = events.iter().map(|event| event["time"].as_str().unwrap()).collect();
+    assert!(times.is_sorted() && times[0].ends_with('Z'), "{times:?}");
     assert_eq!(events.first().unwrap()["event"], "start");
     assert_eq!(events.last().unwrap()["reason"], "finished");
     let loss = |event: &Value| event["val_loss"].as_f64().unwrap();
@@ -99,7 +101,11 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
     assert_eq!(evals.len(), 5, "at 0, 10, 20, 30 and 40");
     assert!(evals[4] < evals[0] - 0.5, "{evals:?}");
     assert_eq!(losses(&events).len(), 40);
-    assert_eq!(named(&events, "sample").count(), 1);
+    let samples: Vec<_> = named(&events, "sample").map(|event| &event["iter"]).collect();
+    assert_eq!(samples, [0, 10, 20, 30, 40], "one at each evaluation");
+    let first_sample = events.iter().position(|event| event["event"] == "sample");
+    let first_eval = events.iter().position(|event| event["event"] == "eval");
+    assert!(first_sample < first_eval, "a text comes first");
     let saved: Vec<_> = named(&events, "checkpoint").map(|event| &event["iter"]).collect();
     assert_eq!(saved, [10, 20, 30, 40], "each checkpoint is saved once");
 

@@ -3,12 +3,13 @@
 use eframe::egui::{self, Color32, Id, vec2};
 use egui_plot::{
     ColorConflictHandling, Corner, HLine, HoverPosition, Legend, Line, LineStyle, Plot, PlotMemory,
-    PlotPoint, PlotUi, Points,
+    PlotPoint, PlotTransform, PlotUi, Points,
 };
-use serde::{Deserialize, Serialize};
 
-use super::scale::{self, Scale};
-use crate::progress::Series;
+use super::axis::XAxis;
+use super::scale::Scale;
+use super::view::View;
+use crate::progress::{Cumulative, Curves, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;
@@ -29,54 +30,11 @@ const GRID: f32 = 0.5;
 /// Smallest distance between dots, in pixels: closer ones would merge into a line.
 const DOT_DISTANCE: usize = 8;
 
-/// The visible range of iterations, shared by all charts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct View {
-    /// Keep the newest iteration visible.
-    pub follow: bool,
-    /// Show all iterations; `from` and `to` are ignored.
-    #[serde(skip)]
-    all: bool,
-    #[serde(skip)]
-    from: f64,
-    #[serde(skip)]
-    to: f64,
-    /// The last egui pass in which every chart resets to show everything.
-    #[serde(skip)]
-    fit_until: u64,
-}
-
-impl Default for View {
-    fn default() -> Self {
-        Self { follow: true, all: true, from: 0.0, to: 1.0, fit_until: 0 }
-    }
-}
-
-impl View {
-    /// Shows everything, in all charts.
-    pub fn fit(&mut self, ctx: &egui::Context) {
-        // Charts that this pass has already drawn reset in the next one.
-        self.fit_until = ctx.cumulative_pass_nr() + 1;
-        self.all = true;
-        ctx.request_repaint();
-    }
-
-    /// Moves the range so that it ends at `newest`. Returns true if it had to move.
-    fn follow_newest(&mut self, newest: f64) -> bool {
-        let beyond = newest - self.to;
-        if self.all || !self.follow || beyond <= 0.0 {
-            return false;
-        }
-        self.from += beyond;
-        self.to += beyond;
-        true
-    }
-}
-
 /// A curve.
 pub(super) struct Curve<'a> {
     pub series: &'a Series,
+    /// The count of its run that the x axis shows; `None` for iterations.
+    pub count: Option<&'a Cumulative>,
     /// Name in the legend, where curves of equal names share an entry, and in the hover label.
     pub name: String,
     /// Name in the hover label, if it differs from `name`.
@@ -89,9 +47,15 @@ pub(super) struct Curve<'a> {
 }
 
 impl<'a> Curve<'a> {
-    pub fn new(name: impl Into<String>, series: &'a Series, color: Color32) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        series: &'a Series,
+        count: Option<&'a Cumulative>,
+        color: Color32,
+    ) -> Self {
         Self {
             series,
+            count,
             name: name.into(),
             hover_name: None,
             color,
@@ -104,7 +68,7 @@ impl<'a> Curve<'a> {
     /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
     /// neighbour far away would stretch the y axis.
     fn points(&self, scale: Scale, [from, to]: [f64; 2], columns: usize) -> Vec<PlotPoint> {
-        let shown = self.series.window(from, to, columns);
+        let shown = self.series.window(self.count, [from, to], columns);
         let mut points: Vec<PlotPoint> = shown
             .into_iter()
             .filter_map(|[x, y]| scale.position(y).map(|y| PlotPoint::new(x, y)))
@@ -133,11 +97,18 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// Returns the point nearest to iteration `x`; `None` beyond the ends of the curve.
+    /// Returns the first and the last x.
+    fn extent(&self) -> Option<[f64; 2]> {
+        let ends = self.series.bounds()?.map(|[iter, _]| iter);
+        Some(self.count.map_or(ends, |count| ends.map(|iter| count.at(iter))))
+    }
+
+    /// Returns the iteration nearest to `x` and its value; `None` beyond the ends of the curve.
     fn nearest(&self, x: f64, tolerance: f64) -> Option<[f64; 2]> {
-        let [[first, _], [last, _]] = self.series.bounds()?;
+        let [first, last] = self.extent()?;
         let is_inside = x >= first - tolerance && x <= last + tolerance;
-        self.series.nearest(x).filter(|_| is_inside)
+        let iter = self.count.map_or(x, |count| count.iterations(x));
+        self.series.nearest(iter).filter(|_| is_inside)
     }
 
     fn hover_name(&self) -> &str {
@@ -153,10 +124,13 @@ pub(super) struct ReferenceLine {
     pub color: Color32,
 }
 
-/// A chart whose x axis is the iteration.
+/// A chart of a run.
 pub(super) struct Chart<'a> {
     /// The quantity shown; identifies the chart.
     pub name: &'static str,
+    /// The displayed run.
+    pub run: &'a Curves,
+    pub axis: XAxis,
     pub scale: Scale,
     pub curves: Vec<Curve<'a>>,
     /// Curves of other runs: drawn first, listed last.
@@ -168,26 +142,30 @@ pub(super) struct Chart<'a> {
     pub legend: Option<Corner>,
     /// Height in points; `None` fills the available height.
     pub height: Option<f32>,
-    /// The newest iteration of the displayed run.
-    pub newest: f64,
+}
+
+/// A chart that was drawn.
+pub(super) struct Drawn {
+    pub response: egui::Response,
+    pub transform: PlotTransform,
 }
 
 impl Chart<'_> {
-    /// Draws the chart and updates `view` with what the mouse did.
-    pub fn show(&self, ui: &mut egui::Ui, view: &mut View) {
-        let Some([first, last]) = self.extent() else { return };
-        let is_reset = ui.ctx().cumulative_pass_nr() <= view.fit_until;
-        let has_moved = view.follow_newest(self.newest);
-        let [from, to] = if view.all { [first, last] } else { [view.from, view.to] };
+    /// Draws the chart and updates `view` with what the mouse did. Draws nothing without a point.
+    pub fn show(&self, ui: &mut egui::Ui, view: &mut View) -> Option<Drawn> {
+        let [first, last] = self.extent()?;
+        let newest = self.run.loss.last().map_or(0.0, |[iter, _]| self.axis.place(self.run, iter));
+        let is_reset = view.resets(ui.ctx());
+        let has_moved = view.follow_newest(newest);
+        let [from, to] = view.range().unwrap_or([first, last]);
         let overscan = OVERSCAN * (to - from);
         let columns = (ui.available_width() * ui.pixels_per_point()).max(1.0) as usize;
         let points =
             |curve: &Curve<'_>| curve.points(self.scale, [from - overscan, to + overscan], columns);
         let drawn = || self.overlays.iter().chain(&self.curves);
         let points: Vec<Vec<PlotPoint>> = drawn().map(points).collect();
-        // A logarithmic axis has another id: egui keeps bounds by id, and they would not
-        // apply.
-        let id = Id::unique(("chart", self.name, self.scale.log));
+        // Another axis has another id: egui keeps bounds by id, and they would not apply.
+        let id = Id::unique(("chart", self.name, self.scale.log, self.axis));
         let faint = ui.visuals().weak_text_color();
         let plot = self.plot(id, [first, last], MARGIN.x as f64 * (to - from));
         let plot = plot.grid_color(faint.gamma_multiply(GRID)).cursor_color(faint);
@@ -211,20 +189,14 @@ impl Chart<'_> {
             .response
             .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Image, true, self.description()));
         let bounds = shown.transform.bounds();
-        let (from, to) = (bounds.min()[0], bounds.max()[0]);
+        let range = [bounds.min()[0], bounds.max()[0]];
         let all = PlotMemory::load(ui.ctx(), id).is_none_or(|memory| memory.auto_bounds.x);
-        if !all && to < self.newest - 1e-9 * (to - from) {
-            view.follow = false;
-        }
-        // The new range needs other points, and the other charts follow it.
-        if all != view.all || !all && (from, to) != (view.from, view.to) {
-            ui.ctx().request_repaint();
-        }
-        (view.all, view.from, view.to) = (all, from, to);
+        view.update(ui.ctx(), all, range, newest);
+        Some(Drawn { response: shown.response, transform: shown.transform })
     }
 
     fn plot<'b>(&'b self, id: Id, [first, last]: [f64; 2], tolerance: f64) -> Plot<'b> {
-        let group = Id::unique("charts");
+        let group = Id::unique(("charts", self.axis));
         let mut plot = Plot::new(self.name)
             .id(id)
             .link_axis(group, [true, false])
@@ -236,9 +208,9 @@ impl Chart<'_> {
             .include_x(first)
             .include_x(last)
             .set_margin_fraction(MARGIN)
-            .x_grid_spacer(scale::iterations())
+            .x_grid_spacer(self.axis.grid())
             .y_grid_spacer(self.scale.grid())
-            .x_axis_formatter(|mark, _| scale::iteration(mark.value))
+            .x_axis_formatter(|mark, _| self.axis.tick_label(mark))
             .y_axis_formatter(|mark, _| self.scale.tick_label(mark))
             .y_axis_min_width(AXIS_WIDTH)
             .label_formatter(move |hover| {
@@ -260,22 +232,21 @@ impl Chart<'_> {
         }
     }
 
-    /// Returns the first and the last iteration of all curves; `None` if all are empty.
+    /// Returns the first and the last x of all curves; `None` if all are empty.
     fn extent(&self) -> Option<[f64; 2]> {
         let curves = self.curves.iter().chain(&self.overlays);
-        let bounds = curves.filter_map(|curve| curve.series.bounds());
-        let [first, last] = bounds
-            .map(|[low, high]| [low[0], high[0]])
+        let [first, last] = curves
+            .filter_map(Curve::extent)
             .reduce(|all, next| [all[0].min(next[0]), all[1].max(next[1])])?;
         Some([first, last.max(first + 1.0)])
     }
 
-    /// Returns the hover label: the value of every curve at iteration `x`.
+    /// Returns the hover label: the value of every curve at `x`.
     fn label(&self, x: f64, tolerance: f64) -> Option<String> {
         let value = |curve| Curve::nearest(curve, x, tolerance).map(|[at, y]| (curve, at, y));
         let values: Vec<_> = self.curves.iter().chain(&self.overlays).filter_map(value).collect();
         let (_, nearest, _) = values.first()?;
-        let mut text = format!("iteration {}", scale::group_thousands(*nearest, 0));
+        let mut text = self.axis.describe(self.run, *nearest);
         for (curve, _, value) in values {
             text += &format!("\n{} {}", curve.hover_name(), self.scale.value(value));
         }
@@ -293,7 +264,7 @@ impl Chart<'_> {
     }
 }
 
-/// Zooms around the hovered iteration by vertical scrolling; pans by horizontal scrolling.
+/// Zooms around the pointer by vertical scrolling; pans by horizontal scrolling.
 fn zoom_by_wheel(plot: &mut PlotUi<'_>) {
     let delta = plot.ctx().input(|input| input.smooth_scroll_delta());
     if !plot.response().contains_pointer() || delta == egui::Vec2::ZERO {
@@ -304,8 +275,8 @@ fn zoom_by_wheel(plot: &mut PlotUi<'_>) {
         plot.zoom_bounds_around_hovered(vec2((delta.y / WHEEL).exp(), 1.0));
     }
     if delta.x != 0.0 {
-        let iterations = delta.x * plot.transform().dvalue_dpos()[0] as f32;
-        plot.translate_bounds(vec2(-iterations, 0.0));
+        let distance = delta.x * plot.transform().dvalue_dpos()[0] as f32;
+        plot.translate_bounds(vec2(-distance, 0.0));
     }
     plot.set_auto_bounds([false, auto_y]);
 }
@@ -325,10 +296,10 @@ mod tests {
     #[test]
     fn points_are_limited_by_columns_and_clipped_to_the_range() {
         let series: Series = (0..600_000).map(|x| [f64::from(x), 1.0]).collect();
-        let curve = Curve::new("training", &series, Color32::RED);
+        let curve = Curve::new("training", &series, None, Color32::RED);
         assert!(curve.points(LOSS, [0.0, 6e5], 500).len() <= 4 * 500 + 6);
         let sparse: Series = [[0.0, 10.0], [100.0, 2.0], [200.0, 1.0]].into_iter().collect();
-        let curve = Curve::new("validation", &sparse, Color32::RED);
+        let curve = Curve::new("validation", &sparse, None, Color32::RED);
         let points = curve.points(LOSS, [90.0, 150.0], 500);
         let points: Vec<[f64; 2]> = points.iter().map(|point| [point.x, point.y]).collect();
         assert_eq!(points, [[90.0, 2.8], [100.0, 2.0], [150.0, 1.5]]);
@@ -337,36 +308,37 @@ mod tests {
     }
 
     #[test]
-    fn the_view_follows_the_newest_iteration_until_follow_is_off() {
-        let mut view = View { all: false, from: 0.0, to: 10.0, ..View::default() };
-        assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
-        assert_eq!((view.from, view.to), (5.0, 15.0));
-        view.follow = false;
-        assert!(!view.follow_newest(20.0));
-    }
-
-    #[test]
     fn the_hover_label_lists_the_curves_that_have_a_value_there() {
         let training: Series = (0..10).map(|x| [f64::from(10 * x), 3.0]).collect();
         let validation: Series = [[50.0, 4.0]].into_iter().collect();
-        let chart = Chart {
+        let mut run = Curves::default();
+        run.seconds.extend(100.0, 2.0);
+        let curves = |count| {
+            vec![
+                Curve::new("training", &training, count, Color32::RED),
+                Curve::new("validation", &validation, count, Color32::RED),
+            ]
+        };
+        let mut chart = Chart {
             name: "loss",
+            run: &run,
+            axis: XAxis::Iterations,
             scale: LOSS,
-            curves: vec![
-                Curve::new("training", &training, Color32::RED),
-                Curve::new("validation", &validation, Color32::RED),
-            ],
+            curves: curves(None),
             overlays: Vec::new(),
             references: Vec::new(),
             from_zero: false,
             legend: None,
             height: None,
-            newest: 90.0,
         };
         assert_eq!(chart.label(12.0, 1.0).as_deref(), Some("iteration 10\ntraining 3.0000"));
         let both = "iteration 50\ntraining 3.0000\nvalidation 4.0000";
         assert_eq!(chart.label(50.4, 1.0).as_deref(), Some(both));
         assert_eq!(chart.label(95.0, 1.0), None);
         assert_eq!(chart.extent(), Some([0.0, 90.0]));
+        (chart.axis, chart.curves) = (XAxis::Time, curves(Some(&run.seconds)));
+        let both = "iteration 50, 1m 40s\ntraining 3.0000\nvalidation 4.0000";
+        assert_eq!(chart.label(100.8, 2.0).as_deref(), Some(both));
+        assert_eq!((chart.label(190.0, 2.0), chart.extent()), (None, Some([0.0, 180.0])));
     }
 }

@@ -1,4 +1,4 @@
-//! Axes: the positions of ticks and the text of their labels.
+//! The y axis: the positions of ticks and the text of their labels.
 
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 
@@ -7,10 +7,9 @@ use crate::config::bytes;
 const MIB: f64 = (1u64 << 20) as f64;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws. Labels of the
-/// x axis are wide, those of the y axis are only a line high.
-const X_LABEL_STEPS: f64 = 10.0;
-const Y_LABEL_STEPS: f64 = 4.0;
+/// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
+/// y axis are only a line high.
+const LABEL_STEPS: f64 = 4.0;
 
 /// The unit of a curve's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,24 +86,14 @@ impl Scale {
         match (self.unit, self.log) {
             (_, true) => Box::new(log_ticks),
             (Unit::Bytes, _) => Box::new(uniform_grid_spacer(|input| {
-                let labelled = 2f64.powf((Y_LABEL_STEPS * input.base_step_size).log2().ceil());
+                let labelled = 2f64.powf((LABEL_STEPS * input.base_step_size).log2().ceil());
                 [labelled / 4.0, labelled, labelled]
             })),
             _ => Box::new(uniform_grid_spacer(|input| {
-                decimal_steps(Y_LABEL_STEPS * input.base_step_size)
+                decimal_steps(LABEL_STEPS * input.base_step_size)
             })),
         }
     }
-}
-
-/// Returns the function that places the ticks of the iteration axis.
-pub(super) fn iterations() -> Box<dyn Fn(GridInput) -> Vec<GridMark>> {
-    Box::new(uniform_grid_spacer(|input| decimal_steps(X_LABEL_STEPS * input.base_step_size)))
-}
-
-/// Formats an iteration; empty for a value between two iterations.
-pub(super) fn iteration(value: f64) -> String {
-    if value < 0.0 || value.fract() != 0.0 { String::new() } else { group_thousands(value, 0) }
 }
 
 /// Formats a number with commas between thousands: `1,234.5`.
@@ -123,7 +112,7 @@ pub(in crate::gui) fn group_thousands(value: f64, decimals: usize) -> String {
 }
 
 /// Returns the number of decimals that multiples of `step` need to differ.
-fn decimals(step: f64) -> usize {
+pub(super) fn decimals(step: f64) -> usize {
     (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
 }
 
@@ -135,7 +124,7 @@ fn binary_decimals(step: f64) -> usize {
 /// Returns the steps that `uniform_grid_spacer` takes: an unlabelled fine step, then the labelled
 /// one, the smallest of 1, 2 and 5 times a power of ten that is at least `least`. The coarsest step
 /// repeats it: labels of a coarser one would have fewer decimals than those between them.
-fn decimal_steps(least: f64) -> [f64; 3] {
+pub(super) fn decimal_steps(least: f64) -> [f64; 3] {
     let power = 10f64.powf(least.log10().floor());
     let is_wide_enough = |times: &&f64| **times * power >= least * (1.0 - 1e-9);
     let times = [1.0, 2.0, 5.0].iter().find(is_wide_enough).copied().unwrap_or(10.0);
@@ -229,6 +218,5 @@ mod tests {
         {
             assert_eq!(group_thousands(value, decimals), text);
         }
-        assert_eq!((iteration(20_000.0), iteration(0.5)), ("20,000".into(), String::new()));
     }
 }

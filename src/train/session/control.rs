@@ -8,8 +8,24 @@ use crate::protocol::{Command, Event, Setting, StopReason};
 use crate::train::{Commands, Next, TrainError};
 
 impl Session<'_> {
+    /// Returns true if a text is due, beside an evaluation or by `sample_interval`.
+    pub(super) fn sample_is_due(&self, evaluates: bool) -> bool {
+        match self.config.sample_interval {
+            0 => evaluates,
+            interval => self.is_due(interval),
+        }
+    }
+
+    /// Generates a text from `sample_prompt`. The draws are the same each time, so that texts differ
+    /// only as the weights do.
+    pub(super) async fn sample_for_comparison(&mut self) {
+        if self.config.sample_tokens > 0 {
+            self.sample(&self.config.sample_prompt.clone(), self.config.seed).await;
+        }
+    }
+
     /// Generates a text, if the tokenizer of the model is known.
-    pub(super) async fn sample(&mut self, prompt: &str) {
+    async fn sample(&mut self, prompt: &str, seed: u64) {
         let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
         // The default of `sample_prompt`, a line break, is not in every vocabulary.
         let default = tokenizer.default_prompt();
@@ -19,7 +35,6 @@ impl Session<'_> {
             Ok(_) => return self.warn("no sample: the prompt is empty".into()),
             Err(error) => return self.warn(format!("no sample: {error}")),
         };
-        let seed = self.config.seed.wrapping_add(self.iteration);
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
         let model = self.model();
         let mut sampler = Sampler::new(model, &ids, options, self.mode);
@@ -68,7 +83,9 @@ impl Session<'_> {
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save().await?,
-                Command::Sample { prompt } => self.sample(&prompt).await,
+                Command::Sample { prompt } => {
+                    self.sample(&prompt, self.config.seed.wrapping_add(self.iteration)).await;
+                }
                 Command::Set(setting) => self.set(setting).await?,
             }
         }

@@ -1,0 +1,314 @@
+//! The ribbon: samples of a run as cards above its loss curve, each with a line down to the place
+//! on the curve where the model wrote it.
+
+use eframe::egui::text::{LayoutJob, TextWrapping};
+use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, pos2, vec2};
+use egui_plot::PlotPoint;
+
+use super::group_thousands;
+use super::plot::Drawn;
+use crate::gui::selection::Selection;
+use crate::progress::Sample;
+
+/// Widths of cards and the least distance between them, in points.
+const WIDEST: f32 = 190.0;
+const NARROWEST: f32 = 92.0;
+const GAP: f32 = 6.0;
+
+/// Distance of the text from the edge of its card.
+const PADDING: f32 = 5.0;
+
+/// Room between cards and plot, for the lines.
+const LINES: f32 = 9.0;
+
+/// A chart that is lower than this has no ribbon.
+const LOWEST_CHART: f32 = 200.0;
+
+/// Share of the height that the ribbon takes.
+const SHARE: f32 = 0.24;
+
+/// The most lines of text on a card, and the least.
+const MOST_LINES: usize = 6;
+const LEAST_LINES: usize = 3;
+
+/// The most characters of a sample that a card lays out.
+const MOST_TEXT: usize = 400;
+
+/// Radius of the marks on the curve.
+const MARK: f32 = 4.0;
+
+/// Least distance of two marks.
+const MARK_DISTANCE: f32 = 7.0;
+
+/// A sample, and its place on the curve in plot coordinates.
+pub(super) struct Mark<'a> {
+    pub sample: &'a Sample,
+    pub place: PlotPoint,
+}
+
+/// The space that the ribbon takes above a chart.
+#[derive(Clone, Copy)]
+pub(super) struct Space {
+    rect: Rect,
+    lines: usize,
+}
+
+impl Space {
+    /// Allocates the space; `None` where the chart has no room for it.
+    pub fn allocate(ui: &mut egui::Ui) -> Option<Self> {
+        let room = ui.available_height();
+        let line = ui.text_style_height(&TextStyle::Small);
+        let lines = (SHARE * room / line) as usize;
+        // The first line is the iteration.
+        let lines = lines.saturating_sub(1).min(MOST_LINES);
+        if lines < LEAST_LINES || room < LOWEST_CHART {
+            return None;
+        }
+        let height = line * (lines + 1) as f32 + 2.0 * PADDING + LINES;
+        let (_, rect) = ui.allocate_space(vec2(ui.available_width(), height));
+        Some(Self { rect, lines })
+    }
+}
+
+/// Draws the marks and, in `space`, the cards. Pointing at the chart or at a card shows the nearest
+/// sample, a click keeps it.
+pub(super) fn show(
+    ui: &egui::Ui,
+    space: Option<Space>,
+    drawn: &Drawn,
+    marks: &[Mark<'_>],
+    selection: &mut Selection,
+) {
+    let Some(shown) = selection.shown(marks.len()) else { return };
+    let frame = *drawn.transform.frame();
+    let places: Vec<Pos2> = marks
+        .iter()
+        .map(|mark| drawn.transform.position_from_point(&mark.place))
+        .map(|place| pos2(place.x, place.y.clamp(frame.top(), frame.bottom())))
+        .collect();
+    let is_visible = |&at: &usize| frame.expand(1.0).x_range().contains(places[at].x);
+    let visible = (0..marks.len()).filter(is_visible).collect();
+    let ribbon = Ribbon { marks, places, visible, shown, frame };
+    ribbon.point(&drawn.response, selection);
+    if let Some(space) = space {
+        ribbon.cards(ui, space, selection);
+    }
+    ribbon.circles(ui);
+}
+
+/// The marks on the screen.
+struct Ribbon<'a> {
+    marks: &'a [Mark<'a>],
+    /// The place of each mark.
+    places: Vec<Pos2>,
+    /// The marks in the visible part of the chart.
+    visible: Vec<usize>,
+    /// The sample that is shown.
+    shown: usize,
+    /// The plot.
+    frame: Rect,
+}
+
+impl Ribbon<'_> {
+    /// Shows the sample that is nearest to the pointer while it is over the chart.
+    fn point(&self, chart: &egui::Response, selection: &mut Selection) {
+        // The second for a tap, after which the pointer is gone.
+        let pointer = chart.hover_pos().or(chart.interact_pointer_pos());
+        let Some(pointer) = pointer else { return };
+        let distance = |at: usize| (self.places[at].x - pointer.x).abs();
+        let visible = self.visible.iter().copied();
+        let nearest = visible.min_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+        let Some(nearest) = nearest else { return };
+        selection.point_at(nearest);
+        if chart.clicked() {
+            selection.choose(nearest, self.marks.len());
+        }
+    }
+
+    fn cards(&self, ui: &egui::Ui, space: Space, selection: &mut Selection) {
+        let most = ((self.frame.width() + GAP) / (NARROWEST + GAP)) as usize;
+        let cards = chosen(&self.visible, most.max(1), self.shown);
+        let width = (self.frame.width() + GAP) / cards.len().max(1) as f32 - GAP;
+        let width = width.clamp(NARROWEST, WIDEST).min(self.frame.width());
+        let wanted: Vec<f32> = cards.iter().map(|&at| self.places[at].x).collect();
+        let centers = spread(&wanted, width + GAP, self.frame.x_range());
+        for (at, center) in cards.into_iter().zip(centers) {
+            let size = vec2(width, space.rect.height() - LINES);
+            let rect = Rect::from_min_size(pos2(center - 0.5 * width, space.rect.top()), size);
+            let color = if at == self.shown { strong(ui) } else { faint(ui) };
+            connect(ui, rect.center_bottom(), self.places[at], self.frame, color);
+            let id = ui.scope_id().with(("sample", at));
+            let response = ui.interact(rect, id, egui::Sense::click());
+            card(ui, &response, self.marks[at].sample, space.lines, at == self.shown);
+            if response.hovered() {
+                selection.point_at(at);
+            }
+            if response.clicked() {
+                selection.choose(at, self.marks.len());
+            }
+        }
+    }
+
+    fn circles(&self, ui: &egui::Ui) {
+        let painter = ui.painter_at(self.frame.expand(2.0 * MARK));
+        let fill = ui.visuals().extreme_bg_color;
+        for at in apart(&self.visible, &self.places) {
+            let edge = Stroke::new(1.5, ui.visuals().text_color());
+            painter.circle(self.places[at], MARK, fill, edge);
+        }
+        if self.visible.contains(&self.shown) {
+            let edge = Stroke::new(1.5, fill);
+            painter.circle(self.places[self.shown], MARK + 1.5, strong(ui), edge);
+        }
+    }
+}
+
+/// Returns the samples that get a card: at most `most` of the visible ones, a power of two apart so
+/// that they stay in place while a run grows, the newest, and the one that is shown.
+fn chosen(visible: &[usize], most: usize, shown: usize) -> Vec<usize> {
+    let last = visible.len().saturating_sub(1);
+    let mut steps = (0..usize::BITS).map(|log| 1usize << log);
+    let Some(step) = steps.find(|step| last.div_ceil(*step) < most) else {
+        return visible.iter().copied().filter(|&at| at == shown).collect();
+    };
+    let is_chosen = |nth: &usize| nth.is_multiple_of(step) || *nth == last;
+    let mut cards: Vec<usize> =
+        (0..visible.len()).filter(is_chosen).map(|nth| visible[nth]).collect();
+    // In the place of its nearest neighbor, so that the cards leaf through the samples.
+    if visible.contains(&shown)
+        && !cards.contains(&shown)
+        && let Some(card) = cards.iter_mut().min_by_key(|card| card.abs_diff(shown))
+    {
+        *card = shown;
+    }
+    cards
+}
+
+/// Returns centers of cards that are each as near to the wanted ones as their `distance` allows,
+/// within `range`. `wanted` ascends.
+fn spread(wanted: &[f32], distance: f32, range: egui::Rangef) -> Vec<f32> {
+    let half = 0.5 * (distance - GAP);
+    let mut centers: Vec<f32> = wanted.to_vec();
+    let mut least = range.min + half;
+    for center in &mut centers {
+        *center = center.max(least);
+        least = *center + distance;
+    }
+    let mut most = range.max - half;
+    for center in centers.iter_mut().rev() {
+        *center = center.min(most);
+        most = *center - distance;
+    }
+    centers
+}
+
+/// Returns the marks that are far enough apart to be seen as such, the newest first.
+fn apart(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
+    let mut right = f32::INFINITY;
+    let mut drawn = Vec::new();
+    for &at in visible.iter().rev() {
+        if right - places[at].x >= MARK_DISTANCE {
+            right = places[at].x;
+            drawn.push(at);
+        }
+    }
+    drawn
+}
+
+/// Draws a line from a card to the top of the plot and down to a mark.
+fn connect(ui: &egui::Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
+    let stroke = Stroke::new(1.0, color);
+    let top = pos2(mark.x, frame.top());
+    let painter = ui.painter();
+    painter.line_segment([card, top], stroke);
+    painter.line_segment([top, mark], stroke);
+}
+
+/// Draws a card: the iteration and the beginning of the text.
+fn card(ui: &egui::Ui, response: &egui::Response, sample: &Sample, lines: usize, is_shown: bool) {
+    let iteration = group_thousands(sample.iter as f64, 0);
+    let rect = response.rect;
+    let name = format!("Sample at iteration {iteration}");
+    response.widget_info(|| {
+        egui::WidgetInfo::selected(egui::Role::Button, true, is_shown, name.as_str())
+    });
+    let visuals = ui.visuals();
+    let is_strong = is_shown || response.hovered();
+    let edge = if is_shown { strong(ui) } else { faint(ui) };
+    let color = if is_strong { visuals.strong_text_color() } else { visuals.text_color() };
+    let small = TextStyle::Small.resolve(ui.style());
+    let mut job = LayoutJob {
+        wrap: TextWrapping {
+            max_width: rect.width() - 2.0 * PADDING,
+            max_rows: lines + 1,
+            break_anywhere: true,
+            overflow_character: Some('…'),
+        },
+        ..LayoutJob::default()
+    };
+    let weak = TextFormat::simple(small.clone(), visuals.weak_text_color());
+    job.append(&format!("iteration {iteration}\n"), 0.0, weak);
+    job.append(&beginning(sample), 0.0, TextFormat::simple(small, color));
+    let painter = ui.painter_at(rect);
+    painter.rect(
+        rect,
+        3.0,
+        visuals.extreme_bg_color,
+        Stroke::new(1.0, edge),
+        egui::StrokeKind::Inside,
+    );
+    painter.galley(rect.min + vec2(PADDING, PADDING), painter.layout_job(job), color);
+}
+
+/// Returns the beginning of a sample on one line.
+fn beginning(sample: &Sample) -> String {
+    let text: String = sample.prompt.chars().chain(sample.text.chars()).take(MOST_TEXT).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn strong(ui: &egui::Ui) -> Color32 {
+    ui.visuals().selection.stroke.color
+}
+
+fn faint(ui: &egui::Ui) -> Color32 {
+    ui.visuals().weak_text_color().gamma_multiply(0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_evenly_chosen_and_the_shown_sample_has_one() {
+        let all = |count: usize| (0..count).collect::<Vec<usize>>();
+        assert_eq!(chosen(&all(5), 6, 4), [0, 1, 2, 3, 4]);
+        assert_eq!(chosen(&all(6), 6, 5), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(chosen(&all(16), 6, 15), [0, 4, 8, 12, 15]);
+        assert_eq!(chosen(&all(16), 6, 10), [0, 4, 10, 12, 15]);
+        assert_eq!(chosen(&[3, 4, 5], 1, 4), [4]);
+        assert_eq!(chosen(&[3, 4, 5], 2, 9), [3, 5], "the shown one is out of sight");
+        assert!(chosen(&[], 4, 0).is_empty());
+        for count in 1..200 {
+            for most in 1..8 {
+                let cards = chosen(&all(count), most, count / 3);
+                assert!(cards.len() <= most && cards.contains(&(count / 3)), "{count}, {most}");
+                assert!(cards.is_sorted_by(|a, b| a < b), "{cards:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn cards_neither_overlap_nor_leave_the_plot() {
+        let range = egui::Rangef::new(0.0, 400.0);
+        assert_eq!(spread(&[50.0, 200.0, 350.0], 100.0, range), [50.0, 200.0, 350.0]);
+        let crowded = spread(&[0.0, 10.0, 390.0, 400.0], 100.0, range);
+        let half = 0.5 * (100.0 - GAP);
+        assert_eq!(crowded, [half, half + 100.0, 300.0 - half, 400.0 - half]);
+    }
+
+    #[test]
+    fn marks_keep_their_distance() {
+        let places: Vec<Pos2> = [0.0, 3.0, 10.0, 12.0].map(|x| pos2(x, 0.0)).into();
+        assert_eq!(apart(&[0, 1, 2, 3], &places), [3, 1]);
+    }
+}
