@@ -10,7 +10,7 @@ use wgpt::bench::TrainingStep;
 use wgpt::config::{self, Config, Dtype, GradCheckpoint, Layer};
 use wgpt::gpu::{self, Kind};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
-use wgpt::plan::{self, Limits};
+use wgpt::plan::{self, Kernels, Limits};
 
 /// Serialises the tests: dry runs and memory pools belong to the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -102,7 +102,8 @@ fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
     let (device, kind) = vulkan_in(dtype);
     let mode = mode.on(kind);
     let cube = mode.implementation == Implementation::Cube;
-    let limits = Limits { cube, ..Limits::default() };
+    let kernels = if cube { Kernels::Cube } else { Kernels::Wgsl };
+    let limits = Limits { kernels, ..Limits::default() };
     let (mut worst, mut compared) = (0.0f64, 0);
     for seed in 0..30usize {
         let pick = |salt: usize, from: &[usize]| from[(seed * 7 + salt * 5) % from.len()];

@@ -1,12 +1,15 @@
-//! Benchmarks a device: its peaks, single kernels relative to them, and whole training steps.
+//! Benchmarks a device: its peaks, single kernels relative to them, whole training steps, and the
+//! short calibration behind estimates of time.
 //!
 //! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where
 //! the times alone are not: on another machine, or on a software renderer.
 
+mod calibrate;
 mod cases;
 mod kernels;
 mod step;
 
+pub(crate) use calibrate::calibrate;
 use kernels::{Bench, Sizes};
 pub use step::TrainingStep;
 

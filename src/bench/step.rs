@@ -110,7 +110,7 @@ impl TrainingStep {
     ///
     /// # Errors
     /// If the device failed.
-    fn check(&self) -> Result<(), DeviceError> {
+    pub(super) fn check(&self) -> Result<(), DeviceError> {
         let Some(norm) = self.norm.clone() else { return Ok(()) };
         let read = norm.try_into_data();
         read.map(drop).map_err(|error| DeviceError::Stopped { reason: error.to_string() })

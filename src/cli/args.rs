@@ -11,6 +11,7 @@ use crate::config::Budget;
 use crate::data::TokenizerKind;
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
+use crate::plan::{Gpu, gpu_named, gpu_names};
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
@@ -91,7 +92,7 @@ pub(super) enum Subcommands {
     Export(ConvertArgs),
     /// Convert nanoGPT's ckpt.pt or a GPT-2 folder into a folder to sample and fine-tune from
     Import(ConvertArgs),
-    /// Show the memory that a run will take, without running it
+    /// Show the memory, disk and time that a run will take, without running it
     Plan(PlanArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
@@ -241,23 +242,47 @@ pub(super) struct DevicesArgs {
 pub(super) struct PlanArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Plan for a GPU with this much memory, which need not be in this machine: 12GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub target: Option<Budget>,
+    /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
+    #[arg(long, value_name = "GPU", value_parser = parse_target)]
+    pub target: Option<Target>,
     /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
     #[arg(long)]
     pub suggest: bool,
     /// Reserve the memory of a real step on --device, without computing it, and compare
     #[arg(long)]
     pub measure: bool,
+    /// Measure the speed of --device for a few seconds, and keep it for estimates of time
+    #[arg(long, conflicts_with = "target")]
+    pub calibrate: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-fn parse_size(text: &str) -> Result<Budget, String> {
-    match text.parse()? {
-        size @ Budget::Bytes(_) => Ok(size),
+/// A GPU that need not be in this machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Target {
+    /// Any GPU with this much memory, in bytes.
+    Memory(u64),
+    /// This GPU.
+    Named(&'static Gpu),
+}
+
+/// A number without a unit is in GiB up to this one; a larger one counts bytes.
+const MAX_GIB: u64 = 1024;
+
+fn parse_target(text: &str) -> Result<Target, String> {
+    if let Some(gpu) = gpu_named(text) {
+        return Ok(Target::Named(gpu));
+    }
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        let known: Vec<&str> = gpu_names().collect();
+        return Err(format!("give its memory, like 12GiB, or one of {}", known.join(", ")));
+    }
+    let number = text.trim().parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
+    let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
+    match size.parse()? {
+        Budget::Bytes(bytes) => Ok(Target::Memory(bytes)),
         _ => Err("give the memory of a GPU, like 12GiB".into()),
     }
 }
@@ -320,6 +345,21 @@ pub(super) fn completions(shell: Shell) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_is_a_size_or_a_name() {
+        for text in ["12", "12GiB", " 12 ", "12.0", "12884901888"] {
+            assert_eq!(parse_target(text), Ok(Target::Memory(12 << 30)), "{text}");
+        }
+        assert_eq!(parse_target("12GB"), Ok(Target::Memory(12_000_000_000)));
+        assert_eq!(parse_target("1.5"), Ok(Target::Memory(3 << 29)));
+        let named = parse_target("rtx 3060");
+        assert!(matches!(named, Ok(Target::Named(gpu)) if gpu.memory_gib == 12), "{named:?}");
+        for bad in ["", "0", "90%", "auto", "GTX 9999", "12 apples"] {
+            assert!(parse_target(bad).is_err(), "{bad}");
+        }
+        assert!(parse_target("GTX 9999").unwrap_err().contains("RTX 3060"));
+    }
 
     #[test]
     fn the_definition_is_valid() {

@@ -1,12 +1,15 @@
-//! `wgpt plan`: the memory that a run will take.
+//! `wgpt plan`: whether a run fits its device, and the disk and time that it takes.
 
 use super::CliError;
-use super::args::{Global, PlanArgs};
-use crate::bench::TrainingStep;
+use super::args::{Global, PlanArgs, Target};
+use crate::bench::{self, TrainingStep};
 use crate::config::{Budget, Config, Dtype, bytes};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice};
-use crate::plan::{self, Class, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError};
+use crate::plan::{
+    self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Kernels,
+    PlanError, Row, Totals,
+};
 use crate::train;
 
 /// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
@@ -18,89 +21,132 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     for warning in &resolved.warnings {
         message!("warning: {warning}");
     }
+    let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
-    let vocab = vocabulary(&config)?;
-    let (limits, source) = limits(&config, &args.target, args.measure, global)?;
-    let forecast = match plan::plan(&config, vocab, &limits) {
-        Ok(forecast) => forecast,
-        Err(PlanError::TooBig { least, fixes }) => {
-            if args.json {
-                let least = serde_json::to_value(&least).expect("a forecast is plain data");
-                output!("{}", serde_json::json!({ "fits": false, "least": least, "fixes": fixes }));
-            } else {
-                table(&least, &source);
-            }
-            if args.suggest && !args.json {
-                output!("these changes make it fit:");
-                for fix in &fixes {
-                    output!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
-                }
-            }
-            return Err(CliError::Train(PlanError::TooBig { least, fixes }.into()));
-        }
+    let (vocab, data) = data(&config)?;
+    if args.calibrate {
+        calibrate(&config, global)?;
+    }
+    let device = device(&config, args.target, args.measure || args.calibrate, global)?;
+    let (limits, budget) = device.profile.limits(config.vram_budget);
+    let (forecast, fixes) = match plan::plan(&config, vocab, &limits) {
+        Ok(forecast) => (forecast, None),
+        Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
         Err(error) => return Err(CliError::Train(error.into())),
     };
-    let measured = args.measure.then(|| measure(&config, vocab, &forecast, global)).transpose()?;
-    if args.json {
-        let mut object = serde_json::to_value(&forecast).expect("a forecast is plain data");
-        object["fits"] = true.into();
-        object["measured_bytes"] = measured.into();
-        output!("{object}");
-        return Ok(());
+    let speed = device.profile.speed.as_ref();
+    let totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
+    let measured = match (args.measure, &fixes) {
+        (true, None) => Some(measure(&config, vocab, &forecast, global)?),
+        _ => None,
+    };
+    let report = PlanReport {
+        budget: match limits.budget {
+            None if device.is_unknown => "none; --vram_budget, --target or --device sets one",
+            _ => &budget,
+        },
+        no_time: device.no_time,
+        forecast: &forecast,
+        totals: &totals,
+        fixes: fixes.as_deref(),
+        measured,
+    };
+    match args.json {
+        true => output!("{}", report.json()),
+        false => report.show(args.suggest),
     }
-    table(&forecast, &source);
-    if let Some(measured) = measured {
-        let off = forecast.predicted_bytes as f64 / measured as f64 - 1.0;
-        output!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
+    match fixes {
+        None => Ok(()),
+        Some(fixes) => {
+            let least = Box::new(forecast);
+            Err(CliError::Train(PlanError::TooBig { least, fixes }.into()))
+        }
     }
-    Ok(())
 }
 
-fn vocabulary(config: &Config) -> Result<u32, CliError> {
-    if config.vocab_size > 0 || config.data.is_empty() {
-        return Ok(if config.vocab_size > 0 { config.vocab_size } else { GPT2_VOCABULARY });
+/// Returns the vocabulary, and the size of the data if they are there.
+fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
+    let vocab = |found: u32| if config.vocab_size > 0 { config.vocab_size } else { found };
+    if config.data.is_empty() {
+        return Ok((vocab(GPT2_VOCABULARY), None));
     }
     match Dataset::open(&config.data, u64::from(config.block_size.get())) {
-        Ok(dataset) => Ok(dataset.vocab_size),
+        Ok(data) => {
+            let size = DataSize { train: data.train.len(), val: data.val.len() };
+            Ok((vocab(data.vocab_size), Some(size)))
+        }
         // A plan needs no data: it may not be prepared yet.
-        Err(error @ DataError::Missing { .. }) => {
+        Err(error @ DataError::Missing { .. }) if config.vocab_size == 0 => {
             message!(
                 "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
             );
-            Ok(GPT2_VOCABULARY)
+            Ok((GPT2_VOCABULARY, None))
         }
+        Err(DataError::Missing { .. }) => Ok((config.vocab_size, None)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns the limits of a target GPU, else of the device, and where the budget comes from. With
-/// neither, only the budget of the configuration applies: no driver is loaded, and the plan is the
-/// same on every machine.
-fn limits(
+/// The device of a plan.
+struct PlannedDevice {
+    profile: DeviceProfile,
+    /// True if neither a device nor a target was given.
+    is_unknown: bool,
+    /// What to do if its speed is unknown.
+    no_time: String,
+}
+
+/// Returns the target GPU, else the device. With neither, only the budget of the configuration
+/// applies: no driver is loaded, and the plan is the same on every machine.
+fn device(
     config: &Config,
-    target: &Option<Budget>,
-    measure: bool,
+    target: Option<Target>,
+    needs_device: bool,
     global: &Global,
-) -> Result<(Limits, String), CliError> {
+) -> Result<PlannedDevice, CliError> {
     let choice = global.device()?;
     let is_percent = matches!(config.vram_budget, Budget::Percent(_));
-    let memory = match target {
-        Some(Budget::Bytes(size)) => DeviceMemory::Target(*size),
-        _ if choice == DeviceChoice::Auto && !measure && !is_percent => DeviceMemory::Unknown,
-        _ => {
+    let is_f32 = config.dtype == Dtype::Float32;
+    let (memory, speed) = match target {
+        Some(Target::Memory(size)) => (DeviceMemory::Target(size), None),
+        Some(Target::Named(gpu)) => {
+            // The peaks are those of f32.
+            let speed = is_f32.then(|| DeviceSpeed::published(gpu));
+            (DeviceMemory::Target(gpu.memory_gib << 30), speed)
+        }
+        None if choice == DeviceChoice::Auto && !needs_device && !is_percent => {
+            (DeviceMemory::Unknown, None)
+        }
+        None => {
             let device = gpu::select(choice)?.info;
             device.check_dtype(config.dtype)?;
-            return Ok(train::limits(config, &device, global.ops()?));
+            let mode = global.ops()?.in_dtype(config.dtype);
+            let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
+            let profile = train::device_profile(&device, mode);
+            return Ok(PlannedDevice { profile, is_unknown: false, no_time });
         }
     };
     // Other types than float32 need CUDA.
-    let cube = config.dtype != Dtype::Float32;
-    let device = DeviceProfile { memory, largest_tensor: None, pools: true, cube };
-    let (limits, source) = device.limits(config.vram_budget);
-    Ok(match limits.budget {
-        Some(_) => (limits, source),
-        None => (limits, "none; --vram_budget, --target or --device sets one".into()),
-    })
+    let kernels = if is_f32 { Kernels::Wgsl } else { Kernels::Cube };
+    let profile = DeviceProfile { memory, largest_tensor: None, pools: true, kernels, speed };
+    let no_time = match target {
+        Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
+        None => "--target=\"RTX 3060\" or --device estimates it",
+    };
+    Ok(PlannedDevice { profile, is_unknown: target.is_none(), no_time: no_time.into() })
+}
+
+/// Measures the speed of the device and keeps it.
+fn calibrate(config: &Config, global: &Global) -> Result<(), CliError> {
+    let device = gpu::open(global.device()?)?;
+    device.check_dtype(config.dtype)?;
+    let mode = global.ops()?.in_dtype(config.dtype);
+    if !global.quiet {
+        message!("measuring {} ({})...", device.info.name, device.info.id);
+    }
+    let points = bench::calibrate(&device, config.dtype, mode)?;
+    train::remember_speed(&device.info, mode, &points);
+    Ok(())
 }
 
 /// Reserves the memory of a step without computing it; returns the bytes that the pools hold then.
@@ -124,20 +170,151 @@ fn measure(
     Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))
 }
 
-fn table(forecast: &Forecast, source: &str) {
-    let total = forecast.predicted_bytes.max(1);
-    let width = forecast.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    for class in Class::ALL {
-        for row in forecast.rows.iter().filter(|row| row.class == class) {
-            let share = row.bytes as f64 / total as f64;
-            let bar = "#".repeat((share * 40.0).round() as usize);
-            output!("{:<11} {:<width$} {:>11}  {bar}", class, row.name, bytes(row.bytes));
+/// A finished plan, to be printed.
+struct PlanReport<'a> {
+    /// The budget and its source.
+    budget: &'a str,
+    /// What to do if the time is unknown.
+    no_time: String,
+    forecast: &'a Forecast,
+    totals: &'a Totals,
+    /// Changes that would fit, if the run does not.
+    fixes: Option<&'a [Fix]>,
+    /// The measured memory in bytes.
+    measured: Option<u64>,
+}
+
+impl PlanReport<'_> {
+    fn json(&self) -> serde_json::Value {
+        let forecast = serde_json::to_value(self.forecast).expect("a forecast is plain data");
+        let mut object = match self.fixes {
+            Some(fixes) => serde_json::json!({ "least": forecast, "fixes": fixes }),
+            None => forecast,
+        };
+        object["fits"] = self.fixes.is_none().into();
+        if self.fixes.is_none() {
+            object["measured_bytes"] = self.measured.into();
+        }
+        object["verdict"] = self.forecast.verdict().into();
+        object["run"] = serde_json::to_value(self.totals).expect("totals are plain data");
+        object
+    }
+
+    /// Prints the verdict, the totals and the rows of the memory, in at most 80 columns.
+    fn show(&self, suggest: bool) {
+        output!("{}", self.forecast.verdict());
+        line("budget", self.budget);
+        for (label, text) in self.totals.lines() {
+            line(label, &text);
+        }
+        if self.totals.time.is_none() {
+            line("time", &format!("unknown; {}", self.no_time));
+        }
+        if let Some(warning) = self.totals.time.as_ref().and_then(|time| time.warning()) {
+            message!("warning: {warning}");
+        }
+        line("step", &self.forecast.plan.to_string());
+        if !self.forecast.why.is_empty() {
+            line("", &self.forecast.why);
+        }
+        output!("");
+        table(self.forecast);
+        if let Some(measured) = self.measured {
+            let off = self.forecast.predicted_bytes as f64 / measured as f64 - 1.0;
+            output!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
+        }
+        if let (Some(fixes), true) = (self.fixes, suggest) {
+            output!("these changes make it fit:");
+            for fix in fixes {
+                output!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
+            }
         }
     }
-    output!("{:<11} {:<width$} {:>11}", "total", "", bytes(total));
-    output!("budget: {source}");
-    output!("{}", forecast.plan);
-    if !forecast.why.is_empty() {
-        output!("{}", forecast.why);
+}
+
+/// The columns of a label, and of the text beside it.
+const LABEL: usize = 8;
+const TEXT: usize = 71;
+
+/// Prints a text beside its label, over several lines if it is long.
+fn line(mut label: &str, text: &str) {
+    for part in wrapped(text, TEXT) {
+        output!("{label:<LABEL$} {part}");
+        label = "";
+    }
+}
+
+/// Splits a text at spaces into parts of at most `width` characters, unless a word is longer.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match parts.last_mut() {
+            Some(part) if part.chars().count() + 1 + word.chars().count() <= width => {
+                part.push(' ');
+                part.push_str(word);
+            }
+            _ => parts.push(word.to_string()),
+        }
+    }
+    parts
+}
+
+/// The width of the longest bar of the table.
+const BAR: f64 = 16.0;
+
+/// Prints the rows that are live at the peak of the memory.
+fn table(forecast: &Forecast) {
+    let total = forecast.predicted_bytes.max(1);
+    let (unit, name) = match total {
+        0..10_485_760 => (1024.0, "KiB"),
+        _ => (1_048_576.0, "MiB"),
+    };
+    let rows = visible(&forecast.rows, (0.05 * unit) as u64);
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    output!("{:<11} {:<width$} {:>9}", "class", "at the peak", name);
+    for class in Class::ALL {
+        for row in rows.iter().filter(|row| row.class == class) {
+            let bar = "#".repeat((row.bytes as f64 / total as f64 * BAR).round() as usize);
+            let size = row.bytes as f64 / unit;
+            output!("{}", format!("{class:<11} {:<width$} {size:>9.1} {bar}", row.name).trim_end());
+        }
+    }
+    output!("{:<11} {:<width$} {:>9.1}", "total", "", total as f64 / unit);
+}
+
+/// Returns the rows, with those below `least` bytes as one.
+fn visible(rows: &[Row], least: u64) -> Vec<Row> {
+    let (mut shown, small): (Vec<Row>, Vec<Row>) =
+        rows.iter().cloned().partition(|row| row.bytes >= least);
+    let bytes: u64 = small.iter().map(|row| row.bytes).sum();
+    if bytes >= least {
+        let name = "small tensors".to_string();
+        shown.push(Row { name, class: Class::Workspace, bytes });
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_split_at_spaces() {
+        assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(wrapped("to be or not", 5), ["to be", "or", "not"]);
+        assert_eq!(wrapped("to be or not", 80), ["to be or not"]);
+        assert_eq!(wrapped("a superfluous b", 5), ["a", "superfluous", "b"]);
+    }
+
+    #[test]
+    fn small_rows_are_shown_as_one() {
+        let row = |name: &str, bytes| Row { name: name.into(), class: Class::Activations, bytes };
+        let rows = [row("a", 1000), row("b", 60), row("c", 50)];
+        let names = |least| -> Vec<String> {
+            visible(&rows, least).into_iter().map(|row| row.name).collect()
+        };
+        assert_eq!(names(10), ["a", "b", "c"]);
+        assert_eq!(names(100), ["a", "small tensors"]);
+        assert_eq!(names(500), ["a"]);
     }
 }

@@ -80,6 +80,7 @@ fn train(
         check_is_run(config)?;
     }
     let resolved = args.source.resolve(saved.as_deref())?;
+    let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
     let resume = resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &name)?;
@@ -105,7 +106,7 @@ fn train(
         report.show(&Event::Warning { text });
     }
     let elapsed = Duration::from_secs(args.elapsed);
-    let request = Request { config, run: run.clone(), resume, mode, elapsed };
+    let request = Request { config, run: run.clone(), resume, mode, plans_schedule, elapsed };
     let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
     watch(&device, FailureOutput::new(args.json, args.supervised));
     if !global.quiet {

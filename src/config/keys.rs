@@ -102,7 +102,7 @@ pub const KEYS: &[Key] = &[
     key("grad_clip", NonNegative, OPTIMIZER, "1.0", "clip the gradient to this global norm; 0 = off"),
 
     key("max_iters", NONZERO_U64, SCHEDULE, "600000", "iterations, each one update of the weights"),
-    key("max_time", Duration, SCHEDULE, "", "stop after this time, like 2h or 90min; empty = no limit"),
+    key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; plans a shorter schedule unless max_iters is set"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("warmup_iters", AUTO_U64, SCHEDULE, "2000", "iterations of linear warmup"),
     key("lr_decay_iters", AUTO_U64, SCHEDULE, "600000", "iteration at which the learning rate reaches min_lr"),

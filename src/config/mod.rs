@@ -100,7 +100,8 @@ pub struct Config {
 
     /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
-    /// Time limit of the run; `None` = no limit. Serialized as text, like `2h`.
+    /// Time limit of the run; `None` = no limit. Plans a shorter schedule if the length of the run
+    /// is not set. Serialized as text, like `2h`.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
     /// Warm up and decay the learning rate; false = constant.

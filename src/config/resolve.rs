@@ -25,6 +25,19 @@ pub struct Resolved {
     pub provenance: BTreeMap<&'static str, Provenance>,
 }
 
+impl Resolved {
+    /// Returns true if a file, a variable or a flag sets the length of the run. Then `max_time` only
+    /// ends it early; else it plans a schedule that ends in time.
+    pub fn sets_length(&self) -> bool {
+        ["max_iters", "lr_decay_iters"].iter().any(|key| {
+            matches!(
+                self.provenance.get(key),
+                Some(Provenance::File { .. } | Provenance::Variable(_) | Provenance::Flag(_))
+            )
+        })
+    }
+}
+
 /// Values and their provenance, by key.
 type Merged = BTreeMap<&'static str, (Value, Provenance)>;
 

@@ -1,7 +1,8 @@
-//! The learning rate schedule.
+//! The schedule of a run: its learning rate and its length.
 
 use super::Config;
 use std::f64::consts::PI;
+use std::num::NonZeroU64;
 
 /// Returns the learning rate of update `iter`, counted from 0.
 ///
@@ -26,10 +27,50 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     min_lr + 0.5 * (1.0 + (PI * progress).cos()) * (peak - min_lr)
 }
 
+/// One in this many updates of a shortened run is warmup at least: the 0.3% that suit a long run
+/// would be an update or two of a short one.
+const MIN_WARMUP: u64 = 50;
+
+impl Config {
+    /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
+    /// same share of the run, but warmup takes a fiftieth of it, if that is less than before.
+    pub(crate) fn with_updates(&self, updates: u64) -> Self {
+        let Some(max_iters) = NonZeroU64::new(updates.min(self.max_iters.get())) else {
+            return self.clone();
+        };
+        let share = max_iters.get() as f64 / self.max_iters.get() as f64;
+        let scaled = |iters: u64| (iters as f64 * share).round() as u64;
+        let lr_decay_iters = scaled(self.lr_decay_iters).max(1).min(self.lr_decay_iters);
+        let warmup_iters = scaled(self.warmup_iters)
+            .max(max_iters.get() / MIN_WARMUP)
+            .min(self.warmup_iters)
+            .min(lr_decay_iters);
+        Self { max_iters, lr_decay_iters, warmup_iters, ..self.clone() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Layer, resolve};
+
+    #[test]
+    fn a_shorter_schedule_keeps_its_shape() {
+        let config = Config::default();
+        let schedule =
+            |config: &Config| (config.max_iters.get(), config.warmup_iters, config.lr_decay_iters);
+        assert_eq!(schedule(&config.with_updates(300_000)), (300_000, 2000, 300_000));
+        assert_eq!(schedule(&shakespeare().with_updates(2500)), (2500, 50, 2500));
+        // A warmup of 0.3% would be a single update.
+        assert_eq!(schedule(&config.with_updates(400)), (400, 8, 400));
+        assert_eq!(schedule(&config.with_updates(1)), (1, 0, 1));
+        assert_eq!(config.with_updates(600_001), config);
+        let no_warmup = Config { warmup_iters: 0, ..config };
+        assert_eq!(schedule(&no_warmup.with_updates(600)), (600, 0, 600));
+        // The learning rate ends where it did.
+        let short = shakespeare().with_updates(100);
+        close(learning_rate(&short, 100), shakespeare().min_lr);
+    }
 
     fn close(got: f64, expected: f64) {
         assert!((got / expected - 1.0).abs() < 1e-4, "{got} is not {expected}");

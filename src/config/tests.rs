@@ -82,6 +82,17 @@ fn precedence_does_not_depend_on_the_order_of_the_layers() {
 }
 
 #[test]
+fn the_length_of_a_run_is_set_by_a_file_a_variable_or_a_flag() {
+    let sets = |layers| resolve(layers).unwrap().sets_length();
+    let preset = || Layer::preset("gpt2").unwrap();
+    assert!(!sets(vec![preset()]));
+    assert!(!sets(vec![preset(), flags(&[("max_time", "8h"), ("warmup_iters", "10")])]));
+    assert!(sets(vec![preset(), flags(&[("max_iters", "10")])]));
+    assert!(sets(vec![environment(&[("WGPT_LR_DECAY_ITERS", "700000")])]));
+    assert!(sets(vec![Layer::toml("a.toml", "max_iters = 5").unwrap()]));
+}
+
+#[test]
 fn a_later_dataset_replaces_an_earlier_data() {
     let data = |layers| resolve(layers).unwrap().config.data;
     let demo = || Layer::preset("demo").unwrap();

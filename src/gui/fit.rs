@@ -7,7 +7,9 @@ use eframe::egui::{self, RichText};
 use super::form::{Form, capitalize};
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, bytes};
-use crate::plan::{self, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError};
+use crate::plan::{
+    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError, Totals,
+};
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, Step};
 
@@ -23,12 +25,38 @@ pub(super) struct FitState {
     unsent: Option<u64>,
 }
 
-/// A plan with the inputs that it was made for.
-struct CachedPlan {
+/// Everything that a plan is made from, except for the device's speed.
+#[derive(PartialEq)]
+struct Inputs {
     config: Config,
     vocab: u32,
+    data: Option<DataSize>,
+    /// True if `max_time` plans the schedule, as the trainer does then.
+    plans_schedule: bool,
     limits: Limits,
+}
+
+/// A plan with the inputs that it was made from.
+struct CachedPlan {
+    inputs: Inputs,
     plan: Result<Forecast, PlanError>,
+    /// The totals of the run; `None` if a tensor is too large for the device.
+    totals: Option<Totals>,
+}
+
+impl CachedPlan {
+    /// Returns the memory of the plan or, if none fits, of the one that needs the least.
+    fn forecast(&self) -> Option<&Forecast> {
+        forecast_of(&self.plan)
+    }
+}
+
+fn forecast_of(plan: &Result<Forecast, PlanError>) -> Option<&Forecast> {
+    match plan {
+        Ok(forecast) => Some(forecast),
+        Err(PlanError::TooBig { least, .. }) => Some(least),
+        Err(PlanError::TensorTooLarge { .. }) => None,
+    }
 }
 
 /// GPT-2's vocabulary, assumed until the settings or the data give another size.
@@ -45,6 +73,8 @@ impl FitState {
     /// Sets the selected device.
     pub fn set_device(&mut self, device: DeviceProfile) {
         self.device = Some(device);
+        // Its speed may be new.
+        self.cached = None;
     }
 
     /// Returns the limits of a run with this budget. Before the device was queried, those of an
@@ -62,17 +92,28 @@ impl FitState {
         }
     }
 
-    /// Returns the plan for `config`, from the cache if nothing has changed.
-    fn plan(&mut self, config: &Config, vocab: u32) -> &CachedPlan {
-        let limits = self.limits(config.vram_budget);
-        let is_current = |cached: &CachedPlan| {
-            cached.config == *config && cached.vocab == vocab && cached.limits == limits
+    /// Returns the plan for the settings of `form`, from the cache if nothing has changed; `None` if
+    /// they are not valid.
+    fn plan(&mut self, form: &Form) -> Option<&CachedPlan> {
+        let config = form.config().ok()?;
+        let sets_length = ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
+        let inputs = Inputs {
+            config: config.clone(),
+            vocab: vocab_size(form, config),
+            data: data_size(form),
+            plans_schedule: !sets_length && !platform::IS_PAGE,
+            limits: self.limits(config.vram_budget),
         };
-        let cached = self.cached.take().filter(is_current);
-        self.cached.insert(cached.unwrap_or_else(|| {
-            let plan = plan::plan(config, vocab, &limits);
-            CachedPlan { config: config.clone(), vocab, limits, plan }
-        }))
+        let cached = self.cached.take().filter(|cached| cached.inputs == inputs);
+        let speed = self.device.as_ref().and_then(|device| device.speed.as_ref());
+        Some(self.cached.insert(cached.unwrap_or_else(|| {
+            let Inputs { config, vocab, data, plans_schedule, limits } = &inputs;
+            let plan = plan::plan(config, *vocab, limits);
+            let totals = forecast_of(&plan).map(|forecast| {
+                Totals::new(config, *vocab, &forecast.plan, *data, speed, *plans_schedule)
+            });
+            CachedPlan { inputs, plan, totals }
+        })))
     }
 }
 
@@ -83,26 +124,19 @@ pub(super) fn show(
     state: &mut FitState,
     progress: &Progress,
 ) -> Option<Intent> {
-    let Ok(config) = form.config() else {
-        ui.weak("Correct the settings to see the plan.");
-        return None;
-    };
     let is_active = matches!(progress.state, State::Running | State::Paused);
     let now = progress.last_step.as_ref().filter(|_| is_active);
     let others = now.and_then(|step| step.others_bytes).or(state.others());
-    let vocab = vocab_size(form, config);
-    let CachedPlan { plan, limits, .. } = state.plan(config, vocab);
-    let forecast = match plan {
-        Ok(forecast) => Some(forecast),
-        Err(PlanError::TooBig { least, .. }) => Some(&**least),
-        Err(PlanError::TensorTooLarge { .. }) => None,
+    let Some(cached) = state.plan(form) else {
+        ui.weak("Correct the settings to see the plan.");
+        return None;
     };
-    if let Some(forecast) = forecast {
-        let total = limits.memory;
-        bar::show(ui, &bar::Contents { forecast, others, total, now });
+    let limits = cached.inputs.limits;
+    let fix = verdict(ui, &cached.plan);
+    if let Some(forecast) = cached.forecast() {
+        bar::show(ui, &bar::Contents { forecast, others, total: limits.memory, now });
+        figures(ui, forecast, cached.totals.as_ref());
     }
-    let fix = verdict(ui, plan, limits.budget);
-    let limits = *limits;
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);
     }
@@ -123,35 +157,20 @@ fn vocab_size(form: &Form, config: &Config) -> u32 {
     }
 }
 
+fn data_size(form: &Form) -> Option<DataSize> {
+    let data = form.data.as_ref()?.as_ref().ok()?;
+    Some(DataSize { train: data.train_tokens, val: data.val_tokens })
+}
+
 /// Draws whether the run fits. Returns the options of the suggested change that was clicked.
-fn verdict(
-    ui: &mut egui::Ui,
-    plan: &Result<Forecast, PlanError>,
-    budget: Option<u64>,
-) -> Option<String> {
+fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) -> Option<String> {
+    let text = forecast_of(plan).map_or_else(|| "Does not fit".into(), Forecast::verdict);
+    let color = if plan.is_ok() { theme::good(ui) } else { theme::error(ui) };
+    wrapped(ui, RichText::new(text).strong().color(color));
     match plan {
-        Ok(forecast) => {
-            let need = bytes(forecast.predicted_bytes);
-            let text = match budget {
-                Some(budget) => format!("Fits: {need} of {}", bytes(budget)),
-                None => format!("Needs {need}. No budget is set."),
-            };
-            wrapped(ui, RichText::new(text).strong().color(theme::good(ui)));
-            split(ui, forecast);
-            None
-        }
-        Err(PlanError::TooBig { least, fixes }) => {
-            let (need, have) = (least.predicted_bytes, budget.unwrap_or(0));
-            let short = bytes(need.saturating_sub(have));
-            let text = format!("Does not fit: {short} short");
-            wrapped(ui, RichText::new(text).strong().color(theme::error(ui)));
-            let text = format!("It needs at least {}; the budget is {}.", bytes(need), bytes(have));
-            wrapped(ui, RichText::new(text));
-            suggestions(ui, fixes)
-        }
+        Ok(_) => None,
+        Err(PlanError::TooBig { fixes, .. }) => suggestions(ui, fixes),
         Err(error @ PlanError::TensorTooLarge { .. }) => {
-            let text = RichText::new("Does not fit").strong().color(theme::error(ui));
-            wrapped(ui, text);
             let error = capitalize(&error.to_string());
             wrapped(ui, RichText::new(format!("{error}. Reduce n_embd or block_size.")));
             None
@@ -159,31 +178,27 @@ fn verdict(
     }
 }
 
-/// Draws how a step is split, and why.
-fn split(ui: &mut egui::Ui, forecast: &Forecast) {
-    let plan = &forecast.plan;
-    let checkpointing = if plan.grad_checkpoint { "on" } else { "off" };
-    let rows = [
-        (
-            "micro-batch",
-            format!("{} x {}", plan.micro_batch, plan.accumulation),
-            "Sequences on the device at a time, and accumulation steps per update",
-        ),
-        (
-            "logits chunk",
-            format!("{} rows", plan.loss_chunk),
-            "Rows of the logits that are computed at a time",
-        ),
-        (
-            "activation checkpointing",
-            checkpointing.to_string(),
-            "Recomputes blocks in the backward pass: less memory for a third more compute",
-        ),
+/// Draws the totals of the run, how a step is split, and why.
+fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
+    const HELP: [(&str, &str); 6] = [
+        ("model", "Weights, without padding"),
+        ("run", "Updates of the weights, each from one global batch"),
+        ("data", "Passes over the training data"),
+        ("disk", "The kept checkpoints, the best one, and one that is being written"),
+        ("time", "Without samples and checkpoints"),
+        ("step", "Sequences on the device at a time, accumulation steps, rows of logits at a time"),
     ];
-    egui::Grid::new("split").num_columns(2).show(ui, |ui| {
-        for (name, value, help) in rows {
-            ui.weak(name).on_hover_text(help);
-            ui.label(value).on_hover_text(help);
+    let mut lines = totals.map(Totals::lines).unwrap_or_default();
+    if totals.is_some_and(|totals| totals.time.is_none()) {
+        lines.push(("time", "unknown until a run on this device has measured it".into()));
+    }
+    lines.push(("step", forecast.plan.to_string()));
+    let mut help = "";
+    egui::Grid::new("figures").num_columns(2).show(ui, |ui| {
+        for (label, text) in lines {
+            help = HELP.iter().find(|(name, _)| *name == label).map_or(help, |(_, help)| help);
+            ui.weak(label).on_hover_text(help);
+            wrapped(ui, RichText::new(text)).on_hover_text(help);
             ui.end_row();
         }
     });
@@ -293,7 +308,6 @@ fn device_memory(ui: &mut egui::Ui, state: &FitState) {
         Some(DeviceMemory::Reported { total, free, source }) => {
             format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
         }
-        Some(DeviceMemory::Host) => "The CPU uses as much memory as it needs.".into(),
         Some(DeviceMemory::Assumed(budget)) => format!(
             "Browsers do not report how much memory the device has. A run uses at most {} unless you \
              set a larger budget.",
@@ -355,15 +369,29 @@ mod tests {
     fn every_suggested_change_makes_the_run_fit() {
         let state = &mut device();
         let tight = form(&[("vram_budget", "1GiB")]);
-        let plan = state.plan(tight.config().unwrap(), 50_257).plan.clone();
+        let plan = state.plan(&tight).unwrap().plan.clone();
         let Err(PlanError::TooBig { fixes, .. }) = plan else { panic!("{plan:?}") };
         assert!(!fixes.is_empty());
         for fix in fixes {
             let mut form = tight.clone();
             apply(&mut form, &fix.option);
-            let cached = state.plan(form.config().unwrap(), 50_257);
+            let cached = state.plan(&form).unwrap();
             assert!(cached.plan.is_ok(), "{}", fix.option);
         }
+    }
+
+    #[test]
+    fn max_time_shortens_the_shown_schedule_unless_its_length_is_set() {
+        let gpu = plan::gpu_named("RTX 3060").unwrap();
+        let speed = Some(plan::DeviceSpeed::published(gpu));
+        let mut state = device();
+        state.set_device(DeviceProfile { speed, ..state.device.clone().unwrap() });
+        let mut updates = |settings: &[(&str, &str)]| {
+            state.plan(&form(settings)).unwrap().totals.as_ref().unwrap().updates
+        };
+        assert_eq!(updates(&[]), 600_000);
+        assert!(updates(&[("max_time", "8h")]) < 1000);
+        assert_eq!(updates(&[("max_time", "8h"), ("max_iters", "500000")]), 500_000);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::DeviceSpeed;
 use crate::config::{Budget, bytes};
 
 /// The limits that a plan keeps, in bytes.
@@ -13,12 +14,26 @@ pub struct Limits {
     pub largest_tensor: Option<u64>,
     /// True if memory comes from the pools of the device, which hold more than their tensors.
     pub pools: bool,
-    /// True for the ops of `ops::cube`. Their matrix products come from a library, so that
-    /// intermediate results of fused WGSL kernels are tensors there.
-    pub cube: bool,
+    /// The kernels, which decide what an op allocates besides its results.
+    pub kernels: Kernels,
     /// The memory of the device, where known: no larger budget is offered.
     #[serde(default)]
     pub memory: Option<u64>,
+}
+
+/// The kernels of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernels {
+    /// WGSL kernels with fused epilogues.
+    #[default]
+    Wgsl,
+    /// The ops of `ops::cube`. Their matrix products come from a library, so that intermediate
+    /// results of fused WGSL kernels are tensors there.
+    Cube,
+    /// Loops on the CPU around the matrix products of a library. Memory comes from the system, which
+    /// has no pools.
+    Cpu,
 }
 
 /// The memory of a device, as far as it is known before a run.
@@ -27,8 +42,6 @@ pub enum DeviceMemory {
     /// Nothing reports it.
     #[default]
     Unknown,
-    /// The CPU: a run takes the memory that it needs from the system.
-    Host,
     /// The driver or the system reports it, in bytes.
     Reported {
         /// All memory of the device.
@@ -46,7 +59,7 @@ pub enum DeviceMemory {
 }
 
 /// A device as the planner sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     /// Its memory.
     pub memory: DeviceMemory,
@@ -54,8 +67,11 @@ pub struct DeviceProfile {
     pub largest_tensor: Option<u64>,
     /// See [`Limits::pools`].
     pub pools: bool,
-    /// See [`Limits::cube`].
-    pub cube: bool,
+    /// See [`Limits::kernels`].
+    pub kernels: Kernels,
+    /// Its speed, where known.
+    #[serde(default)]
+    pub speed: Option<DeviceSpeed>,
 }
 
 /// The budget of a browser run that sets none, in bytes.
@@ -72,10 +88,10 @@ impl DeviceProfile {
         let (budget, source) = self.budget(vram_budget);
         let memory = match self.memory {
             DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
-            DeviceMemory::Unknown | DeviceMemory::Host | DeviceMemory::Assumed(_) => None,
+            DeviceMemory::Unknown | DeviceMemory::Assumed(_) => None,
         };
-        let Self { largest_tensor, pools, cube, .. } = *self;
-        (Limits { budget, largest_tensor, pools, cube, memory }, source)
+        let Self { largest_tensor, pools, kernels, .. } = *self;
+        (Limits { budget, largest_tensor, pools, kernels, memory }, source)
     }
 
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
@@ -106,7 +122,6 @@ impl DeviceProfile {
             (Budget::Auto | Budget::Percent(_), DeviceMemory::Assumed(budget)) => {
                 (Some(*budget), format!("{}, the default of a browser", bytes(*budget)))
             }
-            (Budget::Auto | Budget::Percent(_), DeviceMemory::Host) => (None, "none".into()),
             (Budget::Auto | Budget::Percent(_), DeviceMemory::Unknown) => (
                 None,
                 "none: the memory of the device is unknown; --vram_budget=10GiB sets a budget"
@@ -144,7 +159,7 @@ mod tests {
             (Budget::Unlimited, DeviceMemory::Target(10 * GIB), Some(10 * GIB)),
             (Budget::Auto, DeviceMemory::Assumed(GIB), Some(GIB)),
             (Budget::Unlimited, DeviceMemory::Assumed(GIB), None),
-            (Budget::Auto, DeviceMemory::Host, None),
+            (Budget::Auto, DeviceMemory::Unknown, None),
             (Budget::Percent(50.0), DeviceMemory::Unknown, None),
         ] {
             let device = DeviceProfile { memory, ..DeviceProfile::default() };

@@ -1,9 +1,12 @@
-//! Plans how a step is split and predicts its memory, from the configuration and the limits of the
-//! device alone.
+//! Plans how a step is split, and predicts its memory and the time and disk of the whole run, from
+//! the configuration and what is known of the device alone.
 
 mod choice;
+mod gpus;
 mod limits;
 mod rows;
+mod speed;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +17,12 @@ use thiserror::Error;
 use crate::config::{Config, GradCheckpoint, bytes};
 pub use choice::plan;
 pub(crate) use choice::{keep, smaller};
-pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
+pub use gpus::{Gpu, gpu_named, gpu_names};
+pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 use rows::Sizes;
 pub use rows::{Class, Row};
+pub use speed::{DeviceSpeed, SpeedPoint, Work};
+pub use totals::{DataSize, TimeEstimate, Totals, duration, within};
 
 /// The split of a step into micro-batches and chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,12 +66,7 @@ pub struct Forecast {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
     /// No plan fits the budget.
-    #[error(
-        "this run needs at least {} of memory, but the budget is {}; it would fit with {}",
-        bytes(least.predicted_bytes),
-        bytes(least.budget_bytes.unwrap_or(0)),
-        fixes.iter().map(Fix::to_string).collect::<Vec<_>>().join(", or ")
-    )]
+    #[error("this run does not fit: {}{}", least.shortage(), Fix::offer(fixes))]
     TooBig {
         /// The plan that needs the least memory.
         least: Box<Forecast>,
@@ -93,6 +94,17 @@ pub struct Fix {
     pub option: String,
     /// Peak memory with the change, in bytes.
     pub predicted_bytes: u64,
+}
+
+impl Fix {
+    /// Returns the end of a refusal that offers `fixes`.
+    fn offer(fixes: &[Fix]) -> String {
+        if fixes.is_empty() {
+            return String::new();
+        }
+        let fixes: Vec<String> = fixes.iter().map(Fix::to_string).collect();
+        format!("; it would fit with {}", fixes.join(", or "))
+    }
 }
 
 impl fmt::Display for Fix {
@@ -135,6 +147,13 @@ fn pool_overhead(held: u64, page: u64, next: u64) -> u64 {
     loose.min((pages * page).saturating_sub(held))
 }
 
+/// Fixed overhead on the CPU, in bytes: the program, its threads and their buffers.
+const HOST_SLACK: u64 = 48 << 20;
+
+/// One in this many bytes on the CPU is lost between tensors: freed memory that the allocator has
+/// not returned.
+const HOST_FRAGMENTATION: u64 = 16;
+
 /// Smallest page of the pools in bytes: holds several weights of a small model.
 const MIN_PAGE: u64 = 8 << 20;
 
@@ -173,16 +192,17 @@ impl Plan {
 impl Forecast {
     /// Predicts the memory of `plan`.
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
-        let sizes = Sizes::new(config, vocab, limits.cube);
+        let sizes = Sizes::new(config, vocab, limits.kernels);
         let mut rows = sizes.rows(&plan);
         let [largest_tensor, next, ..] = sizes.largest_tensors(&plan, limits.largest_tensor);
-        if limits.pools {
-            let held: u64 = rows.iter().map(|row| row.bytes).sum();
-            rows.push(Row {
-                name: "allocator overhead".into(),
-                class: Class::Slack,
-                bytes: FIXED_SLACK + pool_overhead(held, page_bytes(largest_tensor), next),
-            });
+        let held: u64 = rows.iter().map(|row| row.bytes).sum();
+        let overhead = match limits.kernels {
+            Kernels::Cpu => Some(HOST_SLACK + held / HOST_FRAGMENTATION),
+            _ if !limits.pools => None,
+            _ => Some(FIXED_SLACK + pool_overhead(held, page_bytes(largest_tensor), next)),
+        };
+        if let Some(bytes) = overhead {
+            rows.push(Row { name: "allocator overhead".into(), class: Class::Slack, bytes });
         }
         let mut classes = BTreeMap::new();
         for row in &rows {
@@ -199,6 +219,26 @@ impl Forecast {
         }
     }
 
+    /// Returns whether the run fits its budget, as a line for the user.
+    pub fn verdict(&self) -> String {
+        let need = self.predicted_bytes;
+        match self.budget_bytes {
+            None => format!("Needs {}; no budget is set", bytes(need)),
+            Some(budget) if need <= budget => {
+                let [need, budget] = [need, budget].map(|bytes| bytes as f64);
+                let (unit, name) = unit(budget);
+                format!("Fits: {:.2} of {:.2} {name}", need / unit, budget / unit)
+            }
+            Some(_) => format!("Does not fit: {}", self.shortage()),
+        }
+    }
+
+    fn shortage(&self) -> String {
+        let (need, budget) = (self.predicted_bytes, self.budget_bytes.unwrap_or(0));
+        let (need, more) = (bytes(need), bytes(need.saturating_sub(budget)));
+        format!("needs {need}, {more} more than the budget of {}", bytes(budget))
+    }
+
     /// Returns the page size for the pools, in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
         page_bytes(self.largest_tensor)
@@ -207,6 +247,14 @@ impl Forecast {
     fn fits(&self, limits: &Limits) -> bool {
         limits.budget.is_none_or(|budget| self.predicted_bytes <= budget)
             && limits.largest_tensor.is_none_or(|largest| self.largest_tensor <= largest)
+    }
+}
+
+/// Returns the unit in which `bytes` are shown, and its name.
+fn unit(bytes: f64) -> (f64, &'static str) {
+    match bytes {
+        ..1_073_741_824.0 => (1_048_576.0, "MiB"),
+        _ => (1_073_741_824.0, "GiB"),
     }
 }
 
@@ -228,5 +276,64 @@ impl fmt::Display for Plan {
             self.micro_batch, self.accumulation, self.loss_chunk, self.eval_batch_size
         )?;
         if self.grad_checkpoint { write!(f, ", activation checkpointing") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, resolve};
+
+    const GIB: u64 = 1 << 30;
+
+    fn forecast(preset: &str, limits: Limits) -> Forecast {
+        let config = resolve(vec![Layer::preset(preset).unwrap()]).unwrap().config;
+        Forecast::of(Plan::new(&config, 50_257), &config, 50_257, &limits)
+    }
+
+    #[test]
+    fn the_verdict_is_one_line() {
+        let verdict = |predicted_bytes, budget_bytes| {
+            let forecast = forecast("gpt2", Limits::default());
+            Forecast { predicted_bytes, budget_bytes, ..forecast }.verdict()
+        };
+        assert_eq!(verdict(GIB / 2, Some(11 * GIB)), "Fits: 0.50 of 11.00 GiB");
+        assert_eq!(verdict(GIB / 4, Some(GIB / 2)), "Fits: 256.00 of 512.00 MiB");
+        assert_eq!(verdict(3 * GIB, None), "Needs 3.00 GiB; no budget is set");
+        let text = "needs 12.50 GiB, 1.50 GiB more than the budget of 11.00 GiB";
+        assert_eq!(verdict(25 * GIB / 2, Some(11 * GIB)), format!("Does not fit: {text}"));
+        let fix = Fix { option: "--n_layer=2".into(), predicted_bytes: GIB };
+        let error = |fixes| {
+            let least = Forecast {
+                predicted_bytes: 25 * GIB / 2,
+                budget_bytes: Some(11 * GIB),
+                ..forecast("gpt2", Limits::default())
+            };
+            PlanError::TooBig { least: Box::new(least), fixes }.to_string()
+        };
+        assert_eq!(error(Vec::new()), format!("this run does not fit: {text}"));
+        assert!(error(vec![fix]).ends_with("; it would fit with --n_layer=2 (1.00 GiB)"));
+    }
+
+    #[test]
+    fn no_two_rows_have_one_name_and_their_sum_is_the_prediction() {
+        for preset in crate::config::preset_names() {
+            for kernels in [Kernels::Wgsl, Kernels::Cube, Kernels::Cpu] {
+                let limits = Limits { kernels, pools: true, ..Limits::default() };
+                let forecast = forecast(preset, limits);
+                let names: std::collections::BTreeSet<_> =
+                    forecast.rows.iter().map(|row| &row.name).collect();
+                assert_eq!(names.len(), forecast.rows.len(), "{:?}", forecast.rows);
+                let sum: u64 = forecast.rows.iter().map(|row| row.bytes).sum();
+                assert_eq!(sum, forecast.predicted_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn gpt2_xl_does_not_fit_the_memory_of_a_small_machine() {
+        let limits = Limits { kernels: Kernels::Cpu, ..Limits::default() };
+        // Weights, gradients and moments alone take 23.2 GiB.
+        assert!(forecast("gpt2-xl", limits).predicted_bytes > 24 * GIB);
     }
 }

@@ -4,12 +4,15 @@
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
 //! peak, and its tensors are the rows. Weights, gradients, moments and statistics are f32;
 //! activations have the configured dtype.
+//!
+//! On the CPU the result of a matrix product exists twice for a moment: burn's backend copies it to
+//! align it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::{Kernels, Plan};
 use crate::config::{self, Config};
 
 /// The use of memory.
@@ -74,8 +77,7 @@ pub struct Row {
 pub(super) struct Sizes {
     /// Bytes of an activation.
     activation: u64,
-    /// True if the CUDA ops run.
-    cube: bool,
+    kernels: Kernels,
     layers: u64,
     heads: u64,
     width: u64,
@@ -92,11 +94,11 @@ pub(super) struct Sizes {
 const MAX_SHARDS: u64 = 4;
 
 impl Sizes {
-    pub fn new(config: &Config, vocab: u32, cube: bool) -> Self {
+    pub fn new(config: &Config, vocab: u32, kernels: Kernels) -> Self {
         let vocab = u64::from(config::padded_vocab(vocab));
         Self {
             activation: config.dtype.bytes(),
-            cube,
+            kernels,
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),
             width: config.n_embd.get().into(),
@@ -107,6 +109,14 @@ impl Sizes {
             vocab,
             parameters: config.parameters(vocab),
         }
+    }
+
+    fn cube(&self) -> bool {
+        self.kernels == Kernels::Cube
+    }
+
+    fn cpu(&self) -> bool {
+        self.kernels == Kernels::Cpu
     }
 
     /// Counts the tokens of a training micro-batch.
@@ -220,8 +230,17 @@ impl Sizes {
         rows.extend(self.head(plan, n));
         let head_input = 2 * n * self.width;
         rows.push(self.row("head input and its gradient", Class::Workspace, head_input));
-        if self.cube && (plan.loss_chunk as u64) < n {
+        let chunk = (plan.loss_chunk as u64).min(n);
+        if self.cube() && chunk < n {
             rows.push(f32_row("embedding gradient of a chunk", Class::Workspace, embedding));
+        }
+        if self.cpu() {
+            // Of the logits, or of the gradient that a chunk adds to the embedding's.
+            let of_gradient = if chunk < n { 2 * embedding } else { embedding };
+            let copy = of_gradient.max(chunk * self.vocab);
+            rows.push(f32_row("copies of new products", Class::Workspace, copy));
+            let joined = if chunk < n { n * self.width } else { 0 };
+            rows.push(self.row("head input gradients of the chunks", Class::Workspace, joined));
         }
         rows
     }
@@ -230,7 +249,7 @@ impl Sizes {
     fn head(&self, plan: &Plan, n: u64) -> Vec<Row> {
         let chunk = (plan.loss_chunk as u64).min(n);
         let mut rows = vec![self.row("logits chunk", Class::Logits, chunk * self.vocab)];
-        if self.cube {
+        if self.cube() {
             rows.push(self.cast("embedding in the activation dtype", self.vocab * self.width));
             let copied = if chunk < n { chunk * self.width } else { 0 };
             rows.push(self.row("head input of a chunk", Class::Workspace, copied));
@@ -242,7 +261,10 @@ impl Sizes {
     fn block_backward(&self, plan: &Plan, block: u64) -> Vec<Row> {
         let n = self.tokens(plan);
         let wide = n * self.width;
-        let temporary = 5 * wide + if self.dropout { wide } else { 0 };
+        // The CPU's products take the activated input and return its gradient as whole tensors, of
+        // which the new one exists twice.
+        let of_mlp = if self.cpu() { 13 * wide } else { 5 * wide };
+        let temporary = of_mlp + if self.dropout { wide } else { 0 };
         let matrix = 4 * self.width * self.width;
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
@@ -260,7 +282,7 @@ impl Sizes {
             false => rows.extend(self.saved(n, block + 1)),
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
-        if self.cube {
+        if self.cube() {
             rows.push(self.cast("weight in the activation dtype", matrix));
             // A recomputed layer holds its activated input and its output at once, before the
             // gradient of its weight exists.
@@ -275,7 +297,7 @@ impl Sizes {
     fn embedding_backward(&self, plan: &Plan) -> Vec<Row> {
         let mut rows = self.permanent();
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
-        rows.push(f32_row("gradients", Class::Gradients, self.parameters));
+        rows.push(f32_row("gradients of all weights", Class::Gradients, self.parameters));
         rows.push(f32_row("embedding gradient", Class::Gradients, of_head));
         let temporary = 2 * self.tokens(plan) * self.width;
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
@@ -284,15 +306,16 @@ impl Sizes {
 
     fn update(&self) -> Vec<Row> {
         let mut rows = self.permanent();
-        rows.push(f32_row("gradients", Class::Gradients, self.parameters));
+        rows.push(f32_row("gradients of all weights", Class::Gradients, self.parameters));
         rows
     }
 
     fn evaluation(&self, plan: &Plan) -> Vec<Row> {
         let n = self.eval_tokens(plan);
         let mut rows = self.permanent();
-        rows.push(self.row("activations of a block", Class::Workspace, 7 * n * self.width));
-        if self.cube {
+        let wide = if self.cpu() { 11 } else { 7 };
+        rows.push(self.row("activations of a block", Class::Workspace, wide * n * self.width));
+        if self.cube() {
             // The input of the MLP's second layer, which is freed before the logits are computed.
             let logits = (plan.loss_chunk as u64).min(n) * self.vocab;
             let activated = (4 * n * self.width).saturating_sub(logits);

@@ -3,12 +3,12 @@
 use crate::config::Config;
 use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
 use crate::ops::{Implementation, OpsMode};
-use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Limits};
+use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 
-/// Returns the profile of a device. Queries how much of its memory is free now.
+/// Returns the profile of a device for runs in the dtype of `mode`. Queries how much of its memory
+/// is free now, and reads what is known of its speed.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
-        _ if device.kind == Kind::Cpu => DeviceMemory::Host,
         Some(reported) => DeviceMemory::Reported {
             total: reported.total,
             free: reported.free,
@@ -17,15 +17,21 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         None if device.id.backend == Backend::WebGpu => DeviceMemory::Assumed(BROWSER_BUDGET),
         None => DeviceMemory::Unknown,
     };
-    let pools = device.kind != Kind::Cpu;
-    let cube = match mode.implementation {
-        Implementation::Cube => pools,
-        _ => device.id.backend == Backend::Cuda,
+    let kernels = match (device.id.backend, mode.implementation) {
+        (Backend::Cpu, _) => Kernels::Cpu,
+        (Backend::Cuda, _) | (_, Implementation::Cube) => Kernels::Cube,
+        _ => Kernels::Wgsl,
     };
-    DeviceProfile { memory, largest_tensor: device.max_binding, pools, cube }
+    DeviceProfile {
+        memory,
+        largest_tensor: device.max_binding,
+        pools: device.kind != Kind::Cpu,
+        kernels,
+        speed: super::speed::known(device, mode),
+    }
 }
 
 /// Returns the limits of a run on a device, and the source of its budget as text.
 pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
-    device_profile(device, mode).limits(config.vram_budget)
+    device_profile(device, mode.in_dtype(config.dtype)).limits(config.vram_budget)
 }

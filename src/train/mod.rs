@@ -14,6 +14,7 @@ mod scalars;
 mod session;
 mod setup;
 mod source;
+mod speed;
 
 pub use error::TrainError;
 pub use limits::device_profile;
@@ -33,6 +34,8 @@ pub(crate) use run::{
 pub(crate) use session::Session;
 pub(crate) use setup::{Request, Setup};
 pub(crate) use source::{NANOGPT_FILE, settings};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use speed::remember as remember_speed;
 
 /// Returns true if the run in `folder` has a checkpoint to continue from.
 pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {

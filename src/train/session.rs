@@ -22,9 +22,11 @@ use crate::protocol::{Command, Event, Step, StopReason};
 mod budget;
 mod control;
 mod evaluation;
+mod pace;
 mod saving;
 
 use budget::MemoryMonitor;
+use pace::PaceMonitor;
 use saving::{MAX_CHECKPOINT_AGE, MAX_CHECKPOINT_AGE_AT_RISK};
 
 /// A run on an open device.
@@ -37,6 +39,9 @@ pub struct Session<'a> {
     /// The plan of a step and its memory.
     forecast: Forecast,
     memory: MemoryMonitor,
+    pace: PaceMonitor,
+    /// True if `max_time` plans the schedule before the first update.
+    plans_schedule: bool,
     folder: RunFolder,
     /// `None` only during an update.
     model: Option<Gpt>,
@@ -90,6 +95,7 @@ impl<'a> Session<'a> {
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
         let starts_over = setup.starts_over;
+        let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
@@ -109,6 +115,8 @@ impl<'a> Session<'a> {
             model: Some(model),
             last_update: None,
             memory: MemoryMonitor::new(&device),
+            pace: PaceMonitor::default(),
+            plans_schedule,
             config,
             mode,
             device,
@@ -181,10 +189,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Any error that ends the run. Its checkpoints stay.
     pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
-        self.announce();
         let result = match self.config.eval_only {
-            true => self.evaluate_only(commands).await,
-            false => self.train(commands).await,
+            true => {
+                self.announce();
+                self.evaluate_only(commands).await
+            }
+            false => self.begin_and_train(commands).await,
         };
         match &result {
             Ok(reason) => self.emit(Event::Done {
@@ -214,6 +224,20 @@ impl<'a> Session<'a> {
             entropy_floor: self.dataset.entropy_floor,
         });
         self.emit(Event::Plan(Box::new(self.forecast.clone())));
+    }
+
+    /// Settles the schedule, then trains.
+    async fn begin_and_train(
+        &mut self,
+        commands: &mut impl Commands,
+    ) -> Result<StopReason, TrainError> {
+        let planned = if self.plans_schedule { self.plan_schedule().await? } else { None };
+        self.announce();
+        match planned {
+            Some(text) => self.warn(text),
+            None => self.warn_if_long().await?,
+        }
+        self.train(commands).await
     }
 
     async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
@@ -280,33 +304,15 @@ impl<'a> Session<'a> {
 
     /// Makes one update of the weights from the whole global batch.
     async fn update(&mut self) -> Result<(), TrainError> {
-        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
-            self.forecast.plan;
-        let block_size = self.config.block_size.get() as usize;
-        let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
+        let accumulation = self.forecast.plan.accumulation;
         let model = self.model.take().expect("the model exists between updates");
-        let tokens = micro_batch * accumulation * block_size;
-        let loss = CrossEntropy {
-            vocab: model.architecture().vocab_size,
-            chunk: loss_chunk,
-            scale: 1.0 / tokens as f32,
-        };
         let mut grads = match accumulation {
             1 => WeightGradients::default(),
             _ => WeightGradients::zeros(&model),
         };
         let mut total: Option<Tensor<1>> = None;
         for micro_step in 0..accumulation {
-            let first = micro_step * micro_batch;
-            let batch = batches.train(self.iteration, first, micro_batch)?;
-            let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
-                rate: self.config.dropout as f32,
-                seed: self.config.seed,
-                step: self.iteration,
-                first_sequence: first as u32,
-            });
-            let pass = Pass { mode: self.mode, dropout };
-            let value = model.add_gradients(&batch, loss, pass, grad_checkpoint, &mut grads);
+            let value = self.add_gradients(&model, micro_step, &mut grads)?;
             total = Some(match total {
                 Some(total) => total + value,
                 None => value,
@@ -327,6 +333,36 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
+    /// loss.
+    fn add_gradients(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        grads: &mut WeightGradients,
+    ) -> Result<Tensor<1>, TrainError> {
+        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
+            self.forecast.plan;
+        let block_size = self.config.block_size.get() as usize;
+        let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
+        let tokens = micro_batch * accumulation * block_size;
+        let loss = CrossEntropy {
+            vocab: model.architecture().vocab_size,
+            chunk: loss_chunk,
+            scale: 1.0 / tokens as f32,
+        };
+        let first = micro_step * micro_batch;
+        let batch = batches.train(self.iteration, first, micro_batch)?;
+        let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
+            rate: self.config.dropout as f32,
+            seed: self.config.seed,
+            step: self.iteration,
+            first_sequence: first as u32,
+        });
+        let pass = Pass { mode: self.mode, dropout };
+        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, grads))
+    }
+
     /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the
     /// norm is not finite: its weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
@@ -343,6 +379,7 @@ impl<'a> Session<'a> {
     async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
         let Some((loss, grad_norm, lr)) = self.finite_update().await? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
+        self.count_pace(spent, clock.iterations);
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
         let memory = self.memory.read(&self.device);

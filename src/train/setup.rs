@@ -29,6 +29,8 @@ pub struct Request {
     pub resume: bool,
     /// The implementation of the ops; their dtype is the configuration's.
     pub mode: OpsMode,
+    /// True if `max_time` plans the schedule of a new run; false if it only ends the run early.
+    pub plans_schedule: bool,
     /// Time that the run has taken in trainers that failed: it counts towards `max_time`.
     pub elapsed: Duration,
 }
@@ -47,6 +49,8 @@ pub struct Setup {
     pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
     /// True for a run that was to be resumed and has no checkpoint yet.
     pub(super) starts_over: bool,
+    /// True if `max_time` plans the schedule before the first update.
+    pub(super) plans_schedule: bool,
     architecture: Architecture,
     /// The initial weights, if they are not random.
     source: Option<ModelSource>,
@@ -60,7 +64,7 @@ impl Setup {
     /// creates no file.
     pub fn new(request: Request, device: &DeviceInfo) -> Result<Self, TrainError> {
         let now = Instant::now();
-        let Request { config, run, resume, mode, elapsed } = request;
+        let Request { config, run, resume, mode, plans_schedule, elapsed } = request;
         let started = now.checked_sub(elapsed).unwrap_or(now);
         device.check_dtype(config.dtype)?;
         let mode = mode.in_dtype(config.dtype).on(device.kind);
@@ -87,6 +91,7 @@ impl Setup {
             let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
+        let plans_schedule = plans_schedule && loaded.is_none();
         Ok(Self {
             started,
             config: with_absolute_paths(config, &data, &run),
@@ -97,6 +102,7 @@ impl Setup {
             folder,
             loaded,
             starts_over,
+            plans_schedule,
             architecture,
             source,
         })

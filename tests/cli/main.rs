@@ -4,6 +4,7 @@ mod control;
 mod data;
 mod devices;
 mod errors;
+mod plan;
 mod resume;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"]
 fn wgpt(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
+    // Measured speeds go to the user's cache folder.
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 

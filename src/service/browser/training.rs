@@ -63,6 +63,8 @@ impl Worker {
             run: run.clone(),
             resume,
             mode: OpsMode::AUTO,
+            // The page sends resolved settings: which of them the user has set is not known here.
+            plans_schedule: false,
             elapsed: Duration::ZERO,
         };
         let setup = Setup::new(request, &device.info)?;

@@ -152,7 +152,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn vocabulary(&self) -> u32 {
+    pub(super) fn vocabulary(&self) -> u32 {
         self.model().architecture().vocab_size as u32
     }
 }

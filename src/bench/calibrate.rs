@@ -1,0 +1,131 @@
+//! A short calibration: training steps of growing size, to know what longer ones will take.
+
+use std::time::Instant;
+
+use super::TrainingStep;
+use crate::config::{Config, ConfigError, Dtype, Layer, resolve};
+use crate::gpu::{self, DeviceError, OpenDevice};
+use crate::ops::OpsMode;
+use crate::plan::{Plan, SpeedPoint, Work};
+
+/// Layers, heads, width, context, sequences and vocabulary of the steps: each has about eight times
+/// the arithmetic of the one before.
+const SIZES: [[u32; 6]; 6] = [
+    [2, 2, 32, 32, 4, 64],
+    [2, 2, 64, 64, 4, 256],
+    [2, 4, 128, 128, 4, 1024],
+    [2, 4, 256, 256, 4, 4096],
+    [2, 8, 512, 512, 4, 16_384],
+    [2, 12, 768, 1024, 8, 50_304],
+];
+
+/// A step that takes longer ends the calibration: the next one would take eight times as long.
+const LAST_SECONDS: f64 = 0.3;
+
+/// The seconds of one size after its first step, which compiles its kernels.
+const SECONDS: f64 = 0.3;
+
+/// The most steps of one size.
+const MAX_STEPS: u32 = 50;
+
+/// Measures training steps of growing size in `dtype` on `device` until they take a noticeable
+/// time.
+///
+/// # Errors
+/// If the device fails.
+pub(crate) fn calibrate(
+    device: &OpenDevice,
+    dtype: Dtype,
+    mode: OpsMode,
+) -> Result<Vec<SpeedPoint>, DeviceError> {
+    let mode = mode.on(device.info.kind);
+    let mut points = Vec::new();
+    for size in SIZES {
+        let config = config(size).expect("each size is a valid config, see the tests");
+        let config = Config { dtype, ..config };
+        let vocab = config.vocab_size;
+        let plan = Plan::new(&config, vocab);
+        let mut step = TrainingStep::planned(&device.device, &config, &plan, mode);
+        let seconds = seconds(device, &mut step)?;
+        points.push(Work::update(&config, vocab, &plan).point(seconds));
+        drop(step);
+        gpu::release_unused(&device.device);
+        if seconds > LAST_SECONDS {
+            break;
+        }
+    }
+    Ok(points)
+}
+
+fn config(
+    [layers, heads, width, context, sequences, vocab]: [u32; 6],
+) -> Result<Config, ConfigError> {
+    let flags = [
+        ("n_layer", layers),
+        ("n_head", heads),
+        ("n_embd", width),
+        ("block_size", context),
+        ("batch_size", sequences),
+        ("gradient_accumulation_steps", 1),
+        ("vocab_size", vocab),
+    ];
+    let flags = flags.map(|(key, value)| (key.to_string(), value.to_string()));
+    Ok(resolve(vec![Layer::flags(flags)?])?.config)
+}
+
+/// Returns the mean seconds of a step, after one that compiles its kernels.
+fn seconds(device: &OpenDevice, step: &mut TrainingStep) -> Result<f64, DeviceError> {
+    step.step();
+    step.check()?;
+    let start = Instant::now();
+    let mut steps = 0;
+    loop {
+        step.step();
+        steps += 1;
+        // Queued steps take no time until the device is waited for. A run waits once a second.
+        if steps % 4 == 0 || start.elapsed().as_secs_f64() > SECONDS {
+            gpu::wait(&device.device)?;
+        }
+        if start.elapsed().as_secs_f64() > SECONDS || steps >= MAX_STEPS {
+            step.check()?;
+            return Ok(start.elapsed().as_secs_f64() / f64::from(steps));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::DeviceChoice;
+    use crate::plan::DeviceSpeed;
+
+    #[test]
+    fn sizes_are_valid_and_grow() {
+        let work = |size| {
+            let config = config(size).unwrap();
+            Work::update(&config, config.vocab_size, &Plan::new(&config, config.vocab_size))
+        };
+        for pair in SIZES.windows(2) {
+            let ratio = work(pair[1]).flop / work(pair[0]).flop;
+            assert!((4.0..40.0).contains(&ratio), "{pair:?}: {ratio}");
+        }
+    }
+
+    /// The estimate for a model that was not measured, against its real steps.
+    #[test]
+    fn a_calibration_predicts_the_steps_of_another_model() {
+        let choice: DeviceChoice = "cpu".parse().unwrap();
+        let device = gpu::open(choice).unwrap();
+        let points = calibrate(&device, Dtype::Float32, OpsMode::AUTO).unwrap();
+        assert!(points.len() >= 2, "{points:?}");
+        let speed = DeviceSpeed::measured(points).unwrap();
+        let config = config([4, 4, 96, 96, 8, 300]).unwrap();
+        let plan = Plan::new(&config, config.vocab_size);
+        let mut step = TrainingStep::planned(&device.device, &config, &plan, OpsMode::AUTO);
+        let taken = seconds(&device, &mut step).unwrap();
+        let estimate = speed.seconds(Work::update(&config, config.vocab_size, &plan));
+        let ratio = estimate / taken;
+        // Loose: other tests run at the same time.
+        assert!((0.33..3.0).contains(&ratio), "{estimate} s for {taken} s");
+    }
+}

@@ -1,0 +1,127 @@
+//! The published peaks of common GPUs, to estimate times for a GPU that is not in this machine.
+
+/// A GPU as its vendor describes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gpu {
+    /// The name without the vendor, like `RTX 3060`.
+    pub name: &'static str,
+    /// Memory in GiB; of several variants, the most common.
+    pub memory_gib: u64,
+    /// The peak rate of f32 multiply-adds in TFLOP/s, each counted as two operations, at the boost
+    /// clock. RDNA 3 is listed without dual issue, which compilers rarely reach.
+    pub peak_tflop_per_s: f64,
+}
+
+const fn gpu(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gpu {
+    Gpu { name, memory_gib, peak_tflop_per_s }
+}
+
+/// Memory and peaks from the vendors' specifications.
+#[rustfmt::skip] // One GPU per line, to read as a table.
+const GPUS: &[Gpu] = &[
+    gpu("RTX 3060", 12, 12.7),
+    gpu("RTX 3060 Ti", 8, 16.2),
+    gpu("RTX 3070", 8, 20.3),
+    gpu("RTX 3070 Ti", 8, 21.7),
+    gpu("RTX 3080", 10, 29.8),
+    gpu("RTX 3080 Ti", 12, 34.1),
+    gpu("RTX 3090", 24, 35.6),
+    gpu("RTX 3090 Ti", 24, 40.0),
+    gpu("RTX 4060", 8, 15.1),
+    gpu("RTX 4060 Ti", 8, 22.1),
+    gpu("RTX 4070", 12, 29.1),
+    gpu("RTX 4070 SUPER", 12, 35.5),
+    gpu("RTX 4070 Ti", 12, 40.1),
+    gpu("RTX 4070 Ti SUPER", 16, 44.1),
+    gpu("RTX 4080", 16, 48.7),
+    gpu("RTX 4080 SUPER", 16, 52.2),
+    gpu("RTX 4090", 24, 82.6),
+    gpu("RTX 5070", 12, 30.9),
+    gpu("RTX 5070 Ti", 16, 43.9),
+    gpu("RTX 5080", 16, 56.3),
+    gpu("RTX 5090", 32, 104.8),
+    gpu("RX 6700 XT", 12, 13.2),
+    gpu("RX 6800", 16, 16.2),
+    gpu("RX 6800 XT", 16, 20.7),
+    gpu("RX 6900 XT", 16, 23.0),
+    gpu("RX 7800 XT", 16, 18.7),
+    gpu("RX 7900 XT", 20, 25.8),
+    gpu("RX 7900 XTX", 24, 30.7),
+    gpu("Arc A770", 16, 17.2),
+    gpu("Arc B580", 12, 13.7),
+];
+
+/// Words that make the name before them another GPU.
+const VARIANTS: &[&str] =
+    &["ti", "super", "xt", "xtx", "gre", "laptop", "mobile", "max", "d", "m", "s"];
+
+/// Returns the GPU that a name means, as typed or as a driver reports it: `rtx 3060`,
+/// `NVIDIA GeForce RTX 3060`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
+pub fn gpu_named(name: &str) -> Option<&'static Gpu> {
+    let name = words(name);
+    GPUS.iter().find(|gpu| {
+        let wanted = words(gpu.name);
+        let ends = name.windows(wanted.len()).enumerate();
+        let mut ends = ends.filter(|(_, found)| **found == wanted).map(|(at, _)| at + wanted.len());
+        ends.any(|end| name.get(end).is_none_or(|next| !VARIANTS.contains(&next.as_str())))
+    })
+}
+
+/// Lists the names of the known GPUs.
+pub fn gpu_names() -> impl Iterator<Item = &'static str> {
+    GPUS.iter().map(|gpu| gpu.name)
+}
+
+/// Splits a name into words of lower-case letters and of digits, without trademark signs.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut last = ' ';
+    for c in name.chars().map(|c| c.to_ascii_lowercase()) {
+        if c.is_alphanumeric() {
+            match words.last_mut() {
+                Some(word) if last.is_alphanumeric() && last.is_numeric() == c.is_numeric() => {
+                    word.push(c);
+                }
+                _ => words.push(c.into()),
+            }
+        }
+        last = c;
+    }
+    words.retain(|word| !["r", "tm"].contains(&word.as_str()));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_gpu_is_found_by_its_own_name() {
+        for gpu in GPUS {
+            assert_eq!(gpu_named(gpu.name), Some(gpu));
+            assert!((4..=32).contains(&gpu.memory_gib), "{gpu:?}");
+            assert!((5.0..150.0).contains(&gpu.peak_tflop_per_s), "{gpu:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_drivers_are_matched_by_whole_words() {
+        for (name, known) in [
+            ("NVIDIA GeForce RTX 3060", Some("RTX 3060")),
+            ("NVIDIA GeForce RTX 3060/PCIe/SSE2", Some("RTX 3060")),
+            ("NVIDIA GeForce RTX 3060 Ti", Some("RTX 3060 Ti")),
+            ("NVIDIA GeForce RTX 4070 Ti SUPER", Some("RTX 4070 Ti SUPER")),
+            ("rtx4090", Some("RTX 4090")),
+            ("AMD Radeon RX 7900 XTX (RADV NAVI31)", Some("RX 7900 XTX")),
+            ("AMD Radeon RX 6800 (RADV NAVI21)", Some("RX 6800")),
+            ("Intel(R) Arc(tm) A770 Graphics (DG2)", Some("Arc A770")),
+            ("NVIDIA GeForce RTX 3060 Laptop GPU", None),
+            ("NVIDIA GeForce RTX 4090 D", None),
+            ("NVIDIA GeForce GTX 1060", None),
+            ("llvmpipe (LLVM 15.0.6, 256 bits)", None),
+            ("", None),
+        ] {
+            assert_eq!(gpu_named(name).map(|gpu| gpu.name), known, "{name}");
+        }
+    }
+}

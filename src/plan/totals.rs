@@ -1,0 +1,394 @@
+//! The totals of a whole run: tokens, epochs, disk and time.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{DeviceSpeed, Plan, Work};
+use crate::config::{Config, bytes};
+
+/// The tokens of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSize {
+    /// Tokens of the training split.
+    pub train: u64,
+    /// Tokens of the validation split.
+    pub val: u64,
+}
+
+/// What a run takes besides the memory of its device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Totals {
+    /// Parameters of the model, without padding.
+    pub parameters: u64,
+    /// Updates of the weights.
+    pub updates: u64,
+    /// The updates before `max_time` shortened the schedule, if it did.
+    pub shortened_from: Option<u64>,
+    /// Tokens of an update: the global batch.
+    pub tokens_per_update: u64,
+    /// Tokens of the run.
+    pub tokens: u64,
+    /// Tokens of the training split, where known.
+    pub data_tokens: Option<u64>,
+    /// Passes over the training split, where its size is known.
+    pub epochs: Option<f64>,
+    /// Bytes of a checkpoint: weights and moments in f32, and small files.
+    pub checkpoint_bytes: u64,
+    /// The most checkpoints on the disk at once: those that are kept, the best one, and one that is
+    /// being written.
+    pub checkpoints: u64,
+    /// Bytes of all checkpoints.
+    pub disk_bytes: u64,
+    /// The time, if the speed of the device is known.
+    pub time: Option<TimeEstimate>,
+}
+
+/// An estimated time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TimeEstimate {
+    /// Seconds of an update.
+    pub seconds_per_update: f64,
+    /// Seconds of the whole run, evaluations included; samples and checkpoints are not.
+    pub seconds: f64,
+    /// The true time is expected between the estimate divided by this factor and multiplied by it.
+    pub uncertainty: f64,
+    /// The source of the figures.
+    pub source: String,
+}
+
+/// Bytes of a weight in a checkpoint: itself and two moments in f32.
+const CHECKPOINT_BYTES: u64 = 12;
+
+/// Bytes of a checkpoint's other files, of which the tokenizer's are the largest.
+const SMALL_FILES: u64 = 2 << 20;
+
+/// Seconds from which a run is so long that a user is told before it starts: a week.
+const LONG: f64 = 7.0 * 86400.0;
+
+impl Totals {
+    /// Returns the totals of a run of `config` with a vocabulary of `vocab` tokens and steps split
+    /// by `plan`. With `plans_schedule`, `max_time` shortens its schedule.
+    pub fn new(
+        config: &Config,
+        vocab: u32,
+        plan: &Plan,
+        data: Option<DataSize>,
+        speed: Option<&DeviceSpeed>,
+        plans_schedule: bool,
+    ) -> Self {
+        let shortened = match (config.max_time, speed) {
+            (Some(limit), Some(speed)) if plans_schedule => {
+                within(config, vocab, plan, data, speed, limit)
+            }
+            _ => None,
+        };
+        let shortened_from = shortened.as_ref().map(|_| config.max_iters.get());
+        let config = shortened.as_ref().unwrap_or(config);
+        let parameters = config.parameters(vocab.into());
+        let updates = config.max_iters.get();
+        let tokens_per_update =
+            config.global_batch().saturating_mul(config.block_size.get().into());
+        let tokens = tokens_per_update.saturating_mul(updates);
+        let checkpoint_bytes = parameters.saturating_mul(CHECKPOINT_BYTES) + SMALL_FILES;
+        let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
+        Self {
+            parameters,
+            updates,
+            shortened_from,
+            tokens_per_update,
+            tokens,
+            data_tokens: data.map(|data| data.train),
+            epochs: data.map(|data| tokens as f64 / data.train.max(1) as f64),
+            checkpoint_bytes,
+            checkpoints,
+            disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
+            time: speed.map(|speed| Pace::new(config, vocab, plan, data, speed).estimate(updates)),
+        }
+    }
+
+    /// Returns the totals as lines for the user, each with its label; a line that continues the one
+    /// before has an empty label.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![
+            ("model", format!("{} parameters", count(self.parameters))),
+            (
+                "run",
+                format!(
+                    "{} updates of {} tokens: {} tokens",
+                    grouped(self.updates),
+                    grouped(self.tokens_per_update),
+                    count(self.tokens)
+                ),
+            ),
+        ];
+        if let Some(before) = self.shortened_from {
+            lines.push((
+                "",
+                format!("max_time shortens the schedule of {} updates", grouped(before)),
+            ));
+        }
+        if let (Some(data), Some(epochs)) = (self.data_tokens, self.epochs) {
+            let epochs = match epochs {
+                ..1000.0 => short(epochs),
+                _ => grouped(epochs as u64),
+            };
+            lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
+        }
+        let disk = format!(
+            "{} for up to {} checkpoints of {}",
+            bytes(self.disk_bytes),
+            self.checkpoints,
+            bytes(self.checkpoint_bytes)
+        );
+        lines.push(("disk", disk));
+        if let Some(time) = &self.time {
+            lines.push(("time", time.to_string()));
+            lines.push(("", time.source.clone()));
+        }
+        lines
+    }
+}
+
+impl TimeEstimate {
+    /// Returns a warning if the run takes longer than a user may expect.
+    pub fn warning(&self) -> Option<String> {
+        (self.seconds >= LONG).then(|| {
+            format!(
+                "this run takes about {} on this device; --max_time=8h plans one that ends in 8 \
+                 hours",
+                duration(self.seconds)
+            )
+        })
+    }
+}
+
+impl std::fmt::Display for TimeEstimate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seconds_per_update, seconds, uncertainty, .. } = *self;
+        write!(
+            f,
+            "about {} an update, {} in all ({} to {})",
+            duration(seconds_per_update),
+            duration(seconds),
+            duration(seconds / uncertainty),
+            duration(seconds * uncertainty)
+        )
+    }
+}
+
+/// The times of the parts of a run.
+struct Pace {
+    update: f64,
+    evaluation: f64,
+    eval_interval: u64,
+    uncertainty: f64,
+    source: String,
+}
+
+impl Pace {
+    fn new(
+        config: &Config,
+        vocab: u32,
+        plan: &Plan,
+        data: Option<DataSize>,
+        speed: &DeviceSpeed,
+    ) -> Self {
+        let update = Work::update(config, vocab, plan);
+        let wanted = u64::from(config.eval_iters.get()) * u64::from(config.batch_size.get());
+        // An evaluation covers each token of a split at most once.
+        let of_split = |tokens: u64| wanted.min(tokens / u64::from(config.eval_block_size().get()));
+        let windows =
+            data.map_or(2 * wanted, |data| of_split(data.train) + of_split(data.val)).max(1);
+        Self {
+            update: speed.seconds(update),
+            evaluation: speed.seconds(Work::evaluation(config, vocab, plan, windows)),
+            eval_interval: config.eval_interval.get(),
+            uncertainty: speed.uncertainty(update),
+            source: speed.source(),
+        }
+    }
+
+    /// Returns the time of a run of `updates` updates. It evaluates before the first update, at
+    /// each interval, and at the end.
+    fn estimate(&self, updates: u64) -> TimeEstimate {
+        let evaluations = 1 + updates.div_ceil(self.eval_interval);
+        TimeEstimate {
+            seconds_per_update: self.update,
+            seconds: updates as f64 * self.update + evaluations as f64 * self.evaluation,
+            uncertainty: self.uncertainty,
+            source: self.source.clone(),
+        }
+    }
+}
+
+/// The share of `max_time` that a schedule is planned to take. The rest is for samples,
+/// checkpoints, and updates that take longer than the measured ones.
+const PLANNED_SHARE: f64 = 0.95;
+
+/// Returns `config` with a schedule that ends within `limit` on a device of this speed, or `None`
+/// if its own schedule does.
+pub fn within(
+    config: &Config,
+    vocab: u32,
+    plan: &Plan,
+    data: Option<DataSize>,
+    speed: &DeviceSpeed,
+    limit: Duration,
+) -> Option<Config> {
+    let pace = Pace::new(config, vocab, plan, data, speed);
+    let seconds = PLANNED_SHARE * limit.as_secs_f64();
+    let updates = config.max_iters.get();
+    if pace.estimate(updates).seconds <= seconds {
+        return None;
+    }
+    // The time grows with the updates, so the counts that fit come first.
+    let (mut fits, mut exceeds) = (1, updates);
+    while exceeds - fits > 1 {
+        let middle = fits + (exceeds - fits) / 2;
+        match pace.estimate(middle).seconds <= seconds {
+            true => fits = middle,
+            false => exceeds = middle,
+        }
+    }
+    Some(config.with_updates(fits))
+}
+
+/// Formats seconds in one unit, as precise as an estimate is.
+pub fn duration(seconds: f64) -> String {
+    const MINUTE: f64 = 60.0;
+    const HOUR: f64 = 3600.0;
+    const DAY: f64 = 86400.0;
+    const MONTH: f64 = 30.44 * DAY;
+    const YEAR: f64 = 365.25 * DAY;
+    let (unit, name) = match seconds {
+        ..0.9995 => return format!("{} ms", short(seconds * 1e3)),
+        ..119.5 => (1.0, "s"),
+        ..7170.0 => (MINUTE, "min"),
+        ..171_000.0 => (HOUR, "hours"),
+        ..5_200_000.0 => (DAY, "days"),
+        ..63_000_000.0 => (MONTH, "months"),
+        _ => (YEAR, "years"),
+    };
+    format!("{} {name}", short(seconds / unit))
+}
+
+/// Formats a number with two digits, or all digits before the point.
+fn short(number: f64) -> String {
+    match number {
+        ..0.095 => format!("{number:.2}"),
+        ..9.95 => format!("{number:.1}"),
+        _ => format!("{number:.0}"),
+    }
+}
+
+/// Formats a count in thousands, millions, billions or trillions.
+pub fn count(count: u64) -> String {
+    let number = count as f64;
+    match count {
+        0..10_000 => grouped(count),
+        10_000..999_950 => format!("{:.1}K", number / 1e3),
+        999_950..999_950_000 => format!("{:.1}M", number / 1e6),
+        999_950_000..999_950_000_000 => format!("{:.1}B", number / 1e9),
+        _ => format!("{:.1}T", number / 1e12),
+    }
+}
+
+/// Formats a count with commas between groups of three digits.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, resolve};
+    use crate::plan::gpu_named;
+
+    fn gpt2() -> Config {
+        resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config
+    }
+
+    fn totals(data: Option<DataSize>) -> Totals {
+        let config = gpt2();
+        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap());
+        Totals::new(&config, 50_257, &Plan::new(&config, 50_257), data, Some(&speed), true)
+    }
+
+    #[test]
+    fn the_gpt2_preset_takes_years_on_a_small_gpu_and_says_so() {
+        let totals = totals(Some(DataSize { train: 9_035_582_198, val: 4_434_897 }));
+        assert_eq!((totals.parameters, totals.tokens_per_update), (124_439_808, 491_520));
+        assert_eq!(totals.tokens, 294_912_000_000);
+        assert!((totals.epochs.unwrap() - 32.6).abs() < 0.1);
+        assert_eq!(totals.checkpoints, 4);
+        let gib = totals.disk_bytes as f64 / f64::from(1 << 30);
+        assert!((gib - 4.0 * 1.39).abs() < 0.05, "{gib}");
+        let time = totals.time.unwrap();
+        // 395 TFLOP per update at a third of 12.7 TFLOP/s.
+        assert!((time.seconds_per_update - 94.0).abs() < 3.0, "{time:?}");
+        assert!((1.5..2.5).contains(&(time.seconds / 3.156e7)), "{time:?}");
+        assert!(time.warning().is_some_and(|text| text.contains("--max_time=8h")));
+    }
+
+    #[test]
+    fn lines_fit_80_columns_with_their_labels() {
+        let data = Some(DataSize { train: 9_035_582_198, val: 4_434_897 });
+        for (label, text) in totals(data).lines() {
+            assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_is_planned_to_end_within_the_limit() {
+        let (config, plan) = (gpt2(), Plan::new(&gpt2(), 50_257));
+        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap());
+        let limit = Duration::from_secs(8 * 3600);
+        let planned = within(&config, 50_257, &plan, None, &speed, limit).unwrap();
+        let seconds = |config: &Config| {
+            let totals = Totals::new(config, 50_257, &plan, None, Some(&speed), true);
+            totals.time.unwrap().seconds
+        };
+        let taken = seconds(&planned);
+        assert!((0.9 * 27_360.0..=27_360.0).contains(&taken), "{taken}");
+        let more = planned.with_updates(planned.max_iters.get());
+        assert_eq!(more, planned);
+        let limited = Config { max_time: Some(limit), ..config.clone() };
+        let totals = |plans| Totals::new(&limited, 50_257, &plan, None, Some(&speed), plans);
+        assert_eq!(totals(true).updates, planned.max_iters.get());
+        assert_eq!(totals(true).shortened_from, Some(600_000));
+        assert_eq!((totals(false).updates, totals(false).shortened_from), (600_000, None));
+        // A run that ends in time stays as it is.
+        assert_eq!(within(&planned, 50_257, &plan, None, &speed, limit), None);
+        // Even the shortest limit leaves an update.
+        let least = within(&config, 50_257, &plan, None, &speed, Duration::from_secs(1)).unwrap();
+        assert_eq!(least.max_iters.get(), 1);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (seconds, text) in [
+            (0.0312, "31 ms"),
+            (0.9996, "1.0 s"),
+            (79.2, "79 s"),
+            (600.0, "10 min"),
+            (8.0 * 3600.0, "8.0 hours"),
+            (10.0 * 86400.0, "10 days"),
+            (1e7, "3.8 months"),
+            (6.4e7, "2.0 years"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+        assert_eq!([count(999), count(124_439_808)], ["999", "124.4M"]);
+        assert_eq!([count(294_912_000_000), grouped(491_520)], ["294.9B", "491,520"]);
+        assert_eq!(grouped(600_000), "600,000");
+    }
+}

@@ -1,0 +1,155 @@
+//! The pace of a run: the speed of its device, and a schedule that ends within `max_time`.
+
+use std::time::Duration;
+
+use web_time::Instant;
+
+use super::Session;
+use crate::gpu;
+use crate::model::WeightGradients;
+use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
+use crate::train::{TrainError, speed};
+
+/// The updates of a run, until their speed is known.
+#[derive(Default)]
+pub(super) struct PaceMonitor {
+    /// True after the first log interval, which compiles the kernels.
+    is_warm: bool,
+    time: Duration,
+    updates: u64,
+    /// True once the speed was kept.
+    is_known: bool,
+    /// True once the user was told that the run takes long, or that question was settled.
+    is_told: bool,
+}
+
+/// The time and the updates after which the speed of a run is known.
+const KNOWN_AFTER: Duration = Duration::from_secs(5);
+const KNOWN_UPDATES: u64 = 3;
+
+/// The time of a measurement before a run, without its first micro-batch, and the most micro-batches
+/// in it.
+const MEASUREMENT: Duration = Duration::from_secs(1);
+const MAX_MICRO_BATCHES: u32 = 8;
+
+/// A first micro-batch of this length is measured itself: compiling its kernels takes less.
+const LONG_MICRO_BATCH: Duration = Duration::from_secs(20);
+
+/// The operations of a run that is measured before it starts: two days on a small CPU, minutes on a
+/// GPU, where a measurement of a second or two does not count.
+const MUCH_WORK: f64 = 1e16;
+
+impl Session<'_> {
+    /// Shortens the schedule so that it ends within `max_time`. Returns what was planned, if
+    /// anything was, as text.
+    ///
+    /// Measures gradients of this run's first micro-batch, which changes no state of the run. The
+    /// planned numbers go into the configuration of the run, so that a resumed run keeps them.
+    pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
+        let Some(limit) = self.config.max_time else { return Ok(None) };
+        let point = self.measure_micro_batch().await?;
+        let speed = DeviceSpeed::measured(vec![point]);
+        let left = limit.saturating_sub(self.started.elapsed());
+        let (vocab, data) = (self.vocabulary(), Some(self.data_size()));
+        let within = |speed: &DeviceSpeed| {
+            plan::within(&self.config, vocab, &self.forecast.plan, data, speed, left)
+        };
+        let Some(planned) = speed.as_ref().and_then(within) else { return Ok(None) };
+        let before = std::mem::replace(&mut self.config, planned);
+        self.folder.write_config(&self.config)?;
+        Ok(Some(format!(
+            "max_time = {}: planned {} updates instead of {}, with {} of warmup, so that the \
+             schedule ends in time",
+            humantime::format_duration(limit),
+            self.config.max_iters,
+            before.max_iters,
+            self.config.warmup_iters,
+        )))
+    }
+
+    /// Measures the gradients of a micro-batch, and keeps their speed.
+    async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
+        self.device.watchdog.heartbeat();
+        let mut time = self.time_micro_batch().await?;
+        if time < LONG_MICRO_BATCH {
+            let start = Instant::now();
+            let mut count = 0;
+            while count < MAX_MICRO_BATCHES && start.elapsed() < MEASUREMENT {
+                self.time_micro_batch().await?;
+                count += 1;
+            }
+            time = start.elapsed() / count.max(1);
+        }
+        let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
+        let point = work.point(time.as_secs_f64());
+        speed::remember(&self.device.info, self.mode, &[point]);
+        Ok(point)
+    }
+
+    async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
+        let start = Instant::now();
+        let mut grads = WeightGradients::default();
+        self.add_gradients(self.model(), 0, &mut grads)?;
+        gpu::finish(&self.device.device).await?;
+        self.device.watchdog.restart();
+        Ok(start.elapsed())
+    }
+
+    /// Warns before a new run that takes longer than a user may expect. If the speed of the device
+    /// is unknown, measures it for a run that may be so long.
+    pub(super) async fn warn_if_long(&mut self) -> Result<(), TrainError> {
+        if self.resumed_from.is_some() {
+            return Ok(());
+        }
+        let mut speed = speed::known(&self.device.info, self.mode);
+        let update = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
+        if speed.is_none() && update.flop * self.config.max_iters.get() as f64 >= MUCH_WORK {
+            speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
+        }
+        if let Some(speed) = speed {
+            self.warn_of_time(&speed);
+        }
+        Ok(())
+    }
+
+    fn warn_of_time(&mut self, speed: &DeviceSpeed) {
+        if self.pace.is_told {
+            return;
+        }
+        self.pace.is_told = true;
+        // A limit is planned for, and a resumed run is no surprise.
+        if self.config.max_time.is_some() || self.resumed_from.is_some() {
+            return;
+        }
+        let (plan, data) = (&self.forecast.plan, Some(self.data_size()));
+        let totals = Totals::new(&self.config, self.vocabulary(), plan, data, Some(speed), false);
+        if let Some(warning) = totals.time.and_then(|time| time.warning()) {
+            self.warn(warning);
+        }
+    }
+
+    /// Counts the updates of a log interval. Keeps their speed for later estimates as soon as it is
+    /// known.
+    pub(super) fn count_pace(&mut self, time: Duration, updates: u64) {
+        if !std::mem::replace(&mut self.pace.is_warm, true) || self.pace.is_known {
+            return;
+        }
+        self.pace.time += time;
+        self.pace.updates += updates;
+        if self.pace.time < KNOWN_AFTER || self.pace.updates < KNOWN_UPDATES {
+            return;
+        }
+        self.pace.is_known = true;
+        let seconds = self.pace.time.as_secs_f64() / self.pace.updates as f64;
+        let work = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
+        let point = work.point(seconds);
+        speed::remember(&self.device.info, self.mode, &[point]);
+        if let Some(speed) = DeviceSpeed::measured(vec![point]) {
+            self.warn_of_time(&speed);
+        }
+    }
+
+    fn data_size(&self) -> DataSize {
+        DataSize { train: self.dataset.train.len(), val: self.dataset.val.len() }
+    }
+}

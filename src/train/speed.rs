@@ -1,0 +1,142 @@
+//! Measured speeds of devices, kept in the user's cache folder.
+//!
+//! Runs and `wgpt plan --calibrate` add to them. Nothing depends on the file but estimates of time,
+//! so that a file that is missing, damaged or not writable is no error.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk;
+use crate::gpu::DeviceInfo;
+use crate::ops::{Implementation, OpsMode};
+use crate::plan::{DeviceSpeed, SpeedPoint, gpu_named};
+
+/// The file in the cache folder.
+const SPEEDS_FILE: &str = "speeds.json";
+
+/// The most points of a device. The oldest are dropped.
+const MAX_POINTS: usize = 16;
+
+/// A new point replaces those whose operations per op are within this factor.
+const SAME_WORK: f64 = 1.5;
+
+/// The content of the file: points by device, the newest last.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Speeds(BTreeMap<String, Vec<SpeedPoint>>);
+
+/// Returns the speed of a device in the dtype of `mode`: measured, else from the peak that its
+/// vendor publishes, if that is known.
+pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
+    let measured = || Speeds::read(&file()?).of(&key(device, mode)?);
+    let published = || {
+        // Peaks are those of f32.
+        let gpu =
+            gpu_named(&device.name).filter(|_| mode.dtype == crate::config::Dtype::Float32)?;
+        Some(DeviceSpeed::published(gpu))
+    };
+    measured().or_else(published)
+}
+
+/// Keeps measurements of a device.
+pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {
+    if let (Some(file), Some(key)) = (file(), key(device, mode)) {
+        let mut speeds = Speeds::read(&file);
+        speeds.add(key, points);
+        // It is only a cache.
+        let _ = speeds.write(&file);
+    }
+}
+
+/// Returns the path of the file; `None` in a browser, which has no cache folder.
+fn file() -> Option<PathBuf> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return Some(dirs::cache_dir()?.join("wgpt").join(SPEEDS_FILE));
+    #[cfg(target_arch = "wasm32")]
+    None
+}
+
+/// Returns the key of a device and dtype. Another driver or another version of wgpt may have another
+/// speed. `None` for ops that were chosen to debug.
+fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
+    let DeviceInfo { id, name, driver, .. } = device;
+    let is_usual = mode.implementation == Implementation::Auto;
+    is_usual.then(|| format!("{name}, {}, {driver}, {}, {VERSION}", id.backend, mode.dtype))
+}
+
+const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));
+
+impl Speeds {
+    fn read(file: &Path) -> Self {
+        let text = disk::read(file).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    fn of(&self, key: &str) -> Option<DeviceSpeed> {
+        DeviceSpeed::measured(self.0.get(key)?.clone())
+    }
+
+    /// Adds points, and drops what other versions of wgpt measured.
+    fn add(&mut self, key: String, points: &[SpeedPoint]) {
+        self.0.retain(|key, _| key.ends_with(VERSION));
+        let known = self.0.entry(key).or_default();
+        for new in points {
+            let is_same =
+                |old: &SpeedPoint| (old.flop / new.flop).max(new.flop / old.flop) <= SAME_WORK;
+            known.retain(|old| !is_same(old));
+            known.push(*new);
+        }
+        let excess = known.len().saturating_sub(MAX_POINTS);
+        known.drain(..excess);
+    }
+
+    fn write(&self, file: &Path) -> std::io::Result<()> {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        disk::create_dir_all(folder)?;
+        disk::replace(file, &serde_json::to_vec_pretty(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Work;
+
+    fn point(flop: f64, seconds: f64) -> SpeedPoint {
+        SpeedPoint { flop, seconds }
+    }
+
+    #[test]
+    fn speeds_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/wgpt").join(SPEEDS_FILE);
+        let key = format!("a GPU, {VERSION}");
+        let mut speeds = Speeds::read(&file);
+        assert_eq!(speeds.of(&key), None);
+        speeds.add(key.clone(), &[point(1e6, 1e-5), point(1e9, 1e-3)]);
+        speeds.write(&file).unwrap();
+        let read = Speeds::read(&file);
+        assert_eq!(read, speeds);
+        let speed = read.of(&key).unwrap();
+        assert!((speed.seconds(Work { flop: 4e9, ops: 4.0 }) - 4e-3).abs() < 1e-9);
+        disk::write(&file, "{\"a\": [{\"fl").unwrap();
+        assert_eq!(Speeds::read(&file), Speeds::default());
+    }
+
+    #[test]
+    fn newer_points_and_versions_replace_older_ones() {
+        let mut speeds = Speeds::default();
+        speeds.add("a GPU, wgpt 0.0.1".into(), &[point(1e6, 1.0)]);
+        let key = format!("a GPU, {VERSION}");
+        speeds.add(key.clone(), &[point(1e6, 1.0), point(1e9, 2.0)]);
+        speeds.add(key.clone(), &[point(1.4e6, 3.0)]);
+        assert_eq!(speeds.0.keys().collect::<Vec<_>>(), [&key]);
+        assert_eq!(speeds.0[&key], [point(1e9, 2.0), point(1.4e6, 3.0)]);
+        let many: Vec<SpeedPoint> = (0..40).map(|i| point(2f64.powi(i), 1.0)).collect();
+        speeds.add(key.clone(), &many);
+        assert_eq!(speeds.0[&key].len(), MAX_POINTS);
+        assert_eq!(speeds.0[&key].last(), many.last());
+    }
+}

@@ -1,0 +1,186 @@
+//! `wgpt plan`, and runs that are planned by time.
+
+use super::*;
+
+/// Returns the exit code and stdout of `wgpt plan`.
+fn plan(args: &[&str]) -> (Option<i32>, String) {
+    let folder = temporary();
+    let output = run(folder.path(), &[&["plan"], args].concat());
+    (output.status.code(), text(&output.stdout))
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&plan(&[args, &["--json"]].concat()).1).expect("one JSON object")
+}
+
+#[test]
+fn the_verdict_comes_first_and_the_table_fits_80_columns() {
+    let mut shown = 0;
+    for preset in ["demo", "gpt2", "gpt2-xl", "card-24gb"] {
+        for target in ["4", "12GiB", "RTX 4090"] {
+            for more in [&[][..], &["--grad_checkpoint=true"], &["--dtype=bfloat16"]] {
+                let preset = format!("--preset={preset}");
+                let args = [&[preset.as_str(), "--target", target], more].concat();
+                let (code, stdout) = plan(&args);
+                let verdict = match code {
+                    Some(0) => "Fits: ",
+                    Some(3) => "Does not fit: needs ",
+                    code => panic!("{args:?}: {code:?}"),
+                };
+                assert!(stdout.starts_with(verdict), "{args:?}\n{stdout}");
+                assert!(
+                    stdout.lines().all(|line| line.chars().count() <= 80),
+                    "{args:?}\n{stdout}"
+                );
+                assert!(!stdout.contains(" 0.0"), "{args:?}\n{stdout}");
+                let json = json(&args);
+                assert!(stdout.starts_with(json["verdict"].as_str().unwrap()), "{json}");
+                let forecast = if code == Some(0) { &json } else { &json["least"] };
+                let rows = forecast["rows"].as_array().unwrap();
+                let names: BTreeMap<_, _> =
+                    rows.iter().map(|row| (row["name"].to_string(), ())).collect();
+                assert_eq!(names.len(), rows.len(), "{args:?}: two rows with one name\n{rows:?}");
+                shown += 1;
+            }
+        }
+    }
+    assert_eq!(shown, 36);
+}
+
+#[test]
+fn a_named_gpu_has_a_time_and_a_size_has_none() {
+    let named = json(&["--preset=gpt2", "--target", "RTX 3060"]);
+    assert_eq!(named["run"]["parameters"], 124_439_808);
+    assert_eq!(named["run"]["tokens"], 294_912_000_000u64);
+    let seconds = |plan: &Value| plan["run"]["time"]["seconds"].as_f64();
+    assert!(seconds(&named).is_some_and(|seconds| seconds > 1e7), "{named}");
+    let sized = json(&["--preset=gpt2", "--target", "12"]);
+    assert_eq!(sized["predicted_bytes"], named["predicted_bytes"]);
+    assert_eq!(sized["run"]["time"], Value::Null);
+    let (_, stdout) = plan(&["--preset=gpt2", "--target", "12"]);
+    assert!(stdout.contains("time     unknown"), "{stdout}");
+    // `max_time` shortens the schedule, unless its length is set.
+    let limited = ["--preset=gpt2", "--target", "RTX 3060", "--max_time=8h"];
+    let tonight = json(&limited);
+    assert!(seconds(&tonight).unwrap() <= 8.0 * 3600.0, "{tonight}");
+    assert!((100..2000).contains(&tonight["run"]["updates"].as_u64().unwrap()), "{tonight}");
+    let set = json(&[&limited[..], &["--max_iters=600000"]].concat());
+    assert_eq!(set["run"]["updates"], 600_000);
+}
+
+/// The memory of the machine is the budget of the CPU.
+#[test]
+fn a_model_larger_than_the_machine_is_refused_on_the_cpu() {
+    let folder = temporary();
+    let large = ["--preset=gpt2-xl", "--n_layer=1000", "--device=cpu"];
+    let planned = run(folder.path(), &[&["plan"], &large[..]].concat());
+    assert_eq!(planned.status.code(), Some(3), "{}", text(&planned.stderr));
+    let error = text(&planned.stderr);
+    assert!(error.contains("it would fit with --"), "{error}");
+    let small = json(&["--preset=demo", "--device=cpu"]);
+    assert!(small["budget_bytes"].as_u64().is_some_and(|budget| budget > 1 << 20), "{small}");
+
+    let args = ["train", "--data=builtin:stories", "--run=r"];
+    let refused = run(folder.path(), &[&args, &large[..]].concat());
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(!folder.path().join("r").exists());
+}
+
+/// The peak of the process, as Linux counts it.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
+    for (number, more) in [
+        &["--batch_size=16", "--gradient_accumulation_steps=1", "--vocab_size=2000"][..],
+        &["--batch_size=4", "--gradient_accumulation_steps=2", "--vocab_size=30000"],
+        &["--batch_size=16", "--gradient_accumulation_steps=1", "--grad_checkpoint=true"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = temporary();
+        let shape = [
+            "--data=builtin:stories",
+            "--n_layer=4",
+            "--n_head=4",
+            "--n_embd=256",
+            "--block_size=256",
+            "--max_iters=2",
+            "--eval_iters=1",
+            "--sample_tokens=0",
+            "--device=cpu",
+        ];
+        let args = [&shape[..], more].concat();
+        let mut child = wgpt(folder.path())
+            .args([&["train", "--json", "--run=r"], &args[..]].concat())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let status = PathBuf::from(format!("/proc/{}/status", child.id()));
+        let mut peak = 0;
+        while child.try_wait().unwrap().is_none() {
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+            peak = peak.max(kib.unwrap_or(0) << 10);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(child.wait().unwrap().success());
+        let plan = json(&args);
+        let predicted = plan["predicted_bytes"].as_f64().unwrap();
+        let ratio = predicted / peak as f64;
+        println!("{number}: {predicted} predicted, {peak} at the peak: {ratio:.2}");
+        assert!((0.8..1.25).contains(&ratio), "{more:?}: {predicted} for {peak}\n{plan}");
+    }
+}
+
+/// The configuration of the run folder has the planned numbers, so that a resumed run keeps them.
+#[test]
+fn max_time_plans_a_schedule_that_ends_in_time() {
+    let folder = temporary();
+    let tiny = TINY.iter().filter(|flag| {
+        !["--max_iters", "--lr_decay_iters", "--eval_interval", "--warmup_iters"]
+            .iter()
+            .any(|key| flag.starts_with(key))
+    });
+    let args: Vec<&str> = ["train", "--json", "--run=r", "--max_time=8s", "--log_interval=100"]
+        .into_iter()
+        .chain(tiny.copied())
+        .collect();
+    let start = Instant::now();
+    let events = events(&ok(folder.path(), &args));
+    let seconds = start.elapsed().as_secs_f64();
+    let config = |key: &str| events[0]["config"][key].as_u64().unwrap();
+    let updates = config("max_iters");
+    assert!((10..600_000).contains(&updates), "{updates}");
+    assert_eq!(config("lr_decay_iters"), updates);
+    assert_eq!(config("warmup_iters"), (updates / 50).min(2000));
+    let warning = named(&events, "warning").next().unwrap();
+    let said = warning["text"].as_str().unwrap();
+    assert!(said.contains(&updates.to_string()) && said.contains("8s"), "{said}");
+    // The limit still holds if other programs slow the run down.
+    assert!((1.0..20.0).contains(&seconds), "{seconds} s");
+    let saved = fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
+    assert!(saved.contains(&format!("max_iters = {updates} ")), "{saved}");
+    // A resumed run does not plan again.
+    let args = ["train", "--resume", "--run=r", "--json", "--device=cpu", "--eval_only=true"];
+    let resumed = super::events(&ok(folder.path(), &args));
+    assert_eq!(resumed[0]["config"]["max_iters"], updates);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_calibration_is_kept_and_used() {
+    let folder = temporary();
+    let args = ["plan", "--preset=shakespeare-char", "--vocab_size=65", "--device=cpu"];
+    let plan = |more: &[&str]| {
+        let mut command = wgpt(folder.path());
+        command.env("XDG_CACHE_HOME", folder.path()).args(args).args(more);
+        text(&command.output().unwrap().stdout)
+    };
+    assert!(plan(&[]).contains("--calibrate measures it"));
+    assert!(plan(&["--calibrate"]).contains("measured on this device"));
+    assert!(folder.path().join("wgpt/speeds.json").exists());
+    let stdout = plan(&[]);
+    assert!(stdout.contains("measured on this device"), "{stdout}");
+}
