@@ -62,7 +62,7 @@ open_window() {
     "$wgpt" "$@" 2>"$work/stderr" &
     program=$!
     local end=$((SECONDS + 60))
-    until window=$(xdotool search --onlyvisible --name '^wgpt$' 2>/dev/null | tail -n 1) &&
+    until window=$(xdotool search --onlyvisible --name 'wgpt$' 2>/dev/null | tail -n 1) &&
         [[ -n $window ]]; do
         kill -0 $program 2>/dev/null || fail "the window did not open"
         ((SECONDS < end)) || fail "no window after 60 seconds"

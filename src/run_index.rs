@@ -24,6 +24,21 @@ const END_BYTES: u64 = 64 << 10;
 /// The time that a restart may take before the run counts as crashed.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The file of a run's [`About`].
+const ABOUT_FILE: &str = "about.toml";
+
+/// The display name and the note that a person has given a run; empty if none.
+///
+/// The folder keeps its name: checkpoints, configurations and command lines refer to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// The display name.
+    pub name: String,
+    /// The note.
+    pub note: String,
+}
+
 /// A summary of a run folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
@@ -31,6 +46,9 @@ pub struct RunSummary {
     pub path: PathBuf,
     /// The folder's name.
     pub name: String,
+    /// Its display name and note.
+    #[serde(default)]
+    pub about: About,
     /// Its state.
     pub state: RunState,
     /// Updates made.
@@ -50,6 +68,13 @@ pub struct RunSummary {
     pub modified: SystemTime,
     /// True if it can be resumed from a checkpoint.
     pub has_checkpoint: bool,
+}
+
+impl RunSummary {
+    /// Returns the display name of the run, else the folder's.
+    pub fn title(&self) -> &str {
+        if self.about.name.is_empty() { &self.name } else { &self.about.name }
+    }
 }
 
 /// Times in JSON, as whole seconds since 1970.
@@ -143,6 +168,21 @@ pub fn config(run: &Path) -> Option<Config> {
     let text = disk::read_to_string(run.join(CONFIG_FILE)).ok()?;
     let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
     Some(resolve(vec![layer]).ok()?.config)
+}
+
+/// Writes the display name and the note of a run.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn describe(run: &Path, about: &About) -> io::Result<()> {
+    let text = toml::to_string(about).map_err(io::Error::other)?;
+    disk::replace(&run.join(ABOUT_FILE), text.as_bytes())
+}
+
+/// Reads the display name and the note of a run, none if it has none that can be read.
+fn about(run: &Path) -> About {
+    let text = disk::read_to_string(run.join(ABOUT_FILE)).ok();
+    text.and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
 }
 
 /// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is
@@ -249,6 +289,7 @@ fn summary(path: PathBuf) -> RunSummary {
     let best = [best_val_loss, saved.best_val_loss];
     RunSummary {
         name: name(&path),
+        about: about(&path),
         state: state(&path, progress_state, last, modified),
         iteration: if iteration == 0 { saved.iteration } else { iteration },
         // A resumed run may have a larger `max_iters` in its configuration.

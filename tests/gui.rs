@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use eframe::egui::{self, Key, Modifiers, Theme};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
 use wgpt::gui::{App, Options};
 use wgpt::protocol::{Event, Step};
@@ -176,6 +176,97 @@ fn a_run_that_does_not_fit() {
             app.set(key, text);
         }
     });
+}
+
+/// A change that makes the run fit is one click away from the start button.
+#[test]
+fn a_click_makes_a_refused_run_fit() {
+    let mut harness = window(Theme::Dark, still());
+    let app = harness.state_mut();
+    for (key, text) in [("n_layer", "48"), ("vocab_size", "50257"), ("vram_budget", "2GiB")] {
+        app.set(key, text);
+    }
+    app.set("n_embd", "768");
+    harness.run_steps(4);
+    let start = |harness: &Harness<'static, App>| {
+        harness.get_by_label("Start training").accesskit_node().is_disabled()
+    };
+    assert!(start(&harness), "a run that does not fit can be started");
+    let refusals = harness.query_all_by_label_contains("Does not fit: needs").count();
+    assert_eq!(refusals, 1);
+    harness.get_by_label_contains(" layers  (").click();
+    harness.run_steps(4);
+    assert!(!start(&harness), "the change did not make the run fit");
+    assert!(harness.query_by_label_contains("Does not fit").is_none());
+}
+
+#[test]
+fn a_finished_run_offers_what_can_follow() {
+    let mut harness = window(Theme::Dark, still());
+    harness.state_mut().apply(&recorded_events());
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Train on your text...").is_some());
+    harness.get_by_label("Try it").click();
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Try it").is_none(), "the card stays");
+    let focus = harness.get_by_label("Prompt").accesskit_node().is_focused();
+    assert!(focus, "the prompt has no focus");
+}
+
+/// A folder with a model, which no run has trained.
+#[test]
+fn a_model_can_be_prompted_with_options() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), "").unwrap();
+    let inputs = vec![folder.path().to_path_buf()];
+    let mut harness = window(Theme::Light, Options { inputs, ..still() });
+    wait(&mut harness, |harness| harness.query_by_label("temperature").is_some());
+    let generate = |harness: &Harness<'static, App>| {
+        !harness.get_by_label("Generate").accesskit_node().is_disabled()
+    };
+    assert!(!generate(&harness), "an empty prompt is generated from");
+    harness.get_by_label("Prompt").type_text("Once");
+    harness.run_steps(4);
+    assert!(generate(&harness));
+}
+
+#[test]
+fn escape_closes_the_help() {
+    let mut harness = window(Theme::Dark, still());
+    harness.key_press(Key::F1);
+    harness.run_steps(4);
+    assert!(harness.query_by_label("write a checkpoint now").is_some());
+    harness.key_press(Key::Escape);
+    harness.run_steps(4);
+    assert!(harness.query_by_label("write a checkpoint now").is_none());
+}
+
+#[test]
+fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("first");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("events.jsonl"), RECORDED).unwrap();
+    let mut harness = window(Theme::Dark, Options::default());
+    harness.state_mut().look_for_runs_in(folder.path());
+    wait(&mut harness, |harness| harness.query_by_label("first").is_some());
+    harness.get_by_label("first").click();
+    harness.run_steps(4);
+    harness.get_by_label("Rename...").click();
+    harness.run_steps(4);
+    harness.get_by_label("Name").type_text("Foxes");
+    harness.run_steps(4);
+    harness.get_by_label("Save").click();
+    wait(&mut harness, |harness| harness.query_by_label("Foxes").is_some());
+    assert!(read(&run.join("about.toml")).contains("Foxes"));
+
+    harness.get_by_label("Delete...").click();
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Move Foxes to the trash?").is_some());
+    harness.key_press(Key::Escape);
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Move Foxes to the trash?").is_none());
+    assert!(run.exists());
 }
 
 #[test]

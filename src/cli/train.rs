@@ -12,7 +12,7 @@ use super::args::{Global, TrainArgs};
 use super::input::{follow_file, handle_signals, read_stdin};
 use super::report::Report;
 use super::watch::{FailureOutput, watch};
-use crate::config::{Config, InitFrom};
+use crate::config::{Config, InitFrom, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
 use crate::supervisor::{Supervisor, TrainerProcess};
@@ -83,7 +83,7 @@ fn train(
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
     let resume = resume || config.init_from == InitFrom::Resume;
-    let run = run_folder(run, &config, resume, &name)?;
+    let run = run_folder(run, &config, resume, &run_name(&name, &config))?;
     if !args.supervised {
         follow_file(run.join(COMMANDS_FILE), sender, args.json);
     }

@@ -22,7 +22,7 @@ pub(crate) use budget::bytes;
 pub use error::{ConfigError, Provenance};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX};
 pub use layer::Layer;
-pub(crate) use presets::preset_names;
+pub(crate) use presets::{preset_names, run_name};
 pub use resolve::{Resolved, resolve};
 pub(crate) use schedule::learning_rate;
 pub(crate) use value::Kind;

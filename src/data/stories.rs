@@ -32,6 +32,14 @@ pub(super) fn generate(seed: u64, characters: usize) -> String {
     text
 }
 
+/// Returns the first `characters` characters of the training split.
+pub(crate) fn excerpt(characters: usize) -> String {
+    let mut text = generate(TRAIN_SEED, characters);
+    // The text is ASCII.
+    text.truncate(characters);
+    text
+}
+
 /// Returns the entropy of the corpus in nats per character: the entropy of a story divided by its
 /// mean length, which is the entropy rate of a sequence of independent stories.
 ///

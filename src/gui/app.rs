@@ -10,6 +10,7 @@ use eframe::egui;
 
 use super::charts::{self, Overlay};
 use super::control::{self, ControlState};
+use super::finished::{self, Click};
 use super::fit::{self, FitState};
 use super::form::Form;
 use super::layout::{self, Pane, Panes};
@@ -17,22 +18,25 @@ use super::log::{self, LogState};
 use super::platform::{self, Platform};
 use super::runs::{self, BrowserStorage, RunsState};
 use super::samples::{self, SampleState};
-use super::setup::{self, Choices, SetupState};
+use super::setup::{self, Choices, Runs, SetupState};
 use super::{Intent, Options, theme};
 use crate::progress::{Level, Progress};
-use crate::protocol::{DeviceLine, Event};
+use crate::protocol::{DeviceLine, Event, StopReason};
 use crate::run_index::RunSummary;
 use crate::service::{Client, Obstacle, Trainer};
 
 mod actions;
 mod closing;
 mod keys;
+mod menu;
+mod path_dialog;
 mod replies;
 mod run;
 mod settings;
 mod stored;
 
 use closing::Closing;
+use path_dialog::PathDialog;
 use settings::{Settings, WhenClosed};
 use stored::Stored;
 
@@ -70,7 +74,12 @@ pub struct App {
     log: LogState,
     requested: Requested,
     closing: Closing,
+    path_dialog: Option<PathDialog>,
     help: bool,
+    /// True from the end of the shown run until its card is closed.
+    has_finished: bool,
+    /// The title of the window.
+    title: String,
     frames: FrameTimes,
     /// When runs were listed last, in seconds of the window's clock.
     listed: Option<f64>,
@@ -82,6 +91,8 @@ struct Requested {
     run: Option<PathBuf>,
     data: Option<String>,
     device: Option<String>,
+    /// When the device was requested, in seconds of the window's clock.
+    device_at: f64,
     comparison: Vec<PathBuf>,
 }
 
@@ -158,7 +169,10 @@ impl App {
             log: LogState::default(),
             requested: Requested::default(),
             closing: Closing::No,
+            path_dialog: None,
             help: false,
+            has_finished: false,
+            title: String::new(),
             frames: FrameTimes::default(),
             listed: None,
             options,
@@ -172,10 +186,19 @@ impl App {
     pub fn apply(&mut self, events: &[Event]) {
         for event in events {
             self.progress.apply(event);
-            if matches!(event, Event::Error { .. }) {
+            match event {
                 // The log has the error and what to do next.
-                layout::bring_up(&mut self.settings.tree, Pane::Log);
+                Event::Error { .. } => layout::bring_up(&mut self.settings.tree, Pane::Log),
+                Event::Done { reason, .. } => {
+                    self.has_finished =
+                        matches!(reason, StopReason::Finished | StopReason::MaxTime);
+                }
+                Event::Start { .. } => self.has_finished = false,
+                Event::Paused { .. } | Event::Resumed { .. } => {}
+                _ => continue,
             }
+            // The list of the runs has their states.
+            self.listed = None;
         }
     }
 
@@ -221,6 +244,19 @@ impl App {
                 control::obstacle(ui, level, text, hint);
             });
         }
+        if self.has_finished {
+            egui::Panel::top("finished").show(ui, |ui| {
+                let name = self.shown_name().unwrap_or("The run");
+                match finished::show(ui, name, &self.progress) {
+                    Some(Click::Do(intent)) => {
+                        intents.push(intent);
+                        self.has_finished = false;
+                    }
+                    Some(Click::Close) => self.has_finished = false,
+                    None => {}
+                }
+            });
+        }
         let live = self.is_live();
         egui::Panel::bottom("control").show(ui, |ui| {
             intents.extend(control::show(ui, &self.progress, &mut self.control, live));
@@ -231,16 +267,19 @@ impl App {
 
     fn panes(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
         let (live, busy) = (self.is_live(), self.has_own_run());
+        // The worker of a page refuses texts while a run trains: it has one device.
+        self.samples.prompt.on_cpu = !platform::IS_PAGE && self.trainer.is_some();
         let Self { settings, progress, setup, fit, samples, runs_state, log, .. } = self;
         let Settings { form, charts, tree, .. } = settings;
         let running = progress.config.as_deref().filter(|_| live);
+        let shown = Runs { progress, running, busy };
         let overlays: Vec<&Overlay> = self.overlays.iter().map(|(_, overlay)| overlay).collect();
         let mut intents = Vec::new();
         let mut panes = Panes(|ui: &mut egui::Ui, pane: Pane| {
             intents.extend(match pane {
                 Pane::Setup => {
                     let choices = Choices { devices: &self.devices, data: &self.stored.data };
-                    setup::show(ui, form, setup, &choices, progress, running, busy)
+                    setup::show(ui, form, setup, fit, &choices, &shown)
                 }
                 Pane::Fit => fit::show(ui, form, fit, progress),
                 Pane::Loss => {
@@ -273,42 +312,11 @@ impl App {
         intents
     }
 
-    fn menu(&mut self, ui: &mut egui::Ui) {
-        ui.menu_button("View", |ui| {
-            egui::widgets::global_theme_preference_buttons(ui);
-            ui.separator();
-            ui.label("Size of everything");
-            ui.horizontal(|ui| {
-                for percent in [80, 100, 125, 150, 200] {
-                    let factor = percent as f32 / 100.0;
-                    let is_set = (ui.ctx().zoom_factor() - factor).abs() < 0.01;
-                    if ui.selectable_label(is_set, format!("{percent}%")).clicked() {
-                        ui.ctx().set_zoom_factor(factor);
-                    }
-                }
-            });
-            ui.separator();
-            if ui.button("Reset layout").clicked() {
-                self.settings.tree = layout::tree();
-                ui.close();
-            }
-            ui.separator();
-            match self.platform.link() {
-                Some(link) if ui.button("Copy a link with these settings").clicked() => {
-                    ui.ctx().copy_text(link);
-                }
-                Some(_) => {}
-                // A page ends its run when it closes.
-                None => self.when_closed_menu(ui),
-            }
-            if let Some(median) = self.frames.median_ms() {
-                ui.separator();
-                ui.weak(format!("a frame takes {median:.1} ms"));
-            }
-        });
-        if ui.button("Help").on_hover_text("F1").clicked() {
-            self.help = !self.help;
-        }
+    /// Returns the display name of the shown run.
+    fn shown_name(&self) -> Option<&str> {
+        let shown = self.shown.as_ref()?;
+        let listed = self.runs.iter().find(|run| run.path == *shown);
+        listed.map(RunSummary::title).or_else(|| shown.file_name()?.to_str())
     }
 }
 
@@ -325,6 +333,11 @@ impl eframe::App for App {
             ctx.request_repaint_after(LIST_RUNS);
         }
         self.on_close(ctx);
+        let title = control::title(&self.progress, self.shown_name());
+        if title != self.title {
+            self.platform.set_title(&title);
+            self.title = title;
+        }
         self.platform.report(&platform::Frame {
             ctx,
             form: &self.settings.form,
@@ -338,6 +351,7 @@ impl eframe::App for App {
         intents.extend(self.draw(ui));
         self.show_help(ui);
         self.ask_before_closing(ui);
+        self.ask_for_path(ui);
         for intent in intents {
             self.carry_out(intent, ui.ctx());
         }

@@ -97,6 +97,7 @@ pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Inten
 /// Describes the state of the run in a few words.
 pub(super) fn status(progress: &Progress) -> (String, Level) {
     let (words, level) = match &progress.state {
+        State::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
         State::Idle => ("no run", Level::Info),
         State::Starting => ("starting", Level::Info),
         State::Running => ("training", Level::Info),
@@ -114,6 +115,24 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
         }
     };
     (words.into(), level)
+}
+
+/// Returns the title of the window: state, run and program, the most important first.
+pub(super) fn title(progress: &Progress, run: Option<&str>) -> String {
+    let Some(run) = run else { return "wgpt".into() };
+    let percent = format!("{}%", (progress.fraction() * 100.0) as u32);
+    let state = match &progress.state {
+        State::Idle => String::new(),
+        State::Starting => "starting ".into(),
+        State::Running => format!("{percent} "),
+        State::Paused => format!("paused at {percent}: "),
+        State::Recovering | State::Waiting { .. } => format!("restarting at {percent}: "),
+        State::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
+        State::Finished(_) => "finished: ".into(),
+        State::Interrupted => format!("interrupted at {percent}: "),
+        State::Failed { .. } => format!("failed at {percent}: "),
+    };
+    format!("{state}{run} - wgpt")
 }
 
 /// Draws a problem that prevents or limits training: what it is, and what to do.
@@ -415,6 +434,20 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), None);
         progress.state = State::Finished(StopReason::Finished);
         assert_eq!(pause_or_continue(&progress, false), None);
+    }
+
+    #[test]
+    fn the_title_has_the_state_and_the_run() {
+        let mut progress = Progress::default();
+        assert_eq!(title(&progress, None), "wgpt");
+        assert_eq!(title(&progress, Some("gpt2")), "gpt2 - wgpt");
+        (progress.max_iters, progress.iteration) = (1500, 630);
+        progress.state = State::Running;
+        assert_eq!(title(&progress, Some("demo-3")), "42% demo-3 - wgpt");
+        progress.state = State::Paused;
+        assert_eq!(title(&progress, Some("demo-3")), "paused at 42%: demo-3 - wgpt");
+        progress.state = State::Finished(StopReason::Finished);
+        assert_eq!(title(&progress, Some("demo-3")), "finished: demo-3 - wgpt");
     }
 
     #[test]

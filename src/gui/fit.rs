@@ -1,19 +1,20 @@
-//! The memory plan: whether the run fits on its device, and the changes that would make it fit.
+//! The memory plan: whether the run fits its device, and what it takes.
 
 use std::num::NonZeroU64;
 
 use eframe::egui::{self, RichText};
 
-use super::form::{Form, capitalize};
+use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, bytes};
 use crate::plan::{
-    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError, Totals,
+    self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Totals,
 };
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, Step};
 
 mod bar;
+pub(super) mod fixes;
 
 /// State of the panel.
 #[derive(Default)]
@@ -79,7 +80,7 @@ impl FitState {
 
     /// Returns the limits of a run with this budget. Before the device was queried, those of an
     /// unknown GPU.
-    fn limits(&self, vram_budget: Budget) -> Limits {
+    pub fn limits(&self, vram_budget: Budget) -> Limits {
         let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
         self.device.as_ref().unwrap_or(&unknown).limits(vram_budget).0
     }
@@ -99,7 +100,7 @@ impl FitState {
         let sets_length = ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
         let inputs = Inputs {
             config: config.clone(),
-            vocab: vocab_size(form, config),
+            vocab: form.vocab_size().unwrap_or(GPT2_VOCABULARY),
             data: data_size(form),
             plans_schedule: !sets_length && !platform::IS_PAGE,
             limits: self.limits(config.vram_budget),
@@ -117,7 +118,7 @@ impl FitState {
     }
 }
 
-/// Draws the panel. Edits the form when a suggested change or another budget is picked.
+/// Draws the panel. Edits the form when another budget is picked.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
@@ -132,7 +133,7 @@ pub(super) fn show(
         return None;
     };
     let limits = cached.inputs.limits;
-    let fix = verdict(ui, &cached.plan);
+    verdict(ui, &cached.plan);
     if let Some(forecast) = cached.forecast() {
         bar::show(ui, &bar::Contents { forecast, others, total: limits.memory, now });
         figures(ui, forecast, cached.totals.as_ref());
@@ -140,21 +141,10 @@ pub(super) fn show(
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);
     }
-    if let Some(options) = fix {
-        apply(form, &options);
-    }
     ui.add_space(4.0);
     let intent = budget(ui, form, state, limits, is_active);
     device_memory(ui, state);
     intent
-}
-
-fn vocab_size(form: &Form, config: &Config) -> u32 {
-    match (config.vocab_size, &form.data) {
-        (0, Some(Ok(data))) => data.vocab_size,
-        (0, _) => GPT2_VOCABULARY,
-        (size, _) => size,
-    }
 }
 
 fn data_size(form: &Form) -> Option<DataSize> {
@@ -162,20 +152,12 @@ fn data_size(form: &Form) -> Option<DataSize> {
     Some(DataSize { train: data.train_tokens, val: data.val_tokens })
 }
 
-/// Draws whether the run fits. Returns the options of the suggested change that was clicked.
-fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) -> Option<String> {
-    let text = forecast_of(plan).map_or_else(|| "Does not fit".into(), Forecast::verdict);
+/// Draws whether the run fits. Setup has the changes that make it fit, next to the start button.
+fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) {
+    let too_large = || "Does not fit: a tensor is too large for the device".into();
+    let text = forecast_of(plan).map_or_else(too_large, Forecast::verdict);
     let color = if plan.is_ok() { theme::good(ui) } else { theme::error(ui) };
     wrapped(ui, RichText::new(text).strong().color(color));
-    match plan {
-        Ok(_) => None,
-        Err(PlanError::TooBig { fixes, .. }) => suggestions(ui, fixes),
-        Err(error @ PlanError::TensorTooLarge { .. }) => {
-            let error = capitalize(&error.to_string());
-            wrapped(ui, RichText::new(format!("{error}. Reduce n_embd or block_size.")));
-            None
-        }
-    }
 }
 
 /// Draws the totals of the run, how a step is split, and why.
@@ -204,33 +186,6 @@ fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
     });
     if !forecast.why.is_empty() {
         wrapped(ui, RichText::new(&forecast.why).small().weak());
-    }
-}
-
-/// Draws a button for each change that makes the run fit. Returns the options of the clicked one.
-fn suggestions(ui: &mut egui::Ui, fixes: &[Fix]) -> Option<String> {
-    if fixes.is_empty() {
-        return None;
-    }
-    ui.weak("Any of these changes makes it fit:");
-    let mut clicked = None;
-    for Fix { option, predicted_bytes } in fixes {
-        let change = option.trim_start_matches("--").replace(" --", ", ").replace('=', " = ");
-        let text = format!("{change}  ({})", bytes(*predicted_bytes));
-        let button = ui.add(egui::Button::new(text).wrap());
-        if button.on_hover_text("Apply this change to the settings").clicked() {
-            clicked = Some(option.clone());
-        }
-    }
-    clicked
-}
-
-/// Sets options like `--n_head=6 --n_embd=384` in the form.
-fn apply(form: &mut Form, options: &str) {
-    for option in options.split_whitespace() {
-        if let Some((key, value)) = option.trim_start_matches("--").split_once('=') {
-            form.set(key, value);
-        }
     }
 }
 
@@ -328,7 +283,7 @@ fn wrapped(ui: &mut egui::Ui, text: RichText) -> egui::Response {
 mod tests {
     use super::*;
 
-    fn form(settings: &[(&str, &str)]) -> Form {
+    pub fn form(settings: &[(&str, &str)]) -> Form {
         let mut form = Form::default();
         form.set_preset("gpt2");
         settings.iter().for_each(|(key, text)| form.set(key, *text));
@@ -336,7 +291,7 @@ mod tests {
     }
 
     /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
-    fn device() -> FitState {
+    pub fn device() -> FitState {
         let (total, reserve) = (8u64 << 30, (8u64 << 30) / 20);
         let memory = DeviceMemory::Reported {
             total,
@@ -366,21 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn every_suggested_change_makes_the_run_fit() {
-        let state = &mut device();
-        let tight = form(&[("vram_budget", "1GiB")]);
-        let plan = state.plan(&tight).unwrap().plan.clone();
-        let Err(PlanError::TooBig { fixes, .. }) = plan else { panic!("{plan:?}") };
-        assert!(!fixes.is_empty());
-        for fix in fixes {
-            let mut form = tight.clone();
-            apply(&mut form, &fix.option);
-            let cached = state.plan(&form).unwrap();
-            assert!(cached.plan.is_ok(), "{}", fix.option);
-        }
-    }
-
-    #[test]
     fn max_time_shortens_the_shown_schedule_unless_its_length_is_set() {
         let gpu = plan::gpu_named("RTX 3060").unwrap();
         let speed = Some(plan::DeviceSpeed::published(gpu));
@@ -392,20 +332,5 @@ mod tests {
         assert_eq!(updates(&[]), 600_000);
         assert!(updates(&[("max_time", "8h")]) < 1000);
         assert_eq!(updates(&[("max_time", "8h"), ("max_iters", "500000")]), 500_000);
-    }
-
-    #[test]
-    fn the_vocabulary_comes_from_the_setting_then_the_data_then_gpt2() {
-        let mut form = form(&[]);
-        let vocab = |form: &Form| vocab_size(form, form.config().unwrap());
-        assert_eq!(vocab(&form), GPT2_VOCABULARY);
-        form.data = Some(Ok(crate::service::DataInfo {
-            vocab_size: 65,
-            train_tokens: 1000,
-            val_tokens: 100,
-        }));
-        assert_eq!(vocab(&form), 65);
-        form.set("vocab_size", "100");
-        assert_eq!(vocab(&form), 100);
     }
 }

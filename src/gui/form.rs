@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve};
+use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve, run_name};
 use crate::service::DataInfo;
 
 /// A configuration that is being edited.
@@ -37,7 +37,7 @@ const KEPT_ACROSS_PRESETS: &[&str] = &["data", "vocab_size", "out_dir", "init_fr
 
 impl Default for Form {
     fn default() -> Self {
-        Self::new(DEFAULT_PRESET, BTreeMap::new())
+        Self::of_preset(DEFAULT_PRESET)
     }
 }
 
@@ -70,6 +70,11 @@ impl Form {
         };
         form.refresh();
         form
+    }
+
+    /// Returns the form of a preset without changes.
+    pub fn of_preset(preset: &'static str) -> Self {
+        Self::new(preset, BTreeMap::new())
     }
 
     /// Fills the form from the configuration of a run, except for its folder. Selects the preset
@@ -107,8 +112,18 @@ impl Form {
     }
 
     /// Returns a name for the run folder.
-    pub fn run_name(&self) -> &'static str {
-        self.preset
+    pub fn run_name(&self) -> String {
+        self.config()
+            .map_or_else(|_| self.preset.to_string(), |config| run_name(self.preset, config))
+    }
+
+    /// Returns the size of the vocabulary, once the settings or the data give it.
+    pub fn vocab_size(&self) -> Option<u32> {
+        match (self.config().ok()?.vocab_size, &self.data) {
+            (0, Some(Ok(data))) => Some(data.vocab_size),
+            (0, _) => None,
+            (size, _) => Some(size),
+        }
     }
 
     /// Returns the text of a key: as typed, else the preset's. Empty for an unknown key.
@@ -327,6 +342,22 @@ mod tests {
         assert_eq!(form.problem(), None);
         form.data = Some(Err("the folder does not exist".into()));
         assert_eq!(form.problem().as_deref(), Some("the folder does not exist"));
+    }
+
+    #[test]
+    fn the_vocabulary_comes_from_the_setting_then_the_data() {
+        let mut form = Form::default();
+        assert_eq!(form.vocab_size(), None);
+        form.data = Some(Ok(DataInfo {
+            vocab_size: 65,
+            train_tokens: 1000,
+            val_tokens: 100,
+            tokenizer: None,
+            excerpt: String::new(),
+        }));
+        assert_eq!(form.vocab_size(), Some(65));
+        form.set("vocab_size", "100");
+        assert_eq!(form.vocab_size(), Some(100));
     }
 
     #[test]

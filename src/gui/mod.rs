@@ -8,11 +8,13 @@
 mod app;
 mod charts;
 mod control;
+mod finished;
 mod fit;
 mod form;
 mod layout;
 mod log;
 mod platform;
+mod prompt;
 mod runs;
 mod samples;
 mod selection;
@@ -22,9 +24,11 @@ mod theme;
 use std::path::PathBuf;
 
 use crate::protocol::Command;
+use crate::run_index::About;
 
 pub use app::App;
 pub use platform::entry::*;
+pub use prompt::TextOptions;
 
 /// Options of the window.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +57,19 @@ pub enum Intent {
     Continue(PathBuf),
     /// Shows a run, and follows it if it trains in another process.
     Show(PathBuf),
-    /// Draws the curves of a run beside those of the shown run, or removes them.
-    Overlay(PathBuf),
+    /// Draws the curves of these runs, and no others, with those of the shown run.
+    Overlay(Vec<PathBuf>),
+    /// Brings up the prompt, to generate text with the shown run.
+    Try,
+    /// Generates a text with the shown run or model, which does not train.
+    GenerateText {
+        /// The beginning of the text.
+        prompt: String,
+        /// The options.
+        options: TextOptions,
+    },
+    /// Ends the text that is being generated.
+    StopText,
     /// Fills the form with the configuration of a run, for a new one that begins with its weights.
     Fork(PathBuf),
     /// Exports a checkpoint as a Hugging Face folder; a dialog asks for the place.
@@ -65,12 +80,21 @@ pub enum Intent {
     ChooseData,
     /// Opens a dialog for a folder with runs.
     ChooseRuns,
+    /// Opens a dialog for the folder of a model, to show it.
+    ChooseModel,
     /// Tokenizes a text from the clipboard and puts the data into the form.
     PrepareText(String),
     /// Copies a text to the clipboard.
     Copy(String),
     /// Shows a folder in the system's file manager.
     OpenFolder(PathBuf),
-    /// Removes a run or a model from the browser's storage.
+    /// Sets the display name and the note of a run.
+    Describe {
+        /// The run.
+        run: PathBuf,
+        /// Its display name and note.
+        about: About,
+    },
+    /// Moves a run to the trash. In a browser, deletes a run or a model from its storage.
     Remove(PathBuf),
 }

@@ -2,23 +2,18 @@
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
+use super::Intent;
+use super::prompt::{self, PromptState};
 use super::selection::Selection;
-use super::{Intent, platform};
 use crate::progress::{Progress, State};
-use crate::protocol::Command;
 
 /// State of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
     pub(super) selection: Selection,
-    /// The prompt being typed.
-    prompt: String,
-    /// The sample that is being generated while no run is active: its prompt and the text so far.
-    pub(super) writing: Option<(String, String)>,
+    /// The prompt for more.
+    pub(super) prompt: PromptState,
 }
-
-/// Width of the button next to the prompt, in points.
-const BUTTON_WIDTH: f32 = 66.0;
 
 /// Draws the prompt and one sample of the run.
 pub(super) fn show(
@@ -26,8 +21,12 @@ pub(super) fn show(
     progress: &Progress,
     state: &mut SampleState,
 ) -> Option<Intent> {
-    let requested = prompt(ui, progress, state);
-    if let Some((prompt, written)) = &state.writing {
+    let requested = prompt::show(ui, progress, &mut state.prompt);
+    if requested.is_some() {
+        // The new text is the newest.
+        state.selection.follow_newest();
+    }
+    if let Some((prompt, written)) = &state.prompt.writing {
         ui.separator();
         ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
         return requested;
@@ -43,40 +42,6 @@ pub(super) fn show(
     let text = layout(ui, &sample.prompt, &sample.text);
     ui.add(egui::Label::new(text).wrap().selectable(true));
     requested.or(copied)
-}
-
-/// Draws the prompt field and its button.
-fn prompt(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
-    let is_starting =
-        matches!(progress.state, State::Starting | State::Recovering | State::Waiting { .. });
-    let can_generate = matches!(progress.state, State::Running | State::Paused)
-        || platform::IS_PAGE && progress.run.is_some() && !is_starting;
-    let reason = match progress.state {
-        _ if can_generate && state.writing.is_some() => Some("A sample is being generated."),
-        _ if can_generate && !state.prompt.is_empty() => None,
-        _ if can_generate => Some("Type a prompt first."),
-        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
-        _ if platform::IS_PAGE => Some("Show a run or a model first, under Runs."),
-        _ => Some("No run is active. `wgpt sample` generates text from a finished run."),
-    };
-    let row = ui.horizontal(|ui| {
-        let label = ui.label("Prompt");
-        let reserved = BUTTON_WIDTH + ui.spacing().item_spacing.x;
-        let width = (ui.available_width() - reserved).max(60.0);
-        let edit = egui::TextEdit::singleline(&mut state.prompt).desired_width(width);
-        let typed = ui.add(edit.hint_text("Once upon a time")).labelled_by(label.id);
-        let entered = typed.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-        let mut button = ui.add_enabled(reason.is_none(), egui::Button::new("Generate"));
-        button = button.on_hover_text("Continue this text with the current weights.");
-        if let Some(reason) = reason {
-            button = button.on_disabled_hover_text(reason);
-        }
-        button.clicked() || entered && reason.is_none()
-    });
-    row.inner.then(|| {
-        state.selection.follow_newest();
-        Intent::Send(Command::Sample { prompt: state.prompt.clone() })
-    })
 }
 
 /// Draws the slider over all samples and the copy button. Returns the copy intent.
@@ -135,6 +100,9 @@ fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
 /// Explains why the panel is empty.
 fn placeholder(progress: &Progress) -> String {
     match &progress.state {
+        State::Idle if progress.run.is_some() => {
+            "Type a prompt, and this model continues it.".into()
+        }
         State::Idle => "No run yet. Start one on the left.".into(),
         State::Finished(_) | State::Interrupted | State::Failed { .. } => {
             "This run generated no samples.".into()

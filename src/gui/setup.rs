@@ -2,6 +2,7 @@
 
 use eframe::egui::{self, RichText};
 
+use super::fit::{FitState, fixes};
 use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, preset_names};
@@ -9,7 +10,11 @@ use crate::progress::Progress;
 use crate::protocol::DeviceLine;
 use crate::run_index;
 
+mod data;
 mod keys;
+mod suggest;
+
+pub(super) use data::adapt_preset;
 
 /// State of the panel between frames.
 pub(super) struct SetupState {
@@ -17,6 +22,13 @@ pub(super) struct SetupState {
     pub device: String,
     /// The data that is being tokenized, and the completed fraction, 0 to 1.
     pub preparing: Option<(String, f32)>,
+    /// Data that was just chosen: a preset whose model is too large for it is replaced once its
+    /// size is known.
+    pub chosen: Option<String>,
+    /// The sentence about a preset that was replaced, and the preset in its place.
+    replaced: Option<(String, &'static str)>,
+    /// The preset that suits the data.
+    suited: Option<data::Suited>,
     /// Search text for the settings; empty shows all.
     filter: String,
     /// When the text of the clipboard was requested, in seconds of egui's clock.
@@ -30,6 +42,9 @@ impl Default for SetupState {
         Self {
             device: AUTO.into(),
             preparing: None,
+            chosen: None,
+            replaced: None,
+            suited: None,
             filter: String::new(),
             paste_requested: None,
             clipboard_was_empty: false,
@@ -40,13 +55,10 @@ impl Default for SetupState {
 /// The value of `--device` that picks the best device.
 const AUTO: &str = "auto";
 
-/// The built-in data set.
-const BUILTIN: &str = "builtin:stories";
-
 /// Titles of the presets. Those for a GPU size name the model that they train.
 const TITLES: &[(&str, &str)] = &[
     ("demo", "Demo: a tiny model, done in minutes"),
-    ("shakespeare-char", "Shakespeare by character, as in nanoGPT"),
+    ("shakespeare-char", "Small, 10.7M: nanoGPT's Shakespeare by character"),
     ("gpt2", "GPT-2, 124M"),
     ("gpt2-medium", "GPT-2 medium, 350M"),
     ("gpt2-large", "GPT-2 large, 774M"),
@@ -62,9 +74,6 @@ const TITLES: &[(&str, &str)] = &[
 /// Width of the labels before preset, data and device, in points.
 const LABEL_WIDTH: f32 = 44.0;
 
-/// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
-const PASTE_TIMEOUT: f64 = 0.5;
-
 /// The devices and data sets that can be selected.
 pub(super) struct Choices<'a> {
     /// The available devices.
@@ -73,35 +82,44 @@ pub(super) struct Choices<'a> {
     pub data: &'a [(String, String)],
 }
 
-/// Draws the panel. `running` is the configuration of the displayed run while it is active. While
-/// this window is `busy` with a run that it started, no other can start.
+/// The runs that matter to the next one.
+pub(super) struct Runs<'a> {
+    /// The displayed run.
+    pub progress: &'a Progress,
+    /// Its configuration while it is active.
+    pub running: Option<&'a Config>,
+    /// True while this window trains a run: no other can start.
+    pub busy: bool,
+}
+
+/// Draws the panel.
 pub(super) fn show(
     ui: &mut egui::Ui,
     form: &mut Form,
     state: &mut SetupState,
+    fit: &mut FitState,
     choices: &Choices<'_>,
-    progress: &Progress,
-    running: Option<&Config>,
-    busy: bool,
+    runs: &Runs<'_>,
 ) -> Option<Intent> {
-    let mut intent = start(ui, form, busy);
-    if let Some(running) = running {
-        pending_changes(ui, form, progress, running);
+    let mut intent = start(ui, form, fit, runs.busy);
+    if let Some(running) = runs.running {
+        pending_changes(ui, form, runs.progress, running);
     }
     ui.add_space(2.0);
     preset(ui, form);
-    intent = data(ui, form, state, choices.data).or(intent);
+    intent = data::show(ui, form, state, fit, choices).or(intent);
     device(ui, state, choices);
     ui.separator();
     keys::show(ui, form, &mut state.filter);
     intent
 }
 
-/// Draws the start button, and the reason if it is disabled.
-fn start(ui: &mut egui::Ui, form: &Form, busy: bool) -> Option<Intent> {
+/// Draws the start button. If it is disabled: the reason, and the changes that enable it.
+fn start(ui: &mut egui::Ui, form: &mut Form, fit: &mut FitState, busy: bool) -> Option<Intent> {
+    let refusal = fit.refusal(form).filter(|_| !busy);
     let problem = match busy {
         true => Some("A run is active. Stop it to start another.".to_string()),
-        false => form.problem(),
+        false => form.problem().or(refusal.as_ref().map(|refusal| refusal.reason.clone())),
     };
     let mut button = egui::Button::new(RichText::new("Start training").strong());
     if problem.is_none() {
@@ -110,10 +128,14 @@ fn start(ui: &mut egui::Ui, form: &Form, busy: bool) -> Option<Intent> {
     let mut response = ui.add_enabled(problem.is_none(), button);
     response = response.on_hover_text("Start a run with these settings, in a new folder");
     if let Some(problem) = problem {
-        response = response.on_disabled_hover_text(&problem);
-        if !busy {
-            wrapped(ui, RichText::new(problem).small().color(theme::warning(ui)));
+        // Said once: beside the button, or at it.
+        match busy {
+            true => response = response.on_disabled_hover_text(&problem),
+            false => drop(wrapped(ui, RichText::new(problem).small().color(theme::warning(ui)))),
         }
+    }
+    if let Some(refusal) = refusal.filter(|_| form.problem().is_none()) {
+        fixes::show(ui, form, &refusal.fixes);
     }
     response.clicked().then_some(Intent::Start)
 }
@@ -151,117 +173,6 @@ fn preset(ui: &mut egui::Ui, form: &mut Form) {
             form.set_preset(selected);
         }
     });
-}
-
-fn data(
-    ui: &mut egui::Ui,
-    form: &mut Form,
-    state: &mut SetupState,
-    stored: &[(String, String)],
-) -> Option<Intent> {
-    let pasted = pasted_text(ui, state);
-    let selected = form.text("data");
-    row(ui, "Data", |ui, _| match selected.as_str() {
-        "" => ui.weak("none yet"),
-        BUILTIN => ui.label("built-in stories"),
-        path => ui.add(egui::Label::new(path).truncate()),
-    });
-    describe_data(ui, form, &selected);
-    if let Some((name, share)) = &state.preparing {
-        let text = RichText::new(format!("Preparing {name}")).small();
-        ui.add(egui::ProgressBar::new(*share).text(text));
-    }
-    let buttons = ui.add_enabled_ui(state.preparing.is_none(), |ui| {
-        ui.horizontal_wrapped(|ui| data_buttons(ui, form, state, stored)).inner
-    });
-    let hint = match state.clipboard_was_empty {
-        true => "The clipboard has no text.",
-        false => platform::drop_hint(),
-    };
-    wrapped(ui, RichText::new(hint).small().weak());
-    buttons.inner.or(pasted)
-}
-
-/// Draws the buttons that select data.
-fn data_buttons(
-    ui: &mut egui::Ui,
-    form: &mut Form,
-    state: &mut SetupState,
-    stored: &[(String, String)],
-) -> Option<Intent> {
-    let mut intent = None;
-    let hover = "Simple generated stories: nothing to download";
-    if ui.button("Built-in stories").on_hover_text(hover).clicked() {
-        form.set("data", BUILTIN);
-    }
-    if ui.button("Files...").on_hover_text(platform::TEXTS_HINT).clicked() {
-        intent = Some(Intent::ChooseTexts);
-    }
-    if !stored.is_empty() {
-        ui.menu_button("Stored", |ui| {
-            for (spec, name) in stored {
-                if ui.button(name).clicked() {
-                    form.set("data", spec.as_str());
-                }
-            }
-        });
-    }
-    if platform::IS_PAGE {
-        return intent;
-    }
-    let hover = "A folder prepared by wgpt, nanoGPT or llm.c, or a folder of text files";
-    if ui.button("Folder...").on_hover_text(hover).clicked() {
-        intent = Some(Intent::ChooseData);
-    }
-    let hover = "Train on the text on the clipboard";
-    if ui.button("Paste").on_hover_text(hover).clicked() {
-        ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
-        state.paste_requested = Some(ui.input(|input| input.time));
-        state.clipboard_was_empty = false;
-    }
-    intent
-}
-
-/// Draws the size of the selected data, or why it cannot be used.
-fn describe_data(ui: &mut egui::Ui, form: &Form, selected: &str) {
-    let text = match &form.data {
-        _ if selected.is_empty() => RichText::new("Choose data to train on.").weak(),
-        None => RichText::new("Reading...").weak(),
-        Some(Err(error)) => RichText::new(error).color(theme::error(ui)),
-        Some(Ok(info)) => RichText::new(format!(
-            "{} training tokens, {} validation tokens, vocabulary of {}",
-            short_count(info.train_tokens),
-            short_count(info.val_tokens),
-            short_count(u64::from(info.vocab_size))
-        ))
-        .weak(),
-    };
-    wrapped(ui, text.small());
-}
-
-/// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests it.
-fn pasted_text(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
-    let requested = match state.paste_requested {
-        // A page cannot read the clipboard for a button, only receive the browser's paste event.
-        None if platform::IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
-        requested => requested?,
-    };
-    // Removed from the input, so that a focused text field does not receive it too.
-    let text = ui.input_mut(|input| {
-        let is_paste = |event: &egui::Event| matches!(event, egui::Event::Paste(_));
-        let at = input.events.iter().position(is_paste)?;
-        match input.events.remove(at) {
-            egui::Event::Paste(text) => Some(text),
-            _ => None,
-        }
-    });
-    if text.is_none() && ui.input(|input| input.time) - requested < PASTE_TIMEOUT {
-        ui.ctx().request_repaint();
-        return None;
-    }
-    let text = text.filter(|text| !text.trim().is_empty());
-    state.clipboard_was_empty = state.paste_requested.take().is_some() && text.is_none();
-    text.map(Intent::PrepareText)
 }
 
 fn device(ui: &mut egui::Ui, state: &mut SetupState, choices: &Choices<'_>) {
@@ -342,18 +253,6 @@ fn visible(text: &str) -> String {
     }
 }
 
-/// Formats a count with three significant digits: `50.3 thousand`.
-fn short_count(count: u64) -> String {
-    let (unit, name) = match count {
-        0..10_000 => return count.to_string(),
-        10_000..1_000_000 => (1e3, "thousand"),
-        1_000_000..1_000_000_000 => (1e6, "million"),
-        _ => (1e9, "billion"),
-    };
-    let number = count as f64 / unit;
-    if number < 100.0 { format!("{number:.1} {name}") } else { format!("{number:.0} {name}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,17 +263,5 @@ mod tests {
             assert_ne!(title(name), name);
         }
         assert_eq!(TITLES.len(), preset_names().count());
-    }
-
-    #[test]
-    fn counts_are_shortened() {
-        for (count, text) in [
-            (512, "512"),
-            (50_257, "50.3 thousand"),
-            (301_966, "302 thousand"),
-            (9_035_582_198, "9.0 billion"),
-        ] {
-            assert_eq!(short_count(count), text);
-        }
     }
 }

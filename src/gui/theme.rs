@@ -60,6 +60,19 @@ pub(super) fn error(ui: &egui::Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
 }
 
+/// Draws the choice of the theme, in words: egui's own buttons are icons that its fonts lack.
+pub(super) fn choice(ui: &mut egui::Ui) {
+    use egui::ThemePreference::{Dark, Light, System};
+    let mut preference = ui.options(|options| options.theme_preference);
+    ui.label("Theme");
+    ui.horizontal(|ui| {
+        for (value, text) in [(System, "as the system"), (Dark, "dark"), (Light, "light")] {
+            ui.selectable_value(&mut preference, value, text);
+        }
+    });
+    ui.ctx().set_theme(preference);
+}
+
 /// Sets the style of the window: denser than egui's default.
 pub(super) fn apply(ctx: &egui::Context) {
     ctx.all_styles_mut(|style| {

@@ -115,6 +115,21 @@ fn a_locked_run_is_running_or_paused() {
 }
 
 #[test]
+fn a_display_name_leaves_the_folder_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    say(folder.path(), &[start(), step(6)]);
+    let before = only(folder.path());
+    assert_eq!((before.title(), &before.about), (before.name.as_str(), &About::default()));
+    let about = About { name: "Foxes \"2\"".into(), note: "wide\nand \\ deep".into() };
+    describe(folder.path(), &about).unwrap();
+    let named = only(folder.path());
+    assert_eq!((named.title(), &named.about), ("Foxes \"2\"", &about));
+    assert_eq!((&named.name, named.modified), (&before.name, before.modified));
+    fs::write(folder.path().join(ABOUT_FILE), "name = ").unwrap();
+    assert_eq!(only(folder.path()).title(), before.name);
+}
+
+#[test]
 fn a_long_record_is_summarized_from_its_ends() {
     let folder = tempfile::tempdir().unwrap();
     say(folder.path(), &[start(), eval(0, 9.0)]);

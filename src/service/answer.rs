@@ -38,6 +38,23 @@ impl Failure {
     fn new(text: impl Into<String>, hint: &str) -> Self {
         Self { text: text.into(), hint: hint.into() }
     }
+
+    /// Reads why a command failed from its stderr, which ends with `error: TEXT` and `hint: TEXT`.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn of_command(command: &str, stderr: &str) -> Self {
+        let (error_label, hint_label) = ("error: ", "\n  hint: ");
+        let mut starts = stderr.match_indices(error_label).map(|(at, _)| at);
+        let is_line = |at: &usize| *at == 0 || stderr.as_bytes()[at - 1] == b'\n';
+        match (starts.find(is_line), stderr.trim()) {
+            (Some(at), _) => {
+                let error = stderr[at + error_label.len()..].trim_end();
+                let (text, hint) = error.split_once(hint_label).unwrap_or((error, ""));
+                Self::new(text, hint)
+            }
+            (None, "") => Self::new(format!("`{command}` was killed"), ""),
+            (None, other) => Self::new(format!("`{command}` failed: {other}"), ""),
+        }
+    }
 }
 
 /// Answers a request. `reply` takes the replies, of which some requests have several; a request
@@ -101,11 +118,16 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             let model = import(&free_path(&folder, &name, ""), zip)?;
             reply(Reply::Imported { model });
         }
-        Request::Remove { path } => remove(&path)?,
-        Request::Sample { .. } => {
-            let hint = "`wgpt sample RUN` generates text without a run that trains";
-            return Err(Failure::new("the window does not open a device", hint));
+        Request::Describe { run, about } => {
+            run_index::describe(&run, &about).map_err(TrainError::io("write", &run))?;
+            reply(Reply::Described);
         }
+        Request::Remove { path } => {
+            remove(&path)?;
+            reply(Reply::Removed { path });
+        }
+        // A process or the worker generates texts.
+        Request::Sample(_) | Request::StopSample => {}
     }
     Ok(())
 }
@@ -160,7 +182,7 @@ fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure>
         run().map_err(|error| Failure::new(format!("`wgpt export` did not start: {error}"), ""))?;
     match output.status.success() {
         true => Ok(out),
-        false => Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim(), "")),
+        false => Err(Failure::of_command("wgpt export", &String::from_utf8_lossy(&output.stderr))),
     }
 }
 
@@ -180,12 +202,45 @@ fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
     unpacked
 }
 
-/// Removes a run, data or a model from the browser's storage, which has no file manager.
+/// Moves a run to the trash.
+#[cfg(not(target_arch = "wasm32"))]
 fn remove(path: &Path) -> Result<(), Failure> {
-    if cfg!(not(target_arch = "wasm32")) {
-        let text = format!("{} stays: wgpt removes nothing from the disk", path.display());
-        return Err(Failure::new(text, "remove the folder in a file manager"));
+    let name = path.display();
+    if !run_index::is_run(path) {
+        return Err(Failure::new(format!("{name} is not a run"), "list the runs again"));
     }
+    if run_index::is_training(path) {
+        return Err(Failure::new(format!("{name} trains"), "stop it first"));
+    }
+    move_to_trash(path).map_err(|error| {
+        let text = format!("{name} could not be moved to the trash: {error}");
+        Failure::new(text, "remove the folder in a file manager")
+    })
+}
+
+#[cfg(any(windows, target_os = "macos"))]
+fn move_to_trash(path: &Path) -> Result<(), String> {
+    trash::delete(path).map_err(|error| error.to_string())
+}
+
+/// Runs `gio trash`, which comes with every desktop that has GLib.
+#[cfg(not(any(windows, target_os = "macos", target_arch = "wasm32")))]
+fn move_to_trash(path: &Path) -> Result<(), String> {
+    let output = std::process::Command::new("gio").arg("trash").arg(path).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err("`gio` is not installed".into())
+        }
+        Err(error) => Err(format!("`gio` did not start: {error}")),
+    }
+}
+
+/// Removes a run, data or a model from the browser's storage, which has neither trash nor file
+/// manager.
+#[cfg(target_arch = "wasm32")]
+fn remove(path: &Path) -> Result<(), Failure> {
     Ok(disk::remove_dir_all(path).map_err(TrainError::io("remove", path))?)
 }
 
@@ -265,6 +320,38 @@ mod tests {
         let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
         let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
         assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));
+    }
+
+    #[test]
+    fn a_command_that_fails_has_said_why() {
+        let failure = |stderr| {
+            let Failure { text, hint } = Failure::of_command("wgpt sample", stderr);
+            (text, hint)
+        };
+        let words = |text: &str, hint: &str| (text.to_string(), hint.to_string());
+        let stderr = "device: CPU\nan error: no\nerror: no such\nmodel\n  hint: give another\n";
+        assert_eq!(failure(stderr), words("no such\nmodel", "give another"));
+        assert_eq!(failure("error: full\n"), words("full", ""));
+        assert_eq!(failure("what\n"), words("`wgpt sample` failed: what", ""));
+        assert_eq!(failure(""), words("`wgpt sample` was killed", ""));
+    }
+
+    #[test]
+    fn a_run_is_described_in_its_folder_and_never_removed_while_it_trains() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("first");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("events.jsonl"), "").unwrap();
+        let about = run_index::About { name: "Foxes".into(), note: "a try".into() };
+        let described = replies(Request::Describe { run: run.clone(), about: about.clone() });
+        assert!(matches!(described[..], [Reply::Described]), "{described:?}");
+        assert_eq!(run_index::runs(folder.path())[0].about, about);
+
+        let lock = std::fs::File::create(run.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let refused = replies(Request::Remove { path: run.clone() });
+        assert!(matches!(&refused[..], [Reply::Failed { hint, .. }] if hint == "stop it first"));
+        assert!(run.exists());
     }
 
     #[test]

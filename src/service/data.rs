@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{DataInfo, Reply, Texts};
 use crate::config::{Config, ConfigError, Layer, resolve};
 use crate::data::{
-    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, TokenizerKind, stories,
+    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind,
+    stories,
 };
 use crate::disk;
 use crate::model::Architecture;
@@ -20,14 +21,19 @@ const CHARACTERS: u64 = 5 << 20;
 /// The longest name of a new folder, in characters.
 const LONGEST_NAME: usize = 40;
 
-/// Reads the size of a data set.
+/// Tokens at the beginning of the training split that a preview shows.
+const EXCERPT: u64 = 240;
+
+/// Reads the size and the beginning of a data set.
 pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
     if spec == STORIES {
-        // Known without generating them.
+        // Known without generating all of them.
         return Ok(DataInfo {
             vocab_size: stories::VOCABULARY,
             train_tokens: stories::TRAIN_TOKENS,
             val_tokens: stories::VAL_TOKENS,
+            tokenizer: Some(TokenizerKind::Char),
+            excerpt: stories::excerpt(EXCERPT as usize),
         });
     }
     match Dataset::open(spec, 1) {
@@ -35,6 +41,8 @@ pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
             vocab_size: data.vocab_size,
             train_tokens: data.train.len(),
             val_tokens: data.val.len(),
+            tokenizer: data.tokenizer.as_ref().map(Tokenizer::kind),
+            excerpt: excerpt(&data).map_err(|error| error.to_string())?,
         }),
         // The hint of the error is a command, which a browser does not have.
         Err(DataError::Missing { .. }) if cfg!(target_arch = "wasm32") => {
@@ -42,6 +50,14 @@ pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
         }
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Decodes the beginning of the training split.
+fn excerpt(data: &Dataset) -> Result<String, DataError> {
+    let Some(tokenizer) = &data.tokenizer else { return Ok(String::new()) };
+    let tokens = data.train.window(0, data.train.len().min(EXCERPT) as usize)?;
+    // The last character may end after the last token.
+    Ok(tokenizer.decode(&tokens).trim_end_matches('\u{fffd}').to_string())
 }
 
 /// Tokenizes texts into a new folder below `folder`. Returns that folder as `--data` takes it.
@@ -138,6 +154,8 @@ mod tests {
             assert_eq!(spec, folder.join(expected).display().to_string());
             let info = describe(&spec).unwrap();
             assert!(info.vocab_size < 64 && info.train_tokens > info.val_tokens, "{info:?}");
+            assert_eq!(info.tokenizer, Some(TokenizerKind::Char));
+            assert!(info.excerpt.starts_with("The fox saw nine red baskets"), "{info:?}");
         }
         assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)) && shares.contains(&1.0));
         let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
@@ -150,6 +168,7 @@ mod tests {
         let info = describe(STORIES).unwrap();
         assert_eq!((info.vocab_size, info.train_tokens), (data.vocab_size, data.train.len()));
         assert_eq!(info.val_tokens, data.val.len());
+        assert_eq!(info.excerpt, excerpt(&data).unwrap());
         assert!(describe("does/not/exist").is_err());
     }
 }

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::data::TokenizerKind;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
-use crate::run_index::{RunSummary, Tail};
+use crate::run_index::{About, RunSummary, Tail};
 
 /// A request to the service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,7 +21,8 @@ pub(crate) enum Request {
     /// Reads the memory and the limits of a device, given as `--device` takes it:
     /// [`Reply::Device`].
     Device { choice: String },
-    /// Reads the size of a data set, given as `--data` takes it: [`Reply::Data`].
+    /// Reads the size and the beginning of a data set, given as `--data` takes it:
+    /// [`Reply::Data`].
     DescribeData { spec: String },
     /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
     /// [`Reply::Prepared`].
@@ -44,11 +46,34 @@ pub(crate) enum Request {
         #[serde(skip)]
         zip: Vec<u8>,
     },
-    /// Deletes a run, data or a model from the browser's storage: [`Reply::Stored`].
+    /// Sets the display name and the note of a run: [`Reply::Described`].
+    Describe { run: PathBuf, about: About },
+    /// Moves a run to the trash of the system. In a browser, which has none, deletes a run, data or
+    /// a model from its storage: [`Reply::Removed`].
     Remove { path: PathBuf },
-    /// Generates text with a checkpoint, a run or a model while no run trains: [`Reply::Sampled`],
-    /// several times.
-    Sample { path: PathBuf, prompt: String, tokens: u32, seed: u64 },
+    /// Generates text with a checkpoint, a run or a model: [`Reply::Sampled`], several times.
+    Sample(SampleRequest),
+    /// Ends the text that is being generated, with a last [`Reply::Sampled`].
+    StopSample,
+}
+
+/// A text to generate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SampleRequest {
+    /// The checkpoint, run or model that generates it.
+    pub path: PathBuf,
+    /// The beginning of the text.
+    pub prompt: String,
+    /// Tokens to generate.
+    pub tokens: u32,
+    /// The divisor of the logits; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Draws from this many of the most likely tokens; 0 draws from all.
+    pub top_k: u32,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// The device as `--device` takes it. A browser has one.
+    pub device: String,
 }
 
 /// A reply of the service.
@@ -59,7 +84,7 @@ pub(crate) enum Reply {
     Devices { devices: Vec<DeviceLine> },
     /// The memory and the limits of a device.
     Device { device: DeviceProfile },
-    /// The size of a data set, or why it cannot be read.
+    /// A data set, or why it cannot be read.
     Data { spec: String, data: Result<DataInfo, String> },
     /// The share of a new data set that is tokenized, from 0 to 1.
     Preparing { name: String, share: f32 },
@@ -75,6 +100,10 @@ pub(crate) enum Reply {
     Comparison { runs: [PathBuf; 2], configs: Box<[Config; 2]> },
     /// The configuration for a new run that begins with existing weights.
     Config { checkpoint: PathBuf, config: Box<Config> },
+    /// A run has another name or note.
+    Described,
+    /// A run or a model that is no longer there.
+    Removed { path: PathBuf },
     /// An exported model: its folder, or a name for the zip.
     Exported {
         to: PathBuf,
@@ -164,7 +193,7 @@ pub(crate) enum Topic {
     Quota,
 }
 
-/// The size of a data set.
+/// The size of a data set, and its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataInfo {
     /// Different tokens.
@@ -173,6 +202,10 @@ pub(crate) struct DataInfo {
     pub train_tokens: u64,
     /// Tokens of the validation split.
     pub val_tokens: u64,
+    /// The kind of the tokenizer, if it is known.
+    pub tokenizer: Option<TokenizerKind>,
+    /// The beginning of the training split; empty without a tokenizer.
+    pub excerpt: String,
 }
 
 /// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its display name.
@@ -212,7 +245,7 @@ impl Request {
             Request::Prepare { .. } => Job::Prepare,
             Request::Export { .. } => Job::Export,
             Request::Import { .. } => Job::Import,
-            Request::Sample { .. } => Job::Sample,
+            Request::Sample(_) | Request::StopSample => Job::Sample,
             _ => Job::Other,
         }
     }

@@ -93,9 +93,10 @@ mod tests {
     use super::*;
     use crate::progress::Progress;
     use crate::protocol::Setting;
+    use crate::run_index::About;
     use crate::run_index::Tail;
     use crate::service::messages::Topic;
-    use crate::service::{Job, Obstacle, StorageUsage, Texts, View};
+    use crate::service::{Job, Obstacle, SampleRequest, StorageUsage, Texts, View};
 
     fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
         let text = serde_json::to_string(message).unwrap();
@@ -116,11 +117,24 @@ mod tests {
             max_plan: None,
         };
         let texts = Texts::Text { name: "pasted".into(), text: "Once".into() };
+        let about = About { name: "Foxes".into(), note: String::new() };
+        let sample = SampleRequest {
+            path: run.clone(),
+            prompt: "Once".into(),
+            tokens: 5,
+            temperature: 0.8,
+            top_k: 200,
+            seed: 1,
+            device: "auto".into(),
+        };
         for message in [
             ToWorker::Start(start),
             ToWorker::Command(Command::Pause),
             ToWorker::Command(Command::Set(Setting::LearningRate(1e-4))),
             ToWorker::Request(Request::Devices),
+            ToWorker::Request(Request::Sample(sample)),
+            ToWorker::Request(Request::StopSample),
+            ToWorker::Request(Request::Describe { run: run.clone(), about }),
             ToWorker::Record { run: run.clone(), event: Box::new(event) },
             ToWorker::Request(Request::Prepare { texts, folder: "data".into() }),
             ToWorker::Request(Request::Compare { runs: [run, "runs/second".into()] }),
@@ -148,6 +162,7 @@ mod tests {
             }),
             FromWorker::Reply(Reply::Obstacle(obstacle)),
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err("no".into()) }),
+            FromWorker::Reply(Reply::Removed { path: run.clone() }),
             FromWorker::Reply(Reply::Stored {
                 data: Vec::new(),
                 models: Vec::new(),

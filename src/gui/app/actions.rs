@@ -4,16 +4,21 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui;
 
+use super::path_dialog::PathDialog;
 use super::{App, LIST_RUNS};
 use crate::gui::form::Form;
 use crate::gui::layout::{self, Pane};
-use crate::gui::platform::{self, Choice, IS_PAGE, Input, Overrides};
-use crate::gui::{Intent, Options};
+use crate::gui::platform::{self, Choice, Input, Overrides};
+use crate::gui::{Intent, Options, TextOptions};
 use crate::protocol::{Command, Event};
-use crate::service::{Request, Texts, View};
+use crate::service::{Request, SampleRequest, Texts, View};
 
-/// Tokens that a model generates whose configuration is unknown.
-const SAMPLE_TOKENS: u32 = 200;
+/// The time between two reads of a device's memory while the run does not fit, in seconds: other
+/// programs may have closed.
+const READ_DEVICE: f64 = 10.0;
+
+/// The CPU as `--device` takes it.
+const CPU: &str = "cpu";
 
 impl App {
     /// Applies the options and the overrides.
@@ -72,8 +77,11 @@ impl App {
                 self.client.send(Request::DescribeData { spec: data });
             }
         }
-        if self.requested.device.as_ref() != Some(&self.setup.device) {
+        let is_refused = self.fit.refusal(&self.settings.form).is_some();
+        let is_old = is_refused && now - self.requested.device_at >= READ_DEVICE;
+        if is_old || self.requested.device.as_ref() != Some(&self.setup.device) {
             self.requested.device = Some(self.setup.device.clone());
+            self.requested.device_at = now;
             self.client.send(Request::Device { choice: self.setup.device.clone() });
         }
         if let [a, b] = &self.runs_state.selected[..]
@@ -92,10 +100,10 @@ impl App {
         }
     }
 
-    fn take_input(&mut self, input: Input) {
+    pub(super) fn take_input(&mut self, input: Input) {
         match input {
             Input::Run(run) => self.request_run(absolute(&run)),
-            Input::Data(data) => self.settings.form.set("data", data.display().to_string()),
+            Input::Data(data) => self.choose_data(&data.display().to_string()),
             Input::Reading(name) => self.setup.preparing = Some((name, 0.0)),
             Input::Texts(texts) => self.prepare(texts),
             Input::Model { name, zip } => {
@@ -105,6 +113,7 @@ impl App {
             Input::Export { checkpoint, to } => {
                 self.client.send(Request::Export { checkpoint, to });
             }
+            Input::NoDialog(choice) => self.path_dialog = Some(PathDialog::new(choice)),
             Input::Overrides(overrides) => self.apply_overrides(overrides),
             Input::Unreadable(problem) => {
                 self.setup.preparing = None;
@@ -124,6 +133,11 @@ impl App {
         self.client.send(Request::Prepare { texts, folder: self.sibling("data") });
     }
 
+    /// Puts data into the form that a person has chosen.
+    pub(super) fn choose_data(&mut self, spec: &str) {
+        self.setup.choose_data(&mut self.settings.form, spec);
+    }
+
     /// A folder beside that of the runs, as nanoGPT's `data` is beside its `out`.
     fn sibling(&self, name: &str) -> PathBuf {
         self.settings.runs.parent().unwrap_or(Path::new("")).join(name)
@@ -132,31 +146,29 @@ impl App {
     /// Carries out the intent of a panel.
     pub(super) fn carry_out(&mut self, intent: Intent, ctx: &egui::Context) {
         match intent {
-            Intent::Send(Command::Sample { prompt }) if IS_PAGE && !self.is_live() => {
-                self.sample(prompt);
-            }
             Intent::Send(_) if !self.is_live() => self.warn("the shown run does not train".into()),
             Intent::Send(command) => self.send_command(&command),
             Intent::Start => self.start_run(),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.request_run(absolute(&run)),
-            Intent::Overlay(run) => {
-                let before = self.overlays.len();
-                self.overlays.retain(|(path, _)| *path != run);
-                if self.overlays.len() == before {
-                    self.client.send(Request::ReadRun { run, view: View::Overlay });
-                }
-                self.runs_state.overlaid = self.overlays.iter().map(|(p, _)| p.clone()).collect();
+            Intent::Overlay(runs) => self.overlay(runs),
+            Intent::Try => {
+                layout::bring_up(&mut self.settings.tree, Pane::Samples);
+                self.samples.prompt.focus = true;
             }
+            Intent::GenerateText { prompt, options } => self.generate(prompt, options),
+            Intent::StopText => self.client.send(Request::StopSample),
             Intent::Fork(checkpoint) => self.client.send(Request::Fork { checkpoint }),
-            Intent::Export(checkpoint) => self.platform.choose_export(checkpoint),
+            Intent::Export(checkpoint) => self.platform.choose(Choice::Export(checkpoint)),
             Intent::ChooseTexts => self.platform.choose(Choice::Texts),
             Intent::ChooseData => self.platform.choose(Choice::DataFolder),
             Intent::ChooseRuns => self.platform.choose(Choice::RunsFolder),
+            Intent::ChooseModel => self.platform.choose(Choice::Model),
             Intent::PrepareText(text) => {
                 self.prepare(Texts::Text { name: "pasted".into(), text });
             }
             Intent::Copy(text) => ctx.copy_text(text),
+            Intent::Describe { run, about } => self.client.send(Request::Describe { run, about }),
             Intent::Remove(path) => self.client.send(Request::Remove { path }),
             Intent::OpenFolder(folder) => {
                 if let Err(error) = self.platform.open_folder(&absolute(&folder)) {
@@ -166,14 +178,28 @@ impl App {
         }
     }
 
-    /// Has the shown run or model generate text while nothing trains.
-    fn sample(&mut self, prompt: String) {
+    /// Draws the curves of these runs with those of the shown one.
+    fn overlay(&mut self, runs: Vec<PathBuf>) {
+        self.overlays.retain(|(path, _)| runs.contains(path));
+        for run in &runs {
+            if self.overlays.iter().all(|(path, _)| path != run) {
+                self.client.send(Request::ReadRun { run: run.clone(), view: View::Overlay });
+            }
+        }
+        self.runs_state.overlaid = runs;
+    }
+
+    /// Has the shown run or model generate a text.
+    fn generate(&mut self, prompt: String, options: TextOptions) {
         let Some(path) = self.shown.clone() else { return };
-        let config = self.progress.config.as_ref();
-        let tokens = config.map_or(SAMPLE_TOKENS, |config| config.sample_tokens.max(1));
         let now = web_time::SystemTime::now().duration_since(web_time::SystemTime::UNIX_EPOCH);
         let seed = now.map_or(0, |time| time.as_millis() as u64);
-        self.client.send(Request::Sample { path, prompt, tokens, seed });
+        let on_cpu = self.samples.prompt.on_cpu;
+        let device = if on_cpu { CPU.into() } else { self.setup.device.clone() };
+        let TextOptions { temperature, top_k, tokens } = options;
+        self.samples.prompt.writing = Some((prompt.clone(), String::new()));
+        let request = SampleRequest { path, prompt, tokens, temperature, top_k, seed, device };
+        self.client.send(Request::Sample(request));
     }
 
     /// Sends a command to the trainer.

@@ -35,7 +35,7 @@ impl App {
         if self.closing != Closing::Asking {
             return;
         }
-        egui::Modal::new(egui::Id::unique("closing")).show(ui.ctx(), |ui| {
+        let modal = egui::Modal::new(egui::Id::unique("closing")).show(ui.ctx(), |ui| {
             ui.heading("A run is training");
             ui.label("It can continue without the window, and be shown again later.");
             ui.add_space(6.0);
@@ -53,6 +53,9 @@ impl App {
                 }
             });
         });
+        if self.closing == Closing::Asking && modal.should_close() {
+            self.closing = Closing::No;
+        }
         if self.closing == Closing::Yes {
             ui.ctx().send_viewport_cmd(egui::ViewportCommand::Close);
         }

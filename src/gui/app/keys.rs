@@ -17,6 +17,7 @@ const KEYS: &[(&str, &str)] = &[
     ("Ctrl+S", "write a checkpoint now"),
     ("Ctrl+E", "export the newest checkpoint"),
     ("Ctrl+O", "choose texts to train on"),
+    ("Escape", "close a dialog, or this help"),
     ("F1", "this help"),
 ];
 
@@ -31,6 +32,12 @@ impl App {
         let mut intents = Vec::new();
         if pressed(Modifiers::NONE, Key::F1) {
             self.help = !self.help;
+        }
+        // A menu or a dialog above the help comes first.
+        let has_dialog = ctx.memory(|memory| memory.top_modal_layer().is_some());
+        let is_above = self.help && !has_dialog && !egui::Popup::is_any_open(ctx);
+        if is_above && pressed(Modifiers::NONE, Key::Escape) {
+            self.help = false;
         }
         if pressed(CTRL, Key::Enter) {
             intents.push(Intent::Start);

@@ -1,6 +1,6 @@
 //! Takes replies of the service and events of the trainer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eframe::egui;
@@ -9,8 +9,9 @@ use super::actions::absolute;
 use super::{App, FOLLOW, Pace, Stored};
 use crate::gui::charts::Overlay;
 use crate::gui::platform::IS_PAGE;
-use crate::progress::Sample;
-use crate::protocol::DeviceLine;
+use crate::gui::setup;
+use crate::progress::{Progress, Sample};
+use crate::protocol::{DeviceLine, Event, StopReason};
 use crate::run_index::{self, RunSummary};
 use crate::service::{Job, Obstacle, Reply, View};
 
@@ -31,9 +32,26 @@ impl App {
         ctx.request_repaint_after(again);
         if self.is_live() {
             self.apply(&events);
+            self.notify(&events);
         }
         if let Some(ended) = ended {
             self.ended(ended);
+        }
+    }
+
+    /// Tells a person who looks at something else that the run has ended.
+    fn notify(&self, events: &[Event]) {
+        let name = self.shown_name().unwrap_or("the run");
+        for event in events {
+            match event {
+                Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
+                    self.platform.notify(&format!("{name} has finished"));
+                }
+                Event::Error { text, .. } => {
+                    self.platform.notify(&format!("{name} has failed: {text}"));
+                }
+                _ => {}
+            }
         }
     }
 
@@ -44,12 +62,14 @@ impl App {
             Reply::Data { spec, data } => {
                 if self.requested.data.as_ref() == Some(&spec) {
                     self.settings.form.data = Some(data);
+                    let form = &mut self.settings.form;
+                    setup::adapt_preset(form, &mut self.setup, &self.fit, &self.devices);
                 }
             }
             Reply::Preparing { name, share } => self.setup.preparing = Some((name, share)),
             Reply::Prepared { spec } => {
                 self.setup.preparing = None;
-                self.settings.form.set("data", spec);
+                self.choose_data(&spec);
             }
             Reply::Runs { folder, runs } => self.take_runs(folder, runs),
             Reply::Stored { data, models, usage } => {
@@ -61,10 +81,7 @@ impl App {
                 }
             }
             Reply::Run { run, view: View::Overlay, progress, .. } => {
-                let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                self.overlays.retain(|(known, _)| *known != run);
-                self.overlays.push((run, Overlay { name, progress: *progress }));
-                self.runs_state.overlaid = self.overlays.iter().map(|(p, _)| p.clone()).collect();
+                self.take_overlay(run, *progress);
             }
             Reply::Comparison { runs, configs } => {
                 let [a, b] = &*configs;
@@ -77,12 +94,16 @@ impl App {
                 form.fill_from(&config);
                 form.set("init_from", checkpoint.display().to_string());
             }
+            Reply::Described => self.listed = None,
+            Reply::Removed { path } => self.take_removed(&path),
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
             Reply::Imported { model } => {
                 self.note(format!("{} is imported: it is listed under Runs", model.name));
             }
+            // A text that was ended has no run to belong to.
+            Reply::Sampled { .. } if self.samples.prompt.writing.is_none() => {}
             Reply::Sampled { prompt, text, done } => {
-                self.samples.writing = (!done).then(|| (prompt.clone(), text.clone()));
+                self.samples.prompt.writing = (!done).then(|| (prompt.clone(), text.clone()));
                 if done {
                     let iter = self.progress.iteration;
                     self.progress.samples.push(Sample { iter, prompt, text });
@@ -122,6 +143,33 @@ impl App {
         self.runs = runs;
     }
 
+    /// Takes the curves of a run that is still to be drawn with those of the shown one.
+    fn take_overlay(&mut self, run: PathBuf, progress: Progress) {
+        let order = &self.runs_state.overlaid;
+        if !order.contains(&run) {
+            return;
+        }
+        let listed = self.runs.iter().find(|known| known.path == run);
+        let folder = run.file_name().unwrap_or_default().to_string_lossy();
+        let name = listed.map_or(&*folder, RunSummary::title).to_string();
+        self.overlays.retain(|(known, _)| *known != run);
+        self.overlays.push((run, Overlay { name, progress }));
+        // The list shows their colours, which follow this order.
+        self.overlays.sort_by_key(|(run, _)| order.iter().position(|known| known == run));
+    }
+
+    /// Forgets a run or a model that was removed.
+    fn take_removed(&mut self, path: &Path) {
+        self.listed = None;
+        self.overlays.retain(|(run, _)| run != path);
+        self.runs_state.overlaid.retain(|run| run != path);
+        if self.shown.as_deref() == Some(path) && !self.is_live() {
+            (self.shown, self.requested.run) = (None, None);
+            self.progress = Progress::default();
+            self.has_finished = false;
+        }
+    }
+
     fn take_failure(&mut self, job: Job, text: String) {
         match job {
             Job::Prepare => {
@@ -131,7 +179,7 @@ impl App {
             Job::Export => self.warn(format!("nothing was exported: {text}")),
             Job::Import => self.warn(format!("nothing was imported: {text}")),
             Job::Sample => {
-                self.samples.writing = None;
+                self.samples.prompt.writing = None;
                 self.warn(text);
             }
             Job::Other => self.warn(text),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::actions::absolute;
 use super::{App, WhenClosed};
+use crate::gui::layout::{self, Pane};
 use crate::gui::platform::IS_PAGE;
 use crate::progress::{Progress, State};
 use crate::run_index::Tail;
@@ -18,6 +19,9 @@ impl App {
 
     /// Shows a run as it is recorded, and follows it if another process trains it.
     pub(super) fn show(&mut self, run: PathBuf, mut progress: Progress, tail: Tail) {
+        if self.shown.as_ref() != Some(&run) {
+            self.end_text();
+        }
         progress.run = Some(run.clone());
         self.progress = progress;
         let followed = self.client.follow(&run, tail);
@@ -32,7 +36,16 @@ impl App {
             None if self.progress.has_ended() || self.progress.state == State::Idle => {}
             None => self.progress.interrupted(),
         }
+        self.has_finished = false;
+        // Its curves are drawn in any case.
+        self.overlays.retain(|(overlaid, _)| *overlaid != run);
+        self.runs_state.overlaid.retain(|overlaid| *overlaid != run);
         self.shown = Some(run.clone());
+        if self.progress.state == State::Idle {
+            // A model without a record can only be tried.
+            layout::bring_up(&mut self.settings.tree, Pane::Samples);
+            self.samples.prompt.focus = true;
+        }
         if std::mem::take(&mut self.options.resume) && self.progress.state == State::Interrupted {
             self.continue_run(run);
         }
@@ -54,9 +67,20 @@ impl App {
         true
     }
 
+    /// Ends the text that the shown run generates: another run is about to be shown, or this one to
+    /// train.
+    fn end_text(&mut self) {
+        if self.samples.prompt.writing.take().is_some() {
+            self.client.send(Request::StopSample);
+        }
+    }
+
     /// Starts the run that the form describes, in a new folder.
     pub(super) fn start_run(&mut self) {
-        if let Some(problem) = self.settings.form.problem() {
+        let form = &self.settings.form;
+        // A run of this window holds memory, which is not why no other can start.
+        let refusal = if self.has_own_run() { None } else { self.fit.refusal(form) };
+        if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
             self.warn(format!("not started: {problem}"));
             return;
         }
@@ -74,8 +98,8 @@ impl App {
     /// The folder that `out_dir` names, else one that does not exist yet.
     fn new_run_folder(&self) -> Option<PathBuf> {
         let form = &self.settings.form;
-        let numbered =
-            |number: u32| self.settings.runs.join(format!("{}-{number}", form.run_name()));
+        let name = form.run_name();
+        let numbered = |number: u32| self.settings.runs.join(format!("{name}-{number}"));
         let exists = |run: &Path| run.exists() || self.runs.iter().any(|known| known.path == run);
         match form.text("out_dir").trim() {
             "" => (1..).map(numbered).find(|run| !exists(run)),
@@ -103,7 +127,9 @@ impl App {
     fn launch(&mut self, run: PathBuf, start: Start) {
         let device = self.setup.device.clone();
         let stop_on_close = self.settings.when_closed == WhenClosed::Stop;
+        self.end_text();
         self.progress.starting();
+        self.has_finished = false;
         match self.client.start(&run, Launch { start, device, stop_on_close }) {
             Ok(trainer) => self.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),

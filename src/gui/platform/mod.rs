@@ -1,7 +1,7 @@
 //! Dialogs, dropped files, URLs and screenshots, on the desktop and in a browser. Both platforms
 //! have the same functions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eframe::egui;
@@ -17,9 +17,9 @@ mod browser;
 mod desktop;
 
 #[cfg(target_arch = "wasm32")]
-pub(super) use browser::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrides};
+pub(super) use browser::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, overrides};
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, overrides};
+pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, overrides};
 
 /// Opening the window.
 pub mod entry {
@@ -32,7 +32,7 @@ pub mod entry {
 /// Input to the window besides keys and clicks, from a person or the system.
 #[allow(dead_code, reason = "each platform gives some of these")]
 pub(super) enum Input {
-    /// A run to show.
+    /// A run or a model to show.
     Run(PathBuf),
     /// A folder with tokens.
     Data(PathBuf),
@@ -49,6 +49,8 @@ pub(super) enum Input {
     },
     /// A folder with runs.
     RunsFolder(PathBuf),
+    /// The system has no dialog for this.
+    NoDialog(Choice),
     /// A checkpoint to export.
     Export {
         /// The checkpoint.
@@ -65,7 +67,7 @@ pub(super) enum Input {
 }
 
 /// The subject of a dialog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Texts to tokenize.
     Texts,
@@ -73,6 +75,22 @@ pub(super) enum Choice {
     DataFolder,
     /// A folder with runs. On a page, the zip of a model.
     RunsFolder,
+    /// The folder of a model. On a page, its zip.
+    Model,
+    /// A folder for this checkpoint. On a page, a zip among the browser's downloads.
+    Export(PathBuf),
+}
+
+impl Choice {
+    /// Returns the title of the dialog.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Choice::Texts | Choice::DataFolder => "Data to train on",
+            Choice::RunsFolder => "Folder with runs",
+            Choice::Model => "Folder of a model",
+            Choice::Export(_) => "Empty folder for the model",
+        }
+    }
 }
 
 /// Settings from environment variables, or from the page's URL.
@@ -100,7 +118,26 @@ pub(super) struct Frame<'a> {
     pub pace: Duration,
 }
 
-/// Recognizes paths that were dropped, chosen or named: a run, a folder with tokens, else texts.
+/// Returns the input of a dialog in which these paths were chosen; `None` if it was cancelled.
+pub(super) fn chosen(choice: Choice, paths: Vec<PathBuf>) -> Option<Input> {
+    let first = paths.first()?.clone();
+    match choice {
+        Choice::Texts | Choice::DataFolder => recognize(paths),
+        Choice::RunsFolder => Some(Input::RunsFolder(first)),
+        Choice::Model if is_run_or_model(&first) => Some(Input::Run(first)),
+        Choice::Model => {
+            let text =
+                format!("{} has no model: no model.safetensors, no ckpt.pt", first.display());
+            Some(Input::Unreadable(text))
+        }
+        Choice::Export(checkpoint) => {
+            Some(Input::Export { checkpoint, to: Destination::Folder(first) })
+        }
+    }
+}
+
+/// Recognizes paths that were dropped, chosen or named: a run or a model, a folder with tokens, else
+/// texts.
 pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
     let first = paths.first()?;
     // Tokens of wgpt, nanoGPT or llm.c.
@@ -109,11 +146,17 @@ pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
         let mut entries = disk::read_dir(first).into_iter().flatten().flatten();
         entries.any(|entry| is_tokens(entry.path()))
     };
-    Some(if run_index::is_run(first) {
+    Some(if is_run_or_model(first) {
         Input::Run(first.clone())
     } else if has_tokens() {
         Input::Data(first.clone())
     } else {
         Input::Texts(Texts::Files(paths))
     })
+}
+
+/// Returns true if a folder holds a run, a checkpoint, a Hugging Face model or one of nanoGPT.
+fn is_run_or_model(folder: &Path) -> bool {
+    let is_model = |name: &&str| disk::is_file(&folder.join(name));
+    run_index::is_run(folder) || ["model.safetensors", "ckpt.pt"].iter().any(is_model)
 }

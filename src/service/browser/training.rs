@@ -1,6 +1,5 @@
 //! Runs and samples on the worker's device.
 
-use std::path::Path;
 use std::time::Duration;
 
 use web_time::Instant;
@@ -16,7 +15,7 @@ use crate::protocol::Event;
 use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
-use crate::service::{Job, Obstacle, Reply};
+use crate::service::{Job, Obstacle, Reply, SampleRequest};
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -95,14 +94,9 @@ impl Worker {
     }
 
     /// Generates text with a stored model or run.
-    pub async fn sample(
-        &self,
-        path: &Path,
-        prompt: String,
-        tokens: u32,
-        seed: u64,
-    ) -> Result<(), TrainError> {
-        let source = ModelSource::open(path)?;
+    pub async fn sample(&self, request: SampleRequest) -> Result<(), TrainError> {
+        let SampleRequest { path, prompt, tokens, temperature, top_k, seed, .. } = request;
+        let source = ModelSource::open(&path)?;
         let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
         let tokenizer = source.tokenizer.clone().ok_or_else(unknown)?;
         let ids = tokenizer.encode_prompt(&prompt)?;
@@ -112,17 +106,20 @@ impl Worker {
         }
         let device = self.open_device().await?;
         let model = source.model(&device.device)?;
-        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
+        let options = SampleOptions { temperature, top_k: top_k as usize, seed };
         let mode = OpsMode::AUTO.on(device.info.kind);
         let mut sampler = Sampler::new(&model, &ids, options, mode);
         let (mut generated, mut replied) = (Vec::new(), Instant::now());
         for number in 1..=tokens {
             generated.push(sampler.next_token().await);
-            let done = number == tokens;
+            let done = number == tokens || self.stop_sample.get();
             if done || replied.elapsed() >= SAMPLE_INTERVAL {
                 replied = Instant::now();
                 let text = tokenizer.decode(&generated);
                 self.reply(Reply::Sampled { prompt: prompt.clone(), text, done });
+            }
+            if done {
+                break;
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ use crate::protocol::{Cause, Command, Event};
 use crate::service::answer::{answer, stored};
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
-use crate::service::{Job, Obstacle, Reply, Request, StorageUsage};
+use crate::service::{Job, Obstacle, Reply, Request, SampleRequest, StorageUsage};
 use crate::train::{TrainError, device_profile, record};
 use crate::{run_index, web};
 
@@ -37,6 +37,7 @@ pub(crate) fn serve() {
         commands: RefCell::default(),
         waker: RefCell::default(),
         current: CurrentRun::default(),
+        stop_sample: Cell::default(),
         device: RefCell::default(),
         storage: Slots::default(),
         usage: Cell::default(),
@@ -62,6 +63,8 @@ pub(super) struct Worker {
     pub commands: RefCell<VecDeque<Command>>,
     waker: RefCell<Option<Waker>>,
     pub current: CurrentRun,
+    /// True once the page has stopped the text that is being generated.
+    pub stop_sample: Cell<bool>,
     device: RefCell<Option<OpenDevice>>,
     pub storage: Slots,
     usage: Cell<StorageUsage>,
@@ -70,7 +73,7 @@ pub(super) struct Worker {
 /// Work for the device.
 enum Task {
     Train(StartRun),
-    Sample { path: PathBuf, prompt: String, tokens: u32, seed: u64 },
+    Sample(SampleRequest),
 }
 
 /// The run that trains and its device's failure, which the panic hook reads.
@@ -174,9 +177,11 @@ impl Worker {
         match message {
             ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
             ToWorker::Start(start) => self.enqueue(Job::Other, Task::Train(start)),
-            ToWorker::Request(Request::Sample { path, prompt, tokens, seed }) => {
-                self.enqueue(Job::Sample, Task::Sample { path, prompt, tokens, seed });
+            ToWorker::Request(Request::Sample(request)) => {
+                self.stop_sample.set(false);
+                self.enqueue(Job::Sample, Task::Sample(request));
             }
+            ToWorker::Request(Request::StopSample) => self.stop_sample.set(true),
             ToWorker::Request(Request::Devices | Request::Device { .. }) => {
                 if let Some(device) = self.device.borrow().as_ref() {
                     self.describe(device);
@@ -273,8 +278,8 @@ impl Worker {
             match task {
                 None => self.message().await,
                 Some(Task::Train(start)) => self.train(start).await,
-                Some(Task::Sample { path, prompt, tokens, seed }) => {
-                    if let Err(error) = self.sample(&path, prompt, tokens, seed).await {
+                Some(Task::Sample(request)) => {
+                    if let Err(error) = self.sample(request).await {
                         self.fail(Job::Sample, &error, error.hint());
                     }
                 }

@@ -2,6 +2,7 @@
 
 mod process;
 mod run_folder;
+mod sampling;
 
 use std::io;
 use std::path::Path;
@@ -9,10 +10,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::answer::answer;
-use super::{Launch, Reply, Request, Trainer};
+use super::{Job, Launch, Reply, Request, SampleRequest, Trainer};
 use crate::run_index::{self, Tail};
 use process::ChildProcess;
 use run_folder::RunFolder;
+use sampling::Sampling;
 
 /// Wakes the front end.
 type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -22,25 +24,42 @@ pub(crate) struct Client {
     wake: Wake,
     sender: Sender<Reply>,
     receiver: Receiver<Reply>,
+    /// The text that is being generated, or was last.
+    sampling: Option<Sampling>,
 }
 
 impl Client {
     /// A client that calls `wake` when [`replies`](Self::replies) or events of a trainer arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let (sender, receiver) = channel();
-        Self { wake: Arc::new(wake), sender, receiver }
+        Self { wake: Arc::new(wake), sender, receiver, sampling: None }
     }
 
     /// Sends a request.
     pub fn send(&mut self, request: Request) {
         let (sender, wake) = (self.sender.clone(), self.wake.clone());
-        std::thread::spawn(move || {
-            answer(request, &mut |reply| {
-                // The window may have closed meanwhile.
-                let _ = sender.send(reply);
-                wake();
-            });
-        });
+        let reply = move |reply| {
+            // The window may have closed meanwhile.
+            let _ = sender.send(reply);
+            wake();
+        };
+        match request {
+            Request::Sample(request) => self.sample(request, reply),
+            Request::StopSample => self.sampling = None,
+            request => {
+                std::thread::spawn(move || answer(request, &mut |given| reply(given)));
+            }
+        }
+    }
+
+    fn sample(&mut self, request: SampleRequest, reply: impl Fn(Reply) + Send + Clone + 'static) {
+        match Sampling::start(request, reply.clone()) {
+            Ok(sampling) => self.sampling = Some(sampling),
+            Err(error) => {
+                let text = format!("`wgpt sample` did not start: {error}");
+                reply(Reply::Failed { job: Job::Sample, text, hint: String::new() });
+            }
+        }
     }
 
     /// Returns the replies since the last call.

@@ -31,12 +31,7 @@ impl ChildProcess {
         let mut process = Process::new(std::env::current_exe()?);
         process.arg("train").arg("--json").arg("--run").arg(run).args(arguments(launch));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The form has taken them over, and may have changed them.
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
-                process.env_remove(name);
-            }
-        }
+        without_settings(&mut process);
         detach(&mut process);
         let mut child = process.spawn()?;
         let events = lines(child.stdout.take(), wake, |line| serde_json::from_str(&line).ok());
@@ -91,6 +86,16 @@ fn arguments(launch: &Launch) -> Vec<OsString> {
     settings.into_iter().chain([device]).chain(stop).map(OsString::from).collect()
 }
 
+/// Keeps `WGPT_*` variables from a process: the window has taken them over, and may have changed
+/// them.
+pub(super) fn without_settings(process: &mut Process) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
+            process.env_remove(name);
+        }
+    }
+}
+
 /// Reads the lines of a pipe on a thread.
 fn lines<T: Send + 'static>(
     pipe: Option<impl Read + Send + 'static>,
@@ -114,8 +119,9 @@ fn lines<T: Send + 'static>(
     receiver
 }
 
-/// Keeps a Ctrl-C in the window's terminal, and the end of the window, from the trainer.
-fn detach(process: &mut Process) {
+/// Keeps a Ctrl-C in the window's terminal, and the end of the window, from a process; on Windows
+/// also a console of its own.
+pub(super) fn detach(process: &mut Process) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(process, 0);
     #[cfg(windows)]

@@ -17,7 +17,7 @@ use web_sys::File;
 use super::{Choice, Frame, Input, Overrides};
 use crate::gui::Options;
 use crate::service::Destination;
-use crate::web::error_text;
+use crate::web::{document, error_text};
 use dialogs::FileDialog;
 pub use open::open;
 use status::Status;
@@ -36,6 +36,11 @@ pub(in crate::gui) const TEXTS_HINT: &str =
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
     "Texts can be dropped on this page too, or pasted with Ctrl+V."
+}
+
+/// Returns an empty path: a page has no home folder.
+pub(in crate::gui) fn home() -> PathBuf {
+    PathBuf::new()
 }
 
 /// Reads settings from the page's URL.
@@ -85,11 +90,12 @@ impl Platform {
         self.status.update(frame);
     }
 
-    /// Opens a dialog for texts or the zip of a model.
+    /// Opens a dialog for texts or the zip of a model. Exports need none.
     pub fn choose(&mut self, choice: Choice) {
         let accept = match choice {
             Choice::Texts => dialogs::TEXTS,
-            Choice::DataFolder | Choice::RunsFolder => dialogs::ZIPS,
+            Choice::DataFolder | Choice::RunsFolder | Choice::Model => dialogs::ZIPS,
+            Choice::Export(checkpoint) => return self.export(checkpoint),
         };
         let (inputs, ctx) = (self.inputs.clone(), self.ctx.clone());
         match FileDialog::open(accept, move |files| read(files, &inputs, &ctx)) {
@@ -102,12 +108,23 @@ impl Platform {
     }
 
     /// Exports the best checkpoint of the run, or a model, as a zip for the browser's downloads.
-    pub fn choose_export(&mut self, checkpoint: PathBuf) {
+    fn export(&mut self, checkpoint: PathBuf) {
         // `runs/NAME` of a checkpoint in it.
         let checkpoint = checkpoint.components().take(2).collect();
         self.inputs.borrow_mut().push(Input::Export { checkpoint, to: Destination::Zip });
         self.ctx.request_repaint();
     }
+
+    /// Sets the title of the page.
+    pub fn set_title(&self, title: &str) {
+        if let Ok(page) = document() {
+            page.set_title(title);
+        }
+    }
+
+    /// Does nothing: the title of the page says that a run has ended. Notifications would need a
+    /// permission.
+    pub fn notify(&self, _: &str) {}
 
     /// Refuses: a page has no folders to show.
     ///

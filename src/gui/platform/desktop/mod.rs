@@ -1,5 +1,6 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
+mod notification;
 mod open;
 mod screenshot;
 
@@ -8,10 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use eframe::egui;
 
-use super::{Choice, Frame, Input, Overrides, recognize};
+use super::{Choice, Frame, Input, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::Options;
-use crate::service::Destination;
 
 pub use open::{GuiError, open};
 use screenshot::Screenshot;
@@ -50,6 +50,32 @@ pub(in crate::gui) fn overrides() -> Overrides {
     }
 }
 
+/// Returns the home folder, or the current one where the system has none.
+pub(in crate::gui) fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_default()
+}
+
+/// Opens a dialog and waits until it is closed. Returns the chosen paths, none if it was cancelled;
+/// `None` if the system has no dialog.
+fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
+    let dialog = rfd::FileDialog::new().set_title(choice.title());
+    let chosen = match choice {
+        Choice::Texts => {
+            let kinds = &["txt", "jsonl", "parquet", "gz", "zst", "bin"];
+            let dialog = dialog.add_filter("Texts", kinds).add_filter("All files", &["*"]);
+            dialog.pick_files()
+        }
+        // All of these take one folder, the first.
+        _ => dialog.pick_folders(),
+    };
+    // rfd has no errors. Where dialogs come from a portal or from zenity, it returns an empty list
+    // for a dialog that was cancelled, and `None` if neither answers. Elsewhere a dialog exists.
+    match cfg!(any(windows, target_os = "macos")) {
+        true => Some(chosen.unwrap_or_default()),
+        false => chosen,
+    }
+}
+
 /// Opens dialogs and collects what they return.
 pub(in crate::gui) struct Platform {
     ctx: egui::Context,
@@ -84,42 +110,34 @@ impl Platform {
         }
     }
 
-    /// Opens a dialog for files or a folder.
+    /// Opens a dialog, on a thread: it blocks until it is closed.
     pub fn choose(&mut self, choice: Choice) {
-        self.dialog(move |dialog| match choice {
-            Choice::Texts => {
-                let dialog = dialog.set_title("Data to train on");
-                let kinds = &["txt", "jsonl", "parquet", "gz", "zst", "bin"];
-                let dialog = dialog.add_filter("Texts", kinds).add_filter("All files", &["*"]);
-                recognize(dialog.pick_files()?)
-            }
-            Choice::DataFolder => {
-                recognize(vec![dialog.set_title("Data to train on").pick_folder()?])
-            }
-            Choice::RunsFolder => {
-                Some(Input::RunsFolder(dialog.set_title("Folder with runs").pick_folder()?))
-            }
-        });
-    }
-
-    /// Opens a dialog for the folder of an exported model.
-    pub fn choose_export(&mut self, checkpoint: PathBuf) {
-        self.dialog(move |dialog| {
-            let folder = dialog.set_title("Empty folder for the model").pick_folder()?;
-            Some(Input::Export { checkpoint, to: Destination::Folder(folder) })
-        });
-    }
-
-    /// Runs a dialog on a thread: it blocks until it is closed.
-    fn dialog(&self, show: impl FnOnce(rfd::FileDialog) -> Option<Input> + Send + 'static) {
         let (sender, ctx) = (self.sender.clone(), self.ctx.clone());
         std::thread::spawn(move || {
-            if let Some(input) = show(rfd::FileDialog::new()) {
+            let input = match dialog(&choice) {
+                Some(paths) => chosen(choice, paths),
+                None => Some(Input::NoDialog(choice)),
+            };
+            if let Some(input) = input {
                 // The window may have closed meanwhile.
                 let _ = sender.send(input);
                 ctx.request_repaint();
             }
         });
+    }
+
+    /// Sets the title of the window.
+    pub fn set_title(&self, title: &str) {
+        self.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.into()));
+    }
+
+    /// Tells a person who looks at something else that a run has ended.
+    pub fn notify(&self, text: &str) {
+        if !self.ctx.input(|input| input.focused) {
+            let attention = egui::UserAttentionType::Informational;
+            self.ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
+            notification::show(text);
+        }
     }
 
     /// Shows a folder in the system's file manager.

@@ -1,0 +1,141 @@
+//! A dialog for typing a path, on systems that have no file dialog.
+
+use std::path::{Path, PathBuf};
+
+use eframe::egui::{self, RichText};
+
+use super::App;
+use crate::gui::platform::{self, Choice};
+use crate::gui::theme;
+
+/// A path that is being typed.
+#[derive(Debug)]
+pub(super) struct PathDialog {
+    choice: Choice,
+    text: String,
+    /// Why the path was not taken.
+    error: Option<String>,
+}
+
+impl PathDialog {
+    pub fn new(choice: Choice) -> Self {
+        Self { choice, text: String::new(), error: None }
+    }
+}
+
+/// Width of the dialog, in points.
+const WIDTH: f32 = 420.0;
+
+impl App {
+    /// Draws the dialog, if it is open. Escape and a click beside it close it.
+    pub(super) fn ask_for_path(&mut self, ui: &egui::Ui) {
+        let Some(dialog) = &mut self.path_dialog else { return };
+        let modal = egui::Modal::new(egui::Id::unique("path")).show(ui.ctx(), |ui| {
+            ui.set_width(WIDTH);
+            fields(ui, dialog)
+        });
+        if modal.inner == Some(true) {
+            match typed_path(&dialog.text, &dialog.choice) {
+                Ok(path) => {
+                    let input = platform::chosen(dialog.choice.clone(), vec![path]);
+                    self.path_dialog = None;
+                    if let Some(input) = input {
+                        self.take_input(input);
+                    }
+                }
+                Err(error) => dialog.error = Some(error),
+            }
+        } else if modal.inner == Some(false) || modal.should_close() {
+            self.path_dialog = None;
+        }
+    }
+}
+
+/// Draws the field and its buttons. Returns true to take the path, false to close the dialog.
+fn fields(ui: &mut egui::Ui, dialog: &mut PathDialog) -> Option<bool> {
+    ui.heading(dialog.choice.title());
+    ui.label(
+        "This system has no file dialog: install xdg-desktop-portal or zenity, or type a path.",
+    );
+    ui.add_space(6.0);
+    let edit = egui::TextEdit::singleline(&mut dialog.text).hint_text("/home/me/texts/book.txt");
+    let edit = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Path");
+    let entered = edit.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+    if edit.changed() {
+        dialog.error = None;
+    }
+    if !entered && ui.memory(|memory| memory.focused().is_none()) {
+        edit.request_focus();
+    }
+    if let Some(error) = &dialog.error {
+        ui.label(RichText::new(error).color(theme::error(ui)));
+    }
+    ui.add_space(6.0);
+    let (take, cancel) =
+        ui.horizontal(|ui| (ui.button("OK").clicked(), ui.button("Cancel").clicked())).inner;
+    match (take || entered, cancel) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
+}
+
+/// Reads a path as it was typed: `~` is the home folder.
+///
+/// # Errors
+/// Why it cannot be the subject of the choice.
+fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
+    let text = text.trim();
+    let path = match text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    {
+        Some(rest) => platform::home().join(rest.trim_start_matches('/')),
+        None => PathBuf::from(text),
+    };
+    let exists = crate::disk::exists(&path);
+    match choice {
+        _ if text.is_empty() => Err("Type a path.".into()),
+        // An export creates its folder.
+        Choice::Export(_) if !exists => parent_exists(&path)
+            .then_some(path)
+            .ok_or_else(|| format!("{text}: the folder that is to contain it does not exist.")),
+        _ if !exists => Err(format!("{text} does not exist.")),
+        Choice::Texts | Choice::DataFolder => Ok(path),
+        _ if !crate::disk::is_dir(&path) => Err(format!("{text} is not a folder.")),
+        _ => Ok(path),
+    }
+}
+
+fn parent_exists(path: &Path) -> bool {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.is_none_or(crate::disk::is_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typed_path_has_to_exist_unless_it_is_an_export() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.txt");
+        std::fs::write(&file, "Once").unwrap();
+        let text = |path: &Path| path.display().to_string();
+        let export = || Choice::Export("out/a".into());
+        let new = folder.path().join("new");
+        for (path, choice, is_taken) in [
+            (text(&file), Choice::Texts, true),
+            (format!("  {}  ", text(&file)), Choice::Texts, true),
+            (text(&new), Choice::Texts, false),
+            (text(folder.path()), Choice::RunsFolder, true),
+            (text(&file), Choice::RunsFolder, false),
+            (text(&file), Choice::Model, false),
+            (text(&new), export(), true),
+            (text(&new.join("deep/er")), export(), false),
+            (String::new(), export(), false),
+        ] {
+            let taken = typed_path(&path, &choice);
+            assert_eq!(taken.is_ok(), is_taken, "{path} {choice:?}: {taken:?}");
+        }
+        assert_eq!(typed_path("~", &Choice::Texts), Ok(platform::home()));
+    }
+}

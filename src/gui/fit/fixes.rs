@@ -1,0 +1,150 @@
+//! The reason why a run does not fit its device, and the changes that make it fit, in the words of
+//! the settings.
+
+use eframe::egui;
+
+use super::FitState;
+use crate::config::{Budget, bytes};
+use crate::gui::form::{Form, capitalize};
+use crate::plan::{Fix, PlanError};
+
+/// The reason why a run does not fit, and changes that make it fit.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::gui) struct Refusal {
+    /// A sentence.
+    pub reason: String,
+    /// Changes to the settings, the mildest first; none if only another model fits.
+    pub fixes: Vec<Fix>,
+}
+
+impl FitState {
+    /// Returns why the run that the form describes does not fit. `None` if it fits, and as long as
+    /// the form has errors or the vocabulary is unknown: then the run itself is the judge.
+    pub fn refusal(&mut self, form: &Form) -> Option<Refusal> {
+        form.vocab_size()?;
+        match &self.plan(form)?.plan {
+            Ok(_) => None,
+            Err(PlanError::TooBig { least, fixes }) => {
+                let reason = format!("{}.", least.verdict());
+                Some(Refusal { reason, fixes: fixes.clone() })
+            }
+            Err(error @ PlanError::TensorTooLarge { .. }) => {
+                let error = capitalize(&error.to_string());
+                let reason = format!("{error}. Reduce n_embd or block_size.");
+                Some(Refusal { reason, fixes: Vec::new() })
+            }
+        }
+    }
+}
+
+/// Draws a button for each change, and applies the one that is clicked.
+pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut Form, fixes: &[Fix]) {
+    if fixes.is_empty() {
+        return;
+    }
+    ui.weak("Any of these changes makes it fit:");
+    for fix in fixes {
+        let text = format!("{}  ({})", in_words(&fix.option), bytes(fix.predicted_bytes));
+        let button = ui.add(egui::Button::new(text).wrap());
+        if button.on_hover_text("Apply this change to the settings").clicked() {
+            apply(form, &fix.option);
+        }
+    }
+}
+
+/// Layers, heads and width of OpenAI's GPT-2, with their names.
+const GPT2_SIZES: [([&str; 3], &str); 3] = [
+    (["12", "12", "768"], "GPT-2, 124M"),
+    (["24", "16", "1024"], "GPT-2 medium, 350M"),
+    (["36", "20", "1280"], "GPT-2 large, 774M"),
+];
+
+/// Describes options like `--n_head=6 --n_embd=384` as a change: `6 heads, width 384`.
+fn in_words(options: &str) -> String {
+    let pairs = pairs(options);
+    let value = |key: &str| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    if let [Some(layers), Some(heads), Some(width)] = ["n_layer", "n_head", "n_embd"].map(value)
+        && let Some((_, name)) = GPT2_SIZES.iter().find(|(size, _)| *size == [layers, heads, width])
+    {
+        return format!("The shape of {name}");
+    }
+    let words = pairs.iter().map(|&(key, value)| match (key, value) {
+        ("grad_checkpoint", "auto" | "true") => "use activation checkpointing".to_string(),
+        ("block_size", size) => format!("block size {size}"),
+        ("n_layer", "1") => "1 layer".into(),
+        ("n_layer", layers) => format!("{layers} layers"),
+        ("n_head", "1") => "1 head".into(),
+        ("n_head", heads) => format!("{heads} heads"),
+        ("n_embd", width) => format!("width {width}"),
+        ("vram_budget", budget) => match budget.parse() {
+            Ok(Budget::Bytes(budget)) => format!("a budget of {}", bytes(budget)),
+            _ => format!("a budget of {budget}"),
+        },
+        (key, value) => format!("{} {value}", key.replace('_', " ")),
+    });
+    capitalize(&words.collect::<Vec<_>>().join(", "))
+}
+
+/// Splits options into keys and values.
+fn pairs(options: &str) -> Vec<(&str, &str)> {
+    let options = options.split_whitespace();
+    options.filter_map(|option| option.trim_start_matches("--").split_once('=')).collect()
+}
+
+/// Sets options in the form.
+pub(super) fn apply(form: &mut Form, options: &str) {
+    for (key, value) in pairs(options) {
+        form.set(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gui::fit::tests::{device, form};
+
+    #[test]
+    fn every_suggested_change_makes_the_run_fit() {
+        let state = &mut device();
+        for settings in [
+            &[("vram_budget", "1GiB"), ("vocab_size", "50257")][..],
+            &[("n_layer", "48"), ("n_embd", "1536"), ("vocab_size", "50257")],
+        ] {
+            let tight = form(settings);
+            let refusal = state.refusal(&tight).unwrap();
+            assert!(refusal.reason.starts_with("Does not fit: needs "), "{refusal:?}");
+            assert!(!refusal.fixes.is_empty());
+            for fix in refusal.fixes {
+                let mut form = tight.clone();
+                apply(&mut form, &fix.option);
+                assert_eq!(state.refusal(&form), None, "{}", fix.option);
+                assert!(!in_words(&fix.option).contains(['=', '_']), "{}", fix.option);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_refused_only_once_its_vocabulary_is_known() {
+        let state = &mut device();
+        assert_eq!(state.refusal(&form(&[("vram_budget", "1GiB")])), None);
+        let known = [("vram_budget", "1GiB"), ("vocab_size", "50257")];
+        assert!(state.refusal(&form(&known)).is_some());
+        assert_eq!(state.refusal(&form(&[("vocab_size", "50257")])), None);
+    }
+
+    #[test]
+    fn changes_are_in_words() {
+        for (options, words) in [
+            ("--grad_checkpoint=auto", "Use activation checkpointing"),
+            ("--block_size=512", "Block size 512"),
+            ("--n_layer=1", "1 layer"),
+            ("--n_head=6 --n_embd=384", "6 heads, width 384"),
+            ("--n_layer=24 --n_head=16 --n_embd=1024", "The shape of GPT-2 medium, 350M"),
+            ("--vram_budget=13108MiB", "A budget of 12.80 GiB"),
+            ("--vram_budget=13GiB", "A budget of 13.00 GiB"),
+            ("--loss_chunk=64", "Loss chunk 64"),
+        ] {
+            assert_eq!(in_words(options), words);
+        }
+    }
+}
