@@ -17,7 +17,7 @@ pub use smoothed::{Smoothed, automatic_half_life};
 
 use crate::config::Config;
 use crate::plan::Forecast;
-use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason};
+use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason, Working};
 
 /// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and
 /// a few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
@@ -30,6 +30,8 @@ pub struct Progress {
     pub state: State,
     /// The run folder.
     pub run: Option<PathBuf>,
+    /// The work that takes a while at present, until the next other event.
+    pub working: Option<Working>,
     /// The device that trains.
     pub device: Option<DeviceLine>,
     /// The resolved configuration.
@@ -114,7 +116,9 @@ impl Progress {
         if self.state == State::Idle && !matches!(event, Event::Warning { .. }) {
             self.state = State::Starting;
         }
+        self.working = None;
         match event {
+            Event::Working(working) => self.working = Some(*working),
             Event::Start { run, device, config, params, resumed_from, entropy_floor, .. } => {
                 self.begin(*resumed_from);
                 self.run = Some(run.clone());
@@ -190,7 +194,7 @@ impl Progress {
 
     /// Marks the run as starting: a process emits no event until it is set up.
     pub fn starting(&mut self) {
-        self.state = State::Starting;
+        (self.state, self.working) = (State::Starting, None);
     }
 
     /// Drops the curves of steps, for views that draw none: a long run has millions of points.
@@ -205,7 +209,7 @@ impl Progress {
 
     /// Marks the run as interrupted: its record ends in the middle, and no process trains it.
     pub fn interrupted(&mut self) {
-        self.state = State::Interrupted;
+        (self.state, self.working) = (State::Interrupted, None);
         let text = "the run was interrupted: its process was killed, or its page was closed";
         let hint = match self.checkpoints.is_empty() {
             true => "it has no checkpoint to continue from: start it again",
@@ -235,11 +239,6 @@ impl Progress {
         }
         let left = self.max_iters.saturating_sub(self.iteration);
         Duration::try_from_secs_f64(self.last_step.as_ref()?.ms * 1e-3 * left as f64).ok()
-    }
-
-    /// Returns [`remaining`](Self::remaining) in seconds.
-    pub fn seconds_left(&self) -> Option<f64> {
-        self.remaining().map(|time| time.as_secs_f64())
     }
 
     /// Applies the start of a process. It repeats what a former one did after its last checkpoint.

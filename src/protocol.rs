@@ -118,6 +118,8 @@ pub enum Event {
         /// Length of the wait, in seconds.
         seconds: u64,
     },
+    /// Work that takes a while. It is transient: neither recorded nor logged.
+    Working(Working),
     /// The run ended without an error.
     Done {
         /// Updates made.
@@ -161,6 +163,53 @@ pub struct Step {
     /// Bytes of the device that other programs use, where the system reports it.
     #[serde(default)]
     pub others_bytes: Option<u64>,
+}
+
+/// Work other than finished updates, and how far it is. It is reported a few times a second, once
+/// it has lasted a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Working {
+    /// The work.
+    pub task: Task,
+    /// Parts done.
+    pub done: u64,
+    /// All parts; 0 if unknown.
+    pub total: u64,
+}
+
+/// A kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Opens the data, the device and the model.
+    Data,
+    /// The first update of a process, which compiles the kernels; its parts are micro-batches.
+    Compile,
+    /// A long update; its parts are micro-batches.
+    Step,
+    /// An evaluation; its parts are windows.
+    Evaluation,
+    /// Writes a checkpoint.
+    Checkpoint,
+    /// Generates a text; its parts are tokens.
+    Sample,
+}
+
+impl fmt::Display for Working {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.task {
+            Task::Data => "opening data and model",
+            Task::Compile => "first update, compiling kernels",
+            Task::Step => "update",
+            Task::Evaluation => "evaluating",
+            Task::Checkpoint => "writing a checkpoint",
+            Task::Sample => "sampling",
+        })?;
+        match self.total {
+            0 => Ok(()),
+            total => write!(f, " {}/{total}", self.done),
+        }
+    }
 }
 
 /// A failure of a device.
@@ -279,6 +328,7 @@ impl fmt::Display for Event {
             Event::Waiting { text, attempt, attempts, seconds } => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }
+            Event::Working(working) => write!(f, "{working}"),
             Event::Done { iter, best_val_loss, seconds, reason } => {
                 write!(f, "{} after {iter} iterations, {seconds:.1} s", reason.phrase())?;
                 match best_val_loss {
@@ -315,5 +365,17 @@ mod tests {
         let former = r#"{"v":1,"event":"eval","iter":250,"train_loss":2.1,"val_loss":2.25}"#;
         assert_eq!(serde_json::from_str::<Event>(former).unwrap(), event);
         assert_eq!(event.to_string(), "step 250: train loss 2.1000, val loss 2.2500");
+    }
+
+    #[test]
+    fn work_is_described_with_its_parts_where_they_are_known() {
+        let working = |task, done, total| Event::Working(Working { task, done, total });
+        let evaluation = working(Task::Evaluation, 37, 400);
+        let line = serde_json::to_string(&evaluation).unwrap();
+        let want = r#"{"event":"working","task":"evaluation","done":37,"total":400}"#;
+        assert_eq!(line, want);
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), evaluation);
+        assert_eq!(evaluation.to_string(), "evaluating 37/400");
+        assert_eq!(working(Task::Checkpoint, 0, 0).to_string(), "writing a checkpoint");
     }
 }

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::builder::TypedValueParser;
+use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::CliError;
+use super::help::{DEBUGGING, Suggested, examples};
 use super::source::ConfigSource;
 use crate::config::Budget;
-use crate::data::TokenizerKind;
+use crate::data::{DataError, TokenizerKind};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::{Gpu, gpu_named, gpu_names};
@@ -20,7 +22,15 @@ use crate::plan::{Gpu, gpu_named, gpu_names};
     version,
     subcommand_required = !cfg!(feature = "gui"),
     arg_required_else_help = !cfg!(feature = "gui"),
-    max_term_width = 100
+    max_term_width = 100,
+    after_help = examples(&[
+        #[cfg(feature = "gui")]
+        ("wgpt", "open the window"),
+        ("wgpt train --preset=demo", "train a first model, in minutes"),
+        ("wgpt sample -i", "write with it"),
+        ("wgpt prepare my.txt -o data/mine", "turn a text of yours into data"),
+        ("wgpt plan --preset=gpt2 --target 12GiB", "see what fits a GPU"),
+    ])
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -28,6 +38,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     #[cfg(feature = "gui")]
     pub window: WindowArgs,
+    /// Train without a window: another spelling of `train`
+    #[arg(long = "headless")]
+    // Replaced before the arguments are parsed.
+    _headless: bool,
     #[command(subcommand)]
     pub command: Option<Subcommands>,
 }
@@ -35,10 +49,12 @@ pub(super) struct Arguments {
 #[derive(Debug, Args)]
 pub(super) struct Global {
     /// Device to compute on: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
-    #[arg(long, global = true, value_name = "DEVICE")]
+    #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
+    #[arg(value_parser = Suggested::new(["auto", "cpu", "vulkan", "dx12", "metal", "gl", "cuda"]))]
     device: Option<String>,
-    /// Debugging: implementation of the ops, auto, reference, wide or cube
-    #[arg(long, global = true, value_name = "MODE")]
+    /// Implementation of the ops
+    #[arg(long, global = true, value_name = "MODE", hide = true, help_heading = DEBUGGING)]
+    #[arg(value_parser = Suggested::new(["auto", "reference", "wide", "cube"]))]
     ops: Option<String>,
     /// Print warnings of the graphics libraries; -vv and -vvv print details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -46,6 +62,13 @@ pub(super) struct Global {
     /// Print only warnings and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    /// Colours of messages
+    #[arg(long = "color", global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    // Read before the arguments are parsed, whose errors have colours too.
+    _color: ColorChoice,
+    /// Print help with the flags for debugging
+    #[arg(long = "help-all", global = true, action = ArgAction::HelpLong)]
+    _help_all: Option<bool>,
 }
 
 impl Global {
@@ -81,18 +104,55 @@ pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
 #[derive(Debug, Subcommand)]
 pub(super) enum Subcommands {
     /// Train a model, or resume a run
+    #[command(after_help = examples(&[
+        ("wgpt train --preset=demo", "a first model, in minutes"),
+        ("wgpt train --preset=gpt2 --data=data/mine", "a preset on your data"),
+        ("wgpt train my.toml --learning_rate=3e-4", "a file, and a change of it"),
+        ("wgpt train --resume", "continue the newest run"),
+    ]))]
     Train(TrainArgs),
     /// Tokenize text into training data
+    #[command(after_help = examples(&[
+        ("wgpt prepare book.txt -o data/book --tokenizer char", ""),
+        ("wgpt prepare texts/ more.jsonl.gz -o data/mine", ""),
+    ]))]
     Prepare(PrepareArgs),
     /// Generate text with a model
+    #[command(after_help = examples(&[
+        ("wgpt sample", "the newest run in out/"),
+        ("wgpt sample out/demo-1 --start=\"Once\"", "a run, and a prompt"),
+        ("wgpt sample -i", "a prompt loop"),
+        ("head -c 200 book.txt | wgpt sample --start -", "a prompt from a pipe"),
+    ]))]
     Sample(SampleArgs),
     /// Measure the loss of a model on data
+    #[command(after_help = examples(&[
+        ("wgpt eval", "the newest run in out/, on its data"),
+        ("wgpt eval gpt2 --data=data/mine", "a model folder on your data"),
+    ]))]
     Eval(EvalArgs),
+    /// List the runs, the newest first
+    #[command(after_help = examples(&[
+        ("wgpt runs", "those in out/"),
+        ("wgpt runs elsewhere --json", "for a program"),
+    ]))]
+    Runs(RunsArgs),
     /// Write a model as a Hugging Face GPT-2 folder
-    Export(ConvertArgs),
+    #[command(after_help = examples(&[
+        ("wgpt export -o my-model", "the newest run in out/"),
+        ("wgpt export out/demo-1 -o my-model", "a run's best checkpoint"),
+    ]))]
+    Export(ExportArgs),
     /// Convert nanoGPT's ckpt.pt or a GPT-2 folder into a folder to sample and fine-tune from
-    Import(ConvertArgs),
+    #[command(after_help = examples(&[
+        ("wgpt import out-shakespeare/ckpt.pt -o out/imported", ""),
+    ]))]
+    Import(ImportArgs),
     /// Show the memory, disk and time that a run will take, without running it
+    #[command(after_help = examples(&[
+        ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
+        ("wgpt plan my.toml --suggest", "changes that make it fit"),
+    ]))]
     Plan(PlanArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
@@ -108,7 +168,7 @@ pub(super) enum Subcommands {
 pub(super) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Run folder [default: a new one in out/]
+    /// Run folder [default: a new one in out/; with --resume the newest one there]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Continue from the newest checkpoint of the run, with its configuration
@@ -117,8 +177,8 @@ pub(super) struct TrainArgs {
     /// Print one JSON event a line, and read commands from stdin
     #[arg(long)]
     pub json: bool,
-    /// Debugging: train in this process, which a failure of the device ends
-    #[arg(long)]
+    /// Train in this process, which a failure of the device ends
+    #[arg(long, hide = true, help_heading = DEBUGGING)]
     pub no_supervise: bool,
     /// With --json: stop with a checkpoint when stdin closes
     #[arg(long)]
@@ -158,8 +218,9 @@ pub(super) struct PrepareArgs {
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer: gpt2, char or byte
-    #[arg(long, default_value = "gpt2", value_parser = parse_tokenizer)]
+    /// Tokenizer
+    #[arg(long, default_value = "gpt2")]
+    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte"]).try_map(parse_tokenizer))]
     pub tokenizer: TokenizerKind,
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
@@ -176,17 +237,20 @@ pub(super) struct PrepareArgs {
     pub force: bool,
 }
 
-fn parse_tokenizer(name: &str) -> Result<TokenizerKind, String> {
-    name.parse().map_err(|error: crate::data::DataError| error.to_string())
+fn parse_tokenizer(name: String) -> Result<TokenizerKind, DataError> {
+    name.parse()
 }
 
 #[derive(Debug, Args)]
 pub(super) struct SampleArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
-    pub model: PathBuf,
-    /// Prompt [default: a line break]; FILE:path reads it from a file
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    pub model: Option<PathBuf>,
+    /// Prompt [default: a line break]; FILE:path reads it from a file, - from stdin
     #[arg(long, value_name = "TEXT")]
     pub start: Option<String>,
+    /// Generate a text for each line that is typed; an empty line repeats the last one
+    #[arg(short, long)]
+    pub interactive: bool,
     /// Number of texts
     #[arg(long, alias = "num_samples", default_value_t = 1, value_name = "N")]
     pub num_samples: u32,
@@ -205,12 +269,25 @@ pub(super) struct SampleArgs {
     /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
+    /// Print JSON objects: {"text": ...} for each piece of the text, then {"done": {"tokens": N}}
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunsArgs {
+    /// Folder with runs [default: out]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct EvalArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
-    pub model: PathBuf,
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    pub model: Option<PathBuf>,
     /// Data folder [default: the data that the run was trained on]
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
@@ -223,7 +300,16 @@ pub(super) struct EvalArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ConvertArgs {
+pub(super) struct ExportArgs {
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    pub model: Option<PathBuf>,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
     /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
     pub model: PathBuf,
     /// Folder to write
@@ -335,13 +421,6 @@ pub(super) struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// Prints a completion script.
-pub(super) fn completions(shell: Shell) {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
-    super::write_out(format_args!("{}", String::from_utf8_lossy(&script)));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,10 +438,5 @@ mod tests {
             assert!(parse_target(bad).is_err(), "{bad}");
         }
         assert!(parse_target("GTX 9999").unwrap_err().contains("RTX 3060"));
-    }
-
-    #[test]
-    fn the_definition_is_valid() {
-        Arguments::command().debug_assert();
     }
 }

@@ -29,7 +29,7 @@ const SOFTWARE: Default = (
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
 pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, FailureOutput::new(args.json, false));
+    watch(&device, FailureOutput::new(args.json, false), false);
     let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));

@@ -1,20 +1,21 @@
-//! The short commands: prepare, sample, eval, export, import, devices, config.
+//! The short commands: prepare, eval, export, import, devices, config.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::CliError;
+use super::activity::{Activity, style};
 use super::args::{
-    ConfigAction, ConfigArgs, ConvertArgs, DevicesArgs, EvalArgs, Global, PrepareArgs, SampleArgs,
+    ConfigAction, ConfigArgs, DevicesArgs, EvalArgs, ExportArgs, Global, ImportArgs, PrepareArgs,
 };
-use super::watch::{FailureOutput, watch};
+use super::model::{find_model, open_device, warn};
 use crate::config::KEYS;
-use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared, Tokenizer};
-use crate::gpu::{self, DeviceChoice, OpenDevice};
-use crate::model::{SampleOptions, Sampler};
+use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared};
+use crate::gpu::{self, DeviceChoice};
+use crate::protocol::{Task, Working};
 use crate::train::{Evaluation, ModelSource, mean_loss};
 
 /// Runs `wgpt prepare`.
@@ -57,111 +58,13 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
 }
 
 fn bytes_bar() -> ProgressBar {
-    let style = "{elapsed_precise} [{bar:30}] {bytes}/{total_bytes}, {eta} left, {msg}";
-    let style =
-        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style.progress_chars("=> "))
-}
-
-/// Runs `wgpt sample`.
-pub(super) fn sample(args: SampleArgs, global: &Global) -> Result<(), CliError> {
-    let source = find_model(&args.model)?;
-    let tokenizer = tokenizer(&source, args.data.as_deref())?;
-    let start = match args.start {
-        None => tokenizer.default_prompt(),
-        Some(start) => match start.strip_prefix("FILE:") {
-            Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| CliError::File { path: path.into(), source: error })?,
-            None => start,
-        },
-    };
-    let prompt = tokenizer.encode_prompt(&start).map_err(|error| CliError::Usage {
-        what: format!("the prompt cannot be tokenized: {error}"),
-        hint: "give another --start",
-    })?;
-    if prompt.is_empty() {
-        return Err(CliError::Usage {
-            what: "empty prompt".into(),
-            hint: "give --start at least one character",
-        });
-    }
-    if !args.temperature.is_finite() || args.temperature < 0.0 {
-        return Err(CliError::Usage {
-            what: format!("invalid temperature {}", args.temperature),
-            hint: "--temperature takes 0 or a positive number, like 0.8",
-        });
-    }
-    let device = open(global)?;
-    let model = source.model(&device.device)?;
-    let mode = global.ops()?.on(device.info.kind);
-    let mut out = std::io::stdout().lock();
-    for number in 0..args.num_samples {
-        let options = SampleOptions {
-            temperature: args.temperature,
-            top_k: args.top_k,
-            seed: args.seed.wrapping_add(u64::from(number)),
-        };
-        let mut sampler = Sampler::new(&model, &prompt, options, mode);
-        let mut write = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        write(&start).map_err(CliError::Output)?;
-        let mut tokens = Vec::new();
-        let mut shown = 0;
-        for _ in 0..args.max_new_tokens {
-            tokens.push(pollster::block_on(sampler.next_token()));
-            let text = tokenizer.decode(&tokens);
-            // The text may end in half a character, which the next token completes.
-            let complete = text.trim_end_matches('\u{fffd}').len();
-            if complete > shown {
-                write(&text[shown..complete]).map_err(CliError::Output)?;
-                shown = complete;
-            }
-        }
-        write("\n---------------\n").map_err(CliError::Output)?;
-    }
-    Ok(())
-}
-
-fn find_model(path: &Path) -> Result<ModelSource, CliError> {
-    let source = ModelSource::open(path)?;
-    warn(&source.warnings);
-    Ok(source)
-}
-
-fn tokenizer(source: &ModelSource, data: Option<&str>) -> Result<Tokenizer, CliError> {
-    let from_data = match data {
-        Some(data) => Dataset::open(data, 1)?.tokenizer,
-        None => None,
-    };
-    let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
-        return Err(CliError::Usage {
-            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
-            hint: "give the data folder that it was trained on with --data",
-        });
-    };
-    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
-    // A model may be padded, as nanoGPT pads GPT-2, or come with its own tokenizer.
-    let padded = tokenizer == Tokenizer::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
-    if have > need || (have < need && !padded) {
-        return Err(CliError::Usage {
-            what: format!("the tokenizer has {have} tokens, the model {need}"),
-            hint: "give the data folder that the model was trained on with --data",
-        });
-    }
-    Ok(tokenizer)
-}
-
-fn open(global: &Global) -> Result<OpenDevice, CliError> {
-    let device = gpu::open(global.device()?)?;
-    watch(&device, FailureOutput::Text);
-    if global.verbose > 0 {
-        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
-    }
-    Ok(device)
+    ProgressBar::new(0)
+        .with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"))
 }
 
 /// Runs `wgpt eval`.
 pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
-    let source = find_model(&args.model)?;
+    let source = find_model(args.model.as_deref(), global.quiet)?;
     let data = match args.data {
         Some(data) => Some(data),
         None => source.data()?,
@@ -183,15 +86,21 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
             hint: "prepare the data with the model's tokenizer",
         });
     }
-    let device = open(global)?;
+    let device = open_device(global)?;
+    let mut activity = Activity::new(global.quiet);
+    activity.show("loading the model".into());
     let model = source.model(&device.device)?;
     let mode = global.ops()?.on(device.info.kind);
     let evaluation =
         Evaluation { block_size: architecture.block_size, sequences: 8, chunk: 256, mode };
     let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
-    let loss = |split| -> Result<f64, CliError> {
-        let mut never = || false;
-        let loss = mean_loss(&model, &dataset, split, wanted, &evaluation, &mut never);
+    let mut loss = |split| -> Result<f64, CliError> {
+        let total = evaluation.windows(split, wanted);
+        let mut show = |done| {
+            activity.show(Working { task: Task::Evaluation, done, total }.to_string());
+            false
+        };
+        let loss = mean_loss(&model, &dataset, split, wanted, &evaluation, &mut show);
         Ok(pollster::block_on(loss)?.unwrap_or(f64::NAN))
     };
     let (train, val) = match args.windows {
@@ -199,6 +108,7 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         0 => (None, loss(&dataset.val)?),
         _ => (Some(loss(&dataset.train)?), loss(&dataset.val)?),
     };
+    activity.clear();
     if args.json {
         let object = json!({
             "train_loss": train, "val_loss": val, "val_perplexity": val.exp(),
@@ -218,17 +128,17 @@ pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
 }
 
 /// Runs `wgpt export`.
-pub(super) fn export(args: ConvertArgs) -> Result<(), CliError> {
-    let source = find_model(&args.model)?;
-    convert(&source, &args.output)?;
+pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
+    let source = find_model(args.model.as_deref(), global.quiet)?;
+    convert(&source, &args.output, global)?;
     output!("{} -> {}", source.path.display(), args.output.display());
     Ok(())
 }
 
 /// Runs `wgpt import`: writes the same folder as export.
-pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
-    let source = find_model(&args.model)?;
-    convert(&source, &args.output)?;
+pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), CliError> {
+    let source = find_model(Some(&args.model), global.quiet)?;
+    convert(&source, &args.output, global)?;
     let millions = source.architecture.parameters() as f64 / 1e6;
     output!(
         "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
@@ -238,15 +148,17 @@ pub(super) fn import(args: ConvertArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn convert(source: &ModelSource, output: &Path) -> Result<(), CliError> {
-    let cpu: DeviceChoice = "cpu".parse()?;
-    let model = source.model(&gpu::open(cpu)?.device)?;
+fn convert(source: &ModelSource, output: &Path, global: &Global) -> Result<(), CliError> {
     if output.join(crate::model::WEIGHTS_FILE).exists() {
         return Err(CliError::Usage {
             what: format!("{}: this folder already has a model", output.display()),
             hint: "give another folder with -o",
         });
     }
+    let cpu: DeviceChoice = "cpu".parse()?;
+    let mut activity = Activity::new(global.quiet);
+    activity.show(format!("writing {}", output.display()));
+    let model = source.model(&gpu::open(cpu)?.device)?;
     std::fs::create_dir_all(output)
         .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
     let written = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
@@ -313,10 +225,4 @@ pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
         }
     }
     Ok(())
-}
-
-fn warn(warnings: &[String]) {
-    for warning in warnings {
-        message!("warning: {warning}");
-    }
 }

@@ -5,15 +5,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
+/// Prints a message to stderr.
 macro_rules! message {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
-    }};
+    ($($text:tt)*) => { $crate::cli::terminal::message(&format!($($text)*)) };
 }
 
 /// Prints a line of output to stdout.
@@ -42,14 +38,21 @@ fn print_error(error: &CliError) {
     }
 }
 
+mod activity;
 mod args;
 mod bench;
 mod commands;
 mod error;
+mod help;
 mod input;
+mod model;
+mod next;
 mod plan;
 mod report;
+mod runs;
+mod sample;
 mod source;
+mod terminal;
 mod train;
 mod watch;
 
@@ -58,13 +61,12 @@ pub use error::CliError;
 
 /// Runs the command line of this process; returns its exit code.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse_from(headless_as_train(std::env::args_os())) {
+    terminal::report_panics();
+    let args = headless_as_train(std::env::args_os());
+    terminal::set_color(&args);
+    let arguments = match help::parse(&args) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // clap's own exit codes: 0 for help and version, 2 for usage.
-            let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
-        }
+        Err(code) => return ExitCode::from(code),
     };
     start_logging(arguments.global.verbose);
     match run(arguments) {
@@ -95,7 +97,11 @@ fn start_logging(verbose: u8) {
         2 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal::has_color())
+        .init();
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
@@ -114,15 +120,16 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     match command {
         Subcommands::Train(args) => return train::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
-        Subcommands::Sample(args) => commands::sample(args, &global)?,
+        Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Eval(args) => commands::eval(args, &global)?,
-        Subcommands::Export(args) => commands::export(args)?,
-        Subcommands::Import(args) => commands::import(args)?,
+        Subcommands::Runs(args) => runs::run(args, &global)?,
+        Subcommands::Export(args) => commands::export(args, &global)?,
+        Subcommands::Import(args) => commands::import(args, &global)?,
         Subcommands::Devices(args) => commands::devices(args, &global),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,
-        Subcommands::Completions(args) => args::completions(args.shell),
+        Subcommands::Completions(args) => help::completions(args.shell),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -131,9 +138,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
 #[cfg(feature = "gui")]
 fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot } = args;
-    if let Some(missing) = inputs.iter().find(|path| !path.exists()) {
-        let what = format!("`{}` is neither a command nor a file", missing.display());
-        return Err(CliError::Usage { what, hint: "wgpt --help lists the commands" });
+    if let Some(error) = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str())) {
+        return Err(error);
     }
     crate::gui::open(crate::gui::Options { demo, screenshot, inputs, ..Default::default() })?;
     Ok(ExitCode::SUCCESS)
@@ -141,6 +147,8 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

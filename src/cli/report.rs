@@ -1,78 +1,124 @@
 //! The output of a run: JSON lines, plain lines, or a progress bar with lines above it.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::activity::{Activity, spinner_style, style, two_units};
+use super::next::next_step;
+use super::terminal::draws;
 use crate::progress::Progress;
-use crate::protocol::Event;
+use crate::protocol::{Event, Task, Working};
 use crate::train::json_line;
+
+/// The time between two pictures of the bar.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The time that the setup of a run must have lasted before it is reported as an event.
+const MOMENT: Duration = Duration::from_millis(250);
 
 /// A printer of the events of a run.
 pub(super) struct Report {
     view: View,
+    quiet: bool,
     progress: Progress,
 }
 
 enum View {
     Json,
-    Plain { quiet: bool },
+    Plain(Activity),
     Bar(ProgressBar),
 }
 
 impl Report {
     /// Creates a progress bar on a terminal, plain lines elsewhere.
     pub fn new(json: bool, quiet: bool) -> Self {
-        let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
-        let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-        let view = if json {
-            View::Json
-        } else if terminal && !dumb && !quiet {
-            View::Bar(bar())
-        } else {
-            View::Plain { quiet }
+        let terminal = draws(&std::io::stdout()) && draws(&std::io::stderr());
+        let view = match terminal && !quiet {
+            _ if json => View::Json,
+            true => View::Bar(bar()),
+            false => View::Plain(if quiet { Activity::Hidden } else { Activity::lines() }),
         };
-        Self { view, progress: Progress::default() }
+        Self { view, quiet, progress: Progress::default() }
+    }
+
+    /// Reports that a run is being set up, until the next event, and as an event until the returned
+    /// value is dropped.
+    pub fn set_up(&mut self) -> Option<Sender<()>> {
+        let event = Event::Working(Working { task: Task::Data, done: 0, total: 0 });
+        let View::Json = self.view else {
+            self.show(&event);
+            return None;
+        };
+        let (guard, ended) = channel();
+        std::thread::spawn(move || {
+            // A dropped guard is another error.
+            if ended.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
+                print_event(&event);
+            }
+        });
+        Some(guard)
+    }
+
+    /// Prints a message above the bar.
+    pub fn say(&self, text: &str) {
+        match &self.view {
+            View::Bar(bar) => bar.suspend(|| message!("{text}")),
+            View::Json | View::Plain(_) => message!("{text}"),
+        }
     }
 
     /// Prints an event. Output that cannot be written is lost: that must not end a run.
     pub fn show(&mut self, event: &Event) {
-        if !matches!(self.view, View::Json) {
-            self.progress.apply(event);
-            self.progress.forget_steps();
+        if let View::Json = self.view {
+            return print_event(event);
         }
-        match &self.view {
-            View::Json => print_event(event),
-            View::Plain { quiet } => match event {
-                Event::Paused { .. } | Event::Resumed { .. } if *quiet => {}
-                event if is_message(event) => message!("{event}"),
-                _ if *quiet => {}
-                event => self.print(event),
+        self.progress.apply(event);
+        self.progress.forget_steps();
+        match &mut self.view {
+            View::Json => {}
+            View::Plain(activity) => match event {
+                Event::Working(working) => activity.show(working.to_string()),
+                event => {
+                    activity.clear();
+                    self.print(event);
+                }
             },
             View::Bar(bar) => {
-                bar.set_length(self.progress.max_iters);
-                bar.set_position(self.progress.iteration);
-                bar.set_message(message(&self.progress));
-                if matches!(event, Event::Done { .. }) {
-                    bar.finish_and_clear();
-                }
-                match event {
-                    Event::Step(_) => {}
-                    event if is_message(event) => bar.suspend(|| message!("{event}")),
-                    event => bar.suspend(|| self.print(event)),
+                draw(bar, &self.progress);
+                if !matches!(event, Event::Working(_) | Event::Step(_)) {
+                    bar.clone().suspend(|| self.print(event));
                 }
             }
         }
     }
 
     fn print(&self, event: &Event) {
-        line(&event.to_string());
-        let known = (self.progress.entropy_floor, self.progress.best_val_loss);
-        if let (Event::Done { .. }, (Some(floor), Some(best))) = (event, known) {
+        match event {
+            Event::Paused { .. } | Event::Resumed { .. } if self.quiet => {}
+            event if is_message(event) => message!("{event}"),
+            _ if self.quiet => {}
+            Event::Done { .. } => {
+                line(&event.to_string());
+                self.print_end();
+            }
+            event => line(&event.to_string()),
+        }
+    }
+
+    /// Prints what a run that has ended reached, and the command that follows.
+    fn print_end(&self) {
+        let Progress { entropy_floor, best_val_loss, .. } = self.progress;
+        if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
             let above = best - floor;
             line(&format!(
                 "the entropy of this data is {floor:.4}: no model can get below; {above:.4} to go"
             ));
+        }
+        if let Some(next) = next_step(&self.progress) {
+            message!("{next}");
         }
     }
 }
@@ -92,6 +138,7 @@ fn is_message(event: &Event) -> bool {
         | Event::Eval { .. }
         | Event::Sample { .. }
         | Event::Checkpoint { .. }
+        | Event::Working(_)
         | Event::Done { .. } => false,
     }
 }
@@ -106,25 +153,139 @@ fn line(text: &str) {
 }
 
 fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {msg}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ");
-    ProgressBar::new(0).with_style(style)
+    let bar = ProgressBar::new(0).with_style(spinner_style());
+    bar.enable_steady_tick(TICK);
+    bar
 }
 
-fn message(progress: &Progress) -> String {
+/// The style of a run's bar. The text is cut where the line ends, so that it never wraps.
+fn bar_style() -> ProgressStyle {
+    style("[{bar:12}] {pos}/{len} {wide_msg}")
+}
+
+fn draw(bar: &ProgressBar, progress: &Progress) {
+    if progress.has_ended() {
+        return bar.finish_and_clear();
+    }
+    let known = progress.max_iters > 0;
+    if known && bar.length() != Some(progress.max_iters) {
+        bar.set_style(bar_style());
+        bar.set_length(progress.max_iters);
+    }
+    bar.set_position(progress.iteration);
+    bar.set_message(text(progress));
+}
+
+/// Returns the text beside the bar, the most important first.
+fn text(progress: &Progress) -> String {
     let mut parts = Vec::new();
+    if let Some(working) = progress.working {
+        parts.push(working.to_string());
+    }
     if let Some(loss) = progress.loss {
         parts.push(format!("loss {loss:.4}"));
     }
     if let Some(loss) = progress.val_loss {
         parts.push(format!("val {loss:.4}"));
     }
+    if let Some(left) = progress.remaining() {
+        parts.push(format!("{} left", two_units(left)));
+    }
     if let Some(speed) = progress.tokens_per_s {
         parts.push(format!("{speed:.0} tokens/s"));
     }
-    if let Some(seconds) = progress.seconds_left() {
-        let left = std::time::Duration::from_secs(seconds as u64);
-        parts.push(format!("{} left", humantime::format_duration(left)));
-    }
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+
+    use super::*;
+    use crate::protocol::Step;
+
+    /// A terminal of 80 columns that keeps what is written to it.
+    #[derive(Clone, Debug, Default)]
+    struct Terminal(Arc<Mutex<Vec<String>>>);
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            80
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push(text.to_string());
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A run of 600,000 updates in the middle of an evaluation.
+    fn evaluating() -> Progress {
+        let mut progress = Progress { max_iters: 600_000, ..Progress::default() };
+        progress.apply(&Event::Eval { iter: 0, train_loss: 10.98765, val_loss: 10.98764 });
+        let text = r#"{"iter":2000,"loss":10.1234,"lr":6e-4,"grad_norm":1.0,"tokens":491520,
+            "ms":12345.678,"tokens_per_s":39813.1}"#;
+        let step: Step = serde_json::from_str(text).unwrap();
+        progress.apply(&Event::Step(step));
+        let working = Working { task: Task::Evaluation, done: 37, total: 400 };
+        progress.apply(&Event::Working(working));
+        progress
+    }
+
+    #[test]
+    fn a_bar_fits_80_columns() {
+        let terminal = Terminal::default();
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(spinner_style());
+        let progress = evaluating();
+        draw(&bar, &progress);
+        bar.set_message(text(&progress).repeat(9));
+        bar.tick();
+        let written = terminal.0.lock().unwrap();
+        let lines: Vec<&String> = written.iter().filter(|line| line.contains('[')).collect();
+        assert!(!lines.is_empty(), "{written:?}");
+        for line in lines {
+            assert!(line.chars().count() <= 80 && !line.contains('\n'), "{line}");
+            assert!(line.contains("2001/600000 evaluating 37/400, loss"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_text_beside_a_bar_has_rounded_times() {
+        let mut progress = evaluating();
+        progress.working = None;
+        let want = "loss 10.1234, val 10.9876, 85d 11h left, 39813 tokens/s";
+        assert_eq!(text(&progress), want);
+    }
 }

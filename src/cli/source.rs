@@ -6,7 +6,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::CliError;
 use super::args::flag_or_variable;
-use crate::config::{self, DATASET, IGNORED, InitFrom, KEYS, Layer, Resolved, preset_names};
+use super::help::Suggested;
+use crate::config::{self, DATASET, IGNORED, InitFrom, KEYS, Kind, Layer, Resolved, preset_names};
 use crate::train::{self, ModelSource};
 
 /// The sources of a configuration on the command line.
@@ -15,7 +16,8 @@ pub(super) struct ConfigSource {
     /// TOML file, or nanoGPT .py file (read, not executed)
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
-    #[arg(long, value_name = "NAME", help = format!("Built-in configuration: {}", preset_list()))]
+    /// Built-in configuration
+    #[arg(long, value_name = "NAME", value_parser = Suggested::new(preset_names()))]
     pub preset: Option<String>,
     #[command(flatten)]
     pub flags: ConfigFlags,
@@ -35,7 +37,7 @@ impl ConfigSource {
         saved: Option<&Path>,
     ) -> Result<Resolved, CliError> {
         let saved = saved.filter(|_| self.file.is_none());
-        if self.named() {
+        if self.is_named() {
             layers.clear();
         }
         if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
@@ -65,7 +67,8 @@ impl ConfigSource {
         }
     }
 
-    fn named(&self) -> bool {
+    /// Returns true if a file or a preset was given.
+    pub fn is_named(&self) -> bool {
         self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
     }
 
@@ -84,14 +87,11 @@ impl ConfigSource {
     }
 }
 
-fn preset_list() -> String {
-    preset_names().collect::<Vec<_>>().join(", ")
-}
-
 fn read_layer(path: &Path) -> Result<Layer, CliError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
+    let bytes = std::fs::read(path)
         .map_err(|source| CliError::File { path: path.to_path_buf(), source })?;
+    let text = config::decode(&name, bytes)?;
     Ok(match path.extension().and_then(|extension| extension.to_str()) {
         Some("py") => Layer::python(&name, &text)?,
         Some("toml") => Layer::toml(&name, &text)?,
@@ -132,6 +132,13 @@ impl Args for ConfigFlags {
                 .help_heading(key.group)
                 .allow_negative_numbers(true)
                 .overrides_with(key.name);
+            arg = match key.kind {
+                Kind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
+                Kind::Bool => {
+                    arg.value_parser(Suggested::new(["true", "false"])).hide_possible_values(true)
+                }
+                _ => arg,
+            };
             if key.name.contains('_') {
                 arg = arg.alias(key.name.replace('_', "-"));
             }

@@ -11,17 +11,13 @@ use super::CliError;
 use super::args::{Global, TrainArgs};
 use super::input::{follow_file, handle_signals, read_stdin};
 use super::report::Report;
+use super::runs::{RUNS, newest_to_resume};
 use super::watch::{FailureOutput, watch};
 use crate::config::{Config, InitFrom, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
 use crate::supervisor::{Supervisor, TrainerProcess};
-use crate::train::{
-    COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError, has_checkpoint,
-};
-
-/// The folder for runs that were given none.
-const RUNS: &str = "out";
+use crate::train::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError};
 
 /// The end of a run.
 enum Outcome {
@@ -75,6 +71,11 @@ fn train(
     let name = args.source.name();
     let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
     let resume = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
+    // A named configuration may have a run folder of its own.
+    let run = match run {
+        None if resume && !args.source.is_named() => Some(newest_to_resume(global.quiet)?),
+        run => run,
+    };
     let saved = run.as_ref().filter(|_| resume).map(|run| run.join(CONFIG_FILE));
     if let Some(config) = &saved {
         check_is_run(config)?;
@@ -106,20 +107,18 @@ fn train(
         report.show(&Event::Warning { text });
     }
     let elapsed = Duration::from_secs(args.elapsed);
-    let request = Request { config, run: run.clone(), resume, mode, plans_schedule, elapsed };
+    let request = Request { config, run, resume, mode, plans_schedule, elapsed };
+    let setting_up = report.set_up();
     let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
-    watch(&device, FailureOutput::new(args.json, args.supervised));
+    watch(&device, FailureOutput::new(args.json, args.supervised), true);
     if !global.quiet {
-        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+        let OpenDevice { info, reason, .. } = &device;
+        report.say(&format!("device: {} ({}), {reason}", info.name, info.id));
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
-    let reason = pollster::block_on(session.run(&mut { commands }))?;
-    drop(session);
-    if !global.quiet && has_checkpoint(&run) {
-        message!("the run is in {0}; continue it with --resume --run {0}", run.display());
-    }
-    Ok(Outcome::Stopped(reason))
+    drop(setting_up);
+    Ok(Outcome::Stopped(pollster::block_on(session.run(&mut { commands }))?))
 }
 
 /// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
@@ -143,7 +142,7 @@ fn check_is_run(config: &Path) -> Result<(), CliError> {
     let run = config.parent().unwrap_or(config);
     let hint = match run.join(NANOGPT_FILE).exists() {
         true => "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run",
-        false => "give the folder of a run with --run, or leave out --resume",
+        false => "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume",
     };
     let what = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
     Err(CliError::Usage { what, hint })
@@ -224,8 +223,8 @@ fn run_folder(
     }
     if resume {
         return Err(CliError::Usage {
-            what: "--resume does not name a run".into(),
-            hint: "give its folder with --run",
+            what: "--resume with a configuration needs the run that it is for".into(),
+            hint: "give its folder with --run, or leave the configuration out to resume the newest",
         });
     }
     let free = (1u32..).map(|number| Path::new(RUNS).join(format!("{name}-{number}")));

@@ -18,6 +18,10 @@ const POLL: Duration = Duration::from_millis(20);
 /// Checks for which a panic waits for its cause: a second.
 const PANIC_POLLS: usize = 50;
 
+/// The hint after a failure in a command that is not a run.
+const NOTHING_TO_RESUME: &str =
+    "other programs may be using the device: close them, or choose another one with --device";
+
 /// The form in which a failure is reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum FailureOutput {
@@ -39,8 +43,9 @@ impl FailureOutput {
     }
 }
 
-/// Ends this process with exit code 5 when `device` fails, from now on.
-pub(super) fn watch(device: &OpenDevice, output: FailureOutput) {
+/// Ends this process with exit code 5 when `device` fails, from now on. `trains` is true for a run,
+/// which can be resumed.
+pub(super) fn watch(device: &OpenDevice, output: FailureOutput, trains: bool) {
     let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
     let cause = watchdog.clone();
@@ -63,13 +68,17 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput) {
     }));
     // The CPU does not hang, and nothing restarts its process.
     let checks_heartbeat = device.info.kind != Kind::Cpu;
-    std::thread::spawn(move || exit_on_failure(&watchdog, output, checks_heartbeat));
+    std::thread::spawn(move || {
+        let error = wait_for_failure(&watchdog, checks_heartbeat);
+        let hint = if trains { error.hint() } else { NOTHING_TO_RESUME };
+        exit(&error, hint, output)
+    });
 }
 
-fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat: bool) {
-    let error = loop {
+fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
+    loop {
         match watchdog.failure() {
-            Some(error) => break CliError::Train(TrainError::Device(error.clone())),
+            Some(error) => return CliError::Train(TrainError::Device(error.clone())),
             None => {
                 std::thread::sleep(POLL);
                 if checks_heartbeat {
@@ -77,8 +86,11 @@ fn exit_on_failure(watchdog: &Watchdog, output: FailureOutput, checks_heartbeat:
                 }
             }
         }
-    };
-    let (text, hint) = (error.to_string(), error.hint().to_string());
+    }
+}
+
+fn exit(error: &CliError, hint: &str, output: FailureOutput) {
+    let (text, hint) = (error.to_string(), hint.to_string());
     if output != FailureOutput::Event {
         message!("error: {text}");
         message!("  hint: {hint}");

@@ -191,7 +191,10 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the candidate most similar to `typed`, if any is similar enough to suggest.
-fn most_similar<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn most_similar<'a>(
+    typed: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     // Edit distance finds typos, Jaro-Winkler finds shortened names (`accum`). Matches that score
     // below 0.6 are coincidence.
     let typed = typed.to_lowercase();

@@ -38,6 +38,28 @@ pub struct Layer {
     pub(super) warnings: Vec<String>,
 }
 
+/// Decodes the text of a config file. A byte order mark, as some editors write it, is dropped.
+/// `file` is the name for errors.
+///
+/// # Errors
+/// If it is not UTF-8, with the line.
+pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let (valid, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let before = &bytes[..valid];
+        let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let line = bytes[start..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+        ConfigError::Syntax {
+            file: file.into(),
+            line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
+            quote: quote(&String::from_utf8_lossy(line)),
+            problem: "not UTF-8".into(),
+            hint: "save the file as UTF-8; it may be UTF-16 or Latin-1",
+        }
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+}
+
 impl Layer {
     /// Reads a built-in config; `preset_names` lists them.
     ///

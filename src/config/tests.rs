@@ -280,3 +280,14 @@ fn float16_is_rejected() {
     let error = Layer::python("a.py", text).unwrap_err().to_string();
     assert!(error.contains("float16") && error.contains("bfloat16"), "{error}");
 }
+
+#[test]
+fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+    let latin = b"seed = 1\nout_dir = \"caf\xe9\"\nseed = 2\n".to_vec();
+    let error = decode("a.toml", latin).unwrap_err().to_string();
+    assert!(error.starts_with("a.toml:2: not UTF-8\n    out_dir = \"caf"), "{error}");
+    let utf_16 = b"\xff\xfes\0e\0e\0d\0".to_vec();
+    let error = decode("a.py", utf_16).unwrap_err().to_string();
+    assert!(error.starts_with("a.py:1: not UTF-8") && error.contains("UTF-16"), "{error}");
+    assert_eq!(decode("a.py", "\u{feff}seed = 1".into()).unwrap(), "seed = 1");
+}

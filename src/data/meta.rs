@@ -72,15 +72,15 @@ impl Meta {
         struct Version {
             version: u32,
         }
-        let text = disk::read_to_string(path).map_err(DataError::io("read", path))?;
+        let text = disk::read(path).map_err(DataError::io("read", path))?;
         let Version { version } =
-            serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+            serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
         if version != VERSION {
             return Err(bad(format!(
                 "it has version {version}, but this wgpt reads version {VERSION}"
             )));
         }
-        let meta: Self = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let meta: Self = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
         if meta.vocab_size != meta.tokenizer.vocab_size() {
             return Err(bad(format!(
                 "vocab_size is {}, but its tokenizer has {}",
@@ -127,6 +127,9 @@ mod tests {
             let message = Meta::load(&path).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("meta.json"), "{message}");
         }
+        fs::write(&path, [b"\xff\xfe", text.as_bytes()].concat()).unwrap();
+        let error = Meta::load(&path).unwrap_err();
+        assert!(matches!(error, DataError::BadMeta { .. }), "{error}");
     }
 
     #[test]

@@ -96,6 +96,9 @@ pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Inten
 
 /// Describes the state of the run in a few words.
 pub(super) fn status(progress: &Progress) -> (String, Level) {
+    if let (State::Starting | State::Running, Some(working)) = (&progress.state, progress.working) {
+        return (working.to_string(), Level::Info);
+    }
     let (words, level) = match &progress.state {
         State::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
         State::Idle => ("no run", Level::Info),
@@ -384,7 +387,7 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, Task, Working};
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {
@@ -400,6 +403,17 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
         progress.apply(&Event::Paused { iter: 0 });
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
+        assert_eq!(status(&progress), ("paused".into(), Level::Warning));
+    }
+
+    #[test]
+    fn the_status_names_work_that_lasts() {
+        let mut progress = Progress { state: State::Running, ..Progress::default() };
+        let working = Working { task: Task::Evaluation, done: 37, total: 400 };
+        progress.apply(&Event::Working(working));
+        assert_eq!(status(&progress), ("evaluating 37/400".into(), Level::Info));
+        progress.apply(&Event::Paused { iter: 0 });
+        progress.apply(&Event::Working(Working { task: Task::Sample, ..working }));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }
 

@@ -54,8 +54,8 @@ pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>)
 /// If the file is missing, is not JSON, or does not describe a plain GPT-2.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
-    let text = disk::read_to_string(&path).map_err(WeightError::io(&path))?;
-    let config: Value = serde_json::from_str(&text)
+    let text = disk::read(&path).map_err(WeightError::io(&path))?;
+    let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
     Reader { path: &path, config: &config }.architecture()
 }
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    fn read(text: &str) -> Result<Architecture, WeightError> {
+    fn read(text: impl AsRef<[u8]>) -> Result<Architecture, WeightError> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(ARCHITECTURE_FILE), text).unwrap();
         read_architecture(folder.path())
@@ -148,9 +148,15 @@ mod tests {
 
     #[test]
     fn a_written_architecture_reads_back() {
-        assert_eq!(read(&write_architecture(&tiny(), None)).unwrap(), tiny());
+        assert_eq!(read(write_architecture(&tiny(), None)).unwrap(), tiny());
         let gpt2 = Architecture { bias: true, gelu: Gelu::Tanh, ..tiny() };
-        assert_eq!(read(&write_architecture(&gpt2, Some(50256))).unwrap(), gpt2);
+        assert_eq!(read(write_architecture(&gpt2, Some(50256))).unwrap(), gpt2);
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_corrupt() {
+        let error = read(b"\xff\xfe{}").unwrap_err();
+        assert!(matches!(error, WeightError::Corrupt { .. }), "{error}");
     }
 
     #[test]

@@ -47,6 +47,20 @@ fn running() -> Progress {
 }
 
 #[test]
+fn work_lasts_until_the_next_other_event() {
+    const WORKING: &str = r#"{"v":1,"event":"working","task":"evaluation","done":37,"total":400}"#;
+    for next in [EVAL, CHECKPOINT, DONE, ERROR, r#"{"v":1,"event":"paused","iter":300}"#] {
+        let mut progress = running();
+        let state = progress.state.clone();
+        apply(&mut progress, &[WORKING]);
+        assert_eq!(progress.working.unwrap().to_string(), "evaluating 37/400");
+        assert_eq!((progress.state.clone(), progress.iteration), (state, 300));
+        apply(&mut progress, &[next]);
+        assert_eq!(progress.working, None, "{next}");
+    }
+}
+
+#[test]
 fn events_add_up() {
     let mut progress = running();
     assert_eq!((progress.params, progress.max_iters, progress.iteration), (238_080, 1500, 300));

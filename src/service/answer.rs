@@ -176,7 +176,7 @@ fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure>
     let out = if empty { folder } else { folder.join(name) };
     let run = || {
         let mut process = std::process::Command::new(std::env::current_exe()?);
-        process.arg("export").arg(checkpoint).arg("-o").arg(&out).output()
+        process.args(["export", "-q"]).arg(checkpoint).arg("-o").arg(&out).output()
     };
     let output =
         run().map_err(|error| Failure::new(format!("`wgpt export` did not start: {error}"), ""))?;

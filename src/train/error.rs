@@ -94,6 +94,8 @@ pub enum TrainError {
         iter: u64,
         /// NaN or infinite.
         value: f64,
+        /// True if the run has a checkpoint from before.
+        has_checkpoint: bool,
     },
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -133,7 +135,7 @@ impl TrainError {
                 "check the path, its permissions and the free space of the disk"
             }
             TrainError::Weights(_) | TrainError::Checkpoint { .. } => {
-                "download or export the model again, or give an older checkpoint"
+                "download or export the model again, or give another checkpoint if there is one"
             }
             TrainError::NoCheckpoint { .. } => {
                 "give a run that has a checkpoint, a checkpoint, nanoGPT's ckpt.pt, or a Hugging Face \
@@ -161,8 +163,12 @@ impl TrainError {
                      smaller n_embd or block_size"
                 }
             },
-            TrainError::NotFinite { .. } => {
-                "resume from the last checkpoint with a lower learning_rate or a higher warmup_iters"
+            TrainError::NotFinite { has_checkpoint: true, .. } => {
+                "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
+                 warmup_iters"
+            }
+            TrainError::NotFinite { has_checkpoint: false, .. } => {
+                "start again with a lower learning_rate or a higher warmup_iters"
             }
             TrainError::Io { .. } => {
                 "check the path, its permissions and the free space of the disk"

@@ -19,11 +19,19 @@ pub struct Evaluation {
     pub mode: OpsMode,
 }
 
+impl Evaluation {
+    /// Returns the number of windows that [`mean_loss`] evaluates.
+    pub fn windows(&self, split: &Split, wanted: u64) -> u64 {
+        windows::eval_starts(split.len(), self.block_size as u64, wanted).len() as u64
+    }
+}
+
 /// Computes the mean loss of a model, in nats per token, over at most `wanted`
 /// windows of `split`. They are evenly spread and always the same. The micro-batches are small and
 /// run one after the other: the peak of memory is below that of a training step.
 ///
-/// Returns `None` if `stop` returned true between two micro-batches.
+/// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
+/// if it returned true.
 ///
 /// # Errors
 /// If the data cannot be read.
@@ -33,7 +41,7 @@ pub async fn mean_loss(
     split: &Split,
     wanted: u64,
     evaluation: &Evaluation,
-    stop: &mut impl FnMut() -> bool,
+    stop: &mut impl FnMut(u64) -> bool,
 ) -> Result<Option<f64>, TrainError> {
     let architecture = model.architecture();
     let block_size = evaluation.block_size;
@@ -41,8 +49,8 @@ pub async fn mean_loss(
     let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let mut sum = 0.0;
-    for starts in starts.chunks(evaluation.sequences) {
-        if stop() {
+    for (chunk, starts) in starts.chunks(evaluation.sequences).enumerate() {
+        if stop((chunk * evaluation.sequences) as u64) {
             return Ok(None);
         }
         let batch = batches.at(split, starts)?;

@@ -10,10 +10,10 @@ use super::batches::Batches;
 use super::checkpoint::{Checkpoint, Damaged};
 use super::run::RunFolder;
 use super::scalars::Continued;
-use super::{Commands, Optimizer, Setup, TrainError};
+use super::{Commands, Optimizer, Setup, TrainError, has_checkpoint};
 use crate::config::{self, Config};
 use crate::data::Dataset;
-use crate::gpu::{self, OpenDevice};
+use crate::gpu::{self, OpenDevice, Watchdog};
 use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::{Forecast, Limits, Plan};
@@ -24,10 +24,15 @@ mod control;
 mod evaluation;
 mod pace;
 mod saving;
+mod working;
 
 use budget::MemoryMonitor;
 use pace::PaceMonitor;
 use saving::{MAX_CHECKPOINT_AGE, MAX_CHECKPOINT_AGE_AT_RISK};
+use working::Reporter;
+
+/// Why a session has a model wherever it is read.
+const MODEL: &str = "the model exists between updates";
 
 /// A run on an open device.
 pub struct Session<'a> {
@@ -268,7 +273,7 @@ impl<'a> Session<'a> {
 
             self.update().await?;
             clock.iterations += 1;
-            if self.sync_is_due() {
+            if sync_is_due(&self.device.watchdog) {
                 gpu::finish(&self.device.device).await?;
                 self.device.watchdog.heartbeat();
                 self.keep_within_budget().await?;
@@ -293,11 +298,6 @@ impl<'a> Session<'a> {
         Ok(StopReason::Finished)
     }
 
-    /// Returns true if it is time to wait for the device.
-    fn sync_is_due(&self) -> bool {
-        self.device.watchdog.silence().is_some_and(|silence| silence >= SYNC_INTERVAL)
-    }
-
     fn is_due(&self, interval: u64) -> bool {
         self.iteration.is_multiple_of(interval)
     }
@@ -305,19 +305,29 @@ impl<'a> Session<'a> {
     /// Makes one update of the weights from the whole global batch.
     async fn update(&mut self) -> Result<(), TrainError> {
         let accumulation = self.forecast.plan.accumulation;
-        let model = self.model.take().expect("the model exists between updates");
+        let model = self.model.take().expect(MODEL);
+        let micro_batches = MicroBatches {
+            config: &self.config,
+            dataset: &self.dataset,
+            plan: &self.forecast.plan,
+            mode: self.mode,
+            iteration: self.iteration,
+        };
         let mut grads = match accumulation {
             1 => WeightGradients::default(),
             _ => WeightGradients::zeros(&model),
         };
+        let is_first = self.last_update.is_none();
+        let mut reporter = Reporter::update(accumulation, is_first, &self.device, &mut *self.emit);
         let mut total: Option<Tensor<1>> = None;
         for micro_step in 0..accumulation {
-            let value = self.add_gradients(&model, micro_step, &mut grads)?;
+            reporter.report(micro_step as u64);
+            let value = micro_batches.add_gradients(&model, micro_step, &mut grads)?;
             total = Some(match total {
                 Some(total) => total + value,
                 None => value,
             });
-            if micro_step + 1 < accumulation && self.sync_is_due() {
+            if micro_step + 1 < accumulation && sync_is_due(&self.device.watchdog) {
                 gpu::finish(&self.device.device).await?;
                 self.device.watchdog.restart();
             }
@@ -333,36 +343,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// loss.
-    fn add_gradients(
-        &self,
-        model: &Gpt,
-        micro_step: usize,
-        grads: &mut WeightGradients,
-    ) -> Result<Tensor<1>, TrainError> {
-        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } =
-            self.forecast.plan;
-        let block_size = self.config.block_size.get() as usize;
-        let batches = Batches { dataset: &self.dataset, seed: self.config.seed, block_size };
-        let tokens = micro_batch * accumulation * block_size;
-        let loss = CrossEntropy {
-            vocab: model.architecture().vocab_size,
-            chunk: loss_chunk,
-            scale: 1.0 / tokens as f32,
-        };
-        let first = micro_step * micro_batch;
-        let batch = batches.train(self.iteration, first, micro_batch)?;
-        let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
-            rate: self.config.dropout as f32,
-            seed: self.config.seed,
-            step: self.iteration,
-            first_sequence: first as u32,
-        });
-        let pass = Pass { mode: self.mode, dropout };
-        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, grads))
-    }
-
     /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the
     /// norm is not finite: its weights must not reach a checkpoint.
     async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
@@ -370,7 +350,11 @@ impl<'a> Session<'a> {
         let loss = f64::from(scalar(update.loss.clone()).await);
         let norm = f64::from(scalar(update.norm.clone()).await);
         match [loss, norm].into_iter().find(|value| !value.is_finite()) {
-            Some(value) => Err(TrainError::NotFinite { iter: self.iteration - 1, value }),
+            Some(value) => Err(TrainError::NotFinite {
+                iter: self.iteration - 1,
+                value,
+                has_checkpoint: has_checkpoint(self.folder.path()),
+            }),
             None => Ok(Some((loss, norm, update.learning_rate))),
         }
     }
@@ -401,7 +385,7 @@ impl<'a> Session<'a> {
     }
 
     fn model(&self) -> &Gpt {
-        self.model.as_ref().expect("the model exists between updates")
+        self.model.as_ref().expect(MODEL)
     }
 
     fn warn(&mut self, text: String) {
@@ -419,5 +403,51 @@ impl<'a> Session<'a> {
         for text in failed {
             self.warn(text);
         }
+    }
+}
+
+/// Returns true if it is time to wait for the device.
+fn sync_is_due(watchdog: &Watchdog) -> bool {
+    watchdog.silence().is_some_and(|silence| silence >= SYNC_INTERVAL)
+}
+
+/// The micro-batches of an update.
+struct MicroBatches<'a> {
+    config: &'a Config,
+    dataset: &'a Dataset,
+    plan: &'a Plan,
+    mode: OpsMode,
+    /// Updates made before.
+    iteration: u64,
+}
+
+impl MicroBatches<'_> {
+    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
+    /// loss.
+    fn add_gradients(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        grads: &mut WeightGradients,
+    ) -> Result<Tensor<1>, TrainError> {
+        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } = *self.plan;
+        let block_size = self.config.block_size.get() as usize;
+        let batches = Batches { dataset: self.dataset, seed: self.config.seed, block_size };
+        let tokens = micro_batch * accumulation * block_size;
+        let loss = CrossEntropy {
+            vocab: model.architecture().vocab_size,
+            chunk: loss_chunk,
+            scale: 1.0 / tokens as f32,
+        };
+        let first = micro_step * micro_batch;
+        let batch = batches.train(self.iteration, first, micro_batch)?;
+        let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
+            rate: self.config.dropout as f32,
+            seed: self.config.seed,
+            step: self.iteration,
+            first_sequence: first as u32,
+        });
+        let pass = Pass { mode: self.mode, dropout };
+        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, grads))
     }
 }

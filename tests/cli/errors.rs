@@ -24,6 +24,13 @@ fn bad_input_gets_one_clear_error() {
     copy(&path.join("cut"), &path.join("foreign"));
     fs::remove_file(path.join("foreign/state.json")).unwrap();
     fs::write(path.join("not.pt"), "no pickle").unwrap();
+    fs::write(path.join("utf-16.toml"), b"\xff\xfes\0e\0e\0d\0").unwrap();
+    fs::write(path.join("latin.py"), b"seed = 1\nout_dir = 'caf\xe9'\n").unwrap();
+    fs::write(path.join("latin.txt"), b"caf\xe9").unwrap();
+    copy(&path.join("good"), &path.join("garbled"));
+    fs::write(path.join("garbled/meta.json"), b"\xff\xfe{}").unwrap();
+    copy(&path.join("foreign"), &path.join("garbled_model"));
+    fs::write(path.join("garbled_model/config.json"), b"\xff\xfe{}").unwrap();
 
     #[rustfmt::skip] // One case a line: this is read as a table.
     let cases: &[(&[&str], i32, &str)] = &[
@@ -62,6 +69,15 @@ fn bad_input_gets_one_clear_error() {
         (&["prepare", "story.txt", "-o", "new", "--val-fraction=2"], 2, "val_fraction"),
         (&["train", "--data=good", "--vram_budget=10"], 2, "10GiB"),
         (&["export", "nowhere", "-o", "new"], 7, "nowhere"),
+        (&["train", "utf-16.toml"], 2, "utf-16.toml:1: not UTF-8"),
+        (&["train", "latin.py"], 2, "latin.py:2: not UTF-8"),
+        (&["train", "--data=garbled", "--block_size=16"], 7, "meta.json"),
+        (&["sample", "garbled_model", "--data=good"], 7, "config.json"),
+        (&["sample", "r", "--start=FILE:latin.txt"], 2, "latin.txt is not UTF-8"),
+        (&["trian"], 2, "`train`"),
+        (&["trian", "--preset=demo"], 2, "`train`"),
+        (&["config", "shwo"], 2, "show"),
+        (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe"], 2, "char"),
     ];
     let before = listing(path);
     for (args, code, word) in cases {
@@ -222,5 +238,47 @@ fn a_full_disk_behind_stdout_is_an_error() {
         let output = wgpt(folder.path()).args(args).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
+    }
+}
+
+/// Errors are coloured as clap's are: on request, and never with `NO_COLOR` or into a file.
+#[test]
+fn colours_of_errors_follow_the_flag_and_the_terminal() {
+    let folder = temporary();
+    let said = |args: &[&str], variable: Option<(&str, &str)>| {
+        let mut command = wgpt(folder.path());
+        command.args(args).envs(variable);
+        text(&command.output().unwrap().stderr)
+    };
+    let plain = "error: nowhere: does not exist\n  hint: ";
+    assert!(said(&["sample", "nowhere"], None).starts_with(plain));
+    let always = ["sample", "nowhere", "--color=always"];
+    for args in [&always[..], &["--color", "always", "sample", "nowhere"]] {
+        let said = said(args, None);
+        assert!(said.starts_with("\u{1b}[") && said.contains("error:\u{1b}[0m"), "{said:?}");
+        assert!(said.contains("hint:\u{1b}[0m give"), "{said:?}");
+    }
+    assert!(said(&["sample", "nowhere"], Some(("WGPT_COLOR", "always"))).starts_with("\u{1b}["));
+    assert!(said(&["sample", "nowhere"], Some(("NO_COLOR", "1"))).starts_with(plain));
+    // clap's own errors too.
+    assert!(said(&["--color=always", "sample", "--nonsense"], None).starts_with("\u{1b}["));
+    assert!(said(&["sample", "--nonsense"], None).starts_with("error: "));
+}
+
+/// Without a display, the window's error names what to start with and no path of its sources.
+#[cfg(all(target_os = "linux", feature = "gui"))]
+#[test]
+fn without_a_display_the_first_commands_are_named() {
+    let folder = temporary();
+    let mut command = wgpt(folder.path());
+    for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"] {
+        command.env_remove(name);
+    }
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: no display") && !said.contains(".rs"), "{said}");
+    for first in ["wgpt train --preset=demo", "wgpt prepare ", "wgpt plan "] {
+        assert!(said.lines().any(|line| line.trim_start().starts_with(first)), "{said}");
     }
 }

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use super::Session;
+use web_time::Instant;
+
+use super::working::Reporter;
+use super::{MODEL, Session};
+use crate::config::Config;
 use crate::model::{SampleOptions, Sampler};
-use crate::protocol::{Command, Event, Setting, StopReason};
+use crate::protocol::{Command, Event, Setting, StopReason, Task};
 use crate::train::{Commands, Next, TrainError};
 
 impl Session<'_> {
@@ -36,12 +40,15 @@ impl Session<'_> {
             Err(error) => return self.warn(format!("no sample: {error}")),
         };
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let model = self.model();
+        let model = self.model.as_ref().expect(MODEL);
         let mut sampler = Sampler::new(model, &ids, options, self.mode);
+        let (count, watchdog) = (self.config.sample_tokens, &self.device.watchdog);
+        let mut reporter = Reporter::new(Task::Sample, count.into(), watchdog, &mut *self.emit);
         let mut tokens = Vec::new();
-        for _ in 0..self.config.sample_tokens {
+        for done in 0..count {
+            reporter.report(done.into());
             tokens.push(sampler.next_token().await);
-            self.device.watchdog.restart();
+            watchdog.restart();
         }
         let text = tokenizer.decode(&tokens);
         self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
@@ -55,7 +62,7 @@ impl Session<'_> {
     ) -> Result<Option<StopReason>, TrainError> {
         let (mut paused, mut announced) = (false, false);
         loop {
-            if self.is_late() {
+            if is_late(&self.config, self.started) {
                 return Ok(Some(StopReason::MaxTime));
             }
             let next = self.queued.pop_front().map_or_else(|| commands.next(), Next::Command);
@@ -91,11 +98,6 @@ impl Session<'_> {
         }
     }
 
-    /// Returns true once the run has used up its `max_time`.
-    pub(super) fn is_late(&self) -> bool {
-        self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
-    }
-
     async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {
         match setting {
             Setting::LearningRate(rate) => self.learning_rate = Some(rate),
@@ -107,4 +109,9 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns true once a run has used up its `max_time`.
+pub(super) fn is_late(config: &Config, started: Instant) -> bool {
+    config.max_time.is_some_and(|limit| started.elapsed() >= limit)
 }

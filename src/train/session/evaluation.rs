@@ -1,9 +1,10 @@
 //! Evaluation during a run.
 
-use super::Session;
-use crate::data::Split;
-use crate::protocol::{Command, Event, StopReason};
-use crate::train::{Commands, Evaluation, Next, TrainError, mean_loss};
+use super::control::is_late;
+use super::working::Reporter;
+use super::{MODEL, Session};
+use crate::protocol::{Command, Event, StopReason, Task};
+use crate::train::{Commands, Evaluation, Next, TrainError, has_checkpoint, mean_loss};
 
 impl Session<'_> {
     /// Evaluates without training.
@@ -34,40 +35,47 @@ impl Session<'_> {
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
     /// Commands that arrive meanwhile are queued.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
+        let evaluation = self.evaluation();
+        let wanted =
+            u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
+        let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
+        let [in_train, in_val] =
+            [&dataset.train, &dataset.val].map(|split| evaluation.windows(split, wanted));
+        let watchdog = &self.device.watchdog;
+        let mut reporter =
+            Reporter::new(Task::Evaluation, in_train + in_val, watchdog, &mut *self.emit);
         let mut queued = std::mem::take(&mut self.queued);
-        let mut stop = || {
-            self.device.watchdog.restart();
+        let mut stop = |done: u64| {
+            watchdog.restart();
+            reporter.report(done);
             while let Next::Command(command) = commands.next() {
                 queued.push_back(command);
             }
-            queued.contains(&Command::Stop) || self.is_late()
+            queued.contains(&Command::Stop) || is_late(&self.config, self.started)
         };
-        let train_loss = self.split_loss(&self.dataset.train, &mut stop).await;
-        let val_loss = self.split_loss(&self.dataset.val, &mut stop).await;
+        let split = &dataset.train;
+        let train_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
+        let mut stop = |done: u64| stop(in_train + done);
+        let split = &dataset.val;
+        let val_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
         self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
         let iter = self.iteration;
         (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
         self.emit(Event::Eval { iter, train_loss, val_loss });
         if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
-            return Err(TrainError::NotFinite { iter, value });
+            let has_checkpoint = has_checkpoint(self.folder.path());
+            return Err(TrainError::NotFinite { iter, value, has_checkpoint });
         }
         Ok(Some(val_loss))
     }
 
-    async fn split_loss(
-        &self,
-        split: &Split,
-        stop: &mut impl FnMut() -> bool,
-    ) -> Result<Option<f64>, TrainError> {
-        let windows =
-            u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
-        let evaluation = Evaluation {
+    fn evaluation(&self) -> Evaluation {
+        Evaluation {
             block_size: self.config.eval_block_size().get() as usize,
             sequences: self.forecast.plan.eval_batch_size,
             chunk: self.forecast.plan.loss_chunk,
             mode: self.mode,
-        };
-        mean_loss(self.model(), &self.dataset, split, windows, &evaluation, stop).await
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::Session;
+use super::{MicroBatches, Session};
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
@@ -89,7 +89,14 @@ impl Session<'_> {
     async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
         let start = Instant::now();
         let mut grads = WeightGradients::default();
-        self.add_gradients(self.model(), 0, &mut grads)?;
+        let micro_batches = MicroBatches {
+            config: &self.config,
+            dataset: &self.dataset,
+            plan: &self.forecast.plan,
+            mode: self.mode,
+            iteration: self.iteration,
+        };
+        micro_batches.add_gradients(self.model(), 0, &mut grads)?;
         gpu::finish(&self.device.device).await?;
         self.device.watchdog.restart();
         Ok(start.elapsed())

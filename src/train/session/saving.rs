@@ -6,8 +6,8 @@ use web_time::Instant;
 
 use super::Session;
 use crate::protocol::Event;
-use crate::train::TrainError;
 use crate::train::checkpoint::{self, Checkpoint, State};
+use crate::train::{TrainError, has_checkpoint};
 
 /// The age of the last checkpoint at which another is written: a failure loses no more than this.
 pub(super) const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(600);
@@ -33,10 +33,12 @@ impl Session<'_> {
         match self.write_checkpoint().await {
             Err(error @ TrainError::NotFinite { .. }) => Err(error),
             Err(error) => {
-                self.warn(format!(
-                    "no checkpoint was written: {error}; the last one is unchanged; {}",
-                    error.hint()
-                ));
+                let last = match has_checkpoint(self.folder.path()) {
+                    true => "; the last one is unchanged",
+                    false => "",
+                };
+                let hint = error.hint();
+                self.warn(format!("no checkpoint was written: {error}{last}; {hint}"));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -47,6 +49,7 @@ impl Session<'_> {
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.finite_update().await?;
+        self.announce_checkpoint();
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,

@@ -9,7 +9,10 @@ use crate::gui::{App, Options};
 /// A window that could not be opened.
 #[derive(Debug, Error)]
 pub enum GuiError {
-    /// No display exists, or no driver can draw to it.
+    /// The machine has no display.
+    #[error("no display to open a window on: {0}")]
+    NoDisplay(String),
+    /// No driver can draw to the display.
     #[error("cannot open a window: {0}")]
     Window(String),
 }
@@ -17,7 +20,19 @@ pub enum GuiError {
 impl GuiError {
     /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
-        "without a display, `wgpt train` does the same; `wgpt --help` lists the commands"
+        "the command line trains without a window. To start with:\n\
+         \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
+         \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
+         \x20   wgpt plan --preset=gpt2 --target 12GiB   see what fits a GPU"
+    }
+}
+
+/// Describes an error of winit without the path of its source, which is that of another machine.
+fn reason(error: &impl ToString) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("os error at ").and_then(|rest| rest.split_once(": ")) {
+        Some((_, reason)) => reason.to_string(),
+        None => text,
     }
 }
 
@@ -33,7 +48,7 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
     let mut event_loop = EventLoop::<UserEvent>::with_user_event();
-    let event_loop = event_loop.build().map_err(|error| GuiError::Window(error.to_string()))?;
+    let event_loop = event_loop.build().map_err(|error| GuiError::NoDisplay(reason(&error)))?;
     event_loop.set_control_flow(ControlFlow::Wait);
     let viewport = egui::ViewportBuilder::default()
         .with_title("wgpt")
@@ -52,5 +67,17 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     let create: eframe::AppCreator<'_> =
         Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
     let mut window = eframe::create_native("wgpt", native, create, &event_loop);
-    event_loop.run_app(&mut window).map_err(|error| GuiError::Window(error.to_string()))
+    event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_do_not_show_the_build_machine() {
+        let text = "os error at /home/a/.cargo/winit/src/linux/mod.rs:756: neither DISPLAY is set";
+        assert_eq!(reason(&text), "neither DISPLAY is set");
+        assert_eq!(reason(&"the driver: is missing"), "the driver: is missing");
+    }
 }

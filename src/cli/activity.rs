@@ -1,0 +1,181 @@
+//! Work that takes a while, shown while it lasts; and times for people.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::terminal::draws;
+
+/// The time between two lines of the same work where nothing can be drawn again.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time between two pictures of a spinner.
+const TICK: Duration = Duration::from_millis(120);
+
+/// Shows on stderr what a command does: on a terminal as a line that is drawn again, elsewhere as a
+/// line every ten seconds, in work that takes that long.
+pub(super) enum Activity {
+    Hidden,
+    Spinner(Option<ProgressBar>),
+    Lines(Lines),
+}
+
+impl Activity {
+    pub fn new(quiet: bool) -> Self {
+        match draws(&std::io::stderr()) {
+            _ if quiet => Activity::Hidden,
+            true => Activity::Spinner(None),
+            false => Activity::lines(),
+        }
+    }
+
+    /// Creates the form for outputs that are not terminals.
+    pub fn lines() -> Self {
+        Activity::Lines(Lines::new(LINE_INTERVAL, |text| message!("{text}")))
+    }
+
+    /// Shows `text` until the next call.
+    pub fn show(&mut self, text: String) {
+        match self {
+            Activity::Hidden => {}
+            Activity::Spinner(bar) => {
+                let bar = bar.get_or_insert_with(|| {
+                    let bar = ProgressBar::new_spinner().with_style(spinner_style());
+                    bar.enable_steady_tick(TICK);
+                    bar
+                });
+                bar.set_message(text);
+            }
+            Activity::Lines(lines) => lines.set(Some(text)),
+        }
+    }
+
+    /// Removes the text: the work is done.
+    pub fn clear(&mut self) {
+        match self {
+            Activity::Hidden => {}
+            Activity::Spinner(bar) => {
+                if let Some(bar) = bar.take() {
+                    bar.finish_and_clear();
+                }
+            }
+            Activity::Lines(lines) => lines.set(None),
+        }
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The style of work of unknown length. The text is cut where the line ends.
+pub(super) fn spinner_style() -> ProgressStyle {
+    style("{spinner} {wide_msg}")
+}
+
+/// Creates a style from a template.
+pub(super) fn style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template);
+    style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
+}
+
+/// Prints a text every so often while it is set. A thread does it, because the work may block.
+pub(super) struct Lines(Arc<Mutex<Option<Line>>>);
+
+struct Line {
+    text: String,
+    /// When it was set or printed last.
+    since: Instant,
+}
+
+impl Lines {
+    fn new(interval: Duration, print: impl Fn(&str) + Send + 'static) -> Self {
+        let line = Arc::new(Mutex::new(None::<Line>));
+        let weak = Arc::downgrade(&line);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(interval / 20);
+                let Some(line) = weak.upgrade() else { return };
+                let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(line) = line.as_mut().filter(|line| line.since.elapsed() >= interval) {
+                    print(&line.text);
+                    line.since = Instant::now();
+                }
+            }
+        });
+        Self(line)
+    }
+
+    /// Changes the text; the time since it was printed runs on.
+    fn set(&self, text: Option<String>) {
+        let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *line = text.map(|text| {
+            let since = line.as_ref().map_or_else(Instant::now, |line| line.since);
+            Line { text, since }
+        });
+    }
+}
+
+/// Formats a time in at most two units: `2h 13m`, `45s`.
+pub(super) fn two_units(time: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(24 * 3600, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let seconds = time.as_secs_f64().round() as u64;
+    let first = UNITS.iter().position(|(size, _)| seconds >= *size).unwrap_or(UNITS.len() - 1);
+    let (last, _) = UNITS[(first + 1).min(UNITS.len() - 1)];
+    let mut left = (seconds + last / 2) / last * last;
+    if left == 0 {
+        return "0s".into();
+    }
+    let parts = UNITS.iter().filter_map(|(size, unit)| {
+        let count = left / size;
+        left %= size;
+        (count > 0).then(|| format!("{count}{unit}"))
+    });
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn times_have_two_units() {
+        for (seconds, want) in [
+            (0.2, "0s"),
+            (59.4, "59s"),
+            (59.6, "1m"),
+            (61.0, "1m 1s"),
+            (3599.7, "1h"),
+            (7980.123, "2h 13m"),
+            (86_390.0, "1d"),
+            (100.0 * 86_400.0, "100d"),
+            (100_000.0, "1d 4h"),
+        ] {
+            assert_eq!(two_units(Duration::from_secs_f64(seconds)), want, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn only_work_that_lasts_is_printed() {
+        let (sender, printed) = channel();
+        let lines = Lines::new(Duration::from_millis(200), move |text| {
+            let _ = sender.send(text.to_string());
+        });
+        lines.set(Some("short".into()));
+        lines.set(None);
+        for number in 0..15 {
+            lines.set(Some(format!("long {number}")));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(lines);
+        // The thread ends, and with it the channel.
+        let printed: Vec<String> = printed.iter().collect();
+        assert!((1..=3).contains(&printed.len()), "{printed:?}");
+        assert!(printed.iter().all(|text| text.starts_with("long")), "{printed:?}");
+    }
+}

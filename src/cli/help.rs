@@ -1,0 +1,226 @@
+//! Help, completions, and suggestions for what was mistyped.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::builder::styling::Styles;
+use clap::builder::{PossibleValue, StringValueParser, StyledStr, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use clap_complete::Shell;
+
+use super::CliError;
+use super::args::Arguments;
+use crate::config;
+
+/// The heading of the flags that only `--help-all` shows.
+pub(super) const DEBUGGING: &str = "Debugging";
+
+/// The flag that shows them.
+const HELP_ALL: &str = "--help-all";
+
+/// Formats example commands, each with a few words on what it does.
+pub(super) fn examples(examples: &[(&str, &str)]) -> StyledStr {
+    let styles = Styles::styled();
+    let (heading, literal) = (styles.get_header(), styles.get_literal());
+    let width = examples.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+    let mut text = format!("{heading}Examples:{heading:#}");
+    for (command, does) in examples {
+        let space = width - command.len() + 2;
+        text += &format!("\n  {literal}{command}{literal:#}{:space$}{does}", "");
+    }
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").into()
+}
+
+/// Takes any text, and lists values for help and for the completions of shells: what reads the
+/// value later has the better errors.
+#[derive(Clone, Debug)]
+pub(super) struct Suggested(Vec<&'static str>);
+
+impl Suggested {
+    pub fn new(values: impl IntoIterator<Item = &'static str>) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+impl TypedValueParser for Suggested {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().copied().map(PossibleValue::new)))
+    }
+}
+
+/// Parses the arguments of this process. Where they cannot be, or ask for help, prints that and
+/// returns the exit code.
+pub(super) fn parse(args: &[OsString]) -> Result<Arguments, u8> {
+    let mut command = Arguments::command();
+    if args.iter().any(|arg| arg == HELP_ALL) {
+        command = show_debugging(command);
+    }
+    let matches = command.try_get_matches_from(args);
+    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
+        // A mistyped command is the name of a file for the window, which takes few flags.
+        if error.kind() == ErrorKind::UnknownArgument
+            && let Some(unknown) = first_word(args).and_then(unknown_command)
+        {
+            super::print_error(&unknown);
+            return unknown.exit_code();
+        }
+        // clap's own exit codes: 0 for help and version, 2 for usage.
+        let _ = error.print();
+        error.exit_code() as u8
+    })
+}
+
+fn show_debugging(command: Command) -> Command {
+    let is_hidden = |arg: &Arg| arg.get_help_heading() == Some(DEBUGGING);
+    command
+        .mut_args(|arg| if is_hidden(&arg) { arg.hide(false) } else { arg })
+        .mut_subcommands(show_debugging)
+}
+
+/// Returns the first argument that is neither a flag nor the value of one.
+fn first_word(args: &[OsString]) -> Option<&OsStr> {
+    let command = Arguments::command();
+    let takes_value = |flag: &str| {
+        let mut known = command.get_arguments();
+        known.any(|arg| {
+            arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))
+                && arg.get_action().takes_values()
+        })
+    };
+    let mut args = args.iter().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.to_str().filter(|arg| arg.starts_with('-')) {
+            Some(flag) if takes_value(flag) => drop(args.next()),
+            Some(_) => {}
+            None => return Some(arg.as_os_str()),
+        }
+    }
+    None
+}
+
+/// Returns the error for a word that is neither a command nor a file, with the most similar
+/// command.
+pub(super) fn unknown_command(word: &OsStr) -> Option<CliError> {
+    let command = Arguments::command();
+    let names = || command.get_subcommands().map(Command::get_name).chain(["help"]);
+    if Path::new(word).exists() || names().any(|name| name == word) {
+        return None;
+    }
+    let word = word.to_string_lossy();
+    let nearest = config::most_similar(&word, names());
+    let meant = nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
+    Some(CliError::Usage {
+        what: format!("`{word}` is neither a command nor a file{meant}"),
+        hint: "`wgpt --help` lists the commands",
+    })
+}
+
+/// Prints a completion script.
+pub(super) fn completions(shell: Shell) {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
+    super::write_out(format_args!("{}", String::from_utf8_lossy(&script)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn help(path: &[&str], all: bool) -> String {
+        let command = Arguments::command();
+        let mut command = if all { show_debugging(command) } else { command };
+        command.build();
+        let last = path.iter().fold(&mut command, |command, name| {
+            command.find_subcommand_mut(name).expect("a command")
+        });
+        last.render_long_help().to_string()
+    }
+
+    #[test]
+    fn the_definition_is_valid() {
+        Arguments::command().debug_assert();
+        show_debugging(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn a_mistyped_command_is_corrected() {
+        for (word, meant) in [
+            ("trian", "`train`?"),
+            ("smaple", "`sample`?"),
+            ("run", "`runs`?"),
+            ("xyzzy", "a file"),
+        ] {
+            let error = unknown_command(word.as_ref()).expect(word).to_string();
+            assert!(error.ends_with(meant), "{error}");
+        }
+        for known in ["train", "Cargo.toml", "help"] {
+            assert!(unknown_command(known.as_ref()).is_none(), "{known}");
+        }
+    }
+
+    #[test]
+    fn the_first_word_is_no_flag_and_no_value() {
+        let args = words("wgpt --device cpu -v --color=never trian --preset=demo");
+        assert_eq!(first_word(&args), Some("trian".as_ref()));
+        assert_eq!(first_word(&words("wgpt --demo --quiet")), None);
+    }
+
+    #[test]
+    fn help_has_examples_and_shows_debugging_flags_on_request_only() {
+        for path in [&["train"][..], &["sample"], &[]] {
+            for all in [false, true] {
+                let text = help(path, all);
+                assert!(text.contains("Examples:\n  wgpt"), "{text}");
+                assert_eq!(text.contains("--ops"), all, "{path:?}: {text}");
+            }
+        }
+        assert!(help(&["train"], true).contains("--no-supervise"));
+        assert!(!help(&["train"], true).contains("--supervised"));
+        assert!(help(&[], false).contains("--headless"));
+    }
+
+    #[test]
+    fn examples_fit_a_terminal_and_parse() {
+        let command = Arguments::command();
+        let commands = command.get_subcommands().chain([&command]);
+        let texts: Vec<String> =
+            commands.filter_map(|command| Some(command.get_after_help()?.to_string())).collect();
+        let examples = || texts.iter().flat_map(|text| text.lines().skip(1));
+        assert!(examples().count() > 15, "{texts:#?}");
+        for line in examples() {
+            assert!(line.chars().count() <= 80, "{line}");
+            let (_, line) = line.split_once("wgpt").expect("an example of wgpt");
+            let line = line.split("  ").next().unwrap_or_default().replace('"', "");
+            let args = words(format!("wgpt{line}").trim_end());
+            if let Err(error) = Arguments::command().try_get_matches_from(&args) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn completions_list_presets_and_choices() {
+        let mut script = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut Arguments::command(), "wgpt", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        for values in ["demo shakespeare-char", "tanh erf", "float32 tf32", "gpt2 char", "vulkan"] {
+            assert!(script.contains(values), "{values}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The model that a command works with, its tokenizer, and the device.
+
+use std::path::Path;
+
+use super::CliError;
+use super::activity::Activity;
+use super::args::Global;
+use super::runs::newest_model;
+use super::watch::{FailureOutput, watch};
+use crate::data::{Dataset, Tokenizer};
+use crate::gpu::{self, OpenDevice};
+use crate::train::ModelSource;
+
+/// Opens the model at `path`, or the newest run's; says which checkpoint it is.
+pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, CliError> {
+    let newest;
+    let path = match path {
+        Some(path) => path,
+        None => {
+            newest = newest_model(quiet)?;
+            &newest
+        }
+    };
+    let mut activity = Activity::new(quiet);
+    activity.show(format!("opening {}", path.display()));
+    let source = ModelSource::open(path)?;
+    activity.clear();
+    warn(&source.warnings);
+    if !quiet {
+        let kind = if source.state.is_some() { "checkpoint" } else { "model" };
+        // Not the folder that a zip was unpacked to.
+        let used = if source.path.starts_with(path) { &source.path } else { path };
+        message!("{kind}: {}", used.display());
+    }
+    Ok(source)
+}
+
+/// Prints warnings.
+pub(super) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        message!("warning: {warning}");
+    }
+}
+
+/// Returns the tokenizer of `data`, else that of the model.
+pub(super) fn find_tokenizer(
+    source: &ModelSource,
+    data: Option<&str>,
+) -> Result<Tokenizer, CliError> {
+    let from_data = match data {
+        Some(data) => Dataset::open(data, 1)?.tokenizer,
+        None => None,
+    };
+    let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
+        return Err(CliError::Usage {
+            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
+            hint: "give the data folder that it was trained on with --data",
+        });
+    };
+    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
+    // A model may be padded, as nanoGPT pads GPT-2, or come with its own tokenizer.
+    let padded = tokenizer == Tokenizer::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
+    if have > need || (have < need && !padded) {
+        return Err(CliError::Usage {
+            what: format!("the tokenizer has {have} tokens, the model {need}"),
+            hint: "give the data folder that the model was trained on with --data",
+        });
+    }
+    Ok(tokenizer)
+}
+
+/// Opens the device of a command that trains nothing.
+pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
+    let device = gpu::open(global.device()?)?;
+    watch(&device, FailureOutput::Text, false);
+    if global.verbose > 0 {
+        message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
+    }
+    Ok(device)
+}

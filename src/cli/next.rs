@@ -1,0 +1,98 @@
+//! The command that follows a run, ready to be pasted into a shell.
+
+use std::borrow::Cow;
+
+use crate::progress::{Progress, State};
+use crate::protocol::StopReason;
+use crate::train::has_checkpoint;
+
+/// Returns what to do with a run that has ended, as a sentence that ends with a command; nothing if
+/// it has no checkpoint.
+pub(super) fn next_step(progress: &Progress) -> Option<String> {
+    let State::Finished(reason) = &progress.state else { return None };
+    let run = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
+    let run = run.display().to_string();
+    let run = quoted(&run);
+    let program = std::env::args().next().unwrap_or_else(|| "wgpt".into());
+    let program = quoted(&program);
+    match reason {
+        StopReason::Finished => {
+            let start = prompt(progress).map(|text| format!(" --start={}", quoted(&text)));
+            Some(format!("try it with: {program} sample {run}{}", start.unwrap_or_default()))
+        }
+        StopReason::Stopped | StopReason::MaxTime => {
+            Some(format!("continue it with: {program} train --resume --run {run}"))
+        }
+        StopReason::EvalOnly => None,
+    }
+}
+
+/// Returns the prompt of the run's last sample, or a word of its text: both are in the vocabulary of
+/// the model, as not every word is.
+fn prompt(progress: &Progress) -> Option<String> {
+    let sample = progress.samples.last()?;
+    if !sample.prompt.trim().is_empty() {
+        return Some(sample.prompt.clone());
+    }
+    let words = sample.text.split(|c: char| !c.is_alphabetic());
+    words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
+}
+
+/// Quotes a word for the shell, where it needs that: in the way of POSIX shells, on Windows in the
+/// one that both of its shells read.
+fn quoted(word: &str) -> Cow<'_, str> {
+    let is_plain =
+        |c: char| c.is_alphanumeric() || "_-./:,+@%=".contains(c) || (cfg!(windows) && c == '\\');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    match cfg!(windows) {
+        true => format!("\"{word}\"").into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Sample;
+
+    #[cfg(not(windows))]
+    #[test]
+    fn words_are_quoted_where_a_shell_would_read_them_otherwise() {
+        for (word, want) in [
+            ("out/demo-1", "out/demo-1"),
+            ("my runs/a", "'my runs/a'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), want);
+        }
+    }
+
+    #[test]
+    fn a_finished_run_is_tried_and_a_stopped_one_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("a run");
+        let mut progress = Progress { run: Some(run.clone()), ..Progress::default() };
+        progress.state = State::Finished(StopReason::Finished);
+        assert_eq!(next_step(&progress), None, "it has no checkpoint");
+        std::fs::create_dir_all(run.join("checkpoints/00000010")).unwrap();
+        let sample = |prompt: &str| Sample {
+            iter: 10,
+            prompt: prompt.into(),
+            text: "\n1 A \u{fffd}, Paul was".into(),
+        };
+        for (prompt, start) in [("\n", "Paul"), ("Once", "Once")] {
+            progress.samples = vec![sample(prompt)];
+            let next = next_step(&progress).unwrap();
+            assert!(next.starts_with("try it with: ") && next.contains(" sample "), "{next}");
+            assert!(next.ends_with(&format!("a run' --start={start}")), "{next}");
+        }
+        progress.state = State::Finished(StopReason::Stopped);
+        let next = next_step(&progress).unwrap();
+        assert!(next.starts_with("continue it with: "), "{next}");
+        assert!(next.contains(" train --resume --run "), "{next}");
+    }
+}

@@ -1,0 +1,154 @@
+//! `wgpt runs`, and the run that a command takes if it was given none.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+
+use super::CliError;
+use super::activity::two_units;
+use super::args::{Global, RunsArgs};
+use crate::run_index::{self, RunState, RunSummary};
+use crate::train::CONFIG_FILE;
+
+/// The folder of runs that were given none.
+pub(super) const RUNS: &str = "out";
+
+/// Runs `wgpt runs`.
+pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), CliError> {
+    let folder = args.folder.as_deref().unwrap_or(Path::new(RUNS));
+    if args.folder.is_some() && !folder.is_dir() {
+        return Err(CliError::Usage {
+            what: format!("{}: no such folder", folder.display()),
+            hint: "give a folder with runs, or none for those in out/",
+        });
+    }
+    let runs = run_index::runs(folder);
+    if args.json {
+        let rows: Vec<_> = runs.iter().map(object).collect();
+        output!("{}", json!(rows));
+    } else if !runs.is_empty() {
+        table(&runs);
+    } else if !global.quiet {
+        message!("no runs in {}; `wgpt train --preset=demo` starts one", folder.display());
+    }
+    Ok(())
+}
+
+fn object(run: &RunSummary) -> serde_json::Value {
+    let error = match &run.state {
+        RunState::Failed { text } => Some(text),
+        _ => None,
+    };
+    json!({
+        "name": run.name,
+        "path": run.path.display().to_string(),
+        "state": word(&run.state),
+        "error": error,
+        "iteration": run.iteration,
+        "max_iters": run.max_iters,
+        "loss": run.loss,
+        "val_loss": run.val_loss,
+        "best_val_loss": run.best_val_loss,
+        "device": run.device,
+        "modified": rfc3339(run.modified),
+        "has_checkpoint": run.has_checkpoint,
+    })
+}
+
+/// Formats a time. Those that RFC 3339 cannot write, like that of a file from a broken clock, become
+/// the nearest that it can.
+fn rfc3339(time: SystemTime) -> String {
+    const LAST: Duration = Duration::from_secs(253_402_300_799);
+    let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST);
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+fn word(state: &RunState) -> &'static str {
+    match state {
+        RunState::Running => "running",
+        RunState::Paused => "paused",
+        RunState::Finished => "finished",
+        RunState::Stopped => "stopped",
+        RunState::Failed { .. } => "failed",
+        RunState::Crashed => "crashed",
+        RunState::Empty => "empty",
+    }
+}
+
+fn table(runs: &[RunSummary]) {
+    let path = |run: &RunSummary| run.path.display().to_string();
+    let iterations = |run: &RunSummary| match run.max_iters {
+        Some(all) => format!("{} of {all}", run.iteration),
+        None => run.iteration.to_string(),
+    };
+    let widest = |heading: &str, cell: &dyn Fn(&RunSummary) -> String| {
+        let widths = runs.iter().map(|run| cell(run).chars().count());
+        widths.chain([heading.len()]).max().unwrap_or(0)
+    };
+    let (run_width, width) = (widest("run", &path), widest("iterations", &iterations));
+    output!(
+        "{:<run_width$}  {:<8}  {:>width$}  val loss  last event",
+        "run",
+        "state",
+        "iterations"
+    );
+    for run in runs {
+        let loss = run.val_loss.map_or_else(|| "-".into(), |loss| format!("{loss:.4}"));
+        // The clock may have been set back.
+        let age = two_units(run.modified.elapsed().unwrap_or_default());
+        output!(
+            "{:<run_width$}  {:<8}  {:>width$}  {loss:>8}  {age} ago",
+            path(run),
+            word(&run.state),
+            iterations(run)
+        );
+    }
+}
+
+/// Returns the newest run in [`RUNS`] that has a checkpoint, and says so.
+pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, CliError> {
+    newest(quiet, |run| run.has_checkpoint).ok_or_else(|| CliError::Usage {
+        what: format!("no model was given, and no run in {RUNS}/ has a checkpoint"),
+        hint: "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
+               first one",
+    })
+}
+
+/// Returns the newest run in [`RUNS`] that can be resumed, and says so.
+pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, CliError> {
+    let can_resume = |run: &RunSummary| {
+        let is_training = matches!(run.state, RunState::Running | RunState::Paused);
+        !is_training && run.path.join(CONFIG_FILE).is_file()
+    };
+    newest(quiet, can_resume).ok_or_else(|| CliError::Usage {
+        what: format!("--resume was given no run, and {RUNS}/ has none to resume"),
+        hint: "give its folder with --run, or leave out --resume to start a new run",
+    })
+}
+
+fn newest(quiet: bool, fits: impl Fn(&RunSummary) -> bool) -> Option<PathBuf> {
+    let run = run_index::runs(Path::new(RUNS)).into_iter().find(fits)?;
+    if !quiet {
+        message!("using {}, the newest run", run.path.display());
+    }
+    Some(run.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_rfc_3339_do_not_panic() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let day = Duration::from_secs(24 * 3600);
+        for (time, want) in [
+            (epoch + day, "1970-01-02T00:00:00Z"),
+            (epoch - day, "1970-01-01T00:00:00Z"),
+            (epoch + day * 365 * 10_000, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(time), want);
+        }
+    }
+}

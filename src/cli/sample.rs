@@ -1,0 +1,305 @@
+//! `wgpt sample`: text as it is generated, for people and for programs.
+
+use std::io::{BufRead, IsTerminal, Read, StdoutLock, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+
+use super::CliError;
+use super::activity::Activity;
+use super::args::{Global, SampleArgs};
+use super::model::{find_model, find_tokenizer, open_device};
+use crate::data::Tokenizer;
+use crate::model::{Gpt, SampleOptions, Sampler};
+use crate::ops::OpsMode;
+
+/// The line after each text.
+const END: &str = "\n---------------\n";
+
+/// Runs `wgpt sample`.
+pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
+    if !args.temperature.is_finite() || args.temperature < 0.0 {
+        return Err(CliError::Usage {
+            what: format!("invalid temperature {}", args.temperature),
+            hint: "--temperature takes 0 or a positive number, like 0.8",
+        });
+    }
+    let source = find_model(args.model.as_deref(), global.quiet)?;
+    let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
+    let start = start(args.start.as_deref(), args.interactive)?;
+    let start = start.or_else(|| (!args.interactive).then(|| tokenizer.default_prompt()));
+    let start = start.map(|text| Prompt::new(text, &tokenizer)).transpose()?;
+    let device = open_device(global)?;
+    let mut activity = Activity::new(global.quiet);
+    activity.show("loading the model".into());
+    let model = source.model(&device.device)?;
+    let mut generator = Generator {
+        model: &model,
+        tokenizer: &tokenizer,
+        mode: global.ops()?.on(device.info.kind),
+        options: SampleOptions {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            seed: args.seed,
+        },
+        tokens: args.max_new_tokens,
+        json: args.json,
+        out: std::io::stdout().lock(),
+        activity,
+    };
+    if args.interactive {
+        return converse(&mut generator, start);
+    }
+    let prompt = start.expect("there is a default");
+    for _ in 0..args.num_samples {
+        generator.generate(&prompt, &|| false)?;
+        generator.write_text(END)?;
+    }
+    Ok(())
+}
+
+/// Returns the prompt of `--start`: a text, the content of a file, or that of stdin.
+fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, CliError> {
+    let not_utf_8 = |what: &str| CliError::Usage {
+        what: format!("the prompt in {what} is not UTF-8"),
+        hint: "give a prompt in UTF-8",
+    };
+    match start {
+        Some("-") if interactive => Err(CliError::Usage {
+            what: "--start - and --interactive both read stdin".into(),
+            hint: "leave out one of them",
+        }),
+        Some("-") => {
+            let mut bytes = Vec::new();
+            let read = std::io::stdin().read_to_end(&mut bytes);
+            read.map_err(|error| CliError::File { path: "stdin".into(), source: error })?;
+            let text = String::from_utf8(bytes).map_err(|_| not_utf_8("stdin"))?;
+            Ok(Some(without_line_break(&text).to_string()))
+        }
+        Some(text) => match text.strip_prefix("FILE:") {
+            Some(path) => {
+                let bytes = std::fs::read(path)
+                    .map_err(|error| CliError::File { path: path.into(), source: error })?;
+                String::from_utf8(bytes).map(Some).map_err(|_| not_utf_8(path))
+            }
+            None => Ok(Some(text.to_string())),
+        },
+        None => Ok(None),
+    }
+}
+
+/// Drops one line break at the end: `echo` adds it.
+fn without_line_break(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+/// Generates a text for each line of stdin, until it ends. An empty line repeats the last one, with
+/// other draws.
+fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), CliError> {
+    let (waits, stopped) = interrupts()?;
+    let is_terminal = std::io::stdin().is_terminal() && !generator.json;
+    let default = || Prompt::new(generator.tokenizer.default_prompt(), generator.tokenizer);
+    let (mut last, mut is_next) = match start {
+        Some(start) => (start, true),
+        None => (default()?, false),
+    };
+    let mut lines = std::io::stdin().lock().split(b'\n');
+    loop {
+        if !std::mem::take(&mut is_next) {
+            generator.activity.clear();
+            if is_terminal {
+                // On stderr: stdout has the texts alone.
+                let _ = write!(std::io::stderr(), "> ");
+            }
+            waits.store(true, Ordering::SeqCst);
+            let line = lines.next();
+            waits.store(false, Ordering::SeqCst);
+            let Some(line) = line else { break };
+            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+            match prompt_of(&line, generator.tokenizer) {
+                Ok(prompt) => last = prompt.unwrap_or(last),
+                Err(error) => {
+                    super::print_error(&error);
+                    continue;
+                }
+            }
+        }
+        stopped.store(false, Ordering::SeqCst);
+        generator.generate(&last, &|| stopped.load(Ordering::SeqCst))?;
+        generator.write_text("\n\n")?;
+    }
+    if is_terminal {
+        // The shell's prompt begins a line.
+        let _ = writeln!(std::io::stderr());
+    }
+    Ok(())
+}
+
+/// Handles Ctrl-C in a prompt loop: it ends the process while the first value is true, which it is
+/// while the loop waits for a line, and else sets the second, to stop a text.
+fn interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), CliError> {
+    let (waits, stopped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, waits.clone())
+        .and_then(|_| flag::register(SIGINT, stopped.clone()))
+        .map_err(CliError::Signals)?;
+    Ok((waits, stopped))
+}
+
+/// Reads a line as a prompt; `None` if it is empty.
+fn prompt_of(line: &[u8], tokenizer: &Tokenizer) -> Result<Option<Prompt>, CliError> {
+    let text = std::str::from_utf8(line).map_err(|_| CliError::Usage {
+        what: "the line is not UTF-8".into(),
+        hint: "give a prompt in UTF-8",
+    })?;
+    match without_line_break(text) {
+        "" => Ok(None),
+        text => Prompt::new(text.to_string(), tokenizer).map(Some),
+    }
+}
+
+/// A prompt and its tokens, at least one.
+struct Prompt {
+    text: String,
+    ids: Vec<u32>,
+}
+
+impl Prompt {
+    fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, CliError> {
+        let ids = tokenizer.encode_prompt(&text).map_err(|error| CliError::Usage {
+            what: format!("the prompt cannot be tokenized: {error}"),
+            hint: "give another --start",
+        })?;
+        if ids.is_empty() {
+            return Err(CliError::Usage {
+                what: "empty prompt".into(),
+                hint: "give --start at least one character",
+            });
+        }
+        Ok(Self { text, ids })
+    }
+}
+
+/// Generates texts, and writes them as they grow.
+struct Generator<'a> {
+    model: &'a Gpt,
+    tokenizer: &'a Tokenizer,
+    mode: OpsMode,
+    /// The options of the next text.
+    options: SampleOptions,
+    /// Tokens of a text.
+    tokens: u32,
+    /// True to write JSON lines.
+    json: bool,
+    out: StdoutLock<'static>,
+    activity: Activity,
+}
+
+impl Generator<'_> {
+    /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
+    fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), CliError> {
+        let mut sampler = Sampler::new(self.model, &prompt.ids, self.options, self.mode);
+        self.options.seed = self.options.seed.wrapping_add(1);
+        let mut pieces = Pieces::new(self.tokenizer);
+        let mut prompt = Some(&prompt.text);
+        let mut count = 0;
+        while count < self.tokens && !is_stopped() {
+            let piece = pieces.push(pollster::block_on(sampler.next_token()));
+            count += 1;
+            // The first token takes the longest: the kernels are compiled.
+            self.activity.clear();
+            if let Some(prompt) = prompt.take() {
+                self.write_text(prompt)?;
+            }
+            if self.json && !piece.is_empty() {
+                self.write(&format!("{}\n", json!({ "text": piece })))?;
+            }
+            self.write_text(&piece)?;
+        }
+        self.activity.clear();
+        if let Some(prompt) = prompt {
+            self.write_text(prompt)?;
+        }
+        if self.json {
+            self.write(&format!("{}\n", json!({ "done": { "tokens": count } })))?;
+        }
+        Ok(())
+    }
+
+    /// Writes text for people.
+    fn write_text(&mut self, text: &str) -> Result<(), CliError> {
+        if self.json { Ok(()) } else { self.write(text) }
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), CliError> {
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(CliError::Output)
+    }
+}
+
+/// Decodes tokens one by one into whole characters.
+struct Pieces<'a> {
+    tokenizer: &'a Tokenizer,
+    /// The tokens since the last that ended a character.
+    open: Vec<u32>,
+    /// The bytes of their text that were returned.
+    returned: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self { tokenizer, open: Vec::new(), returned: 0 }
+    }
+
+    /// Returns the characters that `token` completes.
+    fn push(&mut self, token: u32) -> String {
+        self.open.push(token);
+        let text = self.tokenizer.decode(&self.open);
+        // The text may end in a part of a character, which the next token completes.
+        let complete = text.trim_end_matches('\u{fffd}').len().max(self.returned);
+        let piece = text[self.returned..complete].to_string();
+        self.returned = complete;
+        if complete == text.len() {
+            self.open.clear();
+            self.returned = 0;
+        }
+        piece
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_characters() {
+        let mut pieces = Pieces::new(&Tokenizer::Byte);
+        let seen: Vec<String> = "aé😀b".bytes().map(|byte| pieces.push(byte.into())).collect();
+        assert_eq!(seen, ["a", "", "é", "", "", "", "😀", "b"]);
+        // A byte that begins no character is shown once it is known to be none.
+        let seen = [b'x', 0xff, b'y'].map(|byte| pieces.push(byte.into()));
+        assert_eq!(seen, ["x", "", "\u{fffd}y"]);
+        let mut pieces = Pieces::new(&Tokenizer::Gpt2);
+        let text = "Ünïcode 😀 text";
+        let ids = Tokenizer::Gpt2.encode(text).unwrap();
+        assert_eq!(ids.into_iter().map(|id| pieces.push(id)).collect::<String>(), text);
+    }
+
+    #[test]
+    fn one_line_break_at_the_end_is_dropped() {
+        for (text, want) in [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a", "a"), ("", "")] {
+            assert_eq!(without_line_break(text), want);
+        }
+    }
+
+    #[test]
+    fn an_empty_line_is_no_prompt() {
+        let read = |line: &[u8]| prompt_of(line, &Tokenizer::Byte);
+        assert!(read(b"\r").unwrap().is_none());
+        assert_eq!(read("é".as_bytes()).unwrap().unwrap().ids, [0xc3, 0xa9]);
+        assert!(matches!(read(b"\xff"), Err(CliError::Usage { .. })));
+    }
+}

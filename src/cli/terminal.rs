@@ -1,0 +1,157 @@
+//! Messages on stderr: their colours, and panics as messages.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::styling::{Style, Styles};
+
+use super::args::flag_or_variable;
+
+/// The words that begin a line and say what it is, in the colours of clap's own messages.
+const LABELS: [(&str, &Style); 4] = [
+    ("error:", STYLES.get_error()),
+    ("warning:", STYLES.get_invalid()),
+    ("note:", STYLES.get_valid()),
+    ("hint:", STYLES.get_valid()),
+];
+
+const STYLES: &Styles = &Styles::styled();
+
+/// Removes the text before the cursor: a progress bar may be there, also that of another process,
+/// which draws it again below.
+const CLEAR_LINE: &str = "\r\u{1b}[2K";
+
+/// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
+pub(super) fn message(text: &str) {
+    let stderr = std::io::stderr();
+    if cfg!(unix) && draws(&stderr) {
+        let _ = (&stderr).write_all(CLEAR_LINE.as_bytes());
+    }
+    let _ = anstream::stderr().lock().write_all(paint(text).as_bytes());
+}
+
+/// Returns true if lines on `output` can be drawn again.
+pub(super) fn draws(output: &impl IsTerminal) -> bool {
+    output.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Adds colours to the labels of lines, and a line break.
+fn paint(text: &str) -> String {
+    let mut painted = String::new();
+    for line in text.split('\n') {
+        let words = line.trim_start();
+        let indent = &line[..line.len() - words.len()];
+        let label = LABELS.iter().find_map(|(label, style)| {
+            words.strip_prefix(label).map(|rest| format!("{style}{label}{style:#}{rest}"))
+        });
+        painted += indent;
+        painted += label.as_deref().unwrap_or(words);
+        painted.push('\n');
+    }
+    painted
+}
+
+/// Sets for the whole process when messages have colours: as `--color` says, else `WGPT_COLOR`,
+/// else on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`. Reads the arguments before
+/// clap does, whose errors have colours too.
+pub(super) fn set_color(args: &[OsString]) {
+    let choice = match flag_or_variable(color_flag(args), "WGPT_COLOR").as_deref() {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        _ => ColorChoice::Auto,
+    };
+    choice.write_global();
+}
+
+fn color_flag(args: &[OsString]) -> Option<&str> {
+    let mut args = args.iter().filter_map(|arg| arg.to_str()).take_while(|arg| *arg != "--");
+    let mut found = None;
+    while let Some(arg) = args.next() {
+        found = match arg.strip_prefix("--color") {
+            Some("") => args.next(),
+            Some(value) => value.strip_prefix('=').or(found),
+            None => found,
+        };
+    }
+    found
+}
+
+/// Returns true if messages have colours.
+pub(super) fn has_color() -> bool {
+    AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
+}
+
+/// Reports a panic as an error message, without the paths of the machine that built wgpt.
+pub(super) fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let text = panic.payload_as_str().unwrap_or("no message");
+        // Further lines are a library's backtrace.
+        let text = text.lines().next().unwrap_or_default();
+        let place = panic.location().map_or_else(String::new, |location| {
+            format!(" ({}:{})", without_machine(location.file()), location.line())
+        });
+        message(&format!("error: wgpt panicked: {text}{place}"));
+        message("  hint: this is a bug in wgpt: please report it with this message");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            message(&trace.to_string());
+        }
+    }));
+}
+
+/// Returns the path of a source file from the folder of its crate on.
+fn without_machine(file: &str) -> &str {
+    let is_separator = |c: char| c == '/' || c == '\\';
+    let ends = file.match_indices(is_separator).map(|(at, _)| at);
+    let starts: Vec<usize> = std::iter::once(0).chain(ends.map(|at| at + 1)).collect();
+    let is_source = |start: &usize| {
+        file[*start..].strip_prefix("src").is_some_and(|rest| rest.starts_with(is_separator))
+    };
+    match starts.iter().rposition(is_source) {
+        Some(index) => &file[starts[index.saturating_sub(1)]..],
+        None => &file[starts[starts.len() - 1]..],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_at_the_start_of_a_line_have_colors() {
+        let red = STYLES.get_error();
+        let green = STYLES.get_valid();
+        assert_eq!(
+            paint("error: no error: here\n  hint: none"),
+            format!("{red}error:{red:#} no error: here\n  {green}hint:{green:#} none\n")
+        );
+        assert_eq!(paint("step 1: an error: 2"), "step 1: an error: 2\n");
+    }
+
+    #[test]
+    fn the_last_color_flag_counts() {
+        let flag = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            color_flag(&args).map(str::to_string)
+        };
+        assert_eq!(flag("wgpt --color=always train").as_deref(), Some("always"));
+        assert_eq!(flag("wgpt --color always train --color never").as_deref(), Some("never"));
+        assert_eq!(flag("wgpt sample --colorful -- --color=always"), None);
+    }
+
+    #[test]
+    fn paths_of_the_build_machine_are_cut_off() {
+        for (file, want) in [
+            ("src/cli/mod.rs", "src/cli/mod.rs"),
+            ("/home/a/wgpt/src/cli/mod.rs", "wgpt/src/cli/mod.rs"),
+            ("/home/a/.cargo/registry/src/index-1/burn-0.22.1/src/b.rs", "burn-0.22.1/src/b.rs"),
+            (r"C:\a\registry\src\index-1\burn-0.22.1\src\b.rs", r"burn-0.22.1\src\b.rs"),
+            ("/rustc/1234/library/core/src/option.rs", "core/src/option.rs"),
+            ("/home/a/build/out.rs", "out.rs"),
+        ] {
+            assert_eq!(without_machine(file), want, "{file}");
+        }
+    }
+}
