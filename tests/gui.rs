@@ -160,7 +160,7 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     harness.get_by_label("first").click();
     harness.run_steps(4);
     harness.get_by_label("Show").click();
-    wait(&mut harness, |harness| harness.query_by_label_contains("120 of 120").is_some());
+    wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn shortcuts_reach_a_run_of_another_process() {
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("pause"));
     // The window takes the pause from the record of the run, not from its own command.
     let mut record = File::options().append(true).open(run.join("events.jsonl")).unwrap();
-    writeln!(record, r#"{{"v":1,"event":"paused","iter":60}}"#).unwrap();
+    writeln!(record, r#"{{"v":1,"event":"paused","iter":250}}"#).unwrap();
     wait(&mut harness, |harness| harness.query_by_label("Resume").is_some());
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("resume"));

@@ -1,8 +1,6 @@
 //! A short calibration: training steps of growing size, to know what longer ones will take.
 
-use std::time::Instant;
-
-use super::TrainingStep;
+use super::{TrainingStep, best_seconds};
 use crate::config::{Config, ConfigError, Dtype, Layer, resolve};
 use crate::gpu::{self, DeviceError, OpenDevice};
 use crate::ops::OpsMode;
@@ -19,14 +17,10 @@ const SIZES: [[u32; 6]; 6] = [
     [2, 12, 768, 1024, 8, 50_304],
 ];
 
-/// A step that takes longer ends the calibration: the next one would take eight times as long.
+/// A step that takes longer ends the calibration, but not before the third size: the next one would
+/// take eight times as long, and the smallest ones measure little but launches.
 const LAST_SECONDS: f64 = 0.3;
-
-/// The seconds of one size after its first step, which compiles its kernels.
-const SECONDS: f64 = 0.3;
-
-/// The most steps of one size.
-const MAX_STEPS: u32 = 50;
+const MIN_SIZES: usize = 3;
 
 /// Measures training steps of growing size in `dtype` on `device` until they take a noticeable
 /// time.
@@ -46,11 +40,13 @@ pub(crate) fn calibrate(
         let vocab = config.vocab_size;
         let plan = Plan::new(&config, vocab);
         let mut step = TrainingStep::planned(&device.device, &config, &plan, mode);
-        let seconds = seconds(device, &mut step)?;
+        // The fastest of several, so that other programs do not count.
+        let seconds = best_seconds(&device.device, || (), |()| step.step())?;
+        step.check()?;
         points.push(Work::update(&config, vocab, &plan).point(seconds));
         drop(step);
         gpu::release_unused(&device.device);
-        if seconds > LAST_SECONDS {
+        if seconds > LAST_SECONDS && points.len() >= MIN_SIZES {
             break;
         }
     }
@@ -71,26 +67,6 @@ fn config(
     ];
     let flags = flags.map(|(key, value)| (key.to_string(), value.to_string()));
     Ok(resolve(vec![Layer::flags(flags)?])?.config)
-}
-
-/// Returns the mean seconds of a step, after one that compiles its kernels.
-fn seconds(device: &OpenDevice, step: &mut TrainingStep) -> Result<f64, DeviceError> {
-    step.step();
-    step.check()?;
-    let start = Instant::now();
-    let mut steps = 0;
-    loop {
-        step.step();
-        steps += 1;
-        // Queued steps take no time until the device is waited for. A run waits once a second.
-        if steps % 4 == 0 || start.elapsed().as_secs_f64() > SECONDS {
-            gpu::wait(&device.device)?;
-        }
-        if start.elapsed().as_secs_f64() > SECONDS || steps >= MAX_STEPS {
-            step.check()?;
-            return Ok(start.elapsed().as_secs_f64() / f64::from(steps));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -122,7 +98,7 @@ mod tests {
         let config = config([4, 4, 96, 96, 8, 300]).unwrap();
         let plan = Plan::new(&config, config.vocab_size);
         let mut step = TrainingStep::planned(&device.device, &config, &plan, OpsMode::AUTO);
-        let taken = seconds(&device, &mut step).unwrap();
+        let taken = best_seconds(&device.device, || (), |()| step.step()).unwrap();
         let estimate = speed.seconds(Work::update(&config, config.vocab_size, &plan));
         let ratio = estimate / taken;
         // Loose: other tests run at the same time.

@@ -358,6 +358,7 @@ pub(super) enum Target {
 const MAX_GIB: u64 = 1024;
 
 fn parse_target(text: &str) -> Result<Target, String> {
+    let text = text.trim();
     if let Some(gpu) = gpu_named(text) {
         return Ok(Target::Named(gpu));
     }
@@ -365,7 +366,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
         let known: Vec<&str> = gpu_names().collect();
         return Err(format!("give its memory, like 12GiB, or one of {}", known.join(", ")));
     }
-    let number = text.trim().parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
+    let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
     let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
     match size.parse()? {
         Budget::Bytes(bytes) => Ok(Target::Memory(bytes)),

@@ -171,7 +171,7 @@ impl Prompt {
     fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, CliError> {
         let ids = tokenizer.encode_prompt(&text).map_err(|error| CliError::Usage {
             what: format!("the prompt cannot be tokenized: {error}"),
-            hint: "give another --start",
+            hint: "give another prompt",
         })?;
         if ids.is_empty() {
             return Err(CliError::Usage {
@@ -206,10 +206,11 @@ impl Generator<'_> {
         let mut pieces = Pieces::new(self.tokenizer);
         let mut prompt = Some(&prompt.text);
         let mut count = 0;
+        // The first token takes the longest: the kernels are compiled.
+        self.activity.show("generating".into());
         while count < self.tokens && !is_stopped() {
             let piece = pieces.push(pollster::block_on(sampler.next_token()));
             count += 1;
-            // The first token takes the longest: the kernels are compiled.
             self.activity.clear();
             if let Some(prompt) = prompt.take() {
                 self.write_text(prompt)?;

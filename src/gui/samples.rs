@@ -56,7 +56,7 @@ fn selector(
     ui.horizontal_wrapped(|ui| {
         if count > 1 {
             let label = ui.label("Sample");
-            ui.spacing_mut().slider_width = (ui.available_width() - 340.0).clamp(80.0, 320.0);
+            ui.spacing_mut().slider_width = (ui.available_width() - 370.0).clamp(80.0, 320.0);
             let slider = egui::Slider::new(&mut index, 0..=count - 1).show_value(false);
             let slider = ui.add(slider).labelled_by(label.id);
             let is_newest = selection.follows_newest();
@@ -84,7 +84,9 @@ fn selector(
 
 /// Lays out a sample with its prompt highlighted.
 fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
-    let font = TextStyle::Body.resolve(ui.style());
+    let mut font = TextStyle::Body.resolve(ui.style());
+    // Larger than captions and settings: this is to be read.
+    font.size += 2.0;
     let visuals = ui.visuals();
     // A prompt that is only a line break, as in the demo, would draw an empty line.
     let (prompt, text) = match prompt.trim() {

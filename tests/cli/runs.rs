@@ -66,7 +66,8 @@ fn the_newest_run_is_the_default() {
     let quiet = run(folder.path(), &["sample", short, "-q", "--device=cpu"]);
     assert_eq!(text(&quiet.stderr), "");
     // A model folder has no checkpoints.
-    let model = run(folder.path(), &["sample", "hf", short, "--data=builtin:stories"]);
+    let model =
+        run(folder.path(), &["sample", "hf", short, "--data=builtin:stories", "--device=cpu"]);
     assert!(text(&model.stderr).starts_with("model: hf"), "{}", text(&model.stderr));
 }
 
@@ -115,8 +116,9 @@ fn a_run_ends_with_the_command_that_follows() {
     assert_eq!(does, "try it");
     assert!(command.contains(" sample 'my run'"), "{command}");
     if cfg!(unix) {
-        let shell = Command::new("sh").args(["-c", &command]).current_dir(folder.path()).output();
-        let output = shell.unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command]).current_dir(folder.path()).env("WGPT_DEVICE", "cpu");
+        let output = shell.output().unwrap();
         assert!(output.status.success(), "{command}\n{}", text(&output.stderr));
     }
 }
@@ -125,10 +127,8 @@ fn a_run_ends_with_the_command_that_follows() {
 #[test]
 fn an_evaluation_reports_how_far_it_is() {
     let folder = temporary();
-    let args = ["train", "--json", "--run=r", "--eval_only=true", "--eval_iters=100000"];
-    let args = [&args, &TINY[..TINY.len() - 1], &["--n_embd=64", "--device=cpu"]].concat();
-    let args: Vec<&str> = args.into_iter().filter(|arg| *arg != "--eval_iters=2").collect();
-    let stdout = ok(folder.path(), &args);
+    let long = ["--eval_only=true", "--eval_iters=4000", "--n_embd=64"];
+    let stdout = ok(folder.path(), &[&["train", "--json", "--run=r"], TINY, &long].concat());
     let working: Vec<Value> = stdout
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())

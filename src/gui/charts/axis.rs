@@ -92,8 +92,8 @@ impl XAxis {
             }
         });
         shown.response.labelled_by(label.id).on_hover_text(
-            "The x axis of all charts. Training time is the time of the updates of all processes of \
-             the run, without evaluations, samples, checkpoints and pauses.",
+            "The x axis of all charts. Training time is the time of updates in all processes of the \
+             run, without evaluations, samples, checkpoints and pauses.",
         );
         *self != before
     }
@@ -179,9 +179,9 @@ mod tests {
             labels(XAxis::Time, 100.0),
             ["0", "15s", "30s", "45s", "1m", "1m 15s", "1m 30s"]
         );
-        assert_eq!(labels(XAxis::Time, 9000.0), ["0", "30m", "1h", "1h 30m", "2h", "2h 30m"]);
-        assert_eq!(labels(XAxis::Time, 0.4), ["0", "0.1s", "0.2s", "0.3s", "0.4s"]);
-        assert_eq!(labels(XAxis::Time, 10.0 * DAY), ["0", "2d", "4d", "6d", "8d", "10d"]);
+        assert_eq!(labels(XAxis::Time, 9100.0), ["0", "30m", "1h", "1h 30m", "2h", "2h 30m"]);
+        assert_eq!(labels(XAxis::Time, 0.42), ["0", "0.1s", "0.2s", "0.3s", "0.4s"]);
+        assert_eq!(labels(XAxis::Time, 10.5 * DAY), ["0", "2d", "4d", "6d", "8d", "10d"]);
     }
 
     #[test]

@@ -127,7 +127,11 @@ impl Ribbon<'_> {
 
     fn cards(&self, ui: &egui::Ui, space: Space, selection: &mut Selection) {
         let most = ((self.frame.width() + GAP) / (NARROWEST + GAP)) as usize;
-        let cards = chosen(&self.visible, most.max(1), self.shown);
+        // Of several texts at one iteration, the first is the run's own; others answer prompts.
+        let mut first = self.visible.clone();
+        first.dedup_by_key(|at| self.marks[*at].sample.iter);
+        let shown = Some(self.shown).filter(|shown| self.visible.contains(shown));
+        let cards = chosen(&first, most.max(1), shown);
         let width = (self.frame.width() + GAP) / cards.len().max(1) as f32 - GAP;
         let width = width.clamp(NARROWEST, WIDEST).min(self.frame.width());
         let wanted: Vec<f32> = cards.iter().map(|&at| self.places[at].x).collect();
@@ -163,19 +167,19 @@ impl Ribbon<'_> {
     }
 }
 
-/// Returns the samples that get a card: at most `most` of the visible ones, a power of two apart so
-/// that they stay in place while a run grows, the newest, and the one that is shown.
-fn chosen(visible: &[usize], most: usize, shown: usize) -> Vec<usize> {
-    let last = visible.len().saturating_sub(1);
+/// Returns the samples that get a card: at most `most` of `samples`, a power of two apart so that
+/// they stay in place while a run grows, and the newest. The one that is shown takes the place of
+/// its nearest neighbor, so that the cards leaf through the samples.
+fn chosen(samples: &[usize], most: usize, shown: Option<usize>) -> Vec<usize> {
+    let last = samples.len().saturating_sub(1);
     let mut steps = (0..usize::BITS).map(|log| 1usize << log);
     let Some(step) = steps.find(|step| last.div_ceil(*step) < most) else {
-        return visible.iter().copied().filter(|&at| at == shown).collect();
+        return shown.into_iter().collect();
     };
     let is_chosen = |nth: &usize| nth.is_multiple_of(step) || *nth == last;
     let mut cards: Vec<usize> =
-        (0..visible.len()).filter(is_chosen).map(|nth| visible[nth]).collect();
-    // In the place of its nearest neighbor, so that the cards leaf through the samples.
-    if visible.contains(&shown)
+        (0..samples.len()).filter(is_chosen).map(|nth| samples[nth]).collect();
+    if let Some(shown) = shown
         && !cards.contains(&shown)
         && let Some(card) = cards.iter_mut().min_by_key(|card| card.abs_diff(shown))
     {
@@ -241,7 +245,7 @@ fn card(ui: &egui::Ui, response: &egui::Response, sample: &Sample, lines: usize,
         wrap: TextWrapping {
             max_width: rect.width() - 2.0 * PADDING,
             max_rows: lines + 1,
-            break_anywhere: true,
+            break_anywhere: false,
             overflow_character: Some('…'),
         },
         ..LayoutJob::default()
@@ -281,16 +285,16 @@ mod tests {
     #[test]
     fn cards_are_evenly_chosen_and_the_shown_sample_has_one() {
         let all = |count: usize| (0..count).collect::<Vec<usize>>();
-        assert_eq!(chosen(&all(5), 6, 4), [0, 1, 2, 3, 4]);
-        assert_eq!(chosen(&all(6), 6, 5), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(chosen(&all(16), 6, 15), [0, 4, 8, 12, 15]);
-        assert_eq!(chosen(&all(16), 6, 10), [0, 4, 10, 12, 15]);
-        assert_eq!(chosen(&[3, 4, 5], 1, 4), [4]);
-        assert_eq!(chosen(&[3, 4, 5], 2, 9), [3, 5], "the shown one is out of sight");
-        assert!(chosen(&[], 4, 0).is_empty());
+        assert_eq!(chosen(&all(5), 6, Some(4)), [0, 1, 2, 3, 4]);
+        assert_eq!(chosen(&all(6), 6, Some(5)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(chosen(&all(16), 6, Some(15)), [0, 4, 8, 12, 15]);
+        assert_eq!(chosen(&all(16), 6, Some(10)), [0, 4, 10, 12, 15]);
+        assert_eq!(chosen(&[3, 4, 5], 1, Some(4)), [4]);
+        assert_eq!(chosen(&[3, 4, 5], 2, None), [3, 5], "the shown one is out of sight");
+        assert!(chosen(&[], 4, None).is_empty());
         for count in 1..200 {
             for most in 1..8 {
-                let cards = chosen(&all(count), most, count / 3);
+                let cards = chosen(&all(count), most, Some(count / 3));
                 assert!(cards.len() <= most && cards.contains(&(count / 3)), "{count}, {most}");
                 assert!(cards.is_sorted_by(|a, b| a < b), "{cards:?}");
             }

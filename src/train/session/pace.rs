@@ -10,20 +10,27 @@ use crate::model::WeightGradients;
 use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
 use crate::train::{TrainError, speed};
 
-/// The updates of a run, until their speed is known.
-#[derive(Default)]
+/// The updates since the speed of a run was last kept, and their time.
 pub(super) struct PaceMonitor {
     /// True after the first log interval, which compiles the kernels.
     is_warm: bool,
     time: Duration,
     updates: u64,
-    /// True once the speed was kept.
-    is_known: bool,
+    /// The time after which their speed is kept.
+    next: Duration,
     /// True once the user was told that the run takes long, or that question was settled.
     is_told: bool,
 }
 
-/// The time and the updates after which the speed of a run is known.
+impl Default for PaceMonitor {
+    fn default() -> Self {
+        let (time, next) = (Duration::ZERO, KNOWN_AFTER);
+        Self { is_warm: false, time, updates: 0, next, is_told: false }
+    }
+}
+
+/// The time and the updates after which the speed of a run is first known. Then it is kept after
+/// twice the time, and so on: other programs may have slowed the first updates down.
 const KNOWN_AFTER: Duration = Duration::from_secs(5);
 const KNOWN_UPDATES: u64 = 3;
 
@@ -135,19 +142,19 @@ impl Session<'_> {
         }
     }
 
-    /// Counts the updates of a log interval. Keeps their speed for later estimates as soon as it is
-    /// known.
+    /// Counts the updates of a log interval, and keeps their speed for later estimates.
     pub(super) fn count_pace(&mut self, time: Duration, updates: u64) {
-        if !std::mem::replace(&mut self.pace.is_warm, true) || self.pace.is_known {
+        if !std::mem::replace(&mut self.pace.is_warm, true) {
             return;
         }
         self.pace.time += time;
         self.pace.updates += updates;
-        if self.pace.time < KNOWN_AFTER || self.pace.updates < KNOWN_UPDATES {
+        if self.pace.time < self.pace.next || self.pace.updates < KNOWN_UPDATES {
             return;
         }
-        self.pace.is_known = true;
         let seconds = self.pace.time.as_secs_f64() / self.pace.updates as f64;
+        (self.pace.time, self.pace.updates) = (Duration::ZERO, 0);
+        self.pace.next = self.pace.next.saturating_mul(2);
         let work = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
         let point = work.point(seconds);
         speed::remember(&self.device.info, self.mode, &[point]);

@@ -99,12 +99,10 @@ mod tests {
         let (watchdog, mut seen) = (Watchdog::new(true), Vec::new());
         let mut emit = |event: &Event| seen.push(event.clone());
         let mut reporter = Reporter::new(Task::Evaluation, 9, &watchdog, &mut emit);
-        reporter.report(1);
-        std::thread::sleep(INTERVAL);
-        reporter.report(2);
-        reporter.report(3);
-        std::thread::sleep(INTERVAL);
-        reporter.report(4);
+        for (done, interval) in [(1, 3600), (2, 0), (3, 3600), (4, 0)] {
+            reporter.interval = Duration::from_secs(interval);
+            reporter.report(done);
+        }
         let working = |done| Event::Working(Working { task: Task::Evaluation, done, total: 9 });
         assert_eq!(seen, [working(2), working(4)]);
     }
