@@ -206,8 +206,16 @@ mod tests {
         for line in examples() {
             assert!(line.chars().count() <= 80, "{line}");
             let (_, line) = line.split_once("wgpt").expect("an example of wgpt");
-            let line = line.split("  ").next().unwrap_or_default().replace('"', "");
-            let args = words(format!("wgpt{line}").trim_end());
+            let line = line.split("  ").next().unwrap_or_default();
+            let (mut args, mut quoted) = (vec![String::from("wgpt")], false);
+            for c in line.trim_end().chars() {
+                match (c, args.last_mut()) {
+                    ('"', _) => quoted = !quoted,
+                    (' ', _) if !quoted => args.push(String::new()),
+                    (c, Some(arg)) => arg.push(c),
+                    (_, None) => {}
+                }
+            }
             if let Err(error) = Arguments::command().try_get_matches_from(&args) {
                 panic!("{line}: {error}");
             }

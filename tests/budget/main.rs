@@ -37,6 +37,11 @@ fn driver() -> &'static Path {
     manifest
 }
 
+/// Returns the variable that keeps Mesa's cache of compiled kernels where it is by default.
+fn shader_cache() -> Option<(&'static str, PathBuf)> {
+    Some(("MESA_SHADER_CACHE_DIR", PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+}
+
 /// A run on the counting driver.
 struct Run {
     output: Output,
@@ -67,6 +72,9 @@ impl Run {
             .env_remove("VK_ADD_DRIVER_FILES")
             .env("VK_DRIVER_FILES", driver())
             .env("FAULT_REPORT", &report)
+            // The speed of a device that fails is nobody's; its compiled kernels are.
+            .env("XDG_CACHE_HOME", folder.path())
+            .envs(shader_cache())
             .envs(faults.iter().copied())
             .spawn()
             .expect("the program starts");

@@ -154,6 +154,8 @@ fn a_signal_stops_a_wait_at_once() {
         .stderr(Stdio::null())
         .env_remove("VK_ADD_DRIVER_FILES")
         .env("VK_DRIVER_FILES", driver())
+        .env("XDG_CACHE_HOME", folder.path())
+        .envs(shader_cache())
         .env("FAULT_LOSE_SUBMIT", "20")
         .env("FAULT_ONCE", folder.path().join("once"))
         .env("FAULT_AWAY", "3600")

@@ -25,7 +25,10 @@ impl FitState {
         match &self.plan(form)?.plan {
             Ok(_) => None,
             Err(PlanError::TooBig { least, fixes }) => {
-                let reason = format!("{}.", least.verdict());
+                // The plan beside it has the whole verdict.
+                let budget = least.budget_bytes.unwrap_or(0);
+                let excess = bytes(least.predicted_bytes.saturating_sub(budget));
+                let reason = format!("{excess} more than the budget of {}.", bytes(budget));
                 Some(Refusal { reason, fixes: fixes.clone() })
             }
             Err(error @ PlanError::TensorTooLarge { .. }) => {
@@ -112,7 +115,7 @@ mod tests {
         ] {
             let tight = form(settings);
             let refusal = state.refusal(&tight).unwrap();
-            assert!(refusal.reason.starts_with("Does not fit: needs "), "{refusal:?}");
+            assert!(refusal.reason.contains(" more than the budget of "), "{refusal:?}");
             assert!(!refusal.fixes.is_empty());
             for fix in refusal.fixes {
                 let mut form = tight.clone();
