@@ -63,8 +63,9 @@ bindgen_version=$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^ver
 bindgen=$target/tools/bin/wasm-bindgen
 if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]]; then
     # Built for the host with the host's compiler, whatever the page is built with.
+    # Optimized little: it runs for seconds, and compiling it takes minutes.
     install=(env -u CARGO_TARGET_DIR -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH
-        cargo install wasm-bindgen-cli --version "$bindgen_version" --root "$target/tools")
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 cargo install wasm-bindgen-cli --version "$bindgen_version" --root "$target/tools")
     # A registry mirror may lack versions that the tool's lock file pins.
     "${install[@]}" --locked || "${install[@]}"
 fi
