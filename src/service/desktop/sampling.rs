@@ -111,6 +111,8 @@ fn arguments(request: &SampleRequest) -> Vec<OsString> {
     // A prompt on stdin may be any text, as `FILE:x`, and no other user of the system reads it.
     let flags = [
         "--json".to_string(),
+        // stderr has errors only.
+        "--quiet".to_string(),
         "--start=-".to_string(),
         format!("--max_new_tokens={tokens}"),
         format!("--temperature={temperature}"),
@@ -199,6 +201,7 @@ mod tests {
             "sample",
             "out/a b",
             "--json",
+            "--quiet",
             "--start=-",
             "--max_new_tokens=5",
             "--temperature=0.8",

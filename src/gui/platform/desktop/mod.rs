@@ -23,7 +23,8 @@ pub(in crate::gui) const IS_PAGE: bool = false;
 pub(in crate::gui) const RUNS: &str = "out";
 
 /// The kinds of texts that can be chosen.
-pub(in crate::gui) const TEXTS_HINT: &str = "Texts of yours: .txt, .jsonl or .parquet files";
+pub(in crate::gui) const TEXTS_HINT: &str =
+    "Texts of yours: any UTF-8 text, .jsonl or .parquet files";
 
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
