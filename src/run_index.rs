@@ -118,6 +118,21 @@ pub enum RunState {
     Empty,
 }
 
+impl RunState {
+    /// Returns the state in a word, as lists show it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Finished => "finished",
+            Self::Stopped => "stopped",
+            Self::Failed { .. } => "failed",
+            Self::Crashed => "crashed",
+            Self::Empty => "empty",
+        }
+    }
+}
+
 /// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads
 /// only the ends of their records.
 pub fn runs(folder: &Path) -> Vec<RunSummary> {

@@ -92,7 +92,7 @@ struct PlannedDevice {
     profile: DeviceProfile,
     /// True if neither a device nor a target was given.
     is_unknown: bool,
-    /// What to do if its speed is unknown.
+    /// The next step if its speed is unknown.
     no_time: String,
 }
 
@@ -174,7 +174,7 @@ fn measure(
 struct PlanReport<'a> {
     /// The budget and its source.
     budget: &'a str,
-    /// What to do if the time is unknown.
+    /// The next step if the time is unknown.
     no_time: String,
     forecast: &'a Forecast,
     totals: &'a Totals,

@@ -43,7 +43,7 @@ fn object(run: &RunSummary) -> serde_json::Value {
     json!({
         "name": run.name,
         "path": run.path.display().to_string(),
-        "state": word(&run.state),
+        "state": run.state.name(),
         "error": error,
         "iteration": run.iteration,
         "max_iters": run.max_iters,
@@ -62,18 +62,6 @@ fn rfc3339(time: SystemTime) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST);
     humantime::format_rfc3339_seconds(time).to_string()
-}
-
-fn word(state: &RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Paused => "paused",
-        RunState::Finished => "finished",
-        RunState::Stopped => "stopped",
-        RunState::Failed { .. } => "failed",
-        RunState::Crashed => "crashed",
-        RunState::Empty => "empty",
-    }
 }
 
 fn table(runs: &[RunSummary]) {
@@ -100,7 +88,7 @@ fn table(runs: &[RunSummary]) {
         output!(
             "{:<run_width$}  {:<8}  {:>width$}  {loss:>8}  {age} ago",
             path(run),
-            word(&run.state),
+            run.state.name(),
             iterations(run)
         );
     }

@@ -16,7 +16,7 @@ pub struct DataSize {
     pub val: u64,
 }
 
-/// What a run takes besides the memory of its device.
+/// The size of a run: parameters, updates, tokens, disk and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Totals {
     /// Parameters of the model, without padding.

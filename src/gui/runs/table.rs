@@ -114,7 +114,7 @@ fn row(
     response.widget_info(|| {
         let role = egui::Role::Button;
         let mut info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_selected, run.title());
-        info.current_text_value = Some(state_name(&run.state).into());
+        info.current_text_value = Some(run.state.name().into());
         info
     });
     if ui.is_rect_visible(rect) {
@@ -129,7 +129,7 @@ fn row(
         let progress = progress(run, columns.counts);
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
         let age = age(run.modified);
-        let texts = [run.title(), state_name(&run.state), &progress, &loss, &age];
+        let texts = [run.title(), run.state.name(), &progress, &loss, &age];
         cells(ui, rect, columns, texts, egui::TextStyle::Body, visuals.text_color());
         dot(ui, pos2(rect.left() + columns.ends()[0] + GAP + 4.0, rect.center().y), &run.state);
     }
@@ -184,18 +184,6 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
     };
 }
 
-fn state_name(state: &RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Paused => "paused",
-        RunState::Finished => "finished",
-        RunState::Stopped => "stopped",
-        RunState::Failed { .. } => "failed",
-        RunState::Crashed => "crashed",
-        RunState::Empty => "empty",
-    }
-}
-
 /// Formats the progress of a run as a count, `50/120`, or as a percentage.
 fn progress(run: &RunSummary, counts: bool) -> String {
     match (run.max_iters, counts) {
@@ -229,7 +217,7 @@ fn details(ui: &mut egui::Ui, run: &RunSummary, is_shown: bool) {
         RunState::Failed { text } => ui.colored_label(theme::error(ui), text),
         RunState::Crashed => ui.label("Interrupted: its process ended before the run did."),
         RunState::Empty => ui.label("Not started."),
-        state => ui.label(state_name(state)),
+        state => ui.label(state.name()),
     };
     let of = run.max_iters.map(|all| format!(" of {all}")).unwrap_or_default();
     ui.label(format!("{}{of} iterations", run.iteration));
