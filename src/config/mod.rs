@@ -11,6 +11,7 @@ mod error;
 mod expression;
 mod keys;
 mod layer;
+mod precision;
 mod presets;
 mod python;
 mod resolve;
@@ -22,6 +23,7 @@ pub(crate) use budget::bytes;
 pub use error::{ConfigError, Provenance};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub use layer::{Layer, decode};
+pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::{preset_names, run_name};
 pub use resolve::{Resolved, resolve};
 pub(crate) use schedule::learning_rate;
@@ -159,44 +161,6 @@ impl fmt::Display for Gelu {
         f.pad(match self {
             Gelu::Tanh => "tanh",
             Gelu::Erf => "erf",
-        })
-    }
-}
-
-/// The precision of activations and matrix products. Master weights, gradients, moments and sums
-/// are always float32.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// float32 everywhere.
-    #[default]
-    Float32,
-    /// float32 storage; products use tensor cores, which read the upper 19 bits.
-    Tf32,
-    /// bfloat16, with the range of float32: activations take half the memory.
-    Bfloat16,
-    /// float16. Not available in a config, since small gradients underflow without loss scaling;
-    /// it tests the half-precision kernels on devices without bfloat16.
-    Float16,
-}
-
-impl Dtype {
-    /// Returns the size of an activation in bytes.
-    pub(crate) fn bytes(self) -> u64 {
-        match self {
-            Dtype::Float32 | Dtype::Tf32 => 4,
-            Dtype::Bfloat16 | Dtype::Float16 => 2,
-        }
-    }
-}
-
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Dtype::Float32 => "float32",
-            Dtype::Tf32 => "tf32",
-            Dtype::Bfloat16 => "bfloat16",
-            Dtype::Float16 => "float16",
         })
     }
 }

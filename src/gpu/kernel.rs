@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 use burn_cubecl::cubecl::prelude::KernelId;
 use burn_cubecl::cubecl::server::{BufferBinding, KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeDim, ExecutionMode};
+use burn::tensor::DType;
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
+use burn_cubecl::tensor::CubeTensor;
 
 pub use super::queue::{Queue, Workgroups};
 
@@ -50,6 +52,33 @@ impl From<bool> for Constant {
     }
 }
 
+/// The type of a tensor's elements in memory. Kernels compute in f32: they widen what they load and
+/// round what they store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// float32.
+    F32,
+    /// float16, where the device has `shader-f16`.
+    F16,
+}
+
+impl Element {
+    /// The type of a tensor's elements.
+    pub fn of(tensor: &CubeTensor) -> Self {
+        match tensor.dtype {
+            DType::F16 => Element::F16,
+            _ => Element::F32,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Element::F32 => "f32",
+            Element::F16 => "f16",
+        }
+    }
+}
+
 /// One variant of a kernel: every value that decides its source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -58,18 +87,28 @@ pub struct Spec {
     workgroup: u32,
     /// Elements per memory access, 4 or 1.
     pack: u32,
+    /// The types of the buffers that are not f32 in all variants: the source's name for a pack of
+    /// elements in memory, and their type.
+    stored: Vec<(&'static str, Element)>,
     constants: Vec<(&'static str, Constant)>,
 }
 
 impl Spec {
     /// A variant with `workgroup` invocations, no constants but `WG`, and one element per access.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
-        Self { shader, workgroup, pack: 1, constants: Vec::new() }
+        Self { shader, workgroup, pack: 1, stored: Vec::new(), constants: Vec::new() }
     }
 
     /// Sets the number of elements per memory access: see [`pack_of`].
     pub fn packed(mut self, width: u32) -> Self {
         self.pack = width;
+        self
+    }
+
+    /// Names the type of a pack of elements in memory, `alias name = vec4<f16>`. The source loads
+    /// with `pack(x[i])` and stores with `name(value)`.
+    pub fn storing(mut self, name: &'static str, element: Element) -> Self {
+        self.stored.push((name, element));
         self
     }
 
@@ -96,7 +135,17 @@ impl Spec {
 
     /// The whole WGSL text: the header, then the files.
     pub fn source(&self) -> String {
-        let mut text = format!("// {}\nconst WG = {}u;\n", self.shader.name, self.workgroup);
+        let mut text = format!("// {}\n", self.shader.name);
+        if self.stored.iter().any(|&(_, element)| element == Element::F16) {
+            text.push_str("enable f16;\n");
+        }
+        let _ = writeln!(text, "const WG = {}u;", self.workgroup);
+        for (name, element) in &self.stored {
+            let _ = match (self.pack, element.name()) {
+                (1, element) => writeln!(text, "alias {name} = {element};"),
+                (pack, element) => writeln!(text, "alias {name} = vec{pack}<{element}>;"),
+            };
+        }
         for (name, value) in &self.constants {
             let _ = match value {
                 Constant::Count(value) => writeln!(text, "const {name} = {value}u;"),

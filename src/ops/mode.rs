@@ -1,6 +1,6 @@
 //! How the ops run: in which implementation, for what kind of device, in what precision.
 
-use crate::config::Dtype;
+use crate::config::{Matrices, Precision};
 use crate::gpu::Kind;
 
 /// An implementation of the ops.
@@ -24,10 +24,9 @@ pub enum Implementation {
 pub struct OpsMode {
     /// The implementation.
     pub implementation: Implementation,
-    /// The dtype of activations and products. Weights, their gradients, moments and all sums are
-    /// always f32. Only the `cube` kernels support another dtype than f32; the other
-    /// implementations ignore it.
-    pub dtype: Dtype,
+    /// What activations are stored in and what products multiply. The implementation for the CPU
+    /// has f32 only.
+    pub precision: Precision,
     /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,
 }
@@ -44,18 +43,24 @@ impl OpsMode {
 
     /// Returns the mode of an implementation, in f32, for hardware.
     pub const fn of(implementation: Implementation) -> Self {
-        Self { implementation, dtype: Dtype::Float32, software: false }
+        Self { implementation, precision: Precision::FLOAT32, software: false }
     }
 
-    /// Returns the mode in another dtype.
-    pub const fn in_dtype(self, dtype: Dtype) -> Self {
-        Self { dtype, ..self }
+    /// Returns the mode in another precision.
+    pub const fn in_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Returns the mode for a device of this kind. Without it, a software adapter computes the same
     /// values with the slower tiles of GPUs.
     pub fn on(self, kind: Kind) -> Self {
         Self { software: kind == Kind::Software, ..self }
+    }
+
+    /// The cooperative matrices that products use.
+    #[cfg(feature = "wgpu")]
+    pub(super) fn matrices(self) -> Option<Matrices> {
+        self.precision.matrices().filter(|_| self.implementation == Implementation::Auto)
     }
 
     /// Returns true if the kernels take the tiles of software adapters.

@@ -31,7 +31,7 @@ impl Kernels {
         if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
             return Kernels::Wgsl(WgslKernels::new(queue, mode));
         }
-        Kernels::Cube(CubeKernels::new(queue, mode.dtype))
+        Kernels::Cube(CubeKernels::new(queue, mode.precision.dtype()))
     }
 }
 

@@ -50,7 +50,7 @@ impl CubeKernels {
     /// The dtype in which activations are stored.
     pub fn activations(&self) -> DType {
         match self.dtype {
-            Dtype::Float32 | Dtype::Tf32 => DType::F32,
+            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => DType::F32,
             Dtype::Bfloat16 => DType::BF16,
             Dtype::Float16 => DType::F16,
         }

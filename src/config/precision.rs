@@ -1,0 +1,189 @@
+//! The precision of a run: what is stored and multiplied in which type, from the dtype that was
+//! asked for and what the device can do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The precision of activations and matrix products. Master weights, gradients, moments and sums
+/// are always float32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// The fastest that the device has: float16 with cooperative matrices, else bfloat16 on CUDA,
+    /// else float32. A run keeps what this became.
+    #[default]
+    Auto,
+    /// float32 everywhere.
+    Float32,
+    /// float32 storage; products use tensor cores, which read the upper 19 bits.
+    Tf32,
+    /// bfloat16, with the range of float32: activations take half the memory.
+    Bfloat16,
+    /// float16, with more digits than bfloat16 and a smaller range: activations take half the
+    /// memory, and the loss is scaled.
+    Float16,
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Dtype::Auto => "auto",
+            Dtype::Float32 => "float32",
+            Dtype::Tf32 => "tf32",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float16 => "float16",
+        })
+    }
+}
+
+/// The side of the square float16 matrices, with float32 sums, that a device multiplies at once
+/// (cooperative matrices, tensor cores).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Matrices {
+    /// 8 x 8 x 8: Apple, software adapters.
+    Eight,
+    /// 16 x 16 x 16: NVIDIA, AMD.
+    Sixteen,
+}
+
+impl Matrices {
+    /// Returns the side in elements.
+    pub fn side(self) -> u32 {
+        match self {
+            Matrices::Eight => 8,
+            Matrices::Sixteen => 16,
+        }
+    }
+}
+
+/// What the kernels for a device can do beyond float32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abilities {
+    /// Products in tf32.
+    pub tf32: bool,
+    /// Storage and products in bfloat16.
+    pub bfloat16: bool,
+    /// Storage in float16.
+    pub float16: bool,
+    /// Products of float16 matrices; `None` where float16 is widened and multiplied in float32.
+    pub matrices: Option<Matrices>,
+}
+
+impl Abilities {
+    /// Lists the dtypes, `auto` not among them.
+    pub fn dtypes(self) -> Vec<Dtype> {
+        let Self { tf32, bfloat16, float16, .. } = self;
+        let all = [
+            (Dtype::Float32, true),
+            (Dtype::Tf32, tf32),
+            (Dtype::Bfloat16, bfloat16),
+            (Dtype::Float16, float16),
+        ];
+        all.into_iter().filter(|&(_, has)| has).map(|(dtype, _)| dtype).collect()
+    }
+
+    /// Returns the precision in which `dtype` computes; `None` if it cannot.
+    pub fn precision(self, dtype: Dtype) -> Option<Precision> {
+        let dtype = match dtype {
+            Dtype::Auto => self.fastest(),
+            dtype if self.dtypes().contains(&dtype) => dtype,
+            _ => return None,
+        };
+        let matrices = self.matrices.filter(|_| dtype == Dtype::Float16);
+        Some(Precision { dtype, matrices })
+    }
+
+    /// Returns the dtype that `auto` stands for. float16 that is multiplied in float32 saves memory
+    /// but no time, so that it has to be asked for.
+    fn fastest(self) -> Dtype {
+        match self {
+            Self { float16: true, matrices: Some(_), .. } => Dtype::Float16,
+            Self { bfloat16: true, .. } => Dtype::Bfloat16,
+            _ => Dtype::Float32,
+        }
+    }
+}
+
+/// What a run stores and multiplies. Master weights, gradient sums, moments, the statistics of layer
+/// norm and softmax, and all sums within kernels are float32 in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Precision {
+    /// Never [`Dtype::Auto`].
+    dtype: Dtype,
+    matrices: Option<Matrices>,
+}
+
+impl Precision {
+    /// float32 everywhere, which every device has.
+    pub const FLOAT32: Self = Self { dtype: Dtype::Float32, matrices: None };
+
+    /// Returns the dtype, which is never [`Dtype::Auto`].
+    pub fn dtype(self) -> Dtype {
+        self.dtype
+    }
+
+    /// Returns the cooperative matrices of the products; `None` where these run without.
+    pub fn matrices(self) -> Option<Matrices> {
+        self.matrices
+    }
+
+    /// Returns the size of an activation in bytes.
+    pub fn activation_bytes(self) -> u64 {
+        match self.dtype {
+            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => 4,
+            Dtype::Bfloat16 | Dtype::Float16 => 2,
+        }
+    }
+
+    /// Returns true if activations take 2 bytes.
+    pub fn is_half(self) -> bool {
+        self.activation_bytes() == 2
+    }
+
+    /// Returns true if a copy of each weight matrix in float16 is kept beside it, for cooperative
+    /// matrices to load.
+    pub fn keeps_half_weights(self) -> bool {
+        self.matrices.is_some()
+    }
+
+    /// Returns true if the loss is scaled, so that small gradients do not underflow: float16 has 5
+    /// bits of exponent.
+    pub fn scales_loss(self) -> bool {
+        self.dtype == Dtype::Float16
+    }
+}
+
+impl Default for Precision {
+    fn default() -> Self {
+        Self::FLOAT32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_the_fastest_that_the_device_has() {
+        let none = Abilities::default();
+        let storage = Abilities { float16: true, ..none };
+        let cuda = Abilities { tf32: true, bfloat16: true, ..storage };
+        let matrices = Abilities { matrices: Some(Matrices::Sixteen), ..storage };
+        for (able, dtype) in [
+            (none, Dtype::Float32),
+            (storage, Dtype::Float32),
+            (cuda, Dtype::Bfloat16),
+            (matrices, Dtype::Float16),
+        ] {
+            assert_eq!(able.precision(Dtype::Auto).unwrap().dtype(), dtype, "{able:?}");
+        }
+        let precision = matrices.precision(Dtype::Float16).unwrap();
+        assert!(precision.keeps_half_weights() && precision.scales_loss());
+        assert!(!matrices.precision(Dtype::Float32).unwrap().keeps_half_weights());
+        assert!(!storage.precision(Dtype::Float16).unwrap().keeps_half_weights());
+        assert_eq!(none.precision(Dtype::Float16), None);
+        assert_eq!(cuda.dtypes().len(), 4);
+    }
+}
