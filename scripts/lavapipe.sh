@@ -42,8 +42,8 @@ download() {
     done >"$state/sources.list"
     cat >"$state/apt.conf" <<CONF
 Dir::Etc::SourceList "$state/sources.list";
-Dir::Etc::SourceParts "-";
-Dir::Etc::PreferencesParts "-";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
 Dir::State::Lists "$state/lists";
 Dir::State::Status "$state/status";
 Dir::Cache "$state";
