@@ -22,6 +22,8 @@ pub(super) struct SetupState {
     pub device: String,
     /// The data that is being tokenized, and the completed fraction, 0 to 1.
     pub preparing: Option<(String, f32)>,
+    /// Data that was tokenized, and sentences about what was skipped in it.
+    pub data_warnings: (String, Vec<String>),
     /// Data that was just chosen: a preset whose model is too large for it is replaced once its
     /// size is known.
     pub chosen: Option<String>,
@@ -42,6 +44,7 @@ impl Default for SetupState {
         Self {
             device: AUTO.into(),
             preparing: None,
+            data_warnings: Default::default(),
             chosen: None,
             replaced: None,
             suited: None,

@@ -129,10 +129,7 @@ impl Totals {
             ));
         }
         if let (Some(data), Some(epochs)) = (self.data_tokens, self.epochs) {
-            let epochs = match epochs {
-                ..1000.0 => short(epochs),
-                _ => grouped(epochs as u64),
-            };
+            let epochs = short(epochs);
             lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
         }
         let disk = format!(
@@ -222,9 +219,17 @@ impl Pace {
     }
 }
 
-/// The share of `max_time` that a schedule is planned to take. The rest is for samples,
-/// checkpoints, and updates that take longer than the measured ones.
-const PLANNED_SHARE: f64 = 0.95;
+/// The share of `max_time` that a schedule leaves for samples, checkpoints, and updates that take
+/// longer than the measured ones; at least these seconds, as far as they are a small part of it.
+const RESERVED_SHARE: f64 = 0.05;
+const RESERVED_SECONDS: f64 = 6.0;
+const MOST_RESERVED: f64 = 0.3;
+
+/// Returns the part of `limit` in seconds that a schedule is planned to take.
+fn planned_seconds(limit: f64) -> f64 {
+    let fixed = RESERVED_SECONDS.min(MOST_RESERVED * limit);
+    limit - fixed.max(RESERVED_SHARE * limit)
+}
 
 /// Returns `config` with a schedule that ends within `limit` on a device of this speed, or `None`
 /// if its own schedule does.
@@ -237,7 +242,7 @@ pub fn within(
     limit: Duration,
 ) -> Option<Config> {
     let pace = Pace::new(config, vocab, plan, data, speed);
-    let seconds = PLANNED_SHARE * limit.as_secs_f64();
+    let seconds = planned_seconds(limit.as_secs_f64());
     let updates = config.max_iters.get();
     if pace.estimate(updates).seconds <= seconds {
         return None;
@@ -273,12 +278,13 @@ pub fn duration(seconds: f64) -> String {
     format!("{} {name}", short(seconds / unit))
 }
 
-/// Formats a number with two digits, or all digits before the point.
+/// Formats a number with two digits, or all digits before the point, in groups.
 fn short(number: f64) -> String {
     match number {
         ..0.095 => format!("{number:.2}"),
         ..9.95 => format!("{number:.1}"),
-        _ => format!("{number:.0}"),
+        ..999.5 => format!("{number:.0}"),
+        _ => grouped(number.round() as u64),
     }
 }
 
@@ -384,6 +390,7 @@ mod tests {
             (10.0 * 86400.0, "10 days"),
             (1e7, "3.8 months"),
             (6.4e7, "2.0 years"),
+            (2.25e11, "7,130 years"),
         ] {
             assert_eq!(duration(seconds), text);
         }

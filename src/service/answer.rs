@@ -86,8 +86,8 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Data { spec, data });
         }
         Request::Prepare { texts, folder } => {
-            let spec = data::prepare(texts, &folder, reply)?;
-            reply(Reply::Prepared { spec });
+            let (spec, warnings) = data::prepare(texts, &folder, reply)?;
+            reply(Reply::Prepared { spec, warnings });
         }
         Request::ListRuns { folder } => {
             let runs = run_index::runs(&folder);
@@ -294,7 +294,7 @@ mod tests {
         let text = "The fox saw nine red baskets and went home.\n".repeat(200);
         let texts = Texts::Text { name: "foxes".into(), text };
         let prepare = Request::Prepare { texts, folder: root.path().join("data") };
-        let Some(Reply::Prepared { spec }) = replies(prepare).pop() else { panic!("no data") };
+        let Some(Reply::Prepared { spec, .. }) = replies(prepare).pop() else { panic!("no data") };
         let Reply::Stored { data, models, .. } = stored(root.path(), StorageUsage::default())
         else {
             panic!("no list")

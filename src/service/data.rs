@@ -60,12 +60,13 @@ fn excerpt(data: &Dataset) -> Result<String, DataError> {
     Ok(tokenizer.decode(&tokens).trim_end_matches('\u{fffd}').to_string())
 }
 
-/// Tokenizes texts into a new folder below `folder`. Returns that folder as `--data` takes it.
+/// Tokenizes texts into a new folder below `folder`. Returns that folder as `--data` takes it, and
+/// sentences about skipped files and the shares of the splits.
 pub(super) fn prepare(
     texts: Texts,
     folder: &Path,
     reply: &mut dyn FnMut(Reply),
-) -> Result<String, TrainError> {
+) -> Result<(String, Vec<String>), TrainError> {
     let (inputs, written) = match texts {
         Texts::Files(files) => (files, None),
         Texts::Text { name, text } => {
@@ -87,7 +88,7 @@ fn prepare_files(
     inputs: &[PathBuf],
     folder: &Path,
     reply: &mut dyn FnMut(Reply),
-) -> Result<String, DataError> {
+) -> Result<(String, Vec<String>), DataError> {
     let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
     let name = stem.to_string_lossy().into_owned();
     let out = free_path(folder, &name, "");
@@ -108,8 +109,8 @@ fn prepare_files(
         };
         reply(Reply::Preparing { name: name.clone(), share });
     };
-    data::prepare(inputs, &out, &options, &mut progress)?;
-    Ok(out.display().to_string())
+    let prepared = data::prepare(inputs, &out, &options, &mut progress)?;
+    Ok((out.display().to_string(), prepared.warnings))
 }
 
 /// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.
@@ -150,7 +151,8 @@ mod tests {
                 Reply::Preparing { share, .. } => shares.push(share),
                 reply => panic!("{reply:?}"),
             });
-            let spec = spec.unwrap();
+            let (spec, warnings) = spec.unwrap();
+            assert_eq!(warnings, Vec::<String>::new());
             assert_eq!(spec, folder.join(expected).display().to_string());
             let info = describe(&spec).unwrap();
             assert!(info.vocab_size < 64 && info.train_tokens > info.val_tokens, "{info:?}");

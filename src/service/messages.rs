@@ -88,8 +88,9 @@ pub(crate) enum Reply {
     Data { spec: String, data: Result<DataInfo, String> },
     /// The share of a new data set that is tokenized, from 0 to 1.
     Preparing { name: String, share: f32 },
-    /// A new data set, as `--data` takes it.
-    Prepared { spec: String },
+    /// A new data set, as `--data` takes it, and sentences about skipped files and the shares of the
+    /// splits.
+    Prepared { spec: String, warnings: Vec<String> },
     /// The runs in a folder, the newest first.
     Runs { folder: PathBuf, runs: Vec<RunSummary> },
     /// Data and models in the browser's storage. Unasked, after each change.

@@ -67,9 +67,10 @@ impl App {
                 }
             }
             Reply::Preparing { name, share } => self.setup.preparing = Some((name, share)),
-            Reply::Prepared { spec } => {
+            Reply::Prepared { spec, warnings } => {
                 self.setup.preparing = None;
                 self.choose_data(&spec);
+                self.setup.data_warnings = (spec, warnings);
             }
             Reply::Runs { folder, runs } => self.take_runs(folder, runs),
             Reply::Stored { data, models, usage } => {

@@ -52,6 +52,10 @@ pub(super) fn show(
         path => ui.add(egui::Label::new(path).truncate()),
     });
     preview(ui, form, &selected);
+    let (prepared, warnings) = &state.data_warnings;
+    for warning in warnings.iter().filter(|_| *prepared == selected) {
+        wrapped(ui, RichText::new(warning).small().color(theme::warning(ui)));
+    }
     suggestion(ui, form, state, fit, choices.devices);
     if let Some((name, share)) = &state.preparing {
         let text = RichText::new(format!("Preparing {name}")).small();
