@@ -3,12 +3,12 @@
 // queries from its first key on. Needs dropout_mask.wgsl, attention_rows.wgsl, and
 // attention_rows_staged.wgsl or attention_rows_shuffled.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
-@group(0) @binding(1) var<storage, read_write> d_out: array<pack>;
+@group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
+@group(0) @binding(1) var<storage, read_write> d_out: array<activation>;
 // log_sum_exp and delta: [batch, heads, time].
 @group(0) @binding(2) var<storage, read_write> log_sum_exp: array<f32>;
 @group(0) @binding(3) var<storage, read_write> delta: array<f32>;
-@group(0) @binding(4) var<storage, read_write> d_qkv: array<pack>;
+@group(0) @binding(4) var<storage, read_write> d_qkv: array<activation>;
 @group(0) @binding(5) var<uniform> p: Params;
 
 // Returns the log-sum-exp and the delta of a query.
@@ -35,8 +35,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key_at = packed_at(p, sequence, first_key + r, head, 1u);
         let value_at = packed_at(p, sequence, first_key + r, head, 2u);
         for (var d = 0u; d < SIZE; d++) {
-            k[r][d] = qkv[key_at + d] * p.scale;
-            v[r][d] = qkv[value_at + d];
+            k[r][d] = pack(qkv[key_at + d]) * p.scale;
+            v[r][d] = pack(qkv[value_at + d]);
         }
     }
 
@@ -45,8 +45,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var i = lane; i < TILE * SIZE; i += WG) {
                 let position = begin + i / SIZE;
                 let d = i % SIZE;
-                let q = qkv[packed_at(p, sequence, position, head, 0u) + d];
-                store_rows(i, q, d_out[row_at(p, sequence, position, head) + d]);
+                let q = pack(qkv[packed_at(p, sequence, position, head, 0u) + d]);
+                store_rows(i, q, pack(d_out[row_at(p, sequence, position, head) + d]));
             }
             for (var i = lane; i < TILE; i += WG) {
                 store_statistics(i, statistics_at(pair, begin + i));
@@ -64,8 +64,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 var loaded_query: pack;
                 var loaded_d_o: pack;
                 if (!STAGED) {
-                    loaded_query = qkv[query_at + d];
-                    loaded_d_o = d_out[row + d];
+                    loaded_query = pack(qkv[query_at + d]);
+                    loaded_d_o = pack(d_out[row + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let q = first_row(loaded_query, i, tile_row + i, d);
@@ -100,8 +100,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 var loaded_query: pack;
                 var loaded_d_o: pack;
                 if (!STAGED) {
-                    loaded_query = qkv[query_at + d];
-                    loaded_d_o = d_out[row + d];
+                    loaded_query = pack(qkv[query_at + d]);
+                    loaded_d_o = pack(d_out[row + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let q = first_row(loaded_query, i, tile_row + i, d);
@@ -124,8 +124,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let key_at = packed_at(p, sequence, position, head, 1u);
             let value_at = packed_at(p, sequence, position, head, 2u);
             for (var d = 0u; d < SIZE; d++) {
-                d_qkv[key_at + d] = d_k[r][d] * p.scale;
-                d_qkv[value_at + d] = d_v[r][d];
+                d_qkv[key_at + d] = activation(d_k[r][d] * p.scale);
+                d_qkv[value_at + d] = activation(d_v[r][d]);
             }
         }
     }

@@ -4,13 +4,13 @@
 // its last query. Needs dropout_mask.wgsl, attention_rows.wgsl, and attention_rows_staged.wgsl or
 // attention_rows_shuffled.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
-@group(0) @binding(1) var<storage, read_write> out: array<pack>;
-@group(0) @binding(2) var<storage, read_write> d_out: array<pack>;
+@group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
+@group(0) @binding(1) var<storage, read_write> out: array<activation>;
+@group(0) @binding(2) var<storage, read_write> d_out: array<activation>;
 // log_sum_exp and delta: [batch, heads, time].
 @group(0) @binding(3) var<storage, read_write> log_sum_exp: array<f32>;
 @group(0) @binding(4) var<storage, read_write> delta: array<f32>;
-@group(0) @binding(5) var<storage, read_write> d_qkv: array<pack>;
+@group(0) @binding(5) var<storage, read_write> d_qkv: array<activation>;
 @group(0) @binding(6) var<uniform> p: Params;
 
 @compute @workgroup_size(WG)
@@ -32,9 +32,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let row = row_at(p, sequence, first_query + r, head);
         var products = pack();
         for (var d = 0u; d < SIZE; d++) {
-            q[r][d] = qkv[at + d] * p.scale;
-            d_o[r][d] = d_out[row + d];
-            products += d_o[r][d] * out[row + d];
+            q[r][d] = pack(qkv[at + d]) * p.scale;
+            d_o[r][d] = pack(d_out[row + d]);
+            products += d_o[r][d] * pack(out[row + d]);
         }
         own_delta[r] = sum_of(products);
         offset[r] = log_sum_exp[pair * p.time + min(first_query + r, p.time - 1u)];
@@ -46,8 +46,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var i = lane; i < TILE * SIZE; i += WG) {
                 let position = begin + i / SIZE;
                 let d = i % SIZE;
-                let k = qkv[packed_at(p, sequence, position, head, 1u) + d];
-                let v = qkv[packed_at(p, sequence, position, head, 2u) + d];
+                let k = pack(qkv[packed_at(p, sequence, position, head, 1u) + d]);
+                let v = pack(qkv[packed_at(p, sequence, position, head, 2u) + d]);
                 store_rows(i, k, v);
             }
             workgroupBarrier();
@@ -63,8 +63,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 var loaded_key: pack;
                 var loaded_value: pack;
                 if (!STAGED) {
-                    loaded_key = qkv[key_at + d];
-                    loaded_value = qkv[value_at + d];
+                    loaded_key = pack(qkv[key_at + d]);
+                    loaded_value = pack(qkv[value_at + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let k = first_row(loaded_key, i, tile_row + i, d);
@@ -93,7 +93,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var d = 0u; d < SIZE; d++) {
                 var loaded: pack;
                 if (!STAGED) {
-                    loaded = qkv[key_at + d];
+                    loaded = pack(qkv[key_at + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let k = first_row(loaded, i, tile_row + i, d);
@@ -113,7 +113,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (position < p.time) {
             let at = packed_at(p, sequence, position, head, 0u);
             for (var d = 0u; d < SIZE; d++) {
-                d_qkv[at + d] = acc[r][d] * p.scale;
+                d_qkv[at + d] = activation(acc[r][d] * p.scale);
             }
             delta[pair * p.time + position] = own_delta[r];
         }

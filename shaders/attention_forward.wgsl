@@ -4,8 +4,8 @@
 // a time. Needs dropout_mask.wgsl, attention_rows.wgsl, and attention_rows_staged.wgsl or
 // attention_rows_shuffled.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> qkv: array<pack>;
-@group(0) @binding(1) var<storage, read_write> out: array<pack>;
+@group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
+@group(0) @binding(1) var<storage, read_write> out: array<activation>;
 // [batch, heads, time].
 @group(0) @binding(2) var<storage, read_write> log_sum_exp: array<f32>;
 @group(0) @binding(3) var<uniform> p: Params;
@@ -29,7 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         row_max[r] = LOWEST;
         let at = packed_at(p, sequence, first_query + r, head, 0u);
         for (var d = 0u; d < SIZE; d++) {
-            q[r][d] = qkv[at + d] * p.scale;
+            q[r][d] = pack(qkv[at + d]) * p.scale;
         }
     }
 
@@ -39,8 +39,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var i = lane; i < TILE * SIZE; i += WG) {
                 let position = begin + i / SIZE;
                 let d = i % SIZE;
-                let k = qkv[packed_at(p, sequence, position, head, 1u) + d];
-                let v = qkv[packed_at(p, sequence, position, head, 2u) + d];
+                let k = pack(qkv[packed_at(p, sequence, position, head, 1u) + d]);
+                let v = pack(qkv[packed_at(p, sequence, position, head, 2u) + d]);
                 store_rows(i, k, v);
             }
             workgroupBarrier();
@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var d = 0u; d < SIZE; d++) {
                 var loaded: pack;
                 if (!STAGED) {
-                    loaded = qkv[key_at + d];
+                    loaded = pack(qkv[key_at + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let k = first_row(loaded, i, tile_row + i, d);
@@ -90,7 +90,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var d = 0u; d < SIZE; d++) {
                 var loaded: pack;
                 if (!STAGED) {
-                    loaded = qkv[value_at + d];
+                    loaded = pack(qkv[value_at + d]);
                 }
                 for (var i = 0u; i < STEP; i++) {
                     let v = second_row(loaded, i, tile_row + i, d);
@@ -110,7 +110,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (position < p.time) {
             let at = row_at(p, sequence, position, head);
             for (var d = 0u; d < SIZE; d++) {
-                out[at + d] = acc[r][d] / sum[r];
+                out[at + d] = activation(acc[r][d] / sum[r]);
             }
             log_sum_exp[pair * p.time + position] = row_max[r] + log(sum[r]);
         }

@@ -1,8 +1,8 @@
 // Computes y = mask * x + residual, one element per invocation. Needs dropout_mask.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> residual: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<activation>;
+@group(0) @binding(1) var<storage, read_write> residual: array<activation>;
+@group(0) @binding(2) var<storage, read_write> y: array<activation>;
 
 struct Params {
     elements: u32,
@@ -23,9 +23,9 @@ fn main(
     }
     let sequence = i / p.per_sequence;
     let mask_key = sequence_key(p.mask, sequence);
-    var value = x[i] * dropout_factor(p.mask, mask_key, i - sequence * p.per_sequence);
+    var value = pack(x[i]) * dropout_factor(p.mask, mask_key, i - sequence * p.per_sequence);
     if (RESIDUAL) {
-        value += residual[i];
+        value += pack(residual[i]);
     }
-    y[i] = value;
+    y[i] = activation(value);
 }

@@ -1,7 +1,7 @@
 // Gradient of the base of embed_forward.wgsl: row r is the sum of rows r, r + period, ... of dy, in
 // that order; rows past the period are zero. One pack per invocation.
 
-@group(0) @binding(0) var<storage, read_write> dy: array<pack>;
+@group(0) @binding(0) var<storage, read_write> dy: array<activation>;
 @group(0) @binding(1) var<storage, read_write> d_base: array<pack>;
 
 struct Params {
@@ -25,7 +25,7 @@ fn main(
     var sum = pack();
     if (i < p.used) {
         for (var at = i; at < p.total; at += p.used) {
-            sum += dy[at];
+            sum += pack(dy[at]);
         }
     }
     d_base[i] = sum;

@@ -3,7 +3,7 @@
 // entries index[starts + b] to index[starts + b + 1] of `index` are the rows of bucket b, and
 // index[shard_rows + b] is its row of the shard. One pack of one bucket per invocation.
 
-@group(0) @binding(0) var<storage, read_write> dy: array<pack>;
+@group(0) @binding(0) var<storage, read_write> dy: array<activation>;
 // The sorted rows of dy, then where each bucket starts, then the buckets' rows of the shard.
 @group(0) @binding(1) var<storage, read_write> index: array<u32>;
 @group(0) @binding(2) var<storage, read_write> d_shard: array<pack>;
@@ -34,7 +34,7 @@ fn main(
     let last = index[p.starts + bucket + 1u];
     var sum = d_shard[at];
     for (var k = index[p.starts + bucket]; k < last; k++) {
-        sum += dy[index[k] * p.width + column];
+        sum += pack(dy[index[k] * p.width + column]);
     }
     d_shard[at] = sum;
 }

@@ -1,10 +1,11 @@
 // Computes y[row] = base[row mod period] + shard[tokens[row] - first], one pack per invocation.
-// Adds nothing for tokens outside the shard.
+// Adds nothing for tokens outside the shard. The base of the first shard is the positions, a
+// weight; that of each other shard is the output of the one before.
 
 @group(0) @binding(0) var<storage, read_write> shard: array<pack>;
-@group(0) @binding(1) var<storage, read_write> base: array<pack>;
+@group(0) @binding(1) var<storage, read_write> base: array<addend>;
 @group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
-@group(0) @binding(3) var<storage, read_write> y: array<pack>;
+@group(0) @binding(3) var<storage, read_write> y: array<activation>;
 
 struct Params {
     packs: u32,
@@ -29,11 +30,11 @@ fn main(
     }
     let row = i / p.width;
     let column = i - row * p.width;
-    var value = base[(row % p.period) * p.width + column];
+    var value = pack(base[(row % p.period) * p.width + column]);
     // Wraps to a large number for tokens below the first.
     let shard_row = tokens[row] - p.first;
     if (shard_row < p.rows) {
         value += shard[shard_row * p.width + column];
     }
-    y[i] = value;
+    y[i] = activation(value);
 }

@@ -1,17 +1,18 @@
 // Shared by the two gemm kernels: the loads and the epilogue of out = a b, with out [m, n]. a is
 // [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
 // block of 4 x 4, zero outside the matrices. If ACTIVATED, GELU is applied to a: it is recomputed
-// at each load, so that its output need not be stored. Needs gelu.wgsl.
+// at each load, so that its output need not be stored. Sums and epilogue are f32, whatever the
+// matrices are stored in. Needs gelu.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> a: array<pack>;
-@group(0) @binding(1) var<storage, read_write> b: array<pack>;
-@group(0) @binding(2) var<storage, read_write> out: array<pack>;
+@group(0) @binding(0) var<storage, read_write> a: array<left>;
+@group(0) @binding(1) var<storage, read_write> b: array<right>;
+@group(0) @binding(2) var<storage, read_write> out: array<result>;
 // [n]: added to each row; if BIAS_GRADIENT, receives the column sums of b.
 @group(0) @binding(3) var<storage, read_write> bias: array<pack>;
 // [m, n]: added to the result.
-@group(0) @binding(4) var<storage, read_write> residual: array<pack>;
+@group(0) @binding(4) var<storage, read_write> residual: array<activation>;
 // [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE.
-@group(0) @binding(5) var<storage, read_write> pre_activation: array<pack>;
+@group(0) @binding(5) var<storage, read_write> pre_activation: array<activation>;
 
 struct Params {
     m: u32,
@@ -46,12 +47,12 @@ fn a_stored(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
     }
     let at = p.a_offset + row * p.a_stride + column;
     if (VEC == 4u) {
-        return widen(a[at / VEC]);
+        return widen(pack(a[at / VEC]));
     }
-    var v = vec4<f32>(widen(a[at]).x, 0.0, 0.0, 0.0);
-    if (column + 1u < width) { v.y = widen(a[at + 1u]).x; }
-    if (column + 2u < width) { v.z = widen(a[at + 2u]).x; }
-    if (column + 3u < width) { v.w = widen(a[at + 3u]).x; }
+    var v = vec4<f32>(widen(pack(a[at])).x, 0.0, 0.0, 0.0);
+    if (column + 1u < width) { v.y = widen(pack(a[at + 1u])).x; }
+    if (column + 2u < width) { v.z = widen(pack(a[at + 2u])).x; }
+    if (column + 3u < width) { v.w = widen(pack(a[at + 3u])).x; }
     return v;
 }
 
@@ -62,12 +63,12 @@ fn b4(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
     }
     let at = p.b_offset + row * width + column;
     if (VEC == 4u) {
-        return widen(b[at / VEC]);
+        return widen(pack(b[at / VEC]));
     }
-    var v = vec4<f32>(widen(b[at]).x, 0.0, 0.0, 0.0);
-    if (column + 1u < width) { v.y = widen(b[at + 1u]).x; }
-    if (column + 2u < width) { v.z = widen(b[at + 2u]).x; }
-    if (column + 3u < width) { v.w = widen(b[at + 3u]).x; }
+    var v = vec4<f32>(widen(pack(b[at])).x, 0.0, 0.0, 0.0);
+    if (column + 1u < width) { v.y = widen(pack(b[at + 1u])).x; }
+    if (column + 2u < width) { v.z = widen(pack(b[at + 2u])).x; }
+    if (column + 3u < width) { v.w = widen(pack(b[at + 3u])).x; }
     return v;
 }
 
@@ -121,16 +122,16 @@ fn write_block(row: u32, column: u32, product: mat4x4<f32>) {
                     value += bias[(column + j) / VEC];
                 }
                 if (DERIVATIVE) {
-                    value *= narrow(gelu_derivative(widen(pre_activation[at])), 0u);
+                    value *= narrow(gelu_derivative(widen(pack(pre_activation[at]))), 0u);
                 }
                 if (RESIDUAL) {
-                    value += residual[at];
+                    value += pack(residual[at]);
                 }
                 let out_at = (p.out_offset + (row + i) * p.out_stride + column + j) / VEC;
                 if (ACCUMULATE) {
-                    value += out[out_at];
+                    value += pack(out[out_at]);
                 }
-                out[out_at] = value;
+                out[out_at] = result(value);
             }
         }
     }

@@ -4,12 +4,12 @@
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
-@group(0) @binding(0) var<storage, read_write> dy: array<pack>;
-@group(0) @binding(1) var<storage, read_write> x: array<pack>;
+@group(0) @binding(0) var<storage, read_write> dy: array<activation>;
+@group(0) @binding(1) var<storage, read_write> x: array<activation>;
 @group(0) @binding(2) var<storage, read_write> gamma: array<pack>;
 @group(0) @binding(3) var<storage, read_write> mean: array<f32>;
 @group(0) @binding(4) var<storage, read_write> rstd: array<f32>;
-@group(0) @binding(5) var<storage, read_write> dx: array<pack>;
+@group(0) @binding(5) var<storage, read_write> dx: array<activation>;
 // [groups, 2, WIDTH]: d_gamma and d_beta of each workgroup's rows.
 @group(0) @binding(6) var<storage, read_write> partial: array<pack>;
 
@@ -40,8 +40,8 @@ fn main(
         for (var i = 0u; i < COLUMNS; i++) {
             let column = i * WG + lane;
             if (column < WIDTH) {
-                let d = dy[base + column];
-                x_hat[i] = (x[base + column] - mu) * scale;
+                let d = pack(dy[base + column]);
+                x_hat[i] = (pack(x[base + column]) - mu) * scale;
                 g[i] = d * gamma[column];
                 sum_g += g[i];
                 sum_gx += g[i] * x_hat[i];
@@ -54,7 +54,8 @@ fn main(
         for (var i = 0u; i < COLUMNS; i++) {
             let column = i * WG + lane;
             if (column < WIDTH) {
-                dx[base + column] = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                let value = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                dx[base + column] = activation(value);
             }
         }
     }

@@ -3,10 +3,10 @@
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
-@group(0) @binding(0) var<storage, read_write> x: array<pack>;
+@group(0) @binding(0) var<storage, read_write> x: array<activation>;
 @group(0) @binding(1) var<storage, read_write> gamma: array<pack>;
 @group(0) @binding(2) var<storage, read_write> beta: array<pack>;
-@group(0) @binding(3) var<storage, read_write> y: array<pack>;
+@group(0) @binding(3) var<storage, read_write> y: array<activation>;
 @group(0) @binding(4) var<storage, read_write> mean: array<f32>;
 @group(0) @binding(5) var<storage, read_write> rstd: array<f32>;
 
@@ -33,7 +33,7 @@ fn main(
     for (var i = 0u; i < COLUMNS; i++) {
         let column = i * WG + lane;
         if (column < WIDTH) {
-            values[i] = x[base + column];
+            values[i] = pack(x[base + column]);
             sum += values[i];
         }
     }
@@ -54,7 +54,7 @@ fn main(
             if (BETA) {
                 value += beta[column];
             }
-            y[base + column] = value;
+            y[base + column] = activation(value);
         }
     }
     if (lane == 0u) {

@@ -1,12 +1,13 @@
 // Computes the loss of each row of logits, -log softmax(logits)[target], and, if GRADIENT,
 // overwrites the logits with their gradient, (p - onehot) * scale. One workgroup per row: one pass
 // for maximum and sum, one to write. Columns from p.vocab on are padding: probability and gradient
-// are zero. Needs reduce.wgsl.
+// are zero. If SCALED, the scale is loss_scale[0], else p.scale. Needs reduce.wgsl.
 
 // [rows, width].
-@group(0) @binding(0) var<storage, read_write> logits: array<pack>;
+@group(0) @binding(0) var<storage, read_write> logits: array<activation>;
 @group(0) @binding(1) var<storage, read_write> targets: array<u32>;
 @group(0) @binding(2) var<storage, read_write> losses: array<f32>;
+@group(0) @binding(3) var<storage, read_write> loss_scale: array<f32>;
 
 struct Params {
     rows: u32,
@@ -17,7 +18,7 @@ struct Params {
     first: u32,
     scale: f32,
 }
-@group(0) @binding(3) var<uniform> p: Params;
+@group(0) @binding(4) var<uniform> p: Params;
 
 // Stands for minus infinity: finite, because the difference of two infinities is NaN.
 const LOWEST = -3.0e38;
@@ -37,7 +38,7 @@ fn main(
     var local_max = LOWEST;
     var local_sum = 0.0;
     for (var column = lane; column < p.width; column += WG) {
-        let v = widen(logits[base + column]);
+        let v = widen(pack(logits[base + column]));
         for (var i = 0u; i < VEC; i++) {
             if (column * VEC + i < p.vocab) {
                 if (v[i] > local_max) {
@@ -52,7 +53,7 @@ fn main(
     let row_sum = workgroup_sum(local_sum * exp(local_max - row_max), lane);
     let target_id = targets[p.first + row];
     if (lane == 0u) {
-        let at = widen(logits[base + target_id / VEC])[target_id % VEC];
+        let at = widen(pack(logits[base + target_id / VEC]))[target_id % VEC];
         losses[p.first + row] = log(row_sum) - (at - row_max);
     }
     if (!GRADIENT) {
@@ -61,14 +62,16 @@ fn main(
     // The target's logit, read above, is overwritten below.
     workgroupBarrier();
     storageBarrier();
-    let factor = p.scale / row_sum;
+    let scale = select(p.scale, loss_scale[0], SCALED);
+    let factor = scale / row_sum;
     for (var column = lane; column < p.width; column += WG) {
-        let v = widen(logits[base + column]);
+        let v = widen(pack(logits[base + column]));
         // Whole vectors only: FXC, the compiler that DX12 falls back to, refuses to store an
         // element by its index.
         let columns = vec4(column * VEC) + vec4(0u, 1u, 2u, 3u);
-        let hit = select(vec4<f32>(), vec4(p.scale), columns == vec4(target_id));
+        let hit = select(vec4<f32>(), vec4(scale), columns == vec4(target_id));
         let d = exp(v - row_max) * factor - hit;
-        logits[base + column] = narrow(select(vec4<f32>(), d, columns < vec4(p.vocab)), 0u);
+        let gradient = select(vec4<f32>(), d, columns < vec4(p.vocab));
+        logits[base + column] = activation(narrow(gradient, 0u));
     }
 }

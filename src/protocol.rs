@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
 use crate::plan::{Class, Forecast, Plan};
@@ -138,12 +138,21 @@ pub enum Event {
 pub struct Step {
     /// Updates made before this one.
     pub iter: u64,
-    /// Mean loss over the global batch, in nats per token, before the update.
+    /// Mean loss over the global batch, in nats per token, before the update. Null in JSON if it is
+    /// not finite, which ends a run unless the update is skipped.
+    #[serde(deserialize_with = "nan_if_null")]
     pub loss: f64,
     /// The learning rate of this update.
     pub lr: f64,
-    /// The global norm of the gradient before clipping.
-    pub grad_norm: f64,
+    /// The global norm of the gradient before clipping, without loss scale; `None` if it is not
+    /// finite, and the update was skipped.
+    pub grad_norm: Option<f64>,
+    /// The loss scale after this update; `None` if the precision does not scale the loss.
+    #[serde(default)]
+    pub loss_scale: Option<f64>,
+    /// Updates skipped in the run so far, because their gradients were not finite.
+    #[serde(default)]
+    pub skipped: u64,
     /// Tokens of the global batch.
     pub tokens: u64,
     /// Milliseconds per iteration since the previous step event, without evaluations.
@@ -163,6 +172,29 @@ pub struct Step {
     /// Bytes of the device that other programs use, where the system reports it.
     #[serde(default)]
     pub others_bytes: Option<u64>,
+}
+
+/// JSON has no NaN: a number that is not finite is written as null.
+fn nan_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+impl Step {
+    /// Returns a line in nanoGPT's form. It tells how many updates were skipped if that has changed
+    /// since a former step, which had `skipped`.
+    pub fn line(&self, skipped: u64) -> String {
+        let Self { iter, loss, ms, tokens_per_s, lr, .. } = self;
+        let mut line = format!(
+            "iter {iter}: loss {loss:.4}, time {ms:.2}ms, {tokens_per_s:.0} tokens/s, lr {lr:.3e}"
+        );
+        if let Some(norm) = self.grad_norm {
+            line.push_str(&format!(", norm {norm:.2}"));
+        }
+        if self.skipped != skipped {
+            line.push_str(&format!(", skipped {}", self.skipped));
+        }
+        line
+    }
 }
 
 /// Work other than finished updates, and how far it is. It is reported a few times a second, once
@@ -295,11 +327,7 @@ impl fmt::Display for Event {
                 write!(f, "\nrun folder: {}", run.display())
             }
             Event::Plan(forecast) => write!(f, "{forecast}"),
-            Event::Step(step) => write!(
-                f,
-                "iter {}: loss {:.4}, time {:.2}ms, {:.0} tokens/s, lr {:.3e}, norm {:.2}",
-                step.iter, step.loss, step.ms, step.tokens_per_s, step.lr, step.grad_norm
-            ),
+            Event::Step(step) => f.write_str(&step.line(step.skipped)),
             Event::Eval { iter, train_loss, val_loss } => {
                 write!(f, "step {iter}: train loss {train_loss:.4}, val loss {val_loss:.4}")
             }
@@ -365,6 +393,24 @@ mod tests {
         let former = r#"{"v":1,"event":"eval","iter":250,"train_loss":2.1,"val_loss":2.25}"#;
         assert_eq!(serde_json::from_str::<Event>(former).unwrap(), event);
         assert_eq!(event.to_string(), "step 250: train loss 2.1000, val loss 2.2500");
+    }
+
+    #[test]
+    fn a_step_tells_of_skipped_updates() {
+        let line = r#"{"event":"step","iter":250,"loss":null,"lr":6e-4,"grad_norm":null,
+            "loss_scale":2048.0,"skipped":2,"tokens":1024,"ms":12.5,"tokens_per_s":81920.0}"#;
+        let Event::Step(step) = serde_json::from_str(line).unwrap() else { panic!("{line}") };
+        assert!(step.loss.is_nan() && step.grad_norm.is_none());
+        let again = Event::Step(step.clone()).to_json(Duration::ZERO);
+        assert!(
+            again.contains(r#""loss":null,"#) && again.contains(r#""grad_norm":null,"#),
+            "{again}"
+        );
+        let want = "iter 250: loss NaN, time 12.50ms, 81920 tokens/s, lr 6.000e-4";
+        assert_eq!(Event::Step(step.clone()).to_string(), want);
+        assert_eq!(step.line(1), format!("{want}, skipped 2"));
+        let made = Step { loss: 2.25, grad_norm: Some(0.8), ..step };
+        assert_eq!(made.line(2), want.replace("NaN", "2.2500") + ", norm 0.80");
     }
 
     #[test]

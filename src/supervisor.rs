@@ -271,10 +271,10 @@ fn wait(delay: Duration, commands: &Receiver<Command>, applied: &mut AppliedComm
 
 /// Returns the options that hold a trainer to a plan.
 fn plan_options(plan: &Plan) -> Vec<OsString> {
-    let mut options = vec![format!("--micro_batch={}", plan.micro_batch)];
-    if plan.micro_batch == 1 {
-        options.push(format!("--loss_chunk={}", plan.loss_chunk));
-    }
+    let mut options = vec![
+        format!("--micro_batch={}", plan.micro_batch),
+        format!("--loss_chunk={}", plan.loss_chunk),
+    ];
     if plan.grad_checkpoint {
         options.push("--grad_checkpoint=true".into());
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
-use wgpt::config::{self, Config, Dtype, GradCheckpoint, Layer};
-use wgpt::gpu::{self, Kind};
+use wgpt::config::{self, Abilities, Config, Dtype, GradCheckpoint, Layer, Precision};
+use wgpt::gpu::{self, Kind, SelectedDevice};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Kernels, Limits};
 
@@ -26,14 +26,31 @@ fn vulkan() -> (Device, OpsMode) {
     (open.device, OpsMode::AUTO.on(open.info.kind))
 }
 
-/// Opens the first Vulkan adapter that computes in `dtype`. Returns it and its kind.
-fn vulkan_in(dtype: Dtype) -> (Device, Kind) {
-    let open = |number| gpu::open(format!("vulkan:{number}").parse().expect("a device name"));
-    (0..)
-        .map_while(|number| open(number).ok())
-        .map(|open| (open.device, open.info.kind))
-        .find(|(device, _)| gpu::dtypes(device).contains(&dtype))
-        .unwrap_or_else(|| panic!("no Vulkan adapter computes in {dtype:?}: Mesa's lavapipe does"))
+/// Lists the Vulkan adapters.
+fn adapters() -> impl Iterator<Item = SelectedDevice> {
+    let select = |number| gpu::select(format!("vulkan:{number}").parse().expect("a device name"));
+    (0..).map_while(move |number| select(number).ok())
+}
+
+/// Opens the first Vulkan adapter that computes in `precision`. Returns it and its kind.
+fn vulkan_in(precision: Precision) -> (Device, Kind) {
+    let is_able = |device: &SelectedDevice| {
+        let Abilities { matrices, .. } = device.info.abilities;
+        let has_matrices = precision.matrices().is_none() || precision.matrices() == matrices;
+        has_matrices && device.info.abilities.dtypes().contains(&precision.dtype())
+    };
+    let device = adapters().find(is_able);
+    let device = device.unwrap_or_else(|| {
+        panic!("no Vulkan adapter computes in {precision}: Mesa's lavapipe does")
+    });
+    let open = device.open(precision).expect("the driver opens it");
+    (open.device, open.info.kind)
+}
+
+/// float16 without cooperative matrices.
+fn float16() -> Precision {
+    let abilities = Abilities { float16: true, ..Abilities::default() };
+    abilities.precision(Dtype::Float16).expect("it is able")
 }
 
 fn config(flags: &[(&str, usize)]) -> Config {
@@ -97,13 +114,13 @@ fn memory_grows_linearly_with_the_context() {
 }
 
 /// Compares the plan's prediction with the memory that a step takes, for models of many shapes.
-fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
+fn compare_with_the_plan(mode: OpsMode, tolerance: f64) {
     let _guard = one_at_a_time();
-    let (device, kind) = vulkan_in(dtype);
+    let (device, kind) = vulkan_in(mode.precision);
     let mode = mode.on(kind);
     let cube = mode.implementation == Implementation::Cube;
     let kernels = if cube { Kernels::Cube } else { Kernels::Wgsl };
-    let limits = Limits { kernels, ..Limits::default() };
+    let limits = Limits { kernels, precision: mode.precision, ..Limits::default() };
     let (mut worst, mut compared) = (0.0f64, 0);
     for seed in 0..30usize {
         let pick = |salt: usize, from: &[usize]| from[(seed * 7 + salt * 5) % from.len()];
@@ -124,7 +141,6 @@ fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
         let checkpoint = seed % 4 == 1;
         config.grad_checkpoint =
             if checkpoint { GradCheckpoint::True } else { GradCheckpoint::False };
-        config.dtype = dtype;
         let vocab = config.vocab_size;
         let forecast = plan::plan(&config, vocab, &limits).unwrap();
         if forecast.rows.iter().any(|row| row.name.contains("sample")) {
@@ -148,19 +164,37 @@ fn compare_with_the_plan(mode: OpsMode, dtype: Dtype, tolerance: f64) {
 
 #[test]
 fn the_plan_predicts_the_memory_of_a_step() {
-    compare_with_the_plan(OpsMode::AUTO, Dtype::Float32, 0.01);
+    compare_with_the_plan(OpsMode::AUTO, 0.01);
 }
 
 /// The kernels for CUDA, which run on Vulkan too.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
-    compare_with_the_plan(OpsMode::CUBE, Dtype::Float32, 0.01);
+    compare_with_the_plan(OpsMode::CUBE, 0.01);
 }
 
 /// Half precision, in f16: bfloat16 has the same size, but few Vulkan adapters compute in it.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_in_half_precision() {
-    compare_with_the_plan(OpsMode::CUBE, Dtype::Float16, 0.01);
+    compare_with_the_plan(OpsMode::CUBE.in_precision(float16()), 0.01);
+}
+
+/// float16 with the WGSL kernels.
+#[test]
+fn the_plan_predicts_the_memory_of_a_step_in_float16() {
+    compare_with_the_plan(OpsMode::AUTO.in_precision(float16()), 0.01);
+}
+
+/// float16 on cooperative matrices, which newer versions of Mesa's lavapipe have.
+#[test]
+fn the_plan_predicts_the_memory_of_a_step_on_cooperative_matrices() {
+    let mut abilities = adapters().map(|device| device.info.abilities);
+    let Some(abilities) = abilities.find(|abilities| abilities.matrices.is_some()) else {
+        eprintln!("no Vulkan adapter has cooperative matrices");
+        return;
+    };
+    let precision = abilities.precision(Dtype::Float16).expect("its matrices are of float16");
+    compare_with_the_plan(OpsMode::AUTO.in_precision(precision), 0.01);
 }
 
 #[test]
@@ -176,7 +210,7 @@ fn the_chunked_loss_takes_a_tenth_of_the_memory_of_all_logits() {
     let extra = |peak: u64| (peak - before - gradients) as f64;
     let loss = CrossEntropy { vocab: v, chunk: 64, scale: 1.0 };
     let (_, ours) = gpu::dry_run(&device, || {
-        ops::linear_cross_entropy_gradients(x, vec![wte], targets, loss, mode)
+        ops::linear_cross_entropy_gradients(x, vec![wte], targets, loss, None, mode)
     });
     let ad = device.clone().autodiff();
     let x = Tensor::<2>::zeros([n, c], &ad).require_grad();

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 use safetensors::SafeTensors;
-use wgpt::config::{Config, Gelu};
+use wgpt::config::{Abilities, Config, Dtype, Gelu};
 use wgpt::gpu::{self, DeviceChoice};
 use wgpt::model::{
     Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, StepDropout, WeightError,
     WeightGradients, WeightSource, parameters,
 };
 use wgpt::ops::{CrossEntropy, OpsMode};
-use wgpt::train::{ModelSource, Optimizer};
+use wgpt::train::{LossScale, ModelSource, Optimizer};
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
@@ -122,9 +122,7 @@ fn check_case(
     let off = error(&logits, &case.f32("logits"));
     assert!(off < tolerance.grad, "{name}: logits are off by {off:e}");
 
-    let config =
-        Config { weight_decay: 0.1, beta1: 0.9, beta2: 0.95, grad_clip: 0.5, ..Config::default() };
-    let mut optimizer = Optimizer::new(&config, &model, mode);
+    let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
         // Odd steps use activation checkpointing, which must not change the results.
@@ -134,20 +132,9 @@ fn check_case(
         let off = error(&values(value), &losses[step..=step]);
         assert!(off < tolerance.loss, "{name}: loss {step} is off by {off:e}");
         if step == 0 {
-            let mut grads = sum.iter().cloned();
-            for parameter in parameters(&model) {
-                let grad = grads.by_ref().take(parameter.parts.len()).collect();
-                let want = case.f32(&format!("grad.{}", parameter.name));
-                let off = error(&unpadded(grad, want.len()), &want);
-                assert!(
-                    off < tolerance.grad,
-                    "{name}: gradient of {} is off by {off:e}",
-                    parameter.name
-                );
-            }
-            assert!(grads.next().is_none());
+            check_gradients(name, &case, &model, &sum, 1.0, tolerance.grad);
         }
-        let (next, norm) = optimizer.update(model, sum, step as u64 + 1, f64::from(*rate));
+        let (next, norm) = optimizer.update(model, sum, step as u64 + 1, f64::from(*rate), tokens);
         let off = error(&values(norm), &norms[step..=step]);
         assert!(off < tolerance.grad, "{name}: norm {step} is off by {off:e}");
         model = next;
@@ -160,6 +147,158 @@ fn check_case(
         let want = case.f32(&format!("final.{}", parameter.name));
         let off = error(&unpadded(parameter.parts, want.len()), &want);
         assert!(off < 1e-3, "{name}: {} after ten steps is off by {off:e}", parameter.name);
+    }
+}
+
+fn optimizer_config() -> Config {
+    Config { weight_decay: 0.1, beta1: 0.9, beta2: 0.95, grad_clip: 0.5, ..Config::default() }
+}
+
+/// Compares the gradients of the first micro-batch, times `scale`, with the reference.
+fn check_gradients(
+    name: &str,
+    case: &Case,
+    model: &Gpt,
+    grads: &[Tensor<1>],
+    scale: f32,
+    tolerance: f64,
+) {
+    let mut grads = grads.iter().cloned();
+    for parameter in parameters(model) {
+        let grad = grads.by_ref().take(parameter.parts.len()).collect();
+        let mut want = case.f32(&format!("grad.{}", parameter.name));
+        want.iter_mut().for_each(|grad| *grad *= scale);
+        let off = error(&unpadded(grad, want.len()), &want);
+        assert!(off < tolerance, "{name}: gradient of {} is off by {off:e}", parameter.name);
+    }
+    assert!(grads.next().is_none());
+}
+
+/// Compares loss and gradients of one reference model in half precision, with and without
+/// activation checkpointing. The loss is scaled as in a run, so that small gradients do not
+/// underflow.
+#[cfg(feature = "wgpu")]
+fn check_half(
+    name: &str,
+    gelu: Gelu,
+    bias: bool,
+    device: &Device,
+    mode: OpsMode,
+    shards: usize,
+    tolerance: &Tolerance,
+) {
+    const SCALE: f32 = 4096.0;
+    let mut case = Case::open(&format!("gpt_{name}.safetensors"));
+    let model = Gpt::with_shards(&architecture(gelu, bias), &mut case, device, shards).unwrap();
+    let pass = Pass { mode, dropout: None };
+    let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: SCALE / (BATCH * TIME) as f32 };
+    let mut want = case.f32("losses");
+    want.truncate(1);
+    want[0] *= SCALE;
+    for checkpoint in [false, true] {
+        let mut sums = WeightGradients::default();
+        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums);
+        let off = error(&values(value), &want);
+        assert!(off < tolerance.loss, "{name}: loss is off by {off:e}");
+        check_gradients(name, &case, &model, &sums.into_vec(), SCALE, tolerance.grad);
+    }
+}
+
+/// Makes the ten updates of a reference model in half precision, with one in their midst whose
+/// gradients overflow: it changes nothing, and the next ones go on from there.
+#[cfg(feature = "wgpu")]
+fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
+    let mut case = Case::open("gpt_tanh_bias.safetensors");
+    let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
+    if mode.precision.keeps_half_weights() {
+        model.keep_half_weights();
+    }
+    let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
+    let tokens = BATCH * TIME;
+    let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
+    let pass = Pass { mode, dropout: None };
+    let update = |model: Gpt, optimizer: &mut Optimizer, number: u64, step: usize, rate: f32| {
+        let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
+        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+        let (model, norm) =
+            optimizer.update(model, sums.into_vec(), number, f64::from(rate), tokens);
+        (model, values(value), values(norm))
+    };
+    let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
+    let mut number = 0;
+    for (step, &rate) in case.f32("learning_rates").iter().enumerate() {
+        if step == 4 {
+            let before = all_values(&model);
+            let state = pollster::block_on(optimizer.read_loss_scale());
+            assert_eq!((state.scale, state.clean, state.skipped), (4096.0, 4, 0));
+            let scale = 2f64.powi(30);
+            optimizer = optimizer.with_loss_scale(LossScale { scale, ..state });
+            number += 1;
+            let (same, _, norm) = update(model, &mut optimizer, number, step, rate);
+            model = same;
+            assert!(!norm[0].is_finite() && before == all_values(&model));
+            let state = pollster::block_on(optimizer.read_loss_scale());
+            let (clean, skipped, skipped_in_a_row) = (0, 1, 1);
+            let want = LossScale { scale: scale / 2.0, clean, skipped, skipped_in_a_row };
+            assert_eq!(state, want);
+            optimizer = optimizer.with_loss_scale(LossScale { scale: 4096.0, ..state });
+        }
+        number += 1;
+        let (next, loss, norm) = update(model, &mut optimizer, number, step, rate);
+        model = next;
+        let off = [error(&loss, &losses[step..=step]), error(&norm, &norms[step..=step])];
+        let most = [tolerance.loss, tolerance.grad];
+        assert!(off[0] < most[0] && off[1] < most[1], "loss and norm {step}: off by {off:?}");
+    }
+}
+
+/// Returns the values of all weights.
+fn all_values(model: &Gpt) -> Vec<Vec<f32>> {
+    let parts = parameters(model).into_iter().flat_map(|parameter| parameter.parts);
+    parts.map(values).collect()
+}
+
+/// A gradient that is not finite reaches neither weights nor moments, and the updates after it are
+/// those that would have been made without it.
+#[test]
+fn an_update_that_is_not_finite_is_skipped() {
+    let device = Device::flex();
+    for (mode, poison) in [
+        (OpsMode::AUTO, f32::INFINITY),
+        (OpsMode::AUTO, f32::NAN),
+        (OpsMode::REFERENCE, f32::INFINITY),
+    ] {
+        let [(weights, moments), wanted] = [true, false].map(|poisoned| {
+            let mut case = Case::open("gpt_tanh_bias.safetensors");
+            let mut model =
+                Gpt::with_shards(&architecture(Gelu::Tanh, true), &mut case, &device, 2).unwrap();
+            let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
+            let tokens = BATCH * TIME;
+            let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
+            let mut number = 0;
+            for step in 0..3 {
+                let mut sums = WeightGradients::default();
+                let pass = Pass { mode, dropout: None };
+                model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+                let grads = sums.into_vec();
+                if poisoned && step == 1 {
+                    number += 1;
+                    let mut wrong = grads.clone();
+                    wrong[3] = Tensor::full(wrong[3].shape(), poison, &device);
+                    let (next, norm) = optimizer.update(model, wrong, number, 1e-3, tokens);
+                    assert!(!values(norm)[0].is_finite());
+                    model = next;
+                }
+                number += 1;
+                model = optimizer.update(model, grads, number, 1e-3, tokens).0;
+            }
+            let state = pollster::block_on(optimizer.read_loss_scale());
+            assert_eq!((state.scale, state.skipped), (1.0, u64::from(poisoned)));
+            let moments = optimizer.moments().iter().flat_map(|at| [at.m.clone(), at.v.clone()]);
+            (all_values(&model), moments.map(values).collect::<Vec<_>>())
+        });
+        assert!(weights.iter().flatten().all(|weight| weight.is_finite()), "{mode:?}");
+        assert!((weights, moments) == wanted, "{mode:?}: {poison} has changed the run");
     }
 }
 
@@ -266,4 +405,33 @@ fn every_vulkan_adapter_matches_pytorch() {
         let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
         check_device(&open.device, open.info.kind, &Tolerance { loss: 1e-5, grad: 1e-4 });
     }
+}
+
+/// Activations in f16, products in f32: the tolerance is a few of f16's 11 bits.
+#[cfg(feature = "wgpu")]
+#[test]
+fn f16_adapters_match_pytorch_in_half_precision() {
+    let abilities = Abilities { float16: true, ..Abilities::default() };
+    let precision = abilities.precision(Dtype::Float16).expect("float16 is among the abilities");
+    let tolerance = Tolerance { loss: 1e-3, grad: 1e-2 };
+    let adapters = gpu::devices()
+        .into_iter()
+        .filter(|info| info.id.backend == gpu::Backend::Vulkan && info.abilities.float16);
+    let mut checked = 0;
+    for info in adapters {
+        eprintln!("{}: {}", info.id, info.name);
+        let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
+        let mode = OpsMode::AUTO.on(open.info.kind).in_precision(precision);
+        for (name, gelu, bias, shards) in [
+            ("tanh_bias", Gelu::Tanh, true, 1),
+            ("tanh_nobias", Gelu::Tanh, false, 3),
+            ("erf_bias", Gelu::Erf, true, 4),
+            ("erf_nobias", Gelu::Erf, false, 1),
+        ] {
+            check_half(name, gelu, bias, &open.device, mode, shards, &tolerance);
+        }
+        check_scaled_updates(&open.device, mode, &tolerance);
+        checked += 1;
+    }
+    assert!(checked > 0, "no Vulkan adapter stores f16: Mesa's lavapipe does");
 }

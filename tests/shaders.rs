@@ -18,7 +18,8 @@ fn every_variant_is_valid() {
         if !seen.insert(source.clone()) {
             continue;
         }
-        let header = source.lines().take(20).filter(|line| line.starts_with("const"));
+        let of_header = |line: &&str| line.starts_with("const") || line.starts_with("alias");
+        let header = source.lines().take(20).filter(of_header);
         let variant = format!("{} {}", spec.name(), header.collect::<Vec<_>>().join(" "));
         let module = match naga::front::wgsl::parse_str(&source) {
             Ok(module) => module,
@@ -27,8 +28,10 @@ fn every_variant_is_valid() {
                 continue;
             }
         };
-        // Nothing beyond WebGPU but subgroup operations.
-        let capabilities = Capabilities::SUBGROUP;
+        // Nothing beyond WebGPU but subgroup operations, shader-f16 and cooperative matrices.
+        let capabilities = Capabilities::SUBGROUP
+            | Capabilities::SHADER_FLOAT16
+            | Capabilities::COOPERATIVE_MATRIX;
         if let Err(error) = Validator::new(ValidationFlags::all(), capabilities).validate(&module) {
             failures.push(format!("{variant}\n{}", error.emit_to_string(&source)));
             continue;

@@ -1,7 +1,7 @@
 //! A short calibration: training steps of growing size, to know what longer ones will take.
 
 use super::{TrainingStep, best_seconds};
-use crate::config::{Config, ConfigError, Dtype, Layer, resolve};
+use crate::config::{Config, ConfigError, Layer, resolve};
 use crate::gpu::{self, DeviceError, OpenDevice};
 use crate::ops::OpsMode;
 use crate::plan::{Plan, SpeedPoint, Work};
@@ -22,21 +22,17 @@ const SIZES: [[u32; 6]; 6] = [
 const LAST_SECONDS: f64 = 0.3;
 const MIN_SIZES: usize = 3;
 
-/// Measures training steps of growing size in `dtype` on `device` until they take a noticeable
-/// time.
+/// Measures training steps of growing size on `device` until they take a noticeable time.
 ///
 /// # Errors
 /// If the device fails.
 pub(crate) fn calibrate(
     device: &OpenDevice,
-    dtype: Dtype,
     mode: OpsMode,
 ) -> Result<Vec<SpeedPoint>, DeviceError> {
-    let mode = mode.on(device.info.kind);
     let mut points = Vec::new();
     for size in SIZES {
         let config = config(size).expect("each size is a valid config, see the tests");
-        let config = Config { dtype, ..config };
         let vocab = config.vocab_size;
         let plan = Plan::new(&config, vocab);
         let mut step = TrainingStep::planned(&device.device, &config, &plan, mode);
@@ -92,7 +88,7 @@ mod tests {
     fn a_calibration_predicts_the_steps_of_another_model() {
         let choice: DeviceChoice = "cpu".parse().unwrap();
         let device = gpu::open(choice).unwrap();
-        let points = calibrate(&device, Dtype::Float32, OpsMode::AUTO).unwrap();
+        let points = calibrate(&device, OpsMode::AUTO).unwrap();
         assert!(points.len() >= 2, "{points:?}");
         let speed = DeviceSpeed::measured(points).unwrap();
         let config = config([4, 4, 96, 96, 8, 300]).unwrap();

@@ -11,6 +11,7 @@ use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
     self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode,
+    UpdateSettings,
 };
 
 /// All cases, in the order of a training step.
@@ -48,7 +49,7 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([s.norm_rows, s.c]));
     let cost = Cost {
         size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
-        bytes: 12 * s.norm_rows * s.c,
+        bytes: 8 * s.norm_rows * s.c + bench.bytes(s.norm_rows * s.c),
         operations: s.norm_rows * s.c,
     };
     let mode = bench.mode;
@@ -66,7 +67,7 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 /// Adds to the gradient that the output head has for the same weights, as in training.
 fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let tokens = ids(s.norm_rows, s.vocab);
-    let dy = bench.random([s.norm_rows, s.c]);
+    let dy = bench.activations([s.norm_rows, s.c]);
     let head = || bench.random([s.vocab, s.c]);
     let mode = bench.mode;
     let ours = |head| {
@@ -87,7 +88,7 @@ fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     };
     let cost = Cost {
         size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
-        bytes: 20 * s.norm_rows * s.c,
+        bytes: 12 * s.norm_rows * s.c + 2 * bench.bytes(s.norm_rows * s.c),
         operations: s.norm_rows * s.c,
     };
     bench.row(
@@ -106,11 +107,11 @@ fn stock_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>) -> Tensor<2> {
 
 fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let (x, gamma, beta) =
-        (bench.random([s.norm_rows, s.c]), bench.random([s.c]), bench.random([s.c]));
+        (bench.activations([s.norm_rows, s.c]), bench.random([s.c]), bench.random([s.c]));
     let elements = s.norm_rows * s.c;
     let cost = Cost {
         size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 8 * elements,
+        bytes: 2 * bench.bytes(elements),
         operations: 8 * elements,
     };
     let mode = bench.mode;
@@ -123,14 +124,14 @@ fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
 }
 
 fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (x, gamma) = (bench.random([s.norm_rows, s.c]), bench.random([s.c]));
-    let dy = bench.random([s.norm_rows, s.c]);
+    let (x, gamma) = (bench.activations([s.norm_rows, s.c]), bench.random([s.c]));
+    let dy = bench.activations([s.norm_rows, s.c]);
     let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, bench.mode);
     let leaves = (bench.leaf([s.norm_rows, s.c]), bench.leaf([s.c]), bench.leaf([s.c]));
     let elements = s.norm_rows * s.c;
     let cost = Cost {
         size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 12 * elements,
+        bytes: 3 * bench.bytes(elements),
         operations: 14 * elements,
     };
     let mode = bench.mode;
@@ -154,21 +155,28 @@ fn mlp_in(s: &Sizes) -> [usize; 3] {
 }
 
 /// Returns the cost of a matrix product.
-fn product([m, k, n]: [usize; 3]) -> Cost {
+fn product(bench: &Bench, [m, k, n]: [usize; 3]) -> Cost {
     Cost {
         size: format!("{m} x {k} x {n}"),
-        bytes: 4 * (m * k + k * n + m * n),
+        bytes: bench.bytes(m * k + m * n) + bench.weight_bytes(k * n),
         operations: 2 * m * k * n,
     }
 }
 
+/// Returns the cost of the gradients of its two factors: that of the weight is f32.
+fn product_backward(bench: &Bench, [m, k, n]: [usize; 3]) -> Cost {
+    let once = product(bench, [m, k, n]);
+    let bytes = once.bytes + bench.bytes(m * k + m * n) + 4 * k * n;
+    Cost { bytes, operations: 2 * once.operations, ..once }
+}
+
 fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = mlp_in(s);
-    let (x, w) = (bench.random([m, k]), bench.random([k, n]));
+    let (x, w) = (bench.activations([m, k]), bench.weight([k, n]));
     let mode = bench.mode;
     bench.forward(
         "gemm",
-        product([m, k, n]),
+        product(bench, [m, k, n]),
         || ops::linear(x.clone(), w.clone(), None, None, Activation::Identity, mode),
         || x.clone().matmul(w.clone()),
     )
@@ -176,10 +184,9 @@ fn linear_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn linear_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = mlp_in(s);
-    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let (x, w, dy) = (bench.activations([m, k]), bench.weight([k, n]), bench.activations([m, n]));
     let leaves = (bench.leaf([m, k]), bench.leaf([k, n]));
-    let once = product([m, k, n]);
-    let cost = Cost { bytes: 2 * once.bytes, operations: 2 * once.operations, ..once };
+    let cost = product_backward(bench, [m, k, n]);
     let mode = bench.mode;
     bench.backward(
         "gemm backward",
@@ -203,10 +210,10 @@ fn stock_projection(x: Tensor<2>, w: Tensor<2>, b: Tensor<1>, residual: Tensor<2
 
 fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = mlp_out(s);
-    let (x, w, b) = (bench.random([m, k]), bench.random([k, n]), bench.random([n]));
-    let residual = bench.random([m, n]);
-    let once = product([m, k, n]);
-    let cost = Cost { bytes: once.bytes + 4 * m * n, ..once };
+    let (x, w, b) = (bench.activations([m, k]), bench.weight([k, n]), bench.random([n]));
+    let residual = bench.activations([m, n]);
+    let once = product(bench, [m, k, n]);
+    let cost = Cost { bytes: once.bytes + bench.bytes(m * n), ..once };
     let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
     let (some_b, some_residual) = (|| Some(b.clone()), || Some(residual.clone()));
     bench.forward(
@@ -219,10 +226,10 @@ fn gelu_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn gelu_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [m, k, n] = mlp_out(s);
-    let (x, w, dy) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+    let (x, w, dy) = (bench.activations([m, k]), bench.weight([k, n]), bench.activations([m, n]));
     let leaves = (bench.leaf([m, k]), bench.leaf([k, n]), bench.leaf([n]), bench.leaf([m, n]));
-    let once = product([m, k, n]);
-    let cost = Cost { bytes: 2 * once.bytes + 4 * m * k, operations: 2 * once.operations, ..once };
+    let products = product_backward(bench, [m, k, n]);
+    let cost = Cost { bytes: products.bytes + bench.bytes(m * k), ..products };
     let (mode, form) = (bench.mode, Activation::Gelu(Gelu::Tanh));
     bench.backward(
         "gelu + gemm + bias + residual backward",
@@ -263,11 +270,11 @@ fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
 
 /// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
 /// multiply-adds each, and `tensors` tensors of `[n, c]`.
-fn attention(s: &Sizes, products: usize, tensors: usize) -> Cost {
+fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost {
     let [batch, time, heads] = s.attention;
     Cost {
         size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
-        bytes: 4 * tensors * batch * time * s.c,
+        bytes: tensors * bench.bytes(batch * time * s.c),
         operations: products * batch * time * time * s.c,
     }
 }
@@ -279,11 +286,11 @@ fn shape(s: &Sizes) -> AttentionShape {
 
 fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [batch, time, _] = s.attention;
-    let qkv = bench.random([batch * time, 3 * s.c]);
+    let qkv = bench.activations([batch * time, 3 * s.c]);
     let (causal_mask, mode) = (causal_mask(s, bench.device), bench.mode);
     bench.forward(
         "attention",
-        attention(s, 2, 4),
+        attention(bench, s, 2, 4),
         || ops::attention(qkv.clone(), shape(s), mode).0,
         || stock_attention(qkv.clone(), causal_mask.clone(), s),
     )
@@ -291,15 +298,15 @@ fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError>
 
 fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [batch, time, _] = s.attention;
-    let qkv = bench.random([batch * time, 3 * s.c]);
-    let dout = bench.random([batch * time, s.c]);
+    let qkv = bench.activations([batch * time, 3 * s.c]);
+    let dout = bench.activations([batch * time, s.c]);
     let mode = bench.mode;
     let (out, log_sum_exp) = ops::attention(qkv.clone(), shape(s), mode);
     let leaf = bench.leaf([batch * time, 3 * s.c]);
     let causal_mask = causal_mask(s, &bench.device.clone().autodiff());
     bench.backward(
         "attention backward",
-        attention(s, 5, 8),
+        attention(bench, s, 5, 8),
         || {
             let [dout, qkv, out] = [&dout, &qkv, &out].map(Tensor::clone);
             ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), shape(s), mode)
@@ -310,11 +317,11 @@ fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
 
 fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let shape = [s.norm_rows, s.c];
-    let (x, residual) = (bench.random(shape), bench.random(shape));
+    let (x, residual) = (bench.activations(shape), bench.activations(shape));
     let elements = s.norm_rows * s.c;
     let cost = Cost {
         size: format!("{} x {}", s.norm_rows, s.c),
-        bytes: 12 * elements,
+        bytes: 3 * bench.bytes(elements),
         operations: 2 * elements,
     };
     let mode = bench.mode;
@@ -333,7 +340,7 @@ fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [rows, chunk] = s.loss;
-    let (x, wte) = (bench.random([rows, s.c]), bench.random([s.vocab, s.c]));
+    let (x, wte) = (bench.activations([rows, s.c]), bench.weight([s.vocab, s.c]));
     let leaves = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
     let targets = ids(rows, s.vocab);
     let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
@@ -341,7 +348,9 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let cost = Cost {
         size: format!("{rows} x {} x {}, chunks of {chunk}", s.c, s.vocab),
         // Logits are written, read twice, and overwritten by their gradient, which is read twice.
-        bytes: 4 * (2 * rows * s.c + 2 * s.vocab * s.c + 6 * rows * s.vocab),
+        bytes: bench.bytes(2 * rows * s.c + 6 * rows * s.vocab)
+            + bench.weight_bytes(s.vocab * s.c)
+            + 4 * s.vocab * s.c,
         operations: 6 * rows * s.c * s.vocab,
     };
     let mode = bench.mode;
@@ -352,7 +361,8 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         || {
             time(&|| {
                 let (wte, targets) = (vec![wte.clone()], targets.clone());
-                drop(ops::linear_cross_entropy_gradients(x.clone(), wte, targets, loss, mode));
+                let x = x.clone();
+                drop(ops::linear_cross_entropy_gradients(x, wte, targets, loss, None, mode));
             })
         },
         || {
@@ -373,7 +383,17 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         bytes: 32 * elements,
         operations: 18 * elements,
     };
-    let scalars = AdamW::new(1, 1e-4, 0.1, 0.9, 0.95, 1e-8);
+    let scalars = AdamW { decay: 1.0 - 1e-5, beta1: 0.9, beta2: 0.95, eps: 1e-8 };
+    let settings = UpdateSettings {
+        grad_clip: 1.0,
+        divisor: 1.0,
+        step: 1,
+        learning_rate: 1e-4,
+        beta1: 0.9,
+        beta2: 0.95,
+        scales_loss: false,
+    };
+    let loss_scale = Tensor::<1>::from_data([1.0, 0.0, 0.0, 0.0], bench.device);
     let grad: Tensor<1> = bench.random([elements]);
     // The state is moved in and out, so that its tensors have one owner and the update is in place.
     let time = |mode| {
@@ -386,8 +406,12 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
             || (),
             |()| {
                 let Some((w, moments)) = state.take() else { return };
-                let norm = ops::gradient_norm(std::slice::from_ref(&grad), 1.0, mode);
-                state = Some(ops::adamw(w, grad.clone(), moments, norm.clip, scalars, mode));
+                let grads = std::slice::from_ref(&grad);
+                let control =
+                    ops::update_control(grads, loss_scale.clone(), settings, mode).control;
+                let (w, _, moments) =
+                    ops::adamw(w, None, grad.clone(), moments, control, scalars, mode);
+                state = Some((w, moments));
             },
         )
     };

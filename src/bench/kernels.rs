@@ -1,8 +1,9 @@
 //! Measures single ops, with burn's stock ops for comparison.
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 
 use super::{KernelRow, best_seconds, fraction};
+use crate::config::Dtype;
 use crate::gpu::{DeviceError, Peaks};
 use crate::ops::OpsMode;
 
@@ -10,7 +11,7 @@ use crate::ops::OpsMode;
 pub(super) struct Bench<'a> {
     pub device: &'a Device,
     pub mode: OpsMode,
-    /// True to measure burn's stock ops too.
+    /// True to measure burn's stock ops too, which compute in float32.
     pub compare: bool,
     pub peaks: Option<Peaks>,
 }
@@ -72,6 +73,31 @@ pub(super) struct Cost {
 impl Bench<'_> {
     pub fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), self.device)
+    }
+
+    /// Returns random activations, in the precision of the mode.
+    pub fn activations(&self, shape: [usize; 2]) -> Tensor<2> {
+        self.random(shape).cast(match self.mode.precision.dtype() {
+            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
+            Dtype::Bfloat16 => FloatDType::BF16,
+            Dtype::Float16 => FloatDType::F16,
+        })
+    }
+
+    /// Returns a random weight as products read it: a copy in float16, where runs keep one.
+    pub fn weight(&self, shape: [usize; 2]) -> Tensor<2> {
+        let is_half = self.mode.precision.keeps_half_weights();
+        self.random(shape).cast(if is_half { FloatDType::F16 } else { FloatDType::F32 })
+    }
+
+    /// Returns the bytes of activations.
+    pub fn bytes(&self, elements: usize) -> usize {
+        self.mode.precision.activation_bytes() as usize * elements
+    }
+
+    /// Returns the bytes of weights as products read them.
+    pub fn weight_bytes(&self, elements: usize) -> usize {
+        if self.mode.precision.keeps_half_weights() { 2 * elements } else { 4 * elements }
     }
 
     /// Returns a random leaf of burn's autodiff graph, for stock ops.

@@ -18,9 +18,9 @@ use std::time::Instant;
 use burn::tensor::Device;
 use serde::Serialize;
 
-use crate::config::{Config, Dtype};
+use crate::config::{Config, Dtype, Precision};
 use crate::gpu::{self, DeviceError, Kind, OpenDevice, Peaks};
-use crate::ops::OpsMode;
+use crate::ops::{Implementation, OpsMode};
 use crate::protocol::DeviceLine;
 
 /// The measurements to make.
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     pub steps: Option<Config>,
     /// True to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
-    /// The implementation of the ops. The dtype of whole steps is that of `steps`.
+    /// The implementation of the ops, and their precision.
     pub mode: OpsMode,
 }
 
@@ -41,6 +41,8 @@ pub(crate) struct Options {
 pub(crate) struct Report {
     /// The device.
     pub device: DeviceLine,
+    /// What the ops compute in.
+    pub precision: String,
     /// The peaks of the device; `None` on the CPU.
     pub peaks: Option<Peaks>,
     /// Single kernels.
@@ -116,14 +118,22 @@ pub(crate) fn run(
             .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
         _ => false,
     };
-    let mode = options.mode.on(device.info.kind);
+    let mode = options.mode;
     let peaks = gpu::peaks(&device.device, slow)?;
     show(Line::Peaks(peaks));
+    // Those of cooperative matrices are not measured.
+    let comparable = peaks.filter(|_| mode.precision.matrices().is_none());
     gpu::release_unused(&device.device);
-    let mut report =
-        Report { device: device.info.line(), peaks, kernels: Vec::new(), steps: Vec::new() };
+    let mut report = Report {
+        device: device.info.line(),
+        precision: mode.precision.to_string(),
+        peaks,
+        kernels: Vec::new(),
+        steps: Vec::new(),
+    };
     if options.kernels {
-        let bench = Bench { device: &device.device, mode, compare: options.compare, peaks };
+        let compare = options.compare && mode.precision == Precision::FLOAT32;
+        let bench = Bench { device: &device.device, mode, compare, peaks: comparable };
         let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
         for case in cases::CASES {
             let row = case(&bench, sizes)?;
@@ -133,10 +143,9 @@ pub(crate) fn run(
         }
     }
     if let Some(config) = &options.steps {
-        device.check_dtype(config.dtype)?;
-        let compare = options.compare && options.mode != OpsMode::REFERENCE;
+        let compare = options.compare && mode.implementation != Implementation::Reference;
         for mode in [mode].into_iter().chain(compare.then_some(OpsMode::REFERENCE)) {
-            let row = step::measure(&device.device, config, mode, peaks)?;
+            let row = step::measure(&device.device, config, mode, comparable)?;
             show(Line::Step(&row));
             report.steps.push(row);
             gpu::release_unused(&device.device);

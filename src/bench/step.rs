@@ -35,7 +35,8 @@ pub struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// Builds the model of `config` on `device`, with one micro-batch per update.
+    /// Builds the model of `config` on `device`, with one micro-batch per update. The precision is
+    /// that of `mode`.
     pub fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let plan = Plan { accumulation: 1, ..Plan::new(config, vocab) };
@@ -45,11 +46,13 @@ impl TrainingStep {
     /// Builds the model of `config` on `device`, with steps split by `plan`.
     pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
-        let mode = mode.in_dtype(config.dtype);
         let architecture = Architecture::new(config, vocab);
         let mut weights = RandomWeights::new(&architecture, config.seed);
-        let model = Gpt::new(&architecture, &mut weights, device)
+        let mut model = Gpt::new(&architecture, &mut weights, device)
             .expect("random weights exist for every name");
+        if mode.precision.keeps_half_weights() {
+            model.keep_half_weights();
+        }
         let rows = plan.micro_batch * architecture.block_size;
         // Any ids will do that are scattered over the vocabulary.
         let ids = |from: u32| -> Arc<[u32]> {
@@ -86,6 +89,7 @@ impl TrainingStep {
             if self.accumulation > 1 {
                 sums = WeightGradients::zeros(model);
             }
+            sums = sums.scaled(self.optimizer.loss_scale());
             let pass = Pass { mode: self.mode, dropout: self.dropout };
             let (batch, loss) = (&self.batch, self.loss);
             for _ in 0..self.accumulation {
@@ -100,7 +104,8 @@ impl TrainingStep {
         let grads = self.gradients().into_vec();
         let Some(model) = self.model.take() else { return };
         self.step += 1;
-        let (model, norm) = self.optimizer.update(model, grads, self.step, 1e-4);
+        let tokens = self.batch.tokens.len() * self.accumulation;
+        let (model, norm) = self.optimizer.update(model, grads, self.step, 1e-4, tokens);
         self.model = Some(model);
         self.norm = Some(norm);
     }
@@ -151,7 +156,7 @@ pub(super) fn measure(
             Implementation::Wide => "wide",
             Implementation::Cube => "cube",
         },
-        dtype: config.dtype,
+        dtype: mode.precision.dtype(),
         parameters,
         micro_batch,
         block_size,

@@ -2,10 +2,11 @@
 
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
+use super::model::open_for_steps;
 use super::watch::{FailureOutput, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
-use crate::gpu::{self, Kind, Peaks};
+use crate::gpu::{self, DeviceInfo, Kind, Peaks};
 
 /// The default model of the steps: a preset, and settings that change it.
 type Default = (&'static str, &'static [(&'static str, &'static str)]);
@@ -28,21 +29,23 @@ const SOFTWARE: Default = (
 
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
 pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
-    let device = gpu::open(global.device()?)?;
-    watch(&device, FailureOutput::new(args.json, false), false);
-    let slow = matches!(device.info.kind, Kind::Software | Kind::Cpu);
+    let selected = gpu::select(global.device()?)?;
+    let slow = matches!(selected.info.kind, Kind::Software | Kind::Cpu);
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
+    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
+    watch(&device, FailureOutput::new(args.json, false), false);
     let options = Options {
         kernels: args.only != Some(BenchPart::Steps),
         steps: (args.only != Some(BenchPart::Kernels)).then_some(config),
         compare: !args.no_compare,
-        mode: global.ops()?,
+        mode,
     };
     if !args.json {
-        output!("{} ({}), {}", device.info.name, device.info.id, device.info.kind);
+        let DeviceInfo { name, id, kind, .. } = &device.info;
+        output!("{name} ({id}), {kind}\n{}", mode.precision);
     }
     let mut steps = false;
     let mut show = |line: Line| match line {

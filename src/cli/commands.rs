@@ -12,7 +12,7 @@ use super::args::{
     ConfigAction, ConfigArgs, DevicesArgs, EvalArgs, ExportArgs, Global, ImportArgs, PrepareArgs,
 };
 use super::model::{find_model, open_device, warn};
-use crate::config::KEYS;
+use crate::config::{KEYS, Matrices};
 use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu::{self, DeviceChoice};
 use crate::protocol::{Task, Working};
@@ -182,21 +182,37 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
                     "kind": device.kind,
                     "driver": device.driver,
                     "max_binding_bytes": device.max_binding,
+                    "dtypes": device.abilities.dtypes(),
+                    "matrices": device.abilities.matrices.map(Matrices::side),
                 })
             })
             .collect();
         output!("{}", json!(rows));
         return;
     }
+    let abilities: Vec<String> =
+        devices.iter().map(|device| device.abilities.to_string()).collect();
     let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or(0);
-    output!("{:<10} {:<width$} {:<11} {:>9}  driver", "device", "name", "kind", "binding");
-    for device in &devices {
+    let dtypes = abilities.iter().map(String::len).max().unwrap_or(0);
+    output!(
+        "{:<10} {:<width$} {:<11} {:>9}  {:<dtypes$}  driver",
+        "device",
+        "name",
+        "kind",
+        "binding",
+        "dtypes"
+    );
+    for (device, abilities) in devices.iter().zip(&abilities) {
         let binding = match device.max_binding {
             Some(bytes) => format!("{} MiB", bytes >> 20),
             None => "any".to_string(),
         };
         let (id, kind) = (device.id.to_string(), device.kind.to_string());
-        output!("{id:<10} {:<width$} {kind:<11} {binding:>9}  {}", device.name, device.driver);
+        output!(
+            "{id:<10} {:<width$} {kind:<11} {binding:>9}  {abilities:<dtypes$}  {}",
+            device.name,
+            device.driver
+        );
     }
 }
 

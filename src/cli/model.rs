@@ -7,8 +7,10 @@ use super::activity::Activity;
 use super::args::Global;
 use super::runs::newest_model;
 use super::watch::{FailureOutput, watch};
+use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer};
-use crate::gpu::{self, OpenDevice};
+use crate::gpu::{self, OpenDevice, SelectedDevice};
+use crate::ops::OpsMode;
 use crate::train::ModelSource;
 
 /// Opens the model at `path`, or the newest run's; says which checkpoint it is.
@@ -77,4 +79,23 @@ pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
     Ok(device)
+}
+
+/// Opens a device for training steps in `dtype`, or the CPU if the device was not named and cannot
+/// be opened. Returns it with the mode of the steps.
+pub(super) fn open_for_steps(
+    mut device: SelectedDevice,
+    dtype: Dtype,
+    mode: OpsMode,
+) -> Result<(OpenDevice, OpsMode), CliError> {
+    loop {
+        if let Some(text) = mode.confirm(dtype, &mut device) {
+            message!("warning: {text}");
+        }
+        let mode = mode.for_run(dtype, &device.info)?;
+        match device.open(mode.precision) {
+            Ok(device) => return Ok((device, mode)),
+            Err(error) => device = device.fallback(error)?,
+        }
+    }
 }

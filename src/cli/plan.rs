@@ -2,12 +2,13 @@
 
 use super::CliError;
 use super::args::{Global, PlanArgs, Target};
+use super::model::open_for_steps;
 use crate::bench::{self, TrainingStep};
-use crate::config::{Budget, Config, Dtype, bytes};
+use crate::config::{Abilities, Budget, Config, Dtype, Matrices, bytes};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice};
 use crate::plan::{
-    self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Kernels,
+    self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
     PlanError, Row, Totals,
 };
 use crate::train;
@@ -28,7 +29,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         calibrate(&config, global)?;
     }
     let device = device(&config, args.target, args.measure || args.calibrate, global)?;
-    let (limits, budget) = device.profile.limits(config.vram_budget);
+    let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
     let (forecast, fixes) = match plan::plan(&config, vocab, &limits) {
         Ok(forecast) => (forecast, None),
         Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
@@ -45,6 +46,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
             None if device.is_unknown => "none; --vram_budget, --target or --device sets one",
             _ => &budget,
         },
+        precision: device.profile.abilities.explain(config.dtype),
         no_time: device.no_time,
         forecast: &forecast,
         totals: &totals,
@@ -106,29 +108,30 @@ fn device(
 ) -> Result<PlannedDevice, CliError> {
     let choice = global.device()?;
     let is_percent = matches!(config.vram_budget, Budget::Percent(_));
-    let is_f32 = config.dtype == Dtype::Float32;
-    let (memory, speed) = match target {
+    let (memory, gpu) = match target {
         Some(Target::Memory(size)) => (DeviceMemory::Target(size), None),
-        Some(Target::Named(gpu)) => {
-            // The peaks are those of f32.
-            let speed = is_f32.then(|| DeviceSpeed::published(gpu));
-            (DeviceMemory::Target(gpu.memory_gib << 30), speed)
-        }
+        Some(Target::Named(gpu)) => (DeviceMemory::Target(gpu.memory_gib << 30), Some(gpu)),
         None if choice == DeviceChoice::Auto && !needs_device && !is_percent => {
             (DeviceMemory::Unknown, None)
         }
         None => {
             let device = gpu::select(choice)?.info;
-            device.check_dtype(config.dtype)?;
-            let mode = global.ops()?.in_dtype(config.dtype);
+            let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = train::device_profile(&device, mode);
             return Ok(PlannedDevice { profile, is_unknown: false, no_time });
         }
     };
-    // Other types than float32 need CUDA.
-    let kernels = if is_f32 { Kernels::Wgsl } else { Kernels::Cube };
-    let profile = DeviceProfile { memory, largest_tensor: None, pools: true, kernels, speed };
+    let abilities = gpu.map_or_else(|| unnamed(config.dtype), Gpu::abilities);
+    let precision = abilities.planned(config.dtype);
+    let kernels = match precision.dtype() {
+        // They need CUDA.
+        Dtype::Tf32 | Dtype::Bfloat16 => Kernels::Cube,
+        _ => Kernels::Wgsl,
+    };
+    let speed = gpu.and_then(|gpu| DeviceSpeed::published(gpu, precision));
+    let profile =
+        DeviceProfile { memory, largest_tensor: None, pools: true, kernels, abilities, speed };
     let no_time = match target {
         Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
         None => "--target=\"RTX 3060\" or --device estimates it",
@@ -136,15 +139,22 @@ fn device(
     Ok(PlannedDevice { profile, is_unknown: target.is_none(), no_time: no_time.into() })
 }
 
+/// Returns the abilities of a GPU of which at most the memory is known. One that is to train in
+/// float16 is taken to have matrices, which take more memory.
+fn unnamed(dtype: Dtype) -> Abilities {
+    let float16 = dtype == Dtype::Float16;
+    let matrices = float16.then_some(Matrices::Sixteen);
+    Abilities { float16, matrices, ..Abilities::default() }
+}
+
 /// Measures the speed of the device and keeps it.
 fn calibrate(config: &Config, global: &Global) -> Result<(), CliError> {
-    let device = gpu::open(global.device()?)?;
-    device.check_dtype(config.dtype)?;
-    let mode = global.ops()?.in_dtype(config.dtype);
+    let selected = gpu::select(global.device()?)?;
+    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if !global.quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
     }
-    let points = bench::calibrate(&device, config.dtype, mode)?;
+    let points = bench::calibrate(&device, mode)?;
     train::remember_speed(&device.info, mode, &points);
     Ok(())
 }
@@ -156,7 +166,8 @@ fn measure(
     forecast: &Forecast,
     global: &Global,
 ) -> Result<u64, CliError> {
-    let device = gpu::open(global.device()?)?;
+    let selected = gpu::select(global.device()?)?;
+    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if gpu::memory(&device.device).is_none() {
         return Err(CliError::Usage {
             what: format!("{} has no memory pools to measure", device.info.name),
@@ -165,7 +176,7 @@ fn measure(
     }
     let config = Config { vocab_size: vocab, ..config.clone() };
     gpu::size_pages(&device.device, forecast.page_bytes());
-    let mut step = TrainingStep::planned(&device.device, &config, &forecast.plan, global.ops()?);
+    let mut step = TrainingStep::planned(&device.device, &config, &forecast.plan, mode);
     gpu::dry_run(&device.device, || (step.step(), step.step()));
     Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))
 }
@@ -174,6 +185,8 @@ fn measure(
 struct PlanReport<'a> {
     /// The budget and its source.
     budget: &'a str,
+    /// What the run computes in, and why.
+    precision: String,
     /// The next step if the time is unknown.
     no_time: String,
     forecast: &'a Forecast,
@@ -196,6 +209,7 @@ impl PlanReport<'_> {
             object["measured_bytes"] = self.measured.into();
         }
         object["verdict"] = self.forecast.verdict().into();
+        object["precision"] = self.precision.as_str().into();
         object["run"] = serde_json::to_value(self.totals).expect("totals are plain data");
         object
     }
@@ -204,6 +218,7 @@ impl PlanReport<'_> {
     fn show(&self, suggest: bool) {
         output!("{}", self.forecast.verdict());
         line("budget", self.budget);
+        line("dtype", &self.precision);
         for (label, text) in self.totals.lines() {
             line(label, &text);
         }

@@ -75,12 +75,17 @@ impl Report {
         if let View::Json = self.view {
             return print_event(event);
         }
+        let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
         self.progress.forget_steps();
         match &mut self.view {
             View::Json => {}
             View::Plain(activity) => match event {
                 Event::Working(working) => activity.show(working.to_string()),
+                Event::Step(step) if !self.quiet => {
+                    activity.clear();
+                    line(&step.line(skipped));
+                }
                 event => {
                     activity.clear();
                     self.print(event);

@@ -13,9 +13,10 @@ use super::input::{follow_file, handle_signals, read_stdin};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
 use super::watch::{FailureOutput, watch};
-use crate::config::{Config, InitFrom, run_name};
+use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
+use crate::run_index;
 use crate::supervisor::{Supervisor, TrainerProcess};
 use crate::train::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError};
 
@@ -82,9 +83,14 @@ fn train(
     }
     let resolved = args.source.resolve(saved.as_deref())?;
     let plans_schedule = !resolved.sets_length();
-    let config = resolved.config;
+    let mut config = resolved.config;
     let resume = resume || config.init_from == InitFrom::Resume;
     let run = run_folder(run, &config, resume, &run_name(&name, &config))?;
+    // Unless another dtype is asked for, a run keeps the one that `auto` has become.
+    let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
+    if let (true, false, Some(before)) = (resume, sets_dtype, run_index::config(&run)) {
+        config.dtype = before.dtype;
+    }
     if !args.supervised {
         follow_file(run.join(COMMANDS_FILE), sender, args.json);
     }
@@ -109,11 +115,13 @@ fn train(
     let elapsed = Duration::from_secs(args.elapsed);
     let request = Request { config, run, resume, mode, plans_schedule, elapsed };
     let setting_up = report.set_up();
-    let (setup, device) = set_up(&request, choice, args.device_name.as_deref())?;
+    let (setup, device) = set_up(&request, choice, args.device_name.as_deref(), report)?;
     watch(&device, FailureOutput::new(args.json, args.supervised), true);
     if !global.quiet {
         let OpenDevice { info, reason, .. } = &device;
         report.say(&format!("device: {} ({}), {reason}", info.name, info.id));
+        let precision = request.mode.abilities(info).explain(request.config.dtype);
+        report.say(&format!("precision: {precision}"));
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
@@ -183,12 +191,16 @@ fn set_up(
     request: &Request,
     choice: DeviceChoice,
     name: Option<&str>,
+    report: &mut Report,
 ) -> Result<(Setup, OpenDevice), CliError> {
     let mut found = gpu::select(choice).map_err(TrainError::from)?;
     check_name(&found, name)?;
     loop {
+        if let Some(text) = request.mode.confirm(request.config.dtype, &mut found) {
+            report.show(&Event::Warning { text });
+        }
         let setup = Setup::new(request.clone(), &found.info)?;
-        match found.open() {
+        match found.open(setup.precision()) {
             Ok(device) => return Ok((setup, device)),
             Err(error) => found = found.fallback(error).map_err(TrainError::from)?,
         }

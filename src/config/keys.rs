@@ -93,7 +93,7 @@ pub const KEYS: &[Key] = &[
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
     key("vram_budget", Memory, BATCH, "auto", "most memory the run may use: 10GiB, 90%, none, or auto = what is free"),
-    key("dtype", Choice(&["float32", "tf32", "bfloat16"]), BATCH, "float32", "dtype of activations and matrix products; tf32 and bfloat16 need CUDA"),
+    key("dtype", Choice(&["auto", "float32", "tf32", "bfloat16", "float16"]), BATCH, "auto", "dtype of activations and matrix products; auto = the fastest that the device has"),
 
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate of AdamW"),
     key("weight_decay", NonNegative, OPTIMIZER, "0.1", "weight decay of tensors with two or more dimensions"),

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// The fastest that the device has: float16 with cooperative matrices, else bfloat16 on CUDA,
-    /// else float32. A run keeps what this became.
+    /// The fastest that the device has: float16 with cooperative matrices, bfloat16 with tensor cores
+    /// on CUDA, else float32. A run keeps what this became.
     #[default]
     Auto,
     /// float32 everywhere.
@@ -69,6 +69,8 @@ pub struct Abilities {
     pub float16: bool,
     /// Products of float16 matrices; `None` where float16 is widened and multiplied in float32.
     pub matrices: Option<Matrices>,
+    /// True if `matrices` are those of a software adapter, which is faster without.
+    pub emulated: bool,
 }
 
 impl Abilities {
@@ -95,14 +97,54 @@ impl Abilities {
         Some(Precision { dtype, matrices })
     }
 
+    /// Returns the precision of a plan in `dtype` for a device that may not be in this machine: it
+    /// is taken to have the dtype.
+    pub fn planned(self, dtype: Dtype) -> Precision {
+        self.precision(dtype).unwrap_or(Precision { dtype, matrices: None })
+    }
+
     /// Returns the dtype that `auto` stands for. float16 that is multiplied in float32 saves memory
-    /// but no time, so that it has to be asked for.
+    /// but no time, so that it has to be asked for. CUDA's tensor cores multiply bfloat16 from the
+    /// generation on that has tf32 (compute capability 8.0).
     fn fastest(self) -> Dtype {
         match self {
-            Self { float16: true, matrices: Some(_), .. } => Dtype::Float16,
-            Self { bfloat16: true, .. } => Dtype::Bfloat16,
+            Self { float16: true, matrices: Some(_), emulated: false, .. } => Dtype::Float16,
+            Self { tf32: true, bfloat16: true, .. } => Dtype::Bfloat16,
             _ => Dtype::Float32,
         }
+    }
+
+    /// Returns what a run in `dtype` computes in, for the user: of `auto` that became float32 also
+    /// the reason.
+    pub fn explain(self, dtype: Dtype) -> String {
+        let precision = self.planned(dtype);
+        if (dtype, precision.dtype) != (Dtype::Auto, Dtype::Float32) {
+            return precision.to_string();
+        }
+        let reason = match self {
+            Self { matrices: Some(_), .. } => "a software adapter only emulates float16 matrices",
+            Self { bfloat16: true, .. } => "the tensor cores of this GPU do not have bfloat16",
+            Self { float16: true, .. } => {
+                "without cooperative matrices float16 saves memory but no time"
+            }
+            // There is no other.
+            _ => return precision.to_string(),
+        };
+        format!("{precision}, because {reason}")
+    }
+}
+
+impl fmt::Display for Abilities {
+    /// Lists the dtypes, and the matrices of float16.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, dtype) in self.dtypes().into_iter().enumerate() {
+            let comma = if number > 0 { ", " } else { "" };
+            write!(f, "{comma}{dtype}")?;
+            if let (Dtype::Float16, Some(side)) = (dtype, self.matrices.map(Matrices::side)) {
+                write!(f, " ({side}x{side} matrices)")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -161,6 +203,19 @@ impl Default for Precision {
     }
 }
 
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.dtype, self.matrices) {
+            (Dtype::Float16, Some(matrices)) => {
+                let side = matrices.side();
+                write!(f, "float16 with float32 sums, on {side}x{side} cooperative matrices")
+            }
+            (Dtype::Float16 | Dtype::Bfloat16, _) => write!(f, "{} with float32 sums", self.dtype),
+            (dtype, _) => write!(f, "{dtype}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,21 +224,32 @@ mod tests {
     fn auto_is_the_fastest_that_the_device_has() {
         let none = Abilities::default();
         let storage = Abilities { float16: true, ..none };
-        let cuda = Abilities { tf32: true, bfloat16: true, ..storage };
+        let turing = Abilities { bfloat16: true, ..storage };
+        let cuda = Abilities { tf32: true, ..turing };
         let matrices = Abilities { matrices: Some(Matrices::Sixteen), ..storage };
-        for (able, dtype) in [
-            (none, Dtype::Float32),
-            (storage, Dtype::Float32),
-            (cuda, Dtype::Bfloat16),
-            (matrices, Dtype::Float16),
+        let emulated = Abilities { emulated: true, ..matrices };
+        for (able, dtype, text) in [
+            (none, Dtype::Float32, "float32"),
+            (storage, Dtype::Float32, "float32, because without cooperative matrices"),
+            (turing, Dtype::Float32, "float32, because the tensor cores"),
+            (cuda, Dtype::Bfloat16, "bfloat16 with float32 sums"),
+            (matrices, Dtype::Float16, "float16 with float32 sums, on 16x16 cooperative matrices"),
+            (emulated, Dtype::Float32, "float32, because a software adapter"),
         ] {
             assert_eq!(able.precision(Dtype::Auto).unwrap().dtype(), dtype, "{able:?}");
+            let explained = able.explain(Dtype::Auto);
+            assert!(explained.starts_with(text), "{explained}");
         }
+        // Asked for, emulated matrices are used.
+        assert_eq!(emulated.precision(Dtype::Float16), matrices.precision(Dtype::Float16));
+        assert_eq!(matrices.explain(Dtype::Float32), "float32");
         let precision = matrices.precision(Dtype::Float16).unwrap();
         assert!(precision.keeps_half_weights() && precision.scales_loss());
         assert!(!matrices.precision(Dtype::Float32).unwrap().keeps_half_weights());
         assert!(!storage.precision(Dtype::Float16).unwrap().keeps_half_weights());
         assert_eq!(none.precision(Dtype::Float16), None);
-        assert_eq!(cuda.dtypes().len(), 4);
+        assert!(none.planned(Dtype::Bfloat16).is_half());
+        assert_eq!(cuda.to_string(), "float32, tf32, bfloat16, float16");
+        assert_eq!(matrices.to_string(), "float32, float16 (16x16 matrices)");
     }
 }

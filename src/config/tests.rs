@@ -275,10 +275,15 @@ proptest! {
 }
 
 #[test]
-fn float16_is_rejected() {
-    let text = "dtype = 'float16'";
-    let error = Layer::python("a.py", text).unwrap_err().to_string();
-    assert!(error.contains("float16") && error.contains("bfloat16"), "{error}");
+fn every_dtype_is_read() {
+    assert_eq!(Config::default().dtype, Dtype::Auto);
+    for dtype in [Dtype::Auto, Dtype::Float32, Dtype::Tf32, Dtype::Bfloat16, Dtype::Float16] {
+        let text = format!("dtype = '{dtype}'");
+        let layer = Layer::python("a.py", &text).unwrap();
+        assert_eq!(resolve(vec![layer]).unwrap().config.dtype, dtype);
+    }
+    let error = Layer::python("a.py", "dtype = 'half'").unwrap_err().to_string();
+    assert!(error.contains("float16") && error.contains("auto"), "{error}");
 }
 
 #[test]

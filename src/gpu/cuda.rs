@@ -2,7 +2,8 @@
 
 use burn::tensor::{Device, DeviceType};
 
-use super::{Backend, DeviceId, DeviceInfo, Kind};
+use super::{Backend, DeviceId, DeviceInfo, Kind, dtypes};
+use crate::config::{Abilities, Dtype};
 
 /// The library that opens CUDA. It comes with NVIDIA's driver.
 const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
@@ -44,9 +45,22 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
                 max_binding: None,
                 // In Vulkan's form, by which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
+                abilities: abilities(gpu),
             }
         })
         .collect()
+}
+
+/// Returns what the kernels of CUDA compute in on a GPU.
+fn abilities(gpu: &Device) -> Abilities {
+    let dtypes = dtypes(gpu);
+    let has = |dtype| dtypes.contains(&dtype);
+    Abilities {
+        tf32: has(Dtype::Tf32),
+        bfloat16: has(Dtype::Bfloat16),
+        float16: has(Dtype::Float16),
+        ..Abilities::default()
+    }
 }
 
 #[cfg(test)]

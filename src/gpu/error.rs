@@ -125,8 +125,8 @@ impl DeviceError {
                  happens again, the system's log may show the reason"
             }
             DeviceError::Dtype { .. } => {
-                "set --dtype to one of those; the others need an NVIDIA GPU and a build with \
-                 `--features cuda`, tf32 a GPU from 2020 or later"
+                "set --dtype to one of those, or to auto; bfloat16 and tf32 need an NVIDIA GPU and a \
+                 build with `--features cuda`, tf32 a GPU from 2020 or later"
             }
             DeviceError::TooSmall { .. } => "use another device (`wgpt devices`), or --device=cpu",
             DeviceError::Open { .. } => {

@@ -5,14 +5,16 @@
 
 use std::fmt::Write as _;
 
+use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::KernelId;
 use burn_cubecl::cubecl::server::{BufferBinding, KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeDim, ExecutionMode};
-use burn::tensor::DType;
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
 pub use super::queue::{Queue, Workgroups};
+use super::unroll::unroll;
+use crate::config::Matrices;
 
 /// A file of `shaders/` with the files that it depends on.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -63,6 +65,9 @@ pub enum Element {
 }
 
 impl Element {
+    /// All types, for the variants of kernels.
+    pub const ALL: [Self; 2] = [Element::F32, Element::F16];
+
     /// The type of a tensor's elements.
     pub fn of(tensor: &CubeTensor) -> Self {
         match tensor.dtype {
@@ -90,13 +95,16 @@ pub struct Spec {
     /// The types of the buffers that are not f32 in all variants: the source's name for a pack of
     /// elements in memory, and their type.
     stored: Vec<(&'static str, Element)>,
+    /// The cooperative matrices that it multiplies.
+    matrices: Option<Matrices>,
     constants: Vec<(&'static str, Constant)>,
 }
 
 impl Spec {
     /// A variant with `workgroup` invocations, no constants but `WG`, and one element per access.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
-        Self { shader, workgroup, pack: 1, stored: Vec::new(), constants: Vec::new() }
+        let (stored, constants) = (Vec::new(), Vec::new());
+        Self { shader, workgroup, pack: 1, stored, matrices: None, constants }
     }
 
     /// Sets the number of elements per memory access: see [`pack_of`].
@@ -109,6 +117,12 @@ impl Spec {
     /// with `pack(x[i])` and stores with `name(value)`.
     pub fn storing(mut self, name: &'static str, element: Element) -> Self {
         self.stored.push((name, element));
+        self
+    }
+
+    /// Multiplies cooperative matrices of this side: `matrices8.wgsl` or `matrices16.wgsl`.
+    pub fn multiplying(mut self, matrices: Matrices) -> Self {
+        self.matrices = Some(matrices);
         self
     }
 
@@ -133,11 +147,20 @@ impl Spec {
         self.workgroup
     }
 
-    /// The whole WGSL text: the header, then the files.
+    /// The cooperative matrices that it multiplies.
+    pub fn matrices(&self) -> Option<Matrices> {
+        self.matrices
+    }
+
+    /// The whole WGSL text: the header, then the files with their marked loops unrolled.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
-        if self.stored.iter().any(|&(_, element)| element == Element::F16) {
+        let half = self.stored.iter().any(|&(_, element)| element == Element::F16);
+        if half || self.matrices.is_some() {
             text.push_str("enable f16;\n");
+        }
+        if self.matrices.is_some() {
+            text.push_str("enable wgpu_cooperative_matrix;\n");
         }
         let _ = writeln!(text, "const WG = {}u;", self.workgroup);
         for (name, element) in &self.stored {
@@ -153,10 +176,24 @@ impl Spec {
             };
         }
         text.push_str(if self.pack == 4 { wgsl!("pack4") } else { wgsl!("pack1") });
+        text.push_str(match self.matrices {
+            None => "",
+            Some(Matrices::Eight) => wgsl!("matrices8"),
+            Some(Matrices::Sixteen) => wgsl!("matrices16"),
+        });
+        let counts: Vec<(&str, u32)> = self.constants.iter().filter_map(count).collect();
         for part in self.shader.parts {
-            text.push_str(part);
+            text.push_str(&unroll(part, &counts));
         }
         text
+    }
+}
+
+/// A constant that may be the bound of a loop.
+fn count(&(name, value): &(&'static str, Constant)) -> Option<(&'static str, u32)> {
+    match value {
+        Constant::Count(value) => Some((name, value)),
+        Constant::Flag(_) => None,
     }
 }
 

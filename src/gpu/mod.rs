@@ -4,7 +4,7 @@
 
 use burn::tensor::Device;
 
-use crate::config::Dtype;
+use crate::config::{Abilities, Dtype, Precision};
 use crate::protocol::DeviceLine;
 
 #[cfg(feature = "cuda")]
@@ -15,12 +15,16 @@ mod id;
 mod instance;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
+#[cfg(feature = "wgpu")]
+mod matrices;
 mod meter;
 #[cfg(not(target_arch = "wasm32"))]
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
 mod reported_memory;
+#[cfg(feature = "wgpu")]
+mod unroll;
 mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
@@ -51,6 +55,8 @@ pub struct DeviceInfo {
     pub max_binding: Option<u64>,
     /// The PCI address, like `0000:01:00.0`, where known.
     pub pci: Option<String>,
+    /// What it computes in besides float32.
+    pub abilities: Abilities,
 }
 
 impl DeviceInfo {
@@ -63,6 +69,7 @@ impl DeviceInfo {
             driver: "burn flex".into(),
             max_binding: None,
             pci: None,
+            abilities: Abilities::default(),
         }
     }
 
@@ -76,19 +83,10 @@ impl DeviceInfo {
         }
     }
 
-    /// Checks `dtype` against what the backend has kernels for: all have float32, and CUDA has the
-    /// others.
-    ///
-    /// # Errors
-    /// If the backend has no kernels for it.
-    pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
-        match (self.id.backend, dtype) {
-            (_, Dtype::Float32) | (Backend::Cuda, Dtype::Tf32 | Dtype::Bfloat16) => Ok(()),
-            _ => Err(self.unsupported(dtype, vec![Dtype::Float32])),
-        }
-    }
-
-    fn unsupported(&self, dtype: Dtype, known: Vec<Dtype>) -> DeviceError {
+    /// Returns the error of kernels that do not compute in `dtype` on this device, but in what
+    /// `abilities` names.
+    pub(crate) fn lacks(&self, dtype: Dtype, abilities: Abilities) -> DeviceError {
+        let known = abilities.dtypes();
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
 
@@ -125,22 +123,6 @@ pub struct OpenDevice {
     pub device: Device,
     /// Detects its failure.
     pub watchdog: Watchdog,
-}
-
-impl OpenDevice {
-    /// Checks that the hardware computes in `dtype`, which older GPUs may not.
-    ///
-    /// # Errors
-    /// If it does not.
-    pub fn check_dtype(&self, dtype: Dtype) -> Result<(), DeviceError> {
-        self.info.check_dtype(dtype)?;
-        let mut known = dtypes(&self.device);
-        if known.contains(&dtype) {
-            return Ok(());
-        }
-        known.retain(|&dtype| self.info.check_dtype(dtype).is_ok());
-        Err(self.info.unsupported(dtype, known))
-    }
 }
 
 /// The backends of wgpu on a desktop, in the order in which their devices are listed.
@@ -197,21 +179,37 @@ pub struct SelectedDevice {
 }
 
 impl SelectedDevice {
-    /// Opens the device.
+    /// Checks, on a device that is open only for this, that it multiplies the cooperative matrices
+    /// that it lists. If it does not, it has none from here on; returns a warning then.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn confirm_matrices(&mut self) -> Option<String> {
+        #[cfg(feature = "wgpu")]
+        if let Err(reason) = webgpu::confirm_matrices(&self.info) {
+            let DeviceInfo { id, name, abilities, .. } = &mut self.info;
+            *abilities = Abilities { matrices: None, emulated: false, ..*abilities };
+            return Some(format!(
+                "{name} ({id}) lists cooperative matrices but does not multiply them: {reason}; \
+                 computing without them"
+            ));
+        }
+        None
+    }
+
+    /// Opens the device for a run in this precision.
     ///
     /// # Errors
     /// If its driver refuses.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn open(&self) -> Result<OpenDevice, DeviceError> {
-        pollster::block_on(self.open_async())
+    pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
+        pollster::block_on(self.open_async(precision))
     }
 
-    /// Opens the device without blocking this thread.
+    /// Opens the device for runs in this precision, without blocking this thread.
     ///
     /// # Errors
     /// If its driver refuses.
-    pub async fn open_async(&self) -> Result<OpenDevice, DeviceError> {
-        open_device(self.info.clone(), self.reason.clone()).await
+    pub async fn open_async(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
+        open_device(self.info.clone(), self.reason.clone(), precision).await
     }
 
     /// Returns the device to use when this one could not be opened because of `error`: the CPU, if
@@ -250,14 +248,15 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     }
 }
 
-/// Opens the requested device.
+/// Opens the requested device, without what only training in another precision than float32 needs.
 ///
 /// # Errors
 /// If it does not exist, this build has no support for its backend, or its driver refuses.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
     let selected = select(choice)?;
-    selected.open().or_else(|error| selected.fallback(error)?.open())
+    let open = |device: &SelectedDevice| device.open(Precision::FLOAT32);
+    open(&selected).or_else(|error| open(&selected.fallback(error)?))
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -323,7 +322,11 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     (info.clone(), reason)
 }
 
-async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, DeviceError> {
+async fn open_device(
+    info: DeviceInfo,
+    reason: String,
+    precision: Precision,
+) -> Result<OpenDevice, DeviceError> {
     let watchdog = Watchdog::new(matches!(info.kind, Kind::Software | Kind::Cpu));
     let device = match info.id.backend {
         #[cfg(not(target_arch = "wasm32"))]
@@ -331,9 +334,12 @@ async fn open_device(info: DeviceInfo, reason: String) -> Result<OpenDevice, Dev
         #[cfg(feature = "cuda")]
         Backend::Cuda => Device::cuda(info.id.index),
         #[cfg(feature = "wgpu")]
-        _ => webgpu::open(&info, &watchdog).await?,
+        _ => webgpu::open(&info, precision, &watchdog).await?,
         #[cfg(not(feature = "wgpu"))]
-        backend => return Err(DeviceError::NotBuilt { backend }),
+        backend => {
+            let _ = precision;
+            return Err(DeviceError::NotBuilt { backend });
+        }
     };
     Ok(OpenDevice { info, reason, device, watchdog })
 }

@@ -19,6 +19,7 @@ mod kernels {
 
     use super::Peaks;
     use crate::gpu::kernel::{Queue, Shader, Spec, Workgroups, wgsl};
+    use crate::gpu::matrices;
     use crate::gpu::meter::cube;
     use crate::gpu::{DeviceError, wait};
 
@@ -43,9 +44,9 @@ mod kernels {
         Spec::new(&MULTIPLY_ADD, WORKGROUP).packed(PACK as u32)
     }
 
-    /// Returns the kernels of this file.
+    /// Returns the kernels that tell what a device does.
     pub fn variants() -> Vec<Spec> {
-        vec![copy(), multiply_add()]
+        [copy(), multiply_add()].into_iter().chain(matrices::variants()).collect()
     }
 
     /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run

@@ -6,7 +6,8 @@ use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
 use super::instance::instances;
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog};
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog, matrices};
+use crate::config::{Abilities, Precision};
 
 /// Lists the adapters of an instance.
 #[cfg(not(target_arch = "wasm32"))]
@@ -52,14 +53,23 @@ async fn adapters(backends: &[Backend]) -> Vec<Listed> {
 
 fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
     let (info, limits) = (adapter.get_info(), adapter.limits());
+    let kind = kind(&info);
     DeviceInfo {
         id,
-        kind: kind(&info),
+        kind,
         name: if info.name.is_empty() { "WebGPU".into() } else { info.name },
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
         pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
         max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
+        abilities: abilities(adapter, kind),
     }
+}
+
+fn abilities(adapter: &wgpu::Adapter, kind: Kind) -> Abilities {
+    let float16 = adapter.features().contains(wgpu::Features::SHADER_F16);
+    let matrices = matrices::listed(adapter);
+    let emulated = matrices.is_some() && kind == Kind::Software;
+    Abilities { float16, matrices, emulated, ..Abilities::default() }
 }
 
 fn backends_of(backend: Backend) -> wgpu::Backends {
@@ -109,36 +119,76 @@ pub(super) async fn devices(backends: &[Backend]) -> Vec<DeviceInfo> {
     adapters(backends).await.into_iter().map(|listed| listed.info).collect()
 }
 
-/// Opens a device that [`devices`] listed, with all of the adapter's own limits: WebGPU's default
-/// binding limit of 128 MiB is smaller than GPT-2's embedding.
+/// Returns the adapter of a device that [`devices`] listed; `None` if it is gone.
+async fn find(id: DeviceId) -> Option<Listed> {
+    adapters(&[id.backend]).await.into_iter().find(|listed| listed.info.id == id)
+}
+
+/// Checks that a device multiplies the cooperative matrices that it lists.
 ///
 /// # Errors
-/// If the device is gone, its limits are too small for the kernels, or its driver refuses.
-pub(super) async fn open(info: &DeviceInfo, watchdog: &Watchdog) -> Result<Device, DeviceError> {
-    let failed =
-        |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
-    let listed = adapters(&[info.id.backend]).await;
-    let Listed { instance, adapter, .. } = listed
-        .into_iter()
-        .find(|listed| listed.info.id == info.id)
-        .ok_or_else(|| failed("it is no longer available".into()))?;
-    if let Some(what) = too_small(&adapter.limits()).filter(|_| cfg!(target_arch = "wasm32")) {
-        return Err(DeviceError::TooSmall { name: info.name.clone(), what });
+/// If it does not, with the reason.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
+    let Some(listed) = info.abilities.matrices else { return Ok(()) };
+    match pollster::block_on(find(info.id)) {
+        Some(Listed { adapter, .. }) => matrices::confirm(&adapter, listed),
+        // To open it fails too, and says so.
+        None => Ok(()),
     }
-    let features = adapter
+}
+
+/// Opens a wgpu device with all of the adapter's own limits: WebGPU's default binding limit of 128
+/// MiB is smaller than GPT-2's embedding. Cooperative matrices, an experiment of wgpu, are switched
+/// on only for a run that uses them.
+///
+/// # Errors
+/// If the driver refuses.
+pub(super) async fn request(
+    adapter: &wgpu::Adapter,
+    uses_matrices: bool,
+) -> Result<(wgpu::Device, wgpu::Queue), wgpu::RequestDeviceError> {
+    let mut features = adapter
         .features()
         .difference(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
         .difference(wgpu::Features::all_experimental_mask());
-    let request = adapter.request_device(&wgpu::DeviceDescriptor {
+    let mut experimental_features = wgpu::ExperimentalFeatures::default();
+    if uses_matrices {
+        features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        experimental_features = matrices::experimental();
+    }
+    let descriptor = wgpu::DeviceDescriptor {
         label: Some("wgpt"),
         required_features: features,
         required_limits: adapter.limits(),
+        experimental_features,
         memory_hints: wgpu::MemoryHints::Manual {
             suballocated_device_memory_block_size: DRIVER_BLOCK..DRIVER_BLOCK,
         },
         ..Default::default()
-    });
-    let (device, queue) = request.await.map_err(|error| failed(error.to_string()))?;
+    };
+    adapter.request_device(&descriptor).await
+}
+
+/// Opens a device that [`devices`] listed, for a run in this precision.
+///
+/// # Errors
+/// If the device is gone, its limits are too small for the kernels, or its driver refuses.
+pub(super) async fn open(
+    info: &DeviceInfo,
+    precision: Precision,
+    watchdog: &Watchdog,
+) -> Result<Device, DeviceError> {
+    let failed =
+        |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
+    let listed = find(info.id).await;
+    let Listed { instance, adapter, .. } =
+        listed.ok_or_else(|| failed("it is no longer available".into()))?;
+    if let Some(what) = too_small(&adapter.limits()).filter(|_| cfg!(target_arch = "wasm32")) {
+        return Err(DeviceError::TooSmall { name: info.name.clone(), what });
+    }
+    let opened = request(&adapter, precision.matrices().is_some()).await;
+    let (device, queue) = opened.map_err(|error| failed(error.to_string()))?;
     let backend = adapter.get_info().backend;
     let reporting = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };

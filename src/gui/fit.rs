@@ -6,7 +6,7 @@ use eframe::egui::{self, RichText};
 
 use super::form::Form;
 use super::{Intent, platform, theme};
-use crate::config::{Budget, Config, bytes};
+use crate::config::{Budget, Config, Dtype, bytes};
 use crate::plan::{
     self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Totals,
 };
@@ -78,11 +78,11 @@ impl FitState {
         self.cached = None;
     }
 
-    /// Returns the limits of a run with this budget. Before the device was queried, those of an
-    /// unknown GPU.
-    pub fn limits(&self, vram_budget: Budget) -> Limits {
+    /// Returns the limits of a run with this budget and dtype. Before the device was queried, those
+    /// of an unknown GPU.
+    pub fn limits(&self, vram_budget: Budget, dtype: Dtype) -> Limits {
         let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
-        self.device.as_ref().unwrap_or(&unknown).limits(vram_budget).0
+        self.device.as_ref().unwrap_or(&unknown).limits(vram_budget, dtype).0
     }
 
     /// Returns the memory that other programs used when the device was queried.
@@ -103,7 +103,7 @@ impl FitState {
             vocab: form.vocab_size().unwrap_or(GPT2_VOCABULARY),
             data: data_size(form),
             plans_schedule: !sets_length && !platform::IS_PAGE,
-            limits: self.limits(config.vram_budget),
+            limits: self.limits(config.vram_budget, config.dtype),
         };
         let cached = self.cached.take().filter(|cached| cached.inputs == inputs);
         let speed = self.device.as_ref().and_then(|device| device.speed.as_ref());
@@ -227,8 +227,8 @@ fn budget(
         let response = ui.add(slider).labelled_by(label.id);
         if response.changed() {
             form.set("vram_budget", budget_text(gib));
-            let config = form.config().ok();
-            state.unsent = config.and_then(|config| state.limits(config.vram_budget).budget);
+            let limits = |config: &Config| state.limits(config.vram_budget, config.dtype);
+            state.unsent = form.config().ok().and_then(|config| limits(config).budget);
         }
         let hover = match platform::IS_PAGE {
             true => "Use the default budget for browsers",
@@ -238,7 +238,7 @@ fn budget(
         let is_set = form.text("vram_budget") != AUTO;
         if ui.add_enabled(is_set, auto).on_hover_text(hover).clicked() {
             form.set("vram_budget", AUTO);
-            state.unsent = state.limits(Budget::Auto).budget;
+            state.unsent = state.limits(Budget::Auto, Dtype::Auto).budget;
         }
         response.dragged()
     });
@@ -282,6 +282,7 @@ fn wrapped(ui: &mut egui::Ui, text: RichText) -> egui::Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Precision;
 
     pub fn form(settings: &[(&str, &str)]) -> Form {
         let mut form = Form::default();
@@ -312,7 +313,7 @@ mod tests {
         ] {
             let form = form(&[("vram_budget", text)]);
             let setting = form.config().unwrap().vram_budget;
-            assert_eq!(device().limits(setting).budget, budget, "{text}");
+            assert_eq!(device().limits(setting, Dtype::Auto).budget, budget, "{text}");
         }
         assert_eq!(
             (budget_text(6.5), budget_text(8.0)),
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     fn max_time_shortens_the_shown_schedule_unless_its_length_is_set() {
         let gpu = plan::gpu_named("RTX 3060").unwrap();
-        let speed = Some(plan::DeviceSpeed::published(gpu));
+        let speed = plan::DeviceSpeed::published(gpu, Precision::FLOAT32);
         let mut state = device();
         state.set_device(DeviceProfile { speed, ..state.device.clone().unwrap() });
         let mut updates = |settings: &[(&str, &str)]| {

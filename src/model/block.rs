@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
+use super::half_weights::factor;
 use super::{Pass, site};
 use crate::config::Gelu;
 use crate::ops::{
@@ -15,6 +16,9 @@ use crate::ops::{
 pub(super) struct Conv1d {
     pub(super) weight: Param<Tensor<2>>,
     pub(super) bias: Option<Param<Tensor<1>>>,
+    /// The copy of `weight` in float16, if the model keeps one.
+    #[module(skip)]
+    pub(super) half: Option<Tensor<2>>,
 }
 
 #[derive(Module, Debug)]
@@ -210,7 +214,8 @@ impl Conv1d {
         mode: OpsMode,
     ) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        ops::linear(x, self.weight.val(), bias, residual, activation, mode)
+        let weight = factor(&self.weight, &self.half, mode);
+        ops::linear(x, weight, bias, residual, activation, mode)
     }
 
     /// `residual + dropout(self(activation(x)))`.
@@ -240,8 +245,9 @@ impl Conv1d {
         mode: OpsMode,
     ) -> (Tensor<2>, LayerGradients) {
         let has_bias = self.bias.is_some();
+        let weight = factor(&self.weight, &self.half, mode);
         let LinearGradients { x, w, b } =
-            ops::linear_backward(dy, x, self.weight.val(), activation, has_bias, mode);
+            ops::linear_backward(dy, x, weight, activation, has_bias, mode);
         (x, LayerGradients { weight: w.flatten(0, 1), bias: b })
     }
 }

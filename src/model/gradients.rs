@@ -10,6 +10,9 @@ use crate::ops::{self, CrossEntropy, HeadGradients};
 /// The gradients of all weights, summed over micro-batches.
 #[derive(Default)]
 pub struct WeightGradients {
+    /// The state of loss scaling `[4]`, whose first element the gradients are multiplied by, if the
+    /// loss is scaled.
+    loss_scale: Option<Tensor<1>>,
     embeddings: Vec<Tensor<1>>,
     /// By block, the first block first; empty before the first micro-batch.
     blocks: Vec<Vec<Tensor<1>>>,
@@ -38,7 +41,14 @@ impl WeightGradients {
             zeros.0
         }
         let embeddings = of(&model.wte).into_iter().chain(of(&model.wpe)).collect();
-        Self { embeddings, blocks: model.h.iter().map(of).collect(), ln_f: of(&model.ln_f) }
+        let (blocks, ln_f) = (model.h.iter().map(of).collect(), of(&model.ln_f));
+        Self { loss_scale: None, embeddings, blocks, ln_f }
+    }
+
+    /// Scales the gradients that are added from here on. With `loss_scale`, the state of loss scaling
+    /// `[4]`, they are multiplied by its first element and not by the scale of the loss.
+    pub fn scaled(self, loss_scale: Option<Tensor<1>>) -> Self {
+        Self { loss_scale, ..self }
     }
 
     /// Flat, one tensor for each shard of each weight, in the model's order.
@@ -134,9 +144,10 @@ impl Gpt {
         let (h, statistics) = self.ln_f.forward(x.clone(), pass.mode);
         let (value, HeadGradients { x: dh, wte }) = ops::linear_cross_entropy_gradients(
             h,
-            self.wte.shards(),
+            self.wte.factors(pass.mode),
             batch.targets.clone(),
             loss,
+            sums.loss_scale.clone(),
             pass.mode,
         );
         let (dx, ln_f) = self.ln_f.backward(dh, x, statistics, pass.mode);

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
+use crate::config::Precision;
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
 
 mod architecture;
 mod block;
 mod gradients;
+mod half_weights;
 mod hugging_face;
 mod init;
 mod nanogpt;
@@ -21,6 +23,7 @@ mod weights;
 pub use architecture::Architecture;
 use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
 pub use gradients::WeightGradients;
+pub(crate) use half_weights::HalfWeights;
 pub(crate) use hugging_face::{
     ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
 };
@@ -66,6 +69,9 @@ struct Embedding {
 #[derive(Module, Debug)]
 struct TokenEmbedding {
     weight: Vec<Param<Tensor<2>>>,
+    /// The copies of the shards in float16, for the output head, if the model keeps them.
+    #[module(skip)]
+    half: Vec<Option<Tensor<2>>>,
 }
 
 /// GPT-2 (Radford et al. 2019). The output head uses the [`Param`]s of the token embedding: the
@@ -166,8 +172,9 @@ impl Gpt {
         shards: usize,
     ) -> Result<Self, WeightError> {
         let mut build = Builder { architecture, source, device };
+        let weight = build.token_embedding(shards)?;
         Ok(Self {
-            wte: TokenEmbedding { weight: build.token_embedding(shards)? },
+            wte: TokenEmbedding { half: vec![None; weight.len()], weight },
             wpe: Embedding {
                 weight: build
                     .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
@@ -190,17 +197,19 @@ impl Gpt {
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
         let (x, _) = self.ln_f.forward(x, pass.mode);
-        ops::linear_cross_entropy(x, self.wte.shards(), batch.targets.clone(), loss, pass.mode)
+        let wte = self.wte.factors(pass.mode);
+        ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
     }
 
-    /// Returns the logits of every position, `[sequences * time, vocab]`. For small inputs only:
-    /// training never holds all logits.
+    /// Returns the logits of every position, `[sequences * time, vocab]`, computed in float32 as in
+    /// sampling. For small inputs only: training never holds all logits.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
+        let mode = mode.in_precision(Precision::FLOAT32);
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
         self.head(self.ln_f.forward(x, mode).0)
     }
 
-    /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`.
+    /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`, in float32.
     fn head(&self, x: Tensor<2>) -> Tensor<2> {
         let logits = |shard: Tensor<2>| x.clone().matmul(shard.transpose());
         let logits = Tensor::cat(self.wte.shards().into_iter().map(logits).collect(), 1);
@@ -237,6 +246,12 @@ impl Gpt {
 impl TokenEmbedding {
     fn shards(&self) -> Vec<Tensor<2>> {
         self.weight.iter().map(Param::val).collect()
+    }
+
+    /// The shards as products multiply them.
+    fn factors(&self, mode: OpsMode) -> Vec<Tensor<2>> {
+        let shards = self.weight.iter().zip(&self.half);
+        shards.map(|(weight, half)| half_weights::factor(weight, half, mode)).collect()
     }
 }
 
@@ -292,6 +307,7 @@ impl Builder<'_> {
         Ok(Conv1d {
             weight: self.param(&format!("{name}.weight"), [inputs, out])?,
             bias: self.bias(name, out)?,
+            half: None,
         })
     }
 

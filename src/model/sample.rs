@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Gpt;
 use super::block::Block;
+use crate::config::Precision;
 use crate::ops::{self, Activation, OpsMode};
 
 /// How the next token is drawn.
@@ -42,10 +43,14 @@ struct Cache {
 impl<'a> Sampler<'a> {
     /// Starts from a prompt of at least one token, all below the vocabulary. Of a prompt longer
     /// than the model's context, only the end is read.
+    ///
+    /// Computes in float32 whatever the precision of `mode`: one token at a time is bound by
+    /// launches, and attention over the cache and the output head are tensor operations, which do
+    /// not mix dtypes.
     pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions, mode: OpsMode) -> Self {
         Self {
             model,
-            mode,
+            mode: mode.in_precision(Precision::FLOAT32),
             options,
             rng: ChaCha8Rng::seed_from_u64(options.seed),
             cache: Vec::new(),

@@ -21,19 +21,18 @@ mod adamw;
 mod attention;
 mod dropout;
 mod embed;
-mod gradient_norm;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
 mod mode;
 mod shared;
 mod softmax;
+mod update_control;
 
 pub use adamw::{AdamW, Moments, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward};
-pub use gradient_norm::{GradientNorm, gradient_norm};
 pub use layer_norm::{LayerNormGradients, LayerNormStatistics, layer_norm, layer_norm_backward};
 pub use linear::{Activation, LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
@@ -42,6 +41,7 @@ pub use linear_cross_entropy::{
 pub use mode::{Implementation, OpsMode};
 pub use shared::MAX_SHARDS;
 pub use softmax::softmax;
+pub use update_control::{UpdateControl, UpdateSettings, update_control};
 
 /// Every kernel variant that wgpt launches, at a few sizes each.
 #[cfg(feature = "wgpu")]
@@ -56,7 +56,7 @@ pub fn kernel_variants() -> Vec<crate::gpu::kernel::Spec> {
     }
     specs.extend(embed::wgsl::variants());
     specs.extend(dropout::wgsl::variants());
-    specs.extend(gradient_norm::wgsl::variants());
+    specs.extend(update_control::wgsl::variants());
     specs.extend(adamw::wgsl::variants());
     #[cfg(not(target_arch = "wasm32"))]
     specs.extend(crate::gpu::probe_variants());

@@ -1,7 +1,11 @@
 //! How the ops run: in which implementation, for what kind of device, in what precision.
 
-use crate::config::{Matrices, Precision};
-use crate::gpu::Kind;
+#[cfg(feature = "wgpu")]
+use crate::config::Matrices;
+use crate::config::{Abilities, Dtype, Precision};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::SelectedDevice;
+use crate::gpu::{DeviceError, DeviceInfo, Kind};
 
 /// An implementation of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,8 +15,8 @@ pub enum Implementation {
     Auto,
     /// The tensor-op reference everywhere, for comparisons.
     Reference,
-    /// [`Implementation::Auto`] with the tiles of GPUs on software adapters too, to test those
-    /// tiles without a GPU.
+    /// [`Implementation::Auto`] without cooperative matrices, and with the tiles of GPUs on software
+    /// adapters too, to test those tiles without a GPU.
     Wide,
     /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
     /// those kernels without one.
@@ -57,6 +61,38 @@ impl OpsMode {
         Self { software: kind == Kind::Software, ..self }
     }
 
+    /// Returns the mode of a run in `dtype` on a device.
+    ///
+    /// # Errors
+    /// If the device does not compute in it.
+    pub fn for_run(self, dtype: Dtype, device: &DeviceInfo) -> Result<Self, DeviceError> {
+        let abilities = self.abilities(device);
+        let precision = abilities.precision(dtype);
+        let precision = precision.ok_or_else(|| device.lacks(dtype, abilities))?;
+        Ok(self.in_precision(precision).on(device.kind))
+    }
+
+    /// Checks the cooperative matrices of a device if a run in `dtype` would use them: see
+    /// [`SelectedDevice::confirm_matrices`]. Returns a warning if they fail.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn confirm(self, dtype: Dtype, device: &mut SelectedDevice) -> Option<String> {
+        let mode = self.for_run(dtype, &device.info).ok()?;
+        mode.precision.matrices()?;
+        device.confirm_matrices()
+    }
+
+    /// Returns what this implementation computes in on a device: only the device's own kernels
+    /// multiply cooperative matrices, and tensor operations do not mix dtypes.
+    pub fn abilities(self, device: &DeviceInfo) -> Abilities {
+        match self.implementation {
+            Implementation::Auto => device.abilities,
+            Implementation::Reference => Abilities::default(),
+            Implementation::Wide | Implementation::Cube => {
+                Abilities { matrices: None, ..device.abilities }
+            }
+        }
+    }
+
     /// The cooperative matrices that products use.
     #[cfg(feature = "wgpu")]
     pub(super) fn matrices(self) -> Option<Matrices> {
@@ -72,5 +108,43 @@ impl OpsMode {
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn is_reference(self) -> bool {
         self.implementation == Implementation::Reference
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Matrices;
+    use crate::gpu::{Backend, DeviceId};
+
+    #[test]
+    fn only_a_devices_own_kernels_multiply_matrices() {
+        let matrices = Some(Matrices::Sixteen);
+        let device = DeviceInfo {
+            id: DeviceId { backend: Backend::Vulkan, index: 0 },
+            name: "a GPU".into(),
+            kind: Kind::Discrete,
+            driver: String::new(),
+            max_binding: None,
+            pci: None,
+            abilities: Abilities { float16: true, matrices, ..Abilities::default() },
+        };
+        let precision =
+            |mode: OpsMode, dtype| mode.for_run(dtype, &device).map(|mode| mode.precision);
+        let auto = precision(OpsMode::AUTO, Dtype::Auto).unwrap();
+        assert_eq!((auto.dtype(), auto.matrices()), (Dtype::Float16, matrices));
+        for mode in [OpsMode::WIDE, OpsMode::CUBE] {
+            assert_eq!(precision(mode, Dtype::Auto).unwrap(), Precision::FLOAT32);
+            let float16 = precision(mode, Dtype::Float16).unwrap();
+            assert_eq!((float16.dtype(), float16.matrices()), (Dtype::Float16, None));
+        }
+        assert_eq!(precision(OpsMode::REFERENCE, Dtype::Auto).unwrap(), Precision::FLOAT32);
+        for (mode, dtype, end) in [
+            (OpsMode::AUTO, Dtype::Bfloat16, "not support bfloat16; it supports float32, float16"),
+            (OpsMode::REFERENCE, Dtype::Float16, "not support float16; it supports float32"),
+        ] {
+            let error = precision(mode, dtype).unwrap_err().to_string();
+            assert!(error.ends_with(end), "{error}");
+        }
     }
 }

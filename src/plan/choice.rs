@@ -2,8 +2,8 @@
 
 use std::iter::successors;
 
-use super::{Fix, Forecast, Limits, Plan, PlanError};
-use crate::config::{Config, GradCheckpoint, bytes};
+use super::{Fix, Forecast, Kernels, Limits, MAX_LOGITS_BYTES, Plan, PlanError};
+use crate::config::{Config, GradCheckpoint, bytes, padded_vocab};
 
 /// The smallest automatic logits chunk in rows. A smaller one would save too little memory for the
 /// additional launches.
@@ -11,7 +11,7 @@ const MIN_CHUNK: usize = 32;
 
 /// Returns the fastest plan for a step of `config` that fits the limits: first with the requested
 /// micro-batch, then with a smaller one and more accumulation, then with a smaller logits chunk,
-/// then with activation checkpointing.
+/// then with activation checkpointing. A larger logits chunk takes what is left of the budget.
 ///
 /// The global batch, the order of the data and the result of evaluations stay the same.
 ///
@@ -22,13 +22,13 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     let mut candidates = candidates(config, vocab).into_iter().map(forecast);
     let Some(requested) = candidates.next() else { unreachable!("the first is as requested") };
     if requested.fits(limits) {
-        return Ok(requested);
+        return Ok(with_larger_chunk(requested, config, vocab, limits));
     }
     let mut least = requested.clone();
     for mut candidate in candidates {
         if candidate.fits(limits) {
             candidate.why = explain(&requested, &candidate, limits);
-            return Ok(candidate);
+            return Ok(with_larger_chunk(candidate, config, vocab, limits));
         }
         if candidate.predicted_bytes < least.predicted_bytes {
             least = candidate;
@@ -40,6 +40,32 @@ pub fn plan(config: &Config, vocab: u32, limits: &Limits) -> Result<Forecast, Pl
     }
     let fixes = FixSearch { config, vocab, limits }.fixes(&least);
     Err(PlanError::TooBig { least: Box::new(least), fixes })
+}
+
+/// Doubles the logits chunk of a plan as long as it fits the budget, up to the whole micro-batch.
+/// Without a budget, or with a chunk that is set, it stays. So does the CPU's, whose caches a larger
+/// one exceeds.
+fn with_larger_chunk(
+    mut forecast: Forecast,
+    config: &Config,
+    vocab: u32,
+    limits: &Limits,
+) -> Forecast {
+    if config.loss_chunk > 0 || limits.budget.is_none() || limits.kernels == Kernels::Cpu {
+        return forecast;
+    }
+    let row = limits.precision.activation_bytes() * u64::from(padded_vocab(vocab));
+    let rows = forecast.plan.micro_batch * config.block_size.get() as usize;
+    let most = rows.min((MAX_LOGITS_BYTES / row.max(1)) as usize);
+    while 2 * forecast.plan.loss_chunk <= most {
+        let plan = Plan { loss_chunk: 2 * forecast.plan.loss_chunk, ..forecast.plan.clone() };
+        let larger = Forecast::of(plan, config, vocab, limits);
+        if !larger.fits(limits) {
+            break;
+        }
+        forecast = Forecast { why: forecast.why, ..larger };
+    }
+    forecast
 }
 
 /// Returns the forecast of an earlier `plan`, if the configuration still requests the same split
@@ -282,7 +308,8 @@ mod tests {
                     assert_eq!(forecast.why.is_empty(), plan.micro_batch == 12);
                     let now = (plan.micro_batch, plan.loss_chunk, plan.grad_checkpoint);
                     if now.2 == last.2 {
-                        assert!(now.0 <= last.0 && now.1 <= last.1, "{last:?} then {now:?}");
+                        // A smaller micro-batch leaves more for the logits.
+                        assert!((now.0, now.1) <= (last.0, last.1), "{last:?} then {now:?}");
                     }
                     seen.insert(now.2);
                     last = now;
@@ -296,6 +323,27 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2, "with and without activation checkpointing");
+    }
+
+    #[test]
+    fn the_logits_take_what_is_left_of_the_budget() {
+        let requested = config("gpt2", &[("batch_size", "8")]);
+        let default = Plan::new(&requested, 50_257).loss_chunk;
+        let limits = |budget| Limits { budget, pools: true, ..Limits::default() };
+        let chunk = |config: &Config, limits: &Limits| {
+            let forecast = plan(config, 50_257, limits).unwrap();
+            assert_eq!((forecast.plan.micro_batch, forecast.why.as_str()), (8, ""));
+            forecast.plan.loss_chunk
+        };
+        assert_eq!(chunk(&requested, &limits(None)), default);
+        let need = plan(&requested, 50_257, &limits(None)).unwrap().predicted_bytes;
+        assert_eq!(chunk(&requested, &limits(Some(need))), default);
+        // 309 MB of logits; twice as much is more than they ever take.
+        assert_eq!(chunk(&requested, &limits(Some(2 * need))), 4 * default);
+        let set = config("gpt2", &[("batch_size", "8"), ("loss_chunk", "256")]);
+        assert_eq!(chunk(&set, &limits(Some(2 * need))), 256);
+        let cpu = Limits { kernels: Kernels::Cpu, ..limits(Some(2 * need)) };
+        assert_eq!(chunk(&requested, &cpu), default);
     }
 
     #[test]

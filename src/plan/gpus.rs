@@ -1,5 +1,7 @@
 //! The published peaks of common GPUs, to estimate times for a GPU that is not in this machine.
 
+use crate::config::{Abilities, Matrices};
+
 /// A GPU as its vendor describes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu {
@@ -10,10 +12,27 @@ pub struct Gpu {
     /// The peak rate of f32 multiply-adds in TFLOP/s, each counted as two operations, at the boost
     /// clock. RDNA 3 is listed without dual issue, which compilers rarely reach.
     pub peak_tflop_per_s: f64,
+    /// True if it multiplies 16 x 16 matrices of float16: tensor cores, AMD's WMMA. Arc's are not
+    /// square, which the kernels need.
+    matrices: bool,
 }
 
+impl Gpu {
+    /// Returns what kernels compute in on this GPU through Vulkan, besides float32.
+    pub fn abilities(&self) -> Abilities {
+        let matrices = self.matrices.then_some(Matrices::Sixteen);
+        Abilities { float16: true, matrices, ..Abilities::default() }
+    }
+}
+
+/// A GPU with matrices of float16.
 const fn gpu(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gpu {
-    Gpu { name, memory_gib, peak_tflop_per_s }
+    Gpu { name, memory_gib, peak_tflop_per_s, matrices: true }
+}
+
+/// A GPU without them.
+const fn plain(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gpu {
+    Gpu { name, memory_gib, peak_tflop_per_s, matrices: false }
 }
 
 /// Memory and peaks from the vendors' specifications.
@@ -40,15 +59,15 @@ const GPUS: &[Gpu] = &[
     gpu("RTX 5070 Ti", 16, 43.9),
     gpu("RTX 5080", 16, 56.3),
     gpu("RTX 5090", 32, 104.8),
-    gpu("RX 6700 XT", 12, 13.2),
-    gpu("RX 6800", 16, 16.2),
-    gpu("RX 6800 XT", 16, 20.7),
-    gpu("RX 6900 XT", 16, 23.0),
+    plain("RX 6700 XT", 12, 13.2),
+    plain("RX 6800", 16, 16.2),
+    plain("RX 6800 XT", 16, 20.7),
+    plain("RX 6900 XT", 16, 23.0),
     gpu("RX 7800 XT", 16, 18.7),
     gpu("RX 7900 XT", 20, 25.8),
     gpu("RX 7900 XTX", 24, 30.7),
-    gpu("Arc A770", 16, 17.2),
-    gpu("Arc B580", 12, 13.7),
+    plain("Arc A770", 16, 17.2),
+    plain("Arc B580", 12, 13.7),
 ];
 
 /// Words that make the name before them another GPU.

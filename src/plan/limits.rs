@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::DeviceSpeed;
-use crate::config::{Budget, bytes};
+use crate::config::{Abilities, Budget, Dtype, Precision, bytes};
 
 /// The limits that a plan keeps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Limits {
     pub pools: bool,
     /// The kernels, which decide what an op allocates besides its results.
     pub kernels: Kernels,
+    /// The precision, which decides the size of activations.
+    #[serde(default)]
+    pub precision: Precision,
     /// The memory of the device, where known: no larger budget is offered.
     #[serde(default)]
     pub memory: Option<u64>,
@@ -69,6 +72,9 @@ pub struct DeviceProfile {
     pub pools: bool,
     /// See [`Limits::kernels`].
     pub kernels: Kernels,
+    /// What its kernels compute in besides float32.
+    #[serde(default)]
+    pub abilities: Abilities,
     /// Its speed, where known.
     #[serde(default)]
     pub speed: Option<DeviceSpeed>,
@@ -82,16 +88,17 @@ pub const BROWSER_BUDGET: u64 = 1 << 30;
 const TARGET_SHARE: f64 = 0.9;
 
 impl DeviceProfile {
-    /// Returns the limits of a run with the setting `vram_budget`, and the source of its budget as
-    /// text.
-    pub fn limits(&self, vram_budget: Budget) -> (Limits, String) {
+    /// Returns the limits of a run with the settings `vram_budget` and `dtype`, and the source of
+    /// its budget as text.
+    pub fn limits(&self, vram_budget: Budget, dtype: Dtype) -> (Limits, String) {
         let (budget, source) = self.budget(vram_budget);
         let memory = match self.memory {
             DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
             DeviceMemory::Unknown | DeviceMemory::Assumed(_) => None,
         };
-        let Self { largest_tensor, pools, kernels, .. } = *self;
-        (Limits { budget, largest_tensor, pools, kernels, memory }, source)
+        let Self { largest_tensor, pools, kernels, abilities, .. } = *self;
+        let precision = abilities.planned(dtype);
+        (Limits { budget, largest_tensor, pools, kernels, precision, memory }, source)
     }
 
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
@@ -163,7 +170,8 @@ mod tests {
             (Budget::Percent(50.0), DeviceMemory::Unknown, None),
         ] {
             let device = DeviceProfile { memory, ..DeviceProfile::default() };
-            assert_eq!(device.limits(setting).0.budget, budget, "{setting} on {device:?}");
+            let (limits, _) = device.limits(setting, Dtype::Auto);
+            assert_eq!(limits.budget, budget, "{setting} on {device:?}");
         }
     }
 
@@ -171,7 +179,7 @@ mod tests {
     fn a_small_device_leaves_at_least_256_mib_to_others() {
         let memory = DeviceMemory::Reported { total: GIB, free: GIB, source: String::new() };
         let device = DeviceProfile { memory, ..DeviceProfile::default() };
-        let (limits, _) = device.limits(Budget::Auto);
+        let (limits, _) = device.limits(Budget::Auto, Dtype::Auto);
         assert_eq!((limits.budget, limits.memory), (Some(768 << 20), Some(GIB)));
     }
 }

@@ -117,6 +117,11 @@ impl fmt::Display for Fix {
 /// the logits of 16 x 1024 tokens of GPT-2.
 const LOGITS_BYTES: u64 = 64 << 20;
 
+/// The most that it takes of what is left of the budget, in bytes. Each chunk reads the embedding
+/// and its gradient once more, which 64 MiB makes a twentieth of a step; eight times as much makes
+/// the rest too small to count.
+const MAX_LOGITS_BYTES: u64 = 512 << 20;
+
 /// Rows of a matrix product's tile on GPUs; a chunk that ends within a tile wastes the rest of it.
 const TILE_ROWS: u64 = 128;
 
@@ -192,7 +197,7 @@ impl Plan {
 impl Forecast {
     /// Predicts the memory of `plan`.
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
-        let sizes = Sizes::new(config, vocab, limits.kernels);
+        let sizes = Sizes::new(config, vocab, limits);
         let mut rows = sizes.rows(&plan);
         let [largest_tensor, next, ..] = sizes.largest_tensors(&plan, limits.largest_tensor);
         let held: u64 = rows.iter().map(|row| row.bytes).sum();
@@ -282,7 +287,7 @@ impl fmt::Display for Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
+    use crate::config::{Abilities, Dtype, Layer, Matrices, resolve};
 
     const GIB: u64 = 1 << 30;
 
@@ -327,6 +332,55 @@ mod tests {
                 let sum: u64 = forecast.rows.iter().map(|row| row.bytes).sum();
                 assert_eq!(sum, forecast.predicted_bytes);
             }
+        }
+    }
+
+    #[test]
+    fn half_precision_halves_activations_and_keeps_copies_of_the_weights() {
+        let flags = [("batch_size".to_string(), "8".to_string())];
+        let layers = vec![Layer::preset("gpt2").unwrap(), Layer::flags(flags).unwrap()];
+        let config = resolve(layers).unwrap().config;
+        let forecast = |abilities: Abilities, kernels, dtype| {
+            let largest_tensor = Some(128 << 20);
+            let precision = abilities.planned(dtype);
+            let limits =
+                Limits { largest_tensor, pools: true, kernels, precision, ..Limits::default() };
+            Forecast::of(Plan::new(&config, 50_257), &config, 50_257, &limits)
+        };
+        let bytes = |forecast: &Forecast, name: &str| {
+            let row = forecast.rows.iter().find(|row| row.name == name);
+            row.map_or(0, |row| row.bytes)
+        };
+        const COPIES: &str = "half copies of weight matrices";
+        const CAST: &str = "embedding in the activation dtype";
+        let float16 = Abilities { float16: true, ..Abilities::default() };
+        let matrices = Abilities { matrices: Some(Matrices::Sixteen), ..float16 };
+        let full = forecast(matrices, Kernels::Wgsl, Dtype::Float32);
+        let half = forecast(matrices, Kernels::Wgsl, Dtype::Float16);
+        // 12 matrices of C x C in each block, and the embedding of 50,304 rows.
+        assert_eq!(bytes(&half, COPIES), 2 * (12 * 12 * 768 * 768 + 50_304 * 768));
+        for name in ["qkv", "MLP pre-activations", "logits chunk", "head input and its gradient"] {
+            assert_eq!(2 * bytes(&half, name), bytes(&full, name), "{name}");
+        }
+        for name in ["layer norm and softmax statistics", "parameters", "embedding gradient"] {
+            assert_eq!(bytes(&half, name), bytes(&full, name), "{name}");
+        }
+        // As the step of docs/memory.md, which takes 5.69 GiB in f32.
+        let gib = half.predicted_bytes as f64 / GIB as f64;
+        assert!((4.0..=4.3).contains(&gib), "{gib}");
+        // Without matrices the weights are multiplied as they are; CUDA's products cast them.
+        let stored = forecast(float16, Kernels::Wgsl, Dtype::Float16);
+        let cast = forecast(float16, Kernels::Cube, Dtype::Float16);
+        for (forecast, of_copies, of_cast) in [
+            (&full, false, false),
+            (&half, true, false),
+            (&stored, false, false),
+            (&cast, false, true),
+        ] {
+            assert_eq!(
+                (bytes(forecast, COPIES) > 0, bytes(forecast, CAST) > 0),
+                (of_copies, of_cast)
+            );
         }
     }
 

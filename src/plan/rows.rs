@@ -3,7 +3,7 @@
 //! It lists the live tensors at each point of a run: at the loss, in the backward pass of each
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
 //! peak, and its tensors are the rows. Weights, gradients, moments and statistics are f32;
-//! activations have the configured dtype.
+//! activations have the dtype of the precision.
 //!
 //! On the CPU the result of a matrix product exists twice for a moment: burn's backend copies it to
 //! align it.
@@ -12,8 +12,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kernels, Plan};
-use crate::config::{self, Config};
+use super::{Kernels, Limits, Plan};
+use crate::config::{self, Config, Precision};
 
 /// The use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -75,8 +75,7 @@ pub struct Row {
 
 /// The sizes of a model, in elements unless noted.
 pub(super) struct Sizes {
-    /// Bytes of an activation.
-    activation: u64,
+    precision: Precision,
     kernels: Kernels,
     layers: u64,
     heads: u64,
@@ -93,12 +92,18 @@ pub(super) struct Sizes {
 /// Largest number of shards of an embedding, as in `ops`.
 const MAX_SHARDS: u64 = 4;
 
+/// When and how far a product on cooperative matrices is split, as in `ops`: below this number of
+/// tiles, into this number, and into ranges of at least this length.
+const MANY_TILES: u64 = 96;
+const SPLIT_TILES: u64 = 192;
+const SPLIT_DEPTH: u64 = 512;
+
 impl Sizes {
-    pub fn new(config: &Config, vocab: u32, kernels: Kernels) -> Self {
+    pub fn new(config: &Config, vocab: u32, limits: &Limits) -> Self {
         let vocab = u64::from(config::padded_vocab(vocab));
         Self {
-            activation: config.dtype.bytes(),
-            kernels,
+            precision: limits.precision,
+            kernels: limits.kernels,
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),
             width: config.n_embd.get().into(),
@@ -111,8 +116,15 @@ impl Sizes {
         }
     }
 
-    fn cube(&self) -> bool {
+    /// Returns true if what comes before and after a product is computed into tensors of its own,
+    /// not in the kernel of the product.
+    fn unfused(&self) -> bool {
         self.kernels == Kernels::Cube
+    }
+
+    /// Returns true if each product casts its weight to the dtype of activations.
+    fn casts_weights(&self) -> bool {
+        self.kernels == Kernels::Cube && self.precision.is_half()
     }
 
     fn cpu(&self) -> bool {
@@ -146,8 +158,9 @@ impl Sizes {
             _ => embedding,
         };
         let rows = self.tokens(plan).max(self.eval_tokens(plan));
-        let wide = self.activation * rows * 4 * self.width;
-        let logits = self.activation * plan.loss_chunk as u64 * self.vocab;
+        let activation = self.precision.activation_bytes();
+        let wide = activation * rows * 4 * self.width;
+        let logits = activation * plan.loss_chunk as u64 * self.vocab;
         let matrix = 4 * 4 * self.width * self.width;
         let mut sizes = [shard, wide, logits, matrix];
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -178,12 +191,13 @@ impl Sizes {
 
     /// A row of elements in the dtype of activations.
     fn row(&self, name: &str, class: Class, elements: u64) -> Row {
-        Row { bytes: elements.saturating_mul(self.activation), ..f32_row(name, class, 0) }
+        let bytes = elements.saturating_mul(self.precision.activation_bytes());
+        Row { bytes, ..f32_row(name, class, 0) }
     }
 
-    /// A copy of a weight in the dtype of activations, if that is not f32.
+    /// The copy of a weight that a product makes in the dtype of activations, if it does.
     fn cast(&self, name: &str, elements: u64) -> Row {
-        let elements = if self.activation < 4 { elements } else { 0 };
+        let elements = if self.casts_weights() { elements } else { 0 };
         self.row(name, Class::Workspace, elements)
     }
 
@@ -201,8 +215,11 @@ impl Sizes {
 
     /// Weights and optimizer state, which live for the whole run.
     fn permanent(&self) -> Vec<Row> {
+        let matrices = 12 * self.width * self.width * self.layers + self.vocab * self.width;
+        let copied = if self.precision.keeps_half_weights() { matrices } else { 0 };
         vec![
             f32_row("parameters", Class::Weights, self.parameters),
+            self.row("half copies of weight matrices", Class::Weights, copied),
             f32_row("AdamW moments", Class::Optimizer, 2 * self.parameters),
         ]
     }
@@ -231,7 +248,10 @@ impl Sizes {
         let head_input = 2 * n * self.width;
         rows.push(self.row("head input and its gradient", Class::Workspace, head_input));
         let chunk = (plan.loss_chunk as u64).min(n);
-        if self.cube() && chunk < n {
+        let of_gradients = [[chunk, self.width, self.vocab], [self.vocab, self.width, chunk]];
+        let partial = of_gradients.map(|size| self.partial_products(size)).into_iter().max();
+        rows.push(f32_row("partial products", Class::Workspace, partial.unwrap_or(0)));
+        if self.unfused() && chunk < n {
             rows.push(f32_row("embedding gradient of a chunk", Class::Workspace, embedding));
         }
         if self.cpu() {
@@ -245,12 +265,22 @@ impl Sizes {
         rows
     }
 
+    /// Counts the elements of the products over ranges of k that a product `[m, n]` is the sum of,
+    /// if `ops` splits it: on cooperative matrices, where few tiles would leave a GPU idle.
+    fn partial_products(&self, [m, n, k]: [u64; 3]) -> u64 {
+        let Some(matrices) = self.precision.matrices() else { return 0 };
+        let side = 4 * u64::from(matrices.side());
+        let tiles = (m.div_ceil(side) * n.div_ceil(side)).max(1);
+        let ranges = (SPLIT_TILES / tiles).min(k / SPLIT_DEPTH);
+        if tiles < MANY_TILES && ranges > 1 { ranges * m * n } else { 0 }
+    }
+
     /// The logits of the output head and its temporary tensors, for `n` tokens.
     fn head(&self, plan: &Plan, n: u64) -> Vec<Row> {
         let chunk = (plan.loss_chunk as u64).min(n);
         let mut rows = vec![self.row("logits chunk", Class::Logits, chunk * self.vocab)];
-        if self.cube() {
-            rows.push(self.cast("embedding in the activation dtype", self.vocab * self.width));
+        rows.push(self.cast("embedding in the activation dtype", self.vocab * self.width));
+        if self.unfused() {
             let copied = if chunk < n { chunk * self.width } else { 0 };
             rows.push(self.row("head input of a chunk", Class::Workspace, copied));
         }
@@ -282,11 +312,11 @@ impl Sizes {
             false => rows.extend(self.saved(n, block + 1)),
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
-        if self.cube() {
-            rows.push(self.cast("weight in the activation dtype", matrix));
+        rows.push(self.cast("weight in the activation dtype", matrix));
+        if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
             // gradient of its weight exists.
-            let output = (6 * wide - temporary) * self.activation;
+            let output = (6 * wide - temporary) * self.precision.activation_bytes();
             let bytes = if plan.grad_checkpoint { output.saturating_sub(4 * matrix) } else { 0 };
             rows.push(Row { bytes, ..f32_row("recomputed block output", Class::Workspace, 0) });
         }
@@ -315,7 +345,7 @@ impl Sizes {
         let mut rows = self.permanent();
         let wide = if self.cpu() { 11 } else { 7 };
         rows.push(self.row("activations of a block", Class::Workspace, wide * n * self.width));
-        if self.cube() {
+        if self.unfused() {
             // The input of the MLP's second layer, which is freed before the logits are computed.
             let logits = (plan.loss_chunk as u64).min(n) * self.vocab;
             let activated = (4 * n * self.width).saturating_sub(logits);

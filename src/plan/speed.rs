@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Gpu, Plan};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Dtype, Precision};
 
 /// A measured point of the curve, or one that is derived from a peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,14 +24,17 @@ pub struct SpeedPoint {
 pub struct DeviceSpeed {
     /// By rising operations per op; never empty.
     points: Vec<SpeedPoint>,
-    /// The TFLOP/s of the published peak that the points are derived from; `None` if they were
-    /// measured.
-    peak: Option<f64>,
+    /// The published peak that the points are derived from, as text; `None` if they were measured.
+    published: Option<String>,
 }
 
 /// The share of its published peak that a GPU sustains in training: docs/kernels.md expects 32 to
 /// 36%, and 25 to 45% in all.
 const SUSTAINED: f64 = 1.0 / 3.0;
+
+/// The same with float16 matrices. Others measured 19 TFLOP/s in their products on an RTX 4070, two
+/// thirds of its peak in f32 (llama.cpp, pull request 12260); the rest of a step is no faster.
+const SUSTAINED_IN_MATRICES: f64 = 0.5;
 
 /// The seconds that an op takes on a GPU without any arithmetic: a launch and its share of the
 /// waits between dependent kernels.
@@ -50,30 +53,35 @@ impl DeviceSpeed {
     pub fn measured(mut points: Vec<SpeedPoint>) -> Option<Self> {
         points.retain(|point| point.flop > 0.0 && point.seconds > 0.0);
         points.sort_by(|a, b| a.flop.total_cmp(&b.flop));
-        (!points.is_empty()).then_some(Self { points, peak: None })
+        (!points.is_empty()).then_some(Self { points, published: None })
     }
 
-    /// Returns the expected speed of a GPU that was not measured.
-    pub fn published(gpu: &Gpu) -> Self {
+    /// Returns the expected speed of the WGSL kernels on a GPU that was not measured; `None` in a
+    /// precision that they do not have.
+    pub fn published(gpu: &Gpu, precision: Precision) -> Option<Self> {
+        let (sustained, share) = match (precision.dtype(), precision.matrices()) {
+            (Dtype::Float16, Some(_)) => (SUSTAINED_IN_MATRICES, "half"),
+            (Dtype::Float32 | Dtype::Float16, None) => (SUSTAINED, "a third"),
+            _ => return None,
+        };
+        let peak = gpu.peak_tflop_per_s;
         // So much that the launch does not count.
         let flop = 1e12;
-        let seconds = LAUNCH_SECONDS + flop / (SUSTAINED * gpu.peak_tflop_per_s * 1e12);
+        let seconds = LAUNCH_SECONDS + flop / (sustained * peak * 1e12);
         let no_arithmetic = SpeedPoint { flop: 0.0, seconds: LAUNCH_SECONDS };
         let points = vec![no_arithmetic, SpeedPoint { flop, seconds }];
-        Self { points, peak: Some(gpu.peak_tflop_per_s) }
+        let source = format!("not measured: {share} of the published {peak} TFLOP/s in float32");
+        Some(Self { points, published: Some(source) })
     }
 
     /// Returns true if the device itself was measured.
     pub fn is_measured(&self) -> bool {
-        self.peak.is_none()
+        self.published.is_none()
     }
 
     /// Returns the source of the figure, for the user.
     pub fn source(&self) -> String {
-        match self.peak {
-            None => "measured on this device".into(),
-            Some(peak) => format!("not measured: a third of the published {peak} TFLOP/s"),
-        }
+        self.published.clone().unwrap_or_else(|| "measured on this device".into())
     }
 
     /// Returns the seconds that `work` takes.
@@ -101,9 +109,9 @@ impl DeviceSpeed {
         let flop = work.flop / work.ops;
         let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
         let nearest = self.points.iter().map(ratio).fold(f64::INFINITY, f64::min);
-        match self.peak {
-            None if nearest <= SIMILAR_WORK => SIMILAR,
-            None if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
+        match self.is_measured() {
+            true if nearest <= SIMILAR_WORK => SIMILAR,
+            true if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
             _ => GUESSED,
         }
     }
@@ -240,10 +248,17 @@ mod tests {
         let config = gpt2(&[("batch_size", "4"), ("gradient_accumulation_steps", "1")]);
         let work = Work::update(&config, 50_257, &Plan::new(&config, 50_257));
         for (name, expected) in [("RTX 3060", 0.72), ("RTX 4070", 0.35)] {
-            let speed = DeviceSpeed::published(gpu_named(name).unwrap());
+            let gpu = gpu_named(name).unwrap();
+            let speed = DeviceSpeed::published(gpu, Precision::FLOAT32).unwrap();
             let seconds = speed.seconds(work);
             assert!((0.75..1.33).contains(&(seconds / expected)), "{name}: {seconds} s");
             assert_eq!((speed.uncertainty(work), speed.is_measured()), (GUESSED, false));
+            let matrices = gpu.abilities().precision(Dtype::Auto).unwrap();
+            let half = DeviceSpeed::published(gpu, matrices).unwrap();
+            // The launches take as long.
+            assert!((1.45..1.5).contains(&(seconds / half.seconds(work))), "{name}");
+            let bfloat16 = gpu.abilities().planned(Dtype::Bfloat16);
+            assert_eq!(DeviceSpeed::published(gpu, bfloat16), None);
         }
     }
 

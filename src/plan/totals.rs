@@ -316,8 +316,12 @@ fn grouped(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
+    use crate::config::{Layer, Precision, resolve};
     use crate::plan::gpu_named;
+
+    fn published(name: &str) -> DeviceSpeed {
+        DeviceSpeed::published(gpu_named(name).unwrap(), Precision::FLOAT32).unwrap()
+    }
 
     fn gpt2() -> Config {
         resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config
@@ -325,7 +329,7 @@ mod tests {
 
     fn totals(data: Option<DataSize>) -> Totals {
         let config = gpt2();
-        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap());
+        let speed = published("RTX 3060");
         Totals::new(&config, 50_257, &Plan::new(&config, 50_257), data, Some(&speed), true)
     }
 
@@ -356,7 +360,7 @@ mod tests {
     #[test]
     fn a_schedule_is_planned_to_end_within_the_limit() {
         let (config, plan) = (gpt2(), Plan::new(&gpt2(), 50_257));
-        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap());
+        let speed = published("RTX 3060");
         let limit = Duration::from_secs(8 * 3600);
         let planned = within(&config, 50_257, &plan, None, &speed, limit).unwrap();
         let seconds = |config: &Config| {

@@ -86,7 +86,7 @@ impl Curves {
         let x = step.iter as f64;
         self.loss.append(x, step.loss);
         self.learning_rate.append(x, step.lr);
-        self.grad_norm.append(x, step.grad_norm);
+        self.grad_norm.append(x, step.grad_norm.unwrap_or(f64::NAN));
         self.tokens_per_s.append(x, step.tokens_per_s);
         for (series, bytes) in
             [(&mut self.memory, step.vram_bytes), (&mut self.memory_peak, step.vram_peak_bytes)]

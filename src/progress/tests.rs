@@ -174,6 +174,17 @@ fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
 }
 
 #[test]
+fn skipped_updates_have_no_norm_to_draw() {
+    let mut progress = running();
+    let before = (progress.curves.grad_norm.len(), progress.curves.loss.len());
+    let skipped = step(300, 2.0).replace("0.83", r#"null,"loss_scale":2048.0,"skipped":1"#);
+    apply(&mut progress, &[&skipped]);
+    let after = (progress.curves.grad_norm.len(), progress.curves.loss.len());
+    assert_eq!(after, (before.0, before.1 + 1));
+    assert_eq!(progress.last_step.unwrap().skipped, 1);
+}
+
+#[test]
 fn lists_stay_short() {
     let mut progress = Progress::default();
     (0..3 * MAX_ITEMS).for_each(|_| apply(&mut progress, &[WARNING]));

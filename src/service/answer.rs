@@ -8,6 +8,8 @@ use super::{Destination, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
 use super::{StorageUsage, StoredData};
 use crate::config::Config;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::config::Dtype;
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
 use crate::disk;
@@ -76,7 +78,8 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         #[cfg(not(target_arch = "wasm32"))]
         Request::Device { choice } => {
             let info = gpu::select(choice.parse()?)?.info;
-            reply(Reply::Device { device: train::device_profile(&info, OpsMode::AUTO) });
+            let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
+            reply(Reply::Device { device: train::device_profile(&info, mode) });
         }
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]

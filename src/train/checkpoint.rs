@@ -11,7 +11,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::run::write_atomically;
-use super::{Optimizer, TrainError};
+use super::{LossScale, Optimizer, TrainError};
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File, OpenOptions};
@@ -45,6 +45,9 @@ pub struct State {
     pub best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
     pub learning_rate: Option<f64>,
+    /// The state of loss scaling, where the loss is scaled or updates were skipped.
+    #[serde(default)]
+    pub loss_scale: Option<LossScale>,
     /// The configuration of the run.
     pub config: Config,
     /// The plan of a step.
@@ -237,6 +240,10 @@ impl Checkpoint {
             moments.extend(m.into_iter().zip(v).map(|(m, v)| Moments { m, v }));
         }
         let optimizer = Optimizer::with_moments(config, moments, mode);
+        let optimizer = match self.state.loss_scale {
+            Some(saved) => optimizer.with_loss_scale(saved),
+            None => optimizer,
+        };
         Ok((model, optimizer))
     }
 }

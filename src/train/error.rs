@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::LossScale;
 use crate::config::{ConfigError, bytes};
 use crate::data::DataError;
 use crate::gpu::DeviceError;
@@ -25,6 +26,9 @@ pub enum TrainError {
     /// A missing or failed device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A run that cannot continue in its dtype on this device.
+    #[error("this run cannot continue in its precision: {0}")]
+    OtherPrecision(DeviceError),
     /// Missing or invalid weights.
     #[error(transparent)]
     Weights(#[from] WeightError),
@@ -87,13 +91,13 @@ pub enum TrainError {
         /// The device.
         device: String,
     },
-    /// A loss or gradient norm that is not finite: training diverged.
-    #[error("the loss or the gradient norm is {value} at iteration {iter}")]
+    /// A loss or gradients that are not finite: training diverged.
+    #[error("{}", not_finite(*iter, scaling.as_ref()))]
     NotFinite {
         /// Updates made before.
         iter: u64,
-        /// NaN or infinite.
-        value: f64,
+        /// The state of loss scaling, if it has skipped too many updates in a row.
+        scaling: Option<LossScale>,
         /// True if the run has a checkpoint from before.
         has_checkpoint: bool,
     },
@@ -107,6 +111,17 @@ pub enum TrainError {
         /// The error of the operating system.
         source: io::Error,
     },
+}
+
+/// Returns the text of [`TrainError::NotFinite`].
+fn not_finite(iter: u64, scaling: Option<&LossScale>) -> String {
+    match scaling {
+        None => format!("the loss or the gradient is not finite at iteration {iter}"),
+        Some(LossScale { scale, skipped_in_a_row, .. }) => format!(
+            "loss scaling has skipped {skipped_in_a_row} updates in a row, up to iteration {iter}: \
+             their gradients are not finite in float16, even with a scale of {scale}"
+        ),
+    }
 }
 
 impl From<PlanError> for TrainError {
@@ -131,6 +146,10 @@ impl TrainError {
         match self {
             TrainError::Config(_) | TrainError::Data(_) => "",
             TrainError::Device(error) => error.hint(),
+            TrainError::OtherPrecision(_) => {
+                "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
+                 differ slightly"
+            }
             TrainError::Weights(WeightError::Io { .. }) => {
                 "check the path, its permissions and the free space of the disk"
             }
@@ -163,6 +182,14 @@ impl TrainError {
                      smaller n_embd or block_size"
                 }
             },
+            TrainError::NotFinite { scaling: Some(_), has_checkpoint: true, .. } => {
+                "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
+                 warmup_iters, or start again with --dtype=float32, which has a larger range"
+            }
+            TrainError::NotFinite { scaling: Some(_), has_checkpoint: false, .. } => {
+                "start again with a lower learning_rate or a higher warmup_iters, or with \
+                 --dtype=float32, which has a larger range"
+            }
             TrainError::NotFinite { has_checkpoint: true, .. } => {
                 "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
                  warmup_iters"
@@ -196,6 +223,7 @@ impl TrainError {
     pub fn exit_code(&self) -> u8 {
         match self {
             TrainError::Config(_)
+            | TrainError::OtherPrecision(_)
             | TrainError::RunExists { .. }
             | TrainError::OtherModel { .. }
             | TrainError::Locked { .. } => 2,

@@ -5,8 +5,8 @@ use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 
-/// Returns the profile of a device for runs in the dtype of `mode`. Queries how much of its memory
-/// is free now, and reads what is known of its speed.
+/// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
+/// Queries how much of its memory is free now, and reads what is known of its speed.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
         Some(reported) => DeviceMemory::Reported {
@@ -27,11 +27,13 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         largest_tensor: device.max_binding,
         pools: device.kind != Kind::Cpu,
         kernels,
+        abilities: mode.abilities(device),
         speed: super::speed::known(device, mode),
     }
 }
 
-/// Returns the limits of a run on a device, and the source of its budget as text.
+/// Returns the limits of a run on a device, and the source of its budget as text. `mode` has the
+/// precision of the run.
 pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
-    device_profile(device, mode.in_dtype(config.dtype)).limits(config.vram_budget)
+    device_profile(device, mode).limits(config.vram_budget, config.dtype)
 }

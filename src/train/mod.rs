@@ -8,6 +8,7 @@ mod data_path;
 mod error;
 mod evaluate;
 mod limits;
+mod loss_scale;
 mod optimizer;
 mod run;
 mod scalars;
@@ -18,6 +19,7 @@ mod speed;
 
 pub use error::TrainError;
 pub use limits::device_profile;
+pub use loss_scale::LossScale;
 pub use optimizer::Optimizer;
 pub use source::ModelSource;
 

@@ -3,9 +3,10 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
+use super::LossScale;
 use crate::config::Config;
-use crate::model::{Gpt, parameters};
-use crate::ops::{self, AdamW, GradientNorm, Moments, OpsMode};
+use crate::model::{Gpt, HalfWeights, parameters};
+use crate::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings};
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -14,6 +15,8 @@ const EPS: f64 = 1e-8;
 pub struct Optimizer {
     /// In the order of the model's parameters.
     moments: Vec<Moments>,
+    /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
+    loss_scale: Tensor<1>,
     beta1: f64,
     beta2: f64,
     weight_decay: f64,
@@ -30,8 +33,13 @@ impl Optimizer {
     }
 
     /// Creates an optimizer with saved moments, in the order of the model's parameters.
+    ///
+    /// # Panics
+    /// If `moments` is empty.
     pub fn with_moments(config: &Config, moments: Vec<Moments>, mode: OpsMode) -> Self {
+        let loss_scale = LossScale::new(mode.precision.scales_loss());
         Self {
+            loss_scale: loss_scale.upload(&moments[0].m.device()),
             moments,
             beta1: config.beta1,
             beta2: config.beta2,
@@ -41,25 +49,64 @@ impl Optimizer {
         }
     }
 
+    /// Continues with a saved state of loss scaling. In a precision without scaling, keeps only the
+    /// number of skipped updates, which are none of Adam's steps.
+    pub fn with_loss_scale(self, saved: LossScale) -> Self {
+        let saved = match self.mode.precision.scales_loss() {
+            true => saved,
+            false => LossScale { skipped: saved.skipped, ..LossScale::new(false) },
+        };
+        Self { loss_scale: saved.upload(&self.loss_scale.device()), ..self }
+    }
+
     /// Returns the moments, in the order of the model's parameters.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
 
+    /// Returns the state of loss scaling for
+    /// [`WeightGradients::scaled`](crate::model::WeightGradients::scaled), `None` if the precision
+    /// does not scale the loss.
+    pub fn loss_scale(&self) -> Option<Tensor<1>> {
+        self.mode.precision.scales_loss().then(|| self.loss_scale.clone())
+    }
+
+    /// Reads the state of loss scaling from the device, after all updates so far.
+    pub async fn read_loss_scale(&self) -> LossScale {
+        LossScale::read(self.loss_scale.clone()).await
+    }
+
     /// Makes update number `step`, counted from 1, with flat gradients in the order of the model's
-    /// parameters. Returns the new model, and the global norm before clipping as `[1]` on the
-    /// device. Nothing waits for the device.
+    /// parameters, scaled by [`loss_scale`](Self::loss_scale). `tokens` is the size of the global
+    /// batch, by which a scaled loss is yet to be divided. Returns the new model, and the global
+    /// norm before clipping as `[1]` on the device. If that is not finite, the update is skipped:
+    /// model and moments stay as they are. Nothing waits for the device.
     pub fn update(
         &mut self,
-        model: Gpt,
+        mut model: Gpt,
         grads: Vec<Tensor<1>>,
         step: u64,
         learning_rate: f64,
+        tokens: usize,
     ) -> (Gpt, Tensor<1>) {
-        let GradientNorm { norm, clip } =
-            ops::gradient_norm(&grads, self.grad_clip as f32, self.mode);
-        let scalars = |weight_decay| {
-            AdamW::new(step, learning_rate, weight_decay, self.beta1, self.beta2, EPS)
+        let scales_loss = self.mode.precision.scales_loss();
+        let settings = UpdateSettings {
+            grad_clip: self.grad_clip as f32,
+            divisor: if scales_loss { tokens as f32 } else { 1.0 },
+            step,
+            learning_rate,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            scales_loss,
+        };
+        let UpdateControl { norm, control, loss_scale } =
+            ops::update_control(&grads, self.loss_scale.clone(), settings, self.mode);
+        self.loss_scale = loss_scale;
+        let scalars = |weight_decay: f64| AdamW {
+            decay: (1.0 - learning_rate * weight_decay) as f32,
+            beta1: self.beta1 as f32,
+            beta2: self.beta2 as f32,
+            eps: EPS as f32,
         };
         let mut update = Update {
             with_decay: scalars(self.weight_decay),
@@ -67,10 +114,12 @@ impl Optimizer {
             grads: grads.into_iter(),
             old: std::mem::take(&mut self.moments).into_iter(),
             new: Vec::new(),
-            clip,
+            halves: model.take_half_weights(),
+            control,
             mode: self.mode,
         };
-        let model = model.map(&mut update);
+        let mut model = model.map(&mut update);
+        model.put_half_weights(update.halves);
         self.moments = update.new;
         (model, norm)
     }
@@ -83,7 +132,9 @@ struct Update {
     grads: std::vec::IntoIter<Tensor<1>>,
     old: std::vec::IntoIter<Moments>,
     new: Vec<Moments>,
-    clip: Tensor<1>,
+    /// The copies in float16, before and after the update.
+    halves: HalfWeights,
+    control: Tensor<1>,
     mode: OpsMode,
 }
 
@@ -97,9 +148,14 @@ impl ModuleMapper for Update {
         let (id, value, mapper) = param.consume();
         let shape = value.shape();
         let flat = value.reshape([shape.num_elements()]);
-        let (flat, moments) =
-            ops::adamw(flat, grad, moments, self.clip.clone(), scalars, self.mode);
+        let half = self.halves.remove(&id).map(|half| half.reshape([shape.num_elements()]));
+        let control = self.control.clone();
+        let (flat, half, moments) =
+            ops::adamw(flat, half, grad, moments, control, scalars, self.mode);
         self.new.push(moments);
+        if let Some(half) = half {
+            self.halves.insert(id, half.reshape(shape.clone()));
+        }
         Param::from_mapped_value(id, flat.reshape(shape), mapper)
     }
 }

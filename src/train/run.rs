@@ -109,6 +109,8 @@ impl RunFolder {
 struct Record {
     events: File,
     log: File,
+    /// Updates skipped according to the last step.
+    skipped: u64,
 }
 
 impl Record {
@@ -118,12 +120,18 @@ impl Record {
             let file = OpenOptions::new().create(true).append(true).open(&path);
             file.map_err(TrainError::io("open", &path))
         };
-        Ok(Self { events: append(EVENTS_FILE)?, log: append(LOG_FILE)? })
+        Ok(Self { events: append(EVENTS_FILE)?, log: append(LOG_FILE)?, skipped: 0 })
     }
 
     fn append(&mut self, event: &Event) -> std::io::Result<()> {
         writeln!(self.events, "{}", json_line(event))?;
-        writeln!(self.log, "{event}")
+        match event {
+            Event::Step(step) => {
+                let before = std::mem::replace(&mut self.skipped, step.skipped);
+                writeln!(self.log, "{}", step.line(before))
+            }
+            event => writeln!(self.log, "{event}"),
+        }
     }
 }
 

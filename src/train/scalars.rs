@@ -26,13 +26,13 @@ impl Scalars {
     fn of(event: &Event) -> Option<Self> {
         match event {
             Event::Step(step) => {
-                let mut values = vec![
-                    ("loss", step.loss),
-                    ("lr", step.lr),
-                    ("grad_norm", step.grad_norm),
-                    ("tokens_per_s", step.tokens_per_s),
-                ];
+                let mut values = vec![("loss", step.loss), ("lr", step.lr)];
+                values.extend(step.grad_norm.map(|norm| ("grad_norm", norm)));
+                values.push(("tokens_per_s", step.tokens_per_s));
                 values.extend(step.vram_bytes.map(|bytes| ("vram_bytes", bytes as f64)));
+                if let Some(scale) = step.loss_scale {
+                    values.extend([("loss_scale", scale), ("skipped", step.skipped as f64)]);
+                }
                 Some(Self { iter: step.iter, values })
             }
             Event::Eval { iter, train_loss, val_loss, .. } => Some(Self {

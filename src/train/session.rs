@@ -3,33 +3,32 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use burn::tensor::Tensor;
 use web_time::Instant;
 
-use super::batches::Batches;
 use super::checkpoint::{Checkpoint, Damaged};
 use super::run::RunFolder;
 use super::scalars::Continued;
-use super::{Commands, Optimizer, Setup, TrainError, has_checkpoint};
+use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Config};
 use crate::data::Dataset;
 use crate::gpu::{self, OpenDevice, Watchdog};
-use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
-use crate::ops::{CrossEntropy, OpsMode};
-use crate::plan::{Forecast, Limits, Plan};
-use crate::protocol::{Command, Event, Step, StopReason};
+use crate::model::Gpt;
+use crate::ops::OpsMode;
+use crate::plan::{Forecast, Limits};
+use crate::protocol::{Command, Event, StopReason};
 
 mod budget;
 mod control;
 mod evaluation;
 mod pace;
 mod saving;
+mod update;
 mod working;
 
 use budget::MemoryMonitor;
 use pace::PaceMonitor;
 use saving::{MAX_CHECKPOINT_AGE, MAX_CHECKPOINT_AGE_AT_RISK};
-use working::Reporter;
+use update::Update;
 
 /// Why a session has a model wherever it is read.
 const MODEL: &str = "the model exists between updates";
@@ -52,6 +51,8 @@ pub struct Session<'a> {
     model: Option<Gpt>,
     optimizer: Optimizer,
     iteration: u64,
+    /// Updates skipped before this process, because their gradients were not finite.
+    skipped: u64,
     resumed_from: Option<u64>,
     last_eval: Option<u64>,
     /// The validation loss of `last_eval`, if this process evaluated it.
@@ -66,13 +67,6 @@ pub struct Session<'a> {
     /// Commands that arrived during an evaluation.
     queued: VecDeque<Command>,
     emit: &'a mut dyn FnMut(&Event),
-}
-
-/// The results of an update, still on the device.
-struct Update {
-    loss: Tensor<1>,
-    norm: Tensor<1>,
-    learning_rate: f64,
 }
 
 /// The interval at which a step waits for the device: to know that it still answers, and to keep
@@ -90,13 +84,12 @@ impl<'a> Session<'a> {
     /// Loads the model of a run onto the device.
     ///
     /// # Errors
-    /// If the weights cannot be read, or the device does not support the dtype of the run.
+    /// If the weights cannot be read.
     pub fn open(
         setup: Setup,
         device: OpenDevice,
         emit: &'a mut dyn FnMut(&Event),
     ) -> Result<Self, TrainError> {
-        device.check_dtype(setup.config.dtype)?;
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
         let starts_over = setup.starts_over;
@@ -112,6 +105,7 @@ impl<'a> Session<'a> {
         let state = loaded.as_ref().map(|(checkpoint, _)| &checkpoint.state);
         let mut session = Self {
             iteration: state.map_or(0, |state| state.iteration),
+            skipped: state.and_then(|state| state.loss_scale).map_or(0, |scale| scale.skipped),
             resumed_from: state.map(|state| state.iteration),
             last_eval: state.and_then(|state| state.last_eval),
             val_loss: None,
@@ -167,6 +161,12 @@ impl<'a> Session<'a> {
         }
         if checkpoint.state.data != self.dataset.fingerprint {
             self.warn("the data differs from the data that this run was started with".into());
+        }
+        let (before, now) = (checkpoint.state.config.dtype, self.config.dtype);
+        if before != now {
+            self.warn(format!(
+                "this run computed in {before} and continues in {now}: its losses will differ slightly"
+            ));
         }
     }
 
@@ -302,88 +302,6 @@ impl<'a> Session<'a> {
         self.iteration.is_multiple_of(interval)
     }
 
-    /// Makes one update of the weights from the whole global batch.
-    async fn update(&mut self) -> Result<(), TrainError> {
-        let accumulation = self.forecast.plan.accumulation;
-        let model = self.model.take().expect(MODEL);
-        let micro_batches = MicroBatches {
-            config: &self.config,
-            dataset: &self.dataset,
-            plan: &self.forecast.plan,
-            mode: self.mode,
-            iteration: self.iteration,
-        };
-        let mut grads = match accumulation {
-            1 => WeightGradients::default(),
-            _ => WeightGradients::zeros(&model),
-        };
-        let is_first = self.last_update.is_none();
-        let mut reporter = Reporter::update(accumulation, is_first, &self.device, &mut *self.emit);
-        let mut total: Option<Tensor<1>> = None;
-        for micro_step in 0..accumulation {
-            reporter.report(micro_step as u64);
-            let value = micro_batches.add_gradients(&model, micro_step, &mut grads)?;
-            total = Some(match total {
-                Some(total) => total + value,
-                None => value,
-            });
-            if micro_step + 1 < accumulation && sync_is_due(&self.device.watchdog) {
-                gpu::finish(&self.device.device).await?;
-                self.device.watchdog.restart();
-            }
-        }
-        let learning_rate = self
-            .learning_rate
-            .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let step = self.iteration + 1;
-        let (model, norm) = self.optimizer.update(model, grads.into_vec(), step, learning_rate);
-        self.model = Some(model);
-        self.iteration = step;
-        self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
-        Ok(())
-    }
-
-    /// Returns loss, gradient norm and learning rate of the last update. Fails if the loss or the
-    /// norm is not finite: its weights must not reach a checkpoint.
-    async fn finite_update(&self) -> Result<Option<(f64, f64, f64)>, TrainError> {
-        let Some(update) = &self.last_update else { return Ok(None) };
-        let loss = f64::from(scalar(update.loss.clone()).await);
-        let norm = f64::from(scalar(update.norm.clone()).await);
-        match [loss, norm].into_iter().find(|value| !value.is_finite()) {
-            Some(value) => Err(TrainError::NotFinite {
-                iter: self.iteration - 1,
-                value,
-                has_checkpoint: has_checkpoint(self.folder.path()),
-            }),
-            None => Ok(Some((loss, norm, update.learning_rate))),
-        }
-    }
-
-    /// Reads the results of the last update and emits them. This is the only wait of a step.
-    async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
-        let Some((loss, grad_norm, lr)) = self.finite_update().await? else { return Ok(()) };
-        let spent = clock.since.elapsed().saturating_sub(clock.paused);
-        self.count_pace(spent, clock.iterations);
-        let seconds = spent.as_secs_f64() / clock.iterations as f64;
-        let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
-        let memory = self.memory.read(&self.device);
-        self.emit(Event::Step(Step {
-            iter: self.iteration - 1,
-            loss,
-            lr,
-            grad_norm,
-            tokens,
-            ms: seconds * 1e3,
-            tokens_per_s: tokens as f64 / seconds,
-            vram_bytes: memory.held,
-            vram_peak_bytes: memory.peak,
-            vram_classes: self.memory_by_class(),
-            others_bytes: memory.others,
-        }));
-        *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
-        Ok(())
-    }
-
     fn model(&self) -> &Gpt {
         self.model.as_ref().expect(MODEL)
     }
@@ -409,45 +327,4 @@ impl<'a> Session<'a> {
 /// Returns true if it is time to wait for the device.
 fn sync_is_due(watchdog: &Watchdog) -> bool {
     watchdog.silence().is_some_and(|silence| silence >= SYNC_INTERVAL)
-}
-
-/// The micro-batches of an update.
-struct MicroBatches<'a> {
-    config: &'a Config,
-    dataset: &'a Dataset,
-    plan: &'a Plan,
-    mode: OpsMode,
-    /// Updates made before.
-    iteration: u64,
-}
-
-impl MicroBatches<'_> {
-    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// loss.
-    fn add_gradients(
-        &self,
-        model: &Gpt,
-        micro_step: usize,
-        grads: &mut WeightGradients,
-    ) -> Result<Tensor<1>, TrainError> {
-        let Plan { micro_batch, accumulation, loss_chunk, grad_checkpoint, .. } = *self.plan;
-        let block_size = self.config.block_size.get() as usize;
-        let batches = Batches { dataset: self.dataset, seed: self.config.seed, block_size };
-        let tokens = micro_batch * accumulation * block_size;
-        let loss = CrossEntropy {
-            vocab: model.architecture().vocab_size,
-            chunk: loss_chunk,
-            scale: 1.0 / tokens as f32,
-        };
-        let first = micro_step * micro_batch;
-        let batch = batches.train(self.iteration, first, micro_batch)?;
-        let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
-            rate: self.config.dropout as f32,
-            seed: self.config.seed,
-            step: self.iteration,
-            first_sequence: first as u32,
-        });
-        let pass = Pass { mode: self.mode, dropout };
-        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, grads))
-    }
 }

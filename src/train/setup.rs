@@ -10,10 +10,12 @@ use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::config::Precision;
 use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
 use crate::disk;
-use crate::gpu::DeviceInfo;
+use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
@@ -27,7 +29,7 @@ pub struct Request {
     pub run: PathBuf,
     /// True to continue from its newest checkpoint, or from the beginning without one.
     pub resume: bool,
-    /// The implementation of the ops; their dtype is the configuration's.
+    /// The implementation of the ops; their precision follows from the configuration.
     pub mode: OpsMode,
     /// True if `max_time` plans the schedule of a new run; false if it only ends the run early.
     pub plans_schedule: bool,
@@ -66,8 +68,12 @@ impl Setup {
         let now = Instant::now();
         let Request { config, run, resume, mode, plans_schedule, elapsed } = request;
         let started = now.checked_sub(elapsed).unwrap_or(now);
-        device.check_dtype(config.dtype)?;
-        let mode = mode.in_dtype(config.dtype).on(device.kind);
+        let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
+            DeviceError::Dtype { .. } if resume => TrainError::OtherPrecision(error),
+            error => error.into(),
+        })?;
+        // The run keeps what `auto` has become.
+        let config = Config { dtype: mode.precision.dtype(), ..config };
         let block_size = u64::from(config.block_size.get());
         let data = match resume {
             true => find_data(&config, &run)?,
@@ -108,6 +114,12 @@ impl Setup {
         })
     }
 
+    /// Returns the precision of the run, in which its device is to be opened.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn precision(&self) -> Precision {
+        self.mode.precision
+    }
+
     /// Returns the number of weights, including padding.
     #[cfg(target_arch = "wasm32")]
     pub fn parameters(&self) -> u64 {
@@ -117,11 +129,17 @@ impl Setup {
     /// Loads or initializes the model and the optimizer on `device`.
     pub(super) fn load(&self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
         let Self { config, architecture, mode, .. } = self;
-        if let Some((checkpoint, _)) = &self.loaded {
-            return checkpoint.load(config, architecture, device, *mode);
+        let (mut model, optimizer) = match &self.loaded {
+            Some((checkpoint, _)) => checkpoint.load(config, architecture, device, *mode)?,
+            None => {
+                let model = initial_model(config, architecture, self.source.as_ref(), device)?;
+                let optimizer = Optimizer::new(config, &model, *mode);
+                (model, optimizer)
+            }
+        };
+        if mode.precision.keeps_half_weights() {
+            model.keep_half_weights();
         }
-        let model = initial_model(config, architecture, self.source.as_ref(), device)?;
-        let optimizer = Optimizer::new(config, &model, *mode);
         Ok((model, optimizer))
     }
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Precision;
 use crate::disk;
-use crate::gpu::DeviceInfo;
+use crate::gpu::{Backend, DeviceInfo};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{DeviceSpeed, SpeedPoint, gpu_named};
 
@@ -27,15 +28,15 @@ const SAME_WORK: f64 = 1.5;
 #[serde(transparent)]
 struct Speeds(BTreeMap<String, Vec<SpeedPoint>>);
 
-/// Returns the speed of a device in the dtype of `mode`: measured, else from the peak that its
+/// Returns the speed of a device in the precision of `mode`: measured, else from the peak that its
 /// vendor publishes, if that is known.
 pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
     let measured = || Speeds::read(&file()?).of(&key(device, mode)?);
     let published = || {
-        // Peaks are those of f32.
-        let gpu =
-            gpu_named(&device.name).filter(|_| mode.dtype == crate::config::Dtype::Float32)?;
-        Some(DeviceSpeed::published(gpu))
+        // In another precision than f32, CUDA has kernels with peaks of their own.
+        let is_known = device.id.backend != Backend::Cuda || mode.precision == Precision::FLOAT32;
+        let gpu = gpu_named(&device.name).filter(|_| is_known)?;
+        DeviceSpeed::published(gpu, mode.precision)
     };
     measured().or_else(published)
 }
@@ -63,7 +64,8 @@ fn file() -> Option<PathBuf> {
 fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
     let DeviceInfo { id, name, driver, .. } = device;
     let is_usual = mode.implementation == Implementation::Auto;
-    is_usual.then(|| format!("{name}, {}, {driver}, {}, {VERSION}", id.backend, mode.dtype))
+    let dtype = mode.precision.dtype();
+    is_usual.then(|| format!("{name}, {}, {driver}, {dtype}, {VERSION}", id.backend))
 }
 
 const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));

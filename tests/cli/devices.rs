@@ -44,12 +44,12 @@ fn a_run_continues_with_other_kernels() {
 #[test]
 fn an_unsupported_dtype_is_refused_by_name() {
     let folder = temporary();
-    let mut devices = vec!["--device=cpu"];
+    let mut devices = vec![("--device=cpu", &["bfloat16", "tf32", "float16"][..])];
     if cfg!(feature = "wgpu") {
-        devices.push("--device=vulkan:0");
+        devices.push(("--device=vulkan:0", &["bfloat16", "tf32"]));
     }
-    for device in devices {
-        for dtype in ["bfloat16", "tf32"] {
+    for (device, dtypes) in devices {
+        for dtype in dtypes {
             let dtype_flag = format!("--dtype={dtype}");
             let args =
                 [&["train", "--run=r"], without_device(), &[dtype_flag.as_str(), device]].concat();
@@ -60,6 +60,36 @@ fn an_unsupported_dtype_is_refused_by_name() {
             assert!(!folder.path().join("r").exists());
         }
     }
+}
+
+/// A run keeps what `auto` became. Where that is missing, it continues only with another dtype.
+#[test]
+fn a_run_whose_dtype_is_missing_continues_only_in_another() {
+    let folder = temporary();
+    let dtype = |events: &[Value]| {
+        named(events, "start").next().expect("a start")["config"]["dtype"].to_string()
+    };
+    assert_eq!(dtype(&train(folder.path(), "r", &["--max_iters=10"])), "\"float32\"");
+    // As if a GPU had computed it in float16.
+    for file in ["config.toml", "checkpoints/00000010/state.json"] {
+        let path = folder.path().join("r").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("\"float32\"").count(), 1, "{text}");
+        fs::write(path, text.replace("\"float32\"", "\"float16\"")).unwrap();
+    }
+    let resume = ["train", "--json", "--resume", "--run=r", "--max_iters=20", "--device=cpu"];
+    let refused = run(folder.path(), &resume);
+    let stderr = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    for part in ["cannot continue", "float16", "supports float32", "--dtype=auto"] {
+        assert!(stderr.contains(part), "{part} is not in: {stderr}");
+    }
+    let seen = events(&ok(folder.path(), &[&resume[..], &["--dtype=auto"]].concat()));
+    assert_eq!((dtype(&seen).as_str(), losses(&seen).len()), ("\"float32\"", 10));
+    let warning = named(&seen, "warning").next().expect("a warning")["text"].to_string();
+    assert!(warning.contains("in float16 and continues in float32"), "{warning}");
+    let config = fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
+    assert!(config.contains("dtype = \"float32\""), "{config}");
 }
 
 /// Without a desktop session, as in a container or through ssh, no library adds to wgpt's messages:

@@ -54,11 +54,13 @@ fn a_named_gpu_has_a_time_and_a_size_has_none() {
     assert_eq!(named["run"]["tokens"], 294_912_000_000u64);
     let seconds = |plan: &Value| plan["run"]["time"]["seconds"].as_f64();
     assert!(seconds(&named).is_some_and(|seconds| seconds > 1e7), "{named}");
-    let sized = json(&["--preset=gpt2", "--target", "12"]);
+    assert_eq!(named["precision"], "float16 with float32 sums, on 16x16 cooperative matrices");
+    let sized = json(&["--preset=gpt2", "--target", "12", "--dtype=float16"]);
     assert_eq!(sized["predicted_bytes"], named["predicted_bytes"]);
     assert_eq!(sized["run"]["time"], Value::Null);
     let (_, stdout) = plan(&["--preset=gpt2", "--target", "12"]);
     assert!(stdout.contains("time     unknown"), "{stdout}");
+    assert!(stdout.contains("dtype    float32\n"), "{stdout}");
     // `max_time` shortens the schedule, unless its length is set.
     let limited = ["--preset=gpt2", "--target", "RTX 3060", "--max_time=8h"];
     let tonight = json(&limited);

@@ -71,6 +71,79 @@ fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
     assert!(warning.contains("from the beginning"), "{warning}");
 }
 
+/// In float16, an update whose gradients overflow is skipped, and the loss scale is halved until they
+/// do not. A resume in the midst of that changes no bit.
+#[cfg(feature = "wgpu")]
+#[test]
+fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
+    let folder = temporary();
+    let half = ["--device=vulkan:0", "--dtype=float16", "--no-supervise"];
+    let state_file = |run: &str, iteration: u64| {
+        folder.path().join(run).join(format!("checkpoints/{iteration:08}/state.json"))
+    };
+    let state = |run, iteration| -> Value {
+        serde_json::from_slice(&fs::read(state_file(run, iteration)).unwrap()).unwrap()
+    };
+    let resume = |run: &str, max_iters: u64| {
+        let (run, max_iters) = (format!("--run={run}"), format!("--max_iters={max_iters}"));
+        let args = ["train", "--json", "--resume", &run, &max_iters, half[0], half[2]];
+        events(&ok(folder.path(), &args))
+    };
+    for run in ["once", "twice"] {
+        let flag = format!("--run={run}");
+        let first = ["train", "--json", &flag, "--max_iters=10"];
+        // `TINY` ends with its device.
+        let args = [&first[..3], &TINY[..TINY.len() - 1], &first[3..], &half].concat();
+        let seen = events(&ok(folder.path(), &args));
+        assert!(named(&seen, "step").all(|step| step["skipped"] == 0), "the start overflows");
+        let mut saved = state(run, 10);
+        assert_eq!(saved["loss_scale"]["clean"], 10);
+        saved["loss_scale"]["scale"] = 2f64.powi(30).into();
+        fs::write(state_file(run, 10), saved.to_string()).unwrap();
+    }
+    let once = resume("once", 40);
+    let mut twice = resume("twice", 13);
+    assert_eq!(state("twice", 13)["loss_scale"]["skipped_in_a_row"], 3);
+    twice.extend(resume("twice", 40));
+    assert_eq!(losses(&twice), losses(&once));
+    assert_eq!(state("twice", 40)["loss_scale"], state("once", 40)["loss_scale"]);
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let [once, twice] = ["once", "twice"]
+            .map(|run| fs::read(state_file(run, 40).with_file_name(file)).unwrap());
+        assert!(once == twice, "{file} differs");
+    }
+
+    let steps: Vec<&Value> = named(&once, "step").collect();
+    assert_eq!((&steps[0]["iter"], &steps[0]["skipped"]), (&10.into(), &1.into()));
+    assert_eq!(
+        (&steps[0]["grad_norm"], &steps[0]["loss_scale"]),
+        (&Value::Null, &2f64.powi(29).into())
+    );
+    let last = steps.last().unwrap();
+    let skipped = last["skipped"].as_u64().unwrap();
+    assert!(last["grad_norm"].is_number() && (10..20).contains(&skipped), "{last}");
+    let log = fs::read_to_string(folder.path().join("once/log.txt")).unwrap();
+    let told = log.lines().filter(|line| line.contains(", skipped ")).count() as u64;
+    assert_eq!(told, skipped, "{log}");
+}
+
+/// State files of former versions have no loss scale.
+#[test]
+fn a_checkpoint_of_a_former_version_loads() {
+    let folder = temporary();
+    let want = losses(&train(folder.path(), "whole", &["--max_iters=20"]));
+    train(folder.path(), "r", &["--max_iters=10"]);
+    let file = folder.path().join("r/checkpoints/00000010/state.json");
+    let mut state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let removed = state.as_object_mut().unwrap().remove("loss_scale");
+    assert_eq!(removed, Some(Value::Null), "nothing was skipped");
+    fs::write(&file, state.to_string()).unwrap();
+    let args = ["train", "--json", "--resume", "--run=r", "--max_iters=20", "--device=cpu"];
+    for (iter, loss) in losses(&events(&ok(folder.path(), &args))) {
+        assert_eq!(loss, want[&iter], "iteration {iter}");
+    }
+}
+
 /// A damaged checkpoint is reported, and the one before it is used.
 #[test]
 fn a_damaged_checkpoint_falls_back_to_the_one_before() {

@@ -143,10 +143,23 @@ impl Case {
                 let (x, wte, ids) = (next(), shards(next()), self.ids(vocab));
                 let alone =
                     ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
-                let (value, grads) = ops::linear_cross_entropy_gradients(x, wte, ids, loss, mode);
-                assert_eq!(values(alone), values(value.clone()), "losses differ");
-                let grads = [grads.x, Tensor::cat(grads.wte, 0)];
-                let grads = grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone());
+                let alone = values(alone);
+                // By the scale of the loss, and by a loss scale in its place, which is taken out.
+                let state = Tensor::from_data([16.0 * LOSS_SCALE, 0.0, 0.0, 0.0], &x.device());
+                let [(value, grads), (_, scaled)] = [None, Some(state)].map(|loss_scale| {
+                    let factor = if loss_scale.is_some() { 1.0 / 16.0 } else { 1.0 };
+                    let (x, wte, ids) = (x.clone(), wte.clone(), ids.clone());
+                    let (value, grads) =
+                        ops::linear_cross_entropy_gradients(x, wte, ids, loss, loss_scale, mode);
+                    assert_eq!(values(value.clone()), alone, "losses differ");
+                    let grads = [grads.x, Tensor::cat(grads.wte, 0)];
+                    (value, grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone() * factor))
+                });
+                for (grad, scaled) in grads.iter().zip(scaled) {
+                    let off = values((grad.clone() - scaled).abs().max())[0];
+                    let largest = values(grad.clone().abs().max())[0];
+                    assert!(off <= 2e-3 * largest, "a loss scale is off by {off} of {largest}");
+                }
                 (value.reshape([1, 1]), grads.into())
             }
             Op::Dropout { rate, residual } => {

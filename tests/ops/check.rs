@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use wgpt::config::{Dtype, Gelu};
-use wgpt::ops::{Activation, OpsMode};
+use wgpt::ops::{self, Activation, OpsMode};
 
 use crate::case::{Case, Op, dot, noise, values};
 
@@ -17,7 +17,7 @@ pub const GRADIENT: f64 = 1e-4;
 /// tensor cores read 11 bits of an f32.
 fn tolerance(dtype: Dtype) -> (f64, f64) {
     match dtype {
-        Dtype::Float32 => (VALUE, GRADIENT),
+        Dtype::Auto | Dtype::Float32 => (VALUE, GRADIENT),
         Dtype::Tf32 | Dtype::Float16 => (5e-3, 5e-3),
         Dtype::Bfloat16 => (4e-2, 4e-2),
     }
@@ -54,8 +54,8 @@ pub fn poison(device: &Device) {
 
 /// Returns the dtype of activations in this mode.
 fn activations(mode: OpsMode) -> FloatDType {
-    match mode.dtype {
-        Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
+    match mode.precision.dtype() {
+        Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
         Dtype::Bfloat16 => FloatDType::BF16,
         Dtype::Float16 => FloatDType::F16,
     }
@@ -144,7 +144,7 @@ pub fn compare(what: &str, got: &[f32], want: &[f64], tolerance: f64) -> Result<
 /// Runs a case and compares value and gradients.
 pub fn check(case: &Case, truth: &Truth, device: &Device, mode: OpsMode) -> Result<(), String> {
     let got = run(case, device, mode);
-    let (value, gradient) = tolerance(mode.dtype);
+    let (value, gradient) = tolerance(mode.precision.dtype());
     compare(&format!("{mode:?} value"), &got.value, &truth.value, value)?;
     if got.grads.len() != truth.grads.len() {
         return Err(format!(
@@ -282,4 +282,18 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
     let embed = Op::Embed { vocab: 7, unused: 0 };
     check_large(vec![Case::new(loss, 1, 48, 32), Case::new(embed, 1, 9, 8)], device, mode);
+    // Rows whose sum and squares exceed the range of f16.
+    let norm = Case::new(Op::LayerNorm { beta: true }, 1, 48, 96);
+    check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
+}
+
+/// Checks that a product beyond the range of f16 becomes infinite, by which an overflow is
+/// detected, and neither the largest finite value nor NaN.
+pub fn check_overflow(device: &Device, mode: OpsMode) {
+    for width in [5, 8] {
+        let full = |value: f32| Tensor::<2>::full([width, width], value, device);
+        let x = full(-256.0).cast(activations(mode));
+        let y = ops::linear(x, full(256.0), None, None, Activation::Identity, mode);
+        assert!(values(y).iter().all(|&y| y == f32::NEG_INFINITY), "{mode:?}");
+    }
 }

@@ -1,13 +1,14 @@
 //! Compares the kernels of every device with the oracle.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use wgpt::config::Dtype;
+use wgpt::config::{Abilities, Dtype, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, Kind};
 use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{mask, noise, softmax, values};
 use crate::check::{
-    Outcome, VALUE, check_half, check_large, check_small, compare, head_cases, long_cases, run,
+    Outcome, VALUE, check_half, check_large, check_overflow, check_small, compare, head_cases,
+    long_cases, run,
 };
 use crate::optimizer::{check_optimizer, optimize};
 
@@ -72,18 +73,40 @@ fn every_vulkan_adapter_matches_the_oracle_with_cube_kernels() {
     }
 }
 
-/// The kernels in half precision, in f16: few adapters compute in bfloat16.
+/// Opens all Vulkan adapters that store f16, at least one. Returns them and their kinds.
+#[cfg(feature = "wgpu")]
+fn f16_devices() -> Vec<(Device, Kind)> {
+    let mut capable = devices(Backend::Vulkan);
+    capable.retain(|(device, _)| gpu::dtypes(device).contains(&Dtype::Float16));
+    assert!(!capable.is_empty(), "no adapter computes in f16: Mesa's lavapipe does");
+    capable
+}
+
+/// Returns the precision of f16 that is multiplied in f32.
+#[cfg(feature = "wgpu")]
+fn f16_storage() -> Precision {
+    let abilities = Abilities { float16: true, ..Abilities::default() };
+    abilities.precision(Dtype::Float16).expect("float16 is among the abilities")
+}
+
+/// The kernels for CUDA in half precision, in f16: few adapters compute in bfloat16.
+#[cfg(feature = "wgpu")]
+#[test]
+fn f16_adapters_match_the_oracle_in_half_precision_with_cube_kernels() {
+    for (device, _) in f16_devices() {
+        check_half(&device, OpsMode::CUBE.in_precision(f16_storage()));
+    }
+}
+
 #[cfg(feature = "wgpu")]
 #[test]
 fn f16_adapters_match_the_oracle_in_half_precision() {
-    let dtype = Dtype::Float16;
-    let capable: Vec<_> = devices(Backend::Vulkan)
-        .into_iter()
-        .filter(|(device, _)| gpu::dtypes(device).contains(&dtype))
-        .collect();
-    assert!(!capable.is_empty(), "no adapter computes in f16: Mesa's lavapipe does");
-    for (device, _) in capable {
-        check_half(&device, OpsMode::CUBE.in_dtype(dtype));
+    for (device, kind) in f16_devices() {
+        for mode in [OpsMode::AUTO.on(kind), OpsMode::WIDE] {
+            let mode = mode.in_precision(f16_storage());
+            check_half(&device, mode);
+            check_overflow(&device, mode);
+        }
     }
 }
 
@@ -93,9 +116,12 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
 fn every_cuda_card_matches_the_oracle() {
     for (device, _) in devices(Backend::Cuda) {
         check_kernels(&device, OpsMode::AUTO);
-        for dtype in [Dtype::Tf32, Dtype::Bfloat16] {
+        let abilities =
+            Abilities { tf32: true, bfloat16: true, float16: true, ..Abilities::default() };
+        for dtype in [Dtype::Tf32, Dtype::Bfloat16, Dtype::Float16] {
             assert!(gpu::dtypes(&device).contains(&dtype), "{dtype:?}");
-            check_half(&device, OpsMode::AUTO.in_dtype(dtype));
+            let precision = abilities.precision(dtype).expect("all are among the abilities");
+            check_half(&device, OpsMode::AUTO.in_precision(precision));
         }
     }
 }

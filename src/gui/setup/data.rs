@@ -4,7 +4,7 @@ use eframe::egui::{self, RichText, text::LayoutJob};
 
 use super::suggest::Corpus;
 use super::{AUTO, Choices, SetupState, row, title, wrapped};
-use crate::config::{Budget, Config, InitFrom};
+use crate::config::{Budget, Config, Dtype, InitFrom};
 use crate::data::TokenizerKind;
 use crate::gui::fit::FitState;
 use crate::gui::form::Form;
@@ -197,7 +197,8 @@ impl SetupState {
     fn suited(&mut self, form: &Form, fit: &FitState, devices: &[DeviceLine]) -> Option<Suited> {
         let Some(Ok(info)) = &form.data else { return None };
         let size = Corpus { tokens: info.train_tokens, vocab: info.vocab_size };
-        let (limits, has_gpu) = (fit.limits(Budget::Auto), has_gpu(devices, &self.device));
+        let limits = fit.limits(Budget::Auto, Dtype::Auto);
+        let has_gpu = has_gpu(devices, &self.device);
         let is_current =
             |known: &Suited| (known.size, known.limits, known.has_gpu) == (size, limits, has_gpu);
         let known = self.suited.filter(is_current);

@@ -1,22 +1,29 @@
 //! AdamW as one loop.
 
+use burn::backend::Flex;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::FloatDType;
 use rayon::prelude::*;
 
-use super::AdamW;
+use super::{AdamW, Updated, Weight};
 use crate::ops::shared::cpu::{CpuTensor, contiguous, values, values_mut, vectorised};
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
 
 pub(super) fn update(
-    w: CpuTensor,
+    weight: Weight<Flex>,
     grad: CpuTensor,
-    m: CpuTensor,
-    v: CpuTensor,
-    clip: CpuTensor,
+    control: CpuTensor,
     scalars: AdamW,
-) -> (CpuTensor, CpuTensor, CpuTensor) {
-    let clip = values(&clip)[0];
+) -> Updated<Flex> {
+    let Weight { w, half, m, v } = weight;
+    let half = half.into_option();
+    let control = contiguous(control);
+    let [factor, applied, step_size, second_correction] = [0, 1, 2, 3].map(|i| values(&control)[i]);
+    if applied == 0.0 {
+        return (w, half, m, v);
+    }
     let grad = contiguous(grad);
     let [mut w, mut m, mut v] = [w, m, v].map(contiguous);
     values_mut(&mut w)
@@ -28,13 +35,14 @@ pub(super) fn update(
             vectorised(|| {
                 let elements = w.iter_mut().zip(grad).zip(m.iter_mut().zip(v.iter_mut()));
                 for ((w, grad), (m, v)) in elements {
-                    let grad = grad * clip;
+                    let grad = grad * factor;
                     *m = *m * scalars.beta1 + grad * (1.0 - scalars.beta1);
                     *v = *v * scalars.beta2 + grad * grad * (1.0 - scalars.beta2);
-                    let root = v.sqrt() * scalars.second_correction + scalars.eps;
-                    *w = *w * scalars.decay - *m * scalars.step_size / root;
+                    let root = v.sqrt() * second_correction + scalars.eps;
+                    *w = *w * scalars.decay - *m * step_size / root;
                 }
             });
         });
-    (w, m, v)
+    let half = half.map(|_| Flex::float_cast(w.clone(), FloatDType::F16));
+    (w, half, m, v)
 }

@@ -1,14 +1,17 @@
 //! AdamW in cubecl's language.
 
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::FloatDType;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::AdamW;
+use super::{AdamW, Updated, Weight};
 use crate::ops::shared::cube::{CubeKernels, argument, cover, launch};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
 
-/// One update in place, element by element.
+/// One update in place, element by element, if `control[1]` is not 0.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and scalar")]
 fn update_element(
@@ -16,38 +19,35 @@ fn update_element(
     grad: &[f32],
     m: &mut [f32],
     v: &mut [f32],
-    clip: &[f32],
+    control: &[f32],
     elements: usize,
     decay: f32,
     beta1: f32,
     beta2: f32,
-    step_size: f32,
-    second_correction: f32,
     eps: f32,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
-        let g = grad[i] * clip[0];
+    if i < elements && control[1] != 0.0f32 {
+        let g = grad[i] * control[0];
         let first = beta1 * m[i] + (1.0f32 - beta1) * g;
         let second = beta2 * v[i] + (1.0f32 - beta2) * g * g;
         m[i] = first;
         v[i] = second;
-        w[i] = decay * w[i] - step_size * first / (second.sqrt() * second_correction + eps);
+        w[i] = decay * w[i] - control[2] * first / (second.sqrt() * control[3] + eps);
     }
 }
 
 pub(super) fn update(
     kernels: &CubeKernels,
-    w: CubeTensor,
+    weight: Weight<CubeBackend>,
     grad: CubeTensor,
-    m: CubeTensor,
-    v: CubeTensor,
-    clip: CubeTensor,
+    control: CubeTensor,
     scalars: AdamW,
-) -> (CubeTensor, CubeTensor, CubeTensor) {
+) -> Updated<CubeBackend> {
+    let Weight { w, half, m, v } = weight;
     let [w, m, v] = [w, m, v].map(owned);
-    let (grad, clip) = (contiguous(grad), contiguous(clip));
-    let AdamW { decay, beta1, beta2, step_size, second_correction, eps } = scalars;
+    let (grad, control) = (contiguous(grad), contiguous(control));
+    let AdamW { decay, beta1, beta2, eps } = scalars;
     let (count, dim) = cover(elements(&w));
     launch!(update_element(
         kernels.client(),
@@ -57,14 +57,14 @@ pub(super) fn update(
         argument(&grad),
         argument(&m),
         argument(&v),
-        argument(&clip),
+        argument(&control),
         elements(&w),
         decay,
         beta1,
         beta2,
-        step_size,
-        second_correction,
         eps,
     ));
-    (w, m, v)
+    // No run on these kernels keeps copies: their products cast a weight where they use it.
+    let half = half.into_option().map(|_| CubeBackend::float_cast(w.clone(), FloatDType::F16));
+    (w, half, m, v)
 }

@@ -1,12 +1,12 @@
 //! AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101, in PyTorch's form), in place.
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::shared::kernels::Kernels;
+use super::shared::{Optional, implement};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -16,7 +16,8 @@ mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// The scalars of one update of one tensor.
+/// The scalars of one update of one tensor that the host knows. The device computes the others: see
+/// [`UpdateControl::control`](super::UpdateControl::control).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// `1 - learning_rate * weight_decay`.
@@ -25,35 +26,8 @@ pub struct AdamW {
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// `learning_rate / (1 - beta1^step)`.
-    pub step_size: f32,
-    /// `1 / sqrt(1 - beta2^step)`.
-    pub second_correction: f32,
     /// Added to the root of the second moment.
     pub eps: f32,
-}
-
-impl AdamW {
-    /// The scalars of update number `step`, counted from 1, in f64 until the end: `1 - beta^step`
-    /// loses digits in f32.
-    pub fn new(
-        step: u64,
-        learning_rate: f64,
-        weight_decay: f64,
-        beta1: f64,
-        beta2: f64,
-        eps: f64,
-    ) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
-        Self {
-            decay: (1.0 - learning_rate * weight_decay) as f32,
-            beta1: beta1 as f32,
-            beta2: beta2 as f32,
-            step_size: (learning_rate / correction(beta1)) as f32,
-            second_correction: (1.0 / correction(beta2).sqrt()) as f32,
-            eps: eps as f32,
-        }
-    }
 }
 
 /// The running means of a parameter's gradient and of its square, `[elements]` both.
@@ -65,28 +39,44 @@ pub struct Moments {
     pub v: Tensor<1>,
 }
 
-/// Updates `w` `[elements]` and its moments by `grad * clip`. `clip` is `[1]` and stays on the
-/// device, so that no step waits for the host.
+/// Updates `w` `[elements]` and its moments by `grad`, as `control` `[4]` of
+/// [`update_control`](super::update_control) says; an update that it skips changes nothing. `half`,
+/// if any, is the copy of `w` in float16, which follows it.
+///
+/// A tensor that nothing else holds is updated in place, `half` too.
 pub fn adamw(
     w: Tensor<1>,
+    half: Option<Tensor<1>>,
     grad: Tensor<1>,
     moments: Moments,
-    clip: Tensor<1>,
+    control: Tensor<1>,
     scalars: AdamW,
     mode: OpsMode,
-) -> (Tensor<1>, Moments) {
-    let (w, m, v) = Dispatch::adamw(
-        w.into_dispatch(),
-        grad.into_dispatch(),
-        moments.m.into_dispatch(),
-        moments.v.into_dispatch(),
-        clip.into_dispatch(),
-        scalars,
-        mode,
-    );
+) -> (Tensor<1>, Option<Tensor<1>>, Moments) {
+    let weight = Weight {
+        w: w.into_dispatch(),
+        half: half.map(Tensor::into_dispatch).into(),
+        m: moments.m.into_dispatch(),
+        v: moments.v.into_dispatch(),
+    };
+    let (grad, control) = (grad.into_dispatch(), control.into_dispatch());
+    let (w, half, m, v) = Dispatch::adamw(weight, grad, control, scalars, mode);
     let moments = Moments { m: Tensor::from_dispatch(m), v: Tensor::from_dispatch(v) };
-    (Tensor::from_dispatch(w), moments)
+    (Tensor::from_dispatch(w), half.map(Tensor::from_dispatch), moments)
 }
+
+/// A weight, its copy in float16 and its moments, all `[elements]`.
+#[derive(Clone, Debug, ExtensionType)]
+pub struct Weight<B: Backend> {
+    w: FloatTensor<B>,
+    #[extension_type]
+    half: Optional<B>,
+    m: FloatTensor<B>,
+    v: FloatTensor<B>,
+}
+
+/// A weight, its copy in float16 and its moments after an update.
+type Updated<B> = (FloatTensor<B>, Option<FloatTensor<B>>, FloatTensor<B>, FloatTensor<B>);
 
 /// The op on each backend.
 #[backend_extension(
@@ -94,29 +84,25 @@ pub fn adamw(
     Flex: cfg(not(target_arch = "wasm32")),
 )]
 pub trait Optimize: Backend {
-    /// Returns the new `w`, `m` and `v`, all `[elements]`.
+    /// Returns the new `w`, `half`, `m` and `v`.
     fn adamw(
-        w: FloatTensor<Self>,
+        #[extension_type] weight: Weight<Self>,
         grad: FloatTensor<Self>,
-        m: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        clip: FloatTensor<Self>,
+        control: FloatTensor<Self>,
         scalars: AdamW,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, Option<FloatTensor<Self>>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
 implement! {
     Optimize:
     fn adamw(
-        w: FloatTensor<Self>,
+        weight: Weight<Self>,
         grad: FloatTensor<Self>,
-        m: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        clip: FloatTensor<Self>,
+        control: FloatTensor<Self>,
         scalars: AdamW,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        Kernels::of(&w, mode), mode => update(w, grad, m, v, clip, scalars)
+    ) -> (FloatTensor<Self>, Option<FloatTensor<Self>>, FloatTensor<Self>, FloatTensor<Self>) {
+        Kernels::of(&weight.w, mode), mode => update(weight, grad, control, scalars)
     }
 }

@@ -1,31 +1,41 @@
 //! AdamW by tensor operations.
 
-use burn::backend::{Backend, tensor::FloatTensor};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, get_or_init_device_settings};
+use burn::tensor::{FloatDType, Slice};
 
-use super::AdamW;
+use super::{AdamW, Updated, Weight};
+use crate::ops::shared::{device, shape};
 
 pub(super) fn update<B: Backend>(
-    w: FloatTensor<B>,
+    weight: Weight<B>,
     grad: FloatTensor<B>,
-    m: FloatTensor<B>,
-    v: FloatTensor<B>,
-    clip: FloatTensor<B>,
+    control: FloatTensor<B>,
     scalars: AdamW,
-) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+) -> Updated<B> {
+    let Weight { w, half, m, v } = weight;
+    let scalar = |i: usize| B::float_slice(control.clone(), &[Slice::from(i..i + 1)]);
     let blend = |mean: FloatTensor<B>, new: FloatTensor<B>, beta: f32| {
         B::float_add(
             B::float_mul_scalar(mean, beta.into()),
             B::float_mul_scalar(new, (1.0 - beta).into()),
         )
     };
-    let grad = B::float_mul(grad, clip);
-    let m = blend(m, grad.clone(), scalars.beta1);
-    let v = blend(v, B::float_mul(grad.clone(), grad), scalars.beta2);
-    let root = B::float_mul_scalar(B::float_sqrt(v.clone()), scalars.second_correction.into());
-    let update = B::float_div(
-        B::float_mul_scalar(m.clone(), scalars.step_size.into()),
+    let grad = B::float_mul(grad, scalar(0));
+    let new_m = blend(m.clone(), grad.clone(), scalars.beta1);
+    let new_v = blend(v.clone(), B::float_mul(grad.clone(), grad), scalars.beta2);
+    let root = B::float_mul(B::float_sqrt(new_v.clone()), scalar(3));
+    let step = B::float_div(
+        B::float_mul(new_m.clone(), scalar(2)),
         B::float_add_scalar(root, scalars.eps.into()),
     );
-    let w = B::float_sub(B::float_mul_scalar(w, scalars.decay.into()), update);
-    (w, m, v)
+    let new_w = B::float_sub(B::float_mul_scalar(w.clone(), scalars.decay.into()), step);
+
+    let bools = get_or_init_device_settings::<B>(&device::<B>(&w)).bool_dtype;
+    let applied = B::float_greater_elem(scalar(1), 0f32.into(), bools);
+    let applied = B::bool_expand(applied, shape::<B>(&w));
+    let choose = |old, new| B::float_mask_where(old, applied.clone(), new);
+    let w = choose(w, new_w);
+    let half = half.into_option().map(|_| B::float_cast(w.clone(), FloatDType::F16));
+    (w, half, choose(m, new_m), choose(v, new_v))
 }

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AttentionShape, pairs_at_a_time, tile};
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::dropout::wgsl::mask;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::{Tier, WgslKernels};
@@ -47,7 +47,14 @@ enum Pass {
 }
 
 /// `memory` is the workgroup memory in bytes.
-fn spec(tier: Tier, memory: usize, pass: Pass, size: usize, dropout: bool) -> Spec {
+fn spec(
+    tier: Tier,
+    memory: usize,
+    pass: Pass,
+    activation: Element,
+    size: usize,
+    dropout: bool,
+) -> Spec {
     let pack = pack_of(&[size]);
     let shaders = match pass {
         Pass::Forward => &FORWARD,
@@ -73,7 +80,10 @@ fn spec(tier: Tier, memory: usize, pass: Pass, size: usize, dropout: bool) -> Sp
             .with("STEP", lanes)
             .with("TILE", lanes * NARROW_ROWS),
     };
-    spec.packed(pack).with("SIZE", size as u32 / pack).with("DROPOUT", dropout)
+    spec.packed(pack)
+        .storing("activation", activation)
+        .with("SIZE", size as u32 / pack)
+        .with("DROPOUT", dropout)
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
@@ -86,8 +96,11 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
         for size in [1, 13, 16, 32, 48, 64, 80, 96, 128] {
             for dropout in [false, true] {
-                specs.push(spec(tier, 16_384, pass, size, dropout));
+                specs.push(spec(tier, 16_384, pass, Element::F32, size, dropout));
             }
+        }
+        for size in [13, 64] {
+            specs.push(spec(tier, 16_384, pass, Element::F16, size, true));
         }
     }
     specs
@@ -103,7 +116,9 @@ fn launch(
     let AttentionShape { batch, time, heads, dropout } = *shape;
     let size = width / heads;
     let memory = kernels.queue.workgroup_memory();
-    let spec = spec(kernels.tier, memory, pass, size, dropout.is_some());
+    // The first buffer of each pass is qkv.
+    let activation = Element::of(buffers[0]);
+    let spec = spec(kernels.tier, memory, pass, activation, size, dropout.is_some());
     let per_workgroup = match kernels.tier {
         Tier::Wide => spec.workgroup(),
         Tier::Narrow(lanes) => lanes * NARROW_ROWS,
@@ -134,7 +149,7 @@ pub(super) fn forward(
 ) -> (CubeTensor, CubeTensor) {
     let [n, three_c] = qkv.shape().dims();
     let qkv = contiguous(qkv);
-    let out = kernels.queue.empty([n, three_c / 3]);
+    let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
     launch(kernels, Pass::Forward, &shape, three_c / 3, &[&qkv, &out, &log_sum_exp]);
     (out, log_sum_exp)
@@ -151,7 +166,7 @@ pub(super) fn backward(
     let [n, three_c] = qkv.shape().dims();
     let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
     let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    let dqkv = kernels.queue.empty([n, three_c]);
+    let dqkv = kernels.queue.empty_of([n, three_c], qkv.dtype);
     let width = three_c / 3;
     let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];
     launch(kernels, Pass::Queries, &shape, width, &queries);

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
+use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::Buckets;
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::shared::kernels::{contiguous, owned};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
@@ -17,13 +18,24 @@ static TOKENS: Shader =
 static POSITIONS: Shader =
     Shader { name: "embed_backward_positions", parts: &[wgsl!("embed_backward_positions")] };
 
-fn spec(shader: &'static Shader, width: usize) -> Spec {
-    Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width]))
+fn spec(shader: &'static Shader, width: usize, activation: Element) -> Spec {
+    Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width])).storing("activation", activation)
+}
+
+fn forward_spec(width: usize, base: Element, y: Element) -> Spec {
+    spec(&FORWARD, width, y).storing("addend", base)
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
-    let shaders = [&FORWARD, &TOKENS, &POSITIONS];
-    shaders.into_iter().flat_map(|shader| [39, 768].map(|width| spec(shader, width))).collect()
+    let mut specs = Vec::new();
+    for width in [39, 768] {
+        for activation in Element::ALL {
+            specs.extend([&TOKENS, &POSITIONS].map(|shader| spec(shader, width, activation)));
+            specs.push(forward_spec(width, Element::F32, activation));
+        }
+        specs.push(forward_spec(width, Element::F16, Element::F16));
+    }
+    specs
 }
 
 pub(super) fn forward(
@@ -36,9 +48,9 @@ pub(super) fn forward(
 ) -> CubeTensor {
     let [rows, c] = shard.shape().dims();
     let (shard, base) = (contiguous(shard), contiguous(base));
-    let y = kernels.queue.empty([tokens.len(), c]);
+    let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations);
     let ids = kernels.queue.upload(&tokens);
-    let spec = spec(&FORWARD, c);
+    let spec = forward_spec(c, Element::of(&base), Element::of(&y));
     let width = c / spec.pack() as usize;
     let packs = tokens.len() * width;
     kernels.queue.launch(
@@ -62,7 +74,8 @@ pub(super) fn backward(
     let [n, c] = dy.shape().dims();
     let dy = contiguous(dy);
     let dshard = owned(into);
-    let by_token = spec(&TOKENS, c);
+    let activation = Element::of(&dy);
+    let by_token = spec(&TOKENS, c, activation);
     let width = c / by_token.pack() as usize;
     let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
     if !places.is_empty() {
@@ -77,12 +90,14 @@ pub(super) fn backward(
             &[buckets, width, first_start, first_place].map(|size| size as u32),
         );
     }
-    if period == n && base_rows == n {
+    // The base of a second shard is an activation, that of the first is the positions: a weight.
+    let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
+    if period == n && base_rows == n && is_dtype_of_base {
         return (dshard, dy);
     }
     let dbase = kernels.queue.empty([base_rows, c]);
     kernels.queue.launch(
-        spec(&POSITIONS, c),
+        spec(&POSITIONS, c, activation),
         Workgroups::cover(base_rows * width, ELEMENTWISE),
         [&dy, &dbase].map(|tensor| tensor.handle.clone().binding()),
         &[base_rows * width, period * width, n * width].map(|packs| packs as u32),

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::EPS;
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
@@ -19,17 +19,20 @@ static WEIGHTS: Shader =
 /// stage, which take as much memory as that many rows.
 const GROUPS: usize = 128;
 
-fn forward_spec(tier: Tier, width: usize, beta: bool) -> Spec {
+fn rows_spec(shader: &'static Shader, tier: Tier, activation: Element, width: usize) -> Spec {
     let pack = pack_of(&[width]);
-    Spec::new(&FORWARD, tier.row_workgroup())
+    Spec::new(shader, tier.row_workgroup())
         .packed(pack)
+        .storing("activation", activation)
         .with("WIDTH", width as u32 / pack)
-        .with("BETA", beta)
 }
 
-fn backward_spec(tier: Tier, width: usize) -> Spec {
-    let pack = pack_of(&[width]);
-    Spec::new(&BACKWARD, tier.row_workgroup()).packed(pack).with("WIDTH", width as u32 / pack)
+fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool) -> Spec {
+    rows_spec(&FORWARD, tier, activation, width).with("BETA", beta)
+}
+
+fn backward_spec(tier: Tier, activation: Element, width: usize) -> Spec {
+    rows_spec(&BACKWARD, tier, activation, width)
 }
 
 fn weights_spec(width: usize) -> Spec {
@@ -37,16 +40,15 @@ fn weights_spec(width: usize) -> Spec {
 }
 
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
-    let widths = [1, 39, 384, 768, 1600];
-    let specs = widths.into_iter().flat_map(|width| {
-        [
-            forward_spec(tier, width, false),
-            forward_spec(tier, width, true),
-            backward_spec(tier, width),
-            weights_spec(width),
-        ]
-    });
-    specs.collect()
+    let mut specs = Vec::new();
+    for width in [1, 39, 384, 768, 1600] {
+        specs.push(weights_spec(width));
+        for activation in Element::ALL {
+            specs.push(backward_spec(tier, activation, width));
+            specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));
+        }
+    }
+    specs
 }
 
 pub(super) fn forward(
@@ -57,10 +59,10 @@ pub(super) fn forward(
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
-    let y = kernels.queue.empty([n, c]);
+    let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
     kernels.queue.launch(
-        forward_spec(kernels.tier, c, beta.is_some()),
+        forward_spec(kernels.tier, Element::of(&x), c, beta.is_some()),
         Workgroups::Line(n),
         [
             x.handle.binding(),
@@ -84,14 +86,15 @@ pub(super) fn backward(
     rstd: CubeTensor,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
+    let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
     let inputs = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(GROUPS);
     let groups = n.div_ceil(rows_per_group);
-    let dx = kernels.queue.empty([n, c]);
+    let dx = kernels.queue.empty_of([n, c], dtype);
     let partial = kernels.queue.empty([groups, 2, c]);
     let outputs = [&dx, &partial].map(|tensor| tensor.handle.clone().binding());
     kernels.queue.launch(
-        backward_spec(kernels.tier, c),
+        spec,
         Workgroups::Plane(groups, 1),
         inputs.map(|tensor| tensor.handle.binding()).into_iter().chain(outputs),
         &[n as u32, rows_per_group as u32],

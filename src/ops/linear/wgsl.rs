@@ -19,7 +19,7 @@ pub(super) fn forward(
     let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
     let (x, w) = (contiguous(x), contiguous(w));
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
-    let y = kernels.queue.empty([m, n]);
+    let y = kernels.queue.empty_of([m, n], x.dtype);
     let fusion = Fusion {
         activation: activation.form(),
         bias: b.as_ref(),
@@ -45,7 +45,7 @@ pub(super) fn backward(
     let fusion =
         Fusion { activation: activation.form(), bias_gradient: db.as_ref(), ..Fusion::default() };
     kernels.gemm(Layout::Tn, [k, n, m], &x, &dy, &dw, fusion);
-    let dx = kernels.queue.empty([m, k]);
+    let dx = kernels.queue.empty_of([m, k], x.dtype);
     let derivative = activation.form().map(|form| (form, &x));
     let fusion = Fusion { derivative, ..Fusion::default() };
     kernels.gemm(Layout::Nt, [m, k, n], &dy, &w, &dx, fusion);

@@ -34,7 +34,9 @@ pub(super) fn gradients(
     wte: Shards<Flex>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    loss_scale: Option<CpuTensor>,
 ) -> (CpuTensor, CpuTensor, Vec<CpuTensor>) {
+    let scale = loss_scale.map_or(loss.scale, |state| values(&contiguous(state))[0]);
     let (wte, shard_rows) = wte.join();
     let [padded, c] = wte.shape().dims();
     let w = real_rows(wte, &loss);
@@ -43,7 +45,7 @@ pub(super) fn gradients(
     let mut dw: Option<CpuTensor> = None;
     for (from, targets) in chunks(&targets, &loss) {
         let mut d = logits(&x, &w, from, targets.len());
-        sum += softmax_rows(&mut d, targets, Some(loss.scale));
+        sum += softmax_rows(&mut d, targets, Some(scale));
         let x = rows(&x, from, targets.len());
         let part = Flex::float_matmul(Flex::float_transpose(d.clone()), x);
         dw = Some(match dw {

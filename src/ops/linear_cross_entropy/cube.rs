@@ -26,19 +26,21 @@ const LEAST: f32 = -3.0e38;
 /// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
 /// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to
 /// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row
-/// of targets and losses that row 0 of the logits is.
+/// of targets and losses that row 0 of the logits is. If `scaled`, the scale is `loss_scale[0]`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn softmax_loss<T: Float>(
     logits: &mut [T],
     targets: &[u32],
     losses: &mut [f32],
+    loss_scale: &[f32],
     rows: usize,
     width: usize,
     vocab: usize,
     first: usize,
     scale: f32,
     #[comptime] gradient: bool,
+    #[comptime] scaled: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let row = CUBE_POS;
@@ -69,6 +71,7 @@ fn softmax_loss<T: Float>(
         // The target's logit is read above before its place is written below.
         sync_cube();
         sync_storage();
+        let scale = if comptime!(scaled) { loss_scale[0] } else { scale };
         let factor = scale / row_sum;
         let mut column = UNIT_POS as usize;
         while column < width {
@@ -120,6 +123,8 @@ struct Head<'a> {
     wte: CubeTensor,
     targets: CubeTensor,
     loss: &'a CrossEntropy,
+    /// The scale of the gradients in place of the loss's, if any.
+    loss_scale: Option<CubeTensor>,
     losses: CubeTensor,
 }
 
@@ -130,11 +135,13 @@ impl<'a> Head<'a> {
         wte: CubeTensor,
         targets: &[u32],
         loss: &'a CrossEntropy,
+        loss_scale: Option<CubeTensor>,
     ) -> Self {
         let losses = kernels.queue.empty([targets.len()]);
         let targets = kernels.queue.upload(targets);
         let x = contiguous(x);
-        Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, losses }
+        let loss_scale = loss_scale.map(contiguous);
+        Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, loss_scale, losses }
     }
 
     /// The first row and the rows of each chunk.
@@ -159,12 +166,14 @@ impl<'a> Head<'a> {
             argument(&logits),
             argument(&self.targets),
             argument(&self.losses),
+            self.kernels.optional(self.loss_scale.as_ref()),
             rows,
             width,
             self.loss.vocab,
             first,
             self.loss.scale,
             gradient,
+            self.loss_scale.is_some(),
             elem(&logits),
         ));
         logits
@@ -208,7 +217,7 @@ pub(super) fn forward(
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
-    let head = Head::new(kernels, x, wte.join().0, &targets, &loss);
+    let head = Head::new(kernels, x, wte.join().0, &targets, &loss, None);
     for (first, x) in head.chunks() {
         head.losses(first, x, false);
     }
@@ -221,9 +230,10 @@ pub(super) fn gradients(
     wte: Shards<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    loss_scale: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
     let (wte, shard_rows) = wte.join();
-    let head = Head::new(kernels, x, wte, &targets, &loss);
+    let head = Head::new(kernels, x, wte, &targets, &loss, loss_scale);
     let [n, c] = head.x.shape().dims();
     let (mut dx, mut dwte) = (None, None);
     for (first, x) in head.chunks() {

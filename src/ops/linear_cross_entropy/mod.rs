@@ -11,10 +11,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::Shards;
-use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::shared::kernels::Kernels;
+use super::shared::{Optional, Shards, implement};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -61,16 +60,22 @@ pub fn linear_cross_entropy(
 
 /// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
 /// of each chunk exist.
+///
+/// With `loss_scale`, whose first element is a scale, the gradients are those of the sum of the
+/// rows' losses times that scale, in place of `loss.scale`: divided by the tokens of a batch, most
+/// probabilities underflow in float16.
 pub fn linear_cross_entropy_gradients(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    loss_scale: Option<Tensor<1>>,
     mode: OpsMode,
 ) -> (Tensor<1>, HeadGradients) {
     let wte = Shards::new(wte.into_iter().map(Tensor::into_dispatch));
+    let (x, loss_scale) = (x.into_dispatch(), loss_scale.map(Tensor::into_dispatch).into());
     let (value, dx, dwte) =
-        Dispatch::linear_cross_entropy_gradients(x.into_dispatch(), wte, targets, loss, mode);
+        Dispatch::linear_cross_entropy_gradients(x, wte, targets, loss, loss_scale, mode);
     let wte = dwte.into_iter().map(Tensor::from_dispatch).collect();
     (Tensor::from_dispatch(value), HeadGradients { x: Tensor::from_dispatch(dx), wte })
 }
@@ -96,6 +101,7 @@ pub trait LinearCrossEntropy: Backend {
         #[extension_type] wte: Shards<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
+        #[extension_type] loss_scale: Optional<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>);
 }
@@ -117,8 +123,9 @@ implement! {
         wte: Shards<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
+        loss_scale: Optional<Self>,
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, Vec<FloatTensor<Self>>) {
-        Kernels::of(&x, mode), mode => gradients(x, wte, targets, loss)
+        Kernels::of(&x, mode), mode => gradients(x, wte, targets, loss, loss_scale.into_option())
     }
 }

@@ -22,6 +22,8 @@ pub(super) fn forward<B: Backend>(
 struct Grads<B: Backend> {
     dx: Vec<FloatTensor<B>>,
     dw: FloatTensor<B>,
+    /// The factor of the gradients, `[1, 1]`.
+    scale: FloatTensor<B>,
 }
 
 /// The loss of all rows, a chunk at a time; with `grads`, also the gradients.
@@ -55,7 +57,7 @@ fn chunked<B: Backend>(
             None => part,
         });
         if let Some(grads) = &mut grads {
-            let d = logits_gradient::<B>(B::float_div(exp, sum), ids, loss.scale);
+            let d = logits_gradient::<B>(B::float_div(exp, sum), ids, grads.scale.clone());
             let dw = B::float_matmul(B::float_transpose(d.clone()), x);
             grads.dw = B::float_add(grads.dw.clone(), dw);
             grads.dx.push(B::float_matmul(d, w.clone()));
@@ -66,12 +68,15 @@ fn chunked<B: Backend>(
 }
 
 /// `(p - onehot) * scale`.
-fn logits_gradient<B: Backend>(p: FloatTensor<B>, ids: IntTensor<B>, scale: f32) -> FloatTensor<B> {
+fn logits_gradient<B: Backend>(
+    p: FloatTensor<B>,
+    ids: IntTensor<B>,
+    scale: FloatTensor<B>,
+) -> FloatTensor<B> {
     let [n, _] = shape::<B>(&p).dims();
     let device = device::<B>(&p);
-    let minus_one = B::float_full([n, 1].into(), (-scale).into(), &device, FloatDType::F32);
-    let scaled = B::float_mul_scalar(p, scale.into());
-    B::float_scatter(1, scaled, ids, minus_one, IndexingUpdateOp::Add)
+    let minus_one = B::float_full([n, 1].into(), (-1f32).into(), &device, FloatDType::F32);
+    B::float_mul(B::float_scatter(1, p, ids, minus_one, IndexingUpdateOp::Add), scale)
 }
 
 pub(super) fn gradients<B: Backend>(
@@ -79,14 +84,20 @@ pub(super) fn gradients<B: Backend>(
     wte: Shards<B>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    loss_scale: Option<FloatTensor<B>>,
 ) -> (FloatTensor<B>, FloatTensor<B>, Vec<FloatTensor<B>>) {
     let device = device::<B>(&x);
     let (wte, rows) = wte.join();
     let [padded, c] = shape::<B>(&wte).dims();
     let dw = B::float_zeros([loss.vocab, c].into(), &device, FloatDType::F32);
-    let mut grads = Grads { dx: Vec::new(), dw };
+    let scale = match loss_scale {
+        Some(state) => B::float_slice(state, &[Slice::from(0..1)]),
+        None => B::float_full([1].into(), loss.scale.into(), &device, FloatDType::F32),
+    };
+    let scale = B::float_reshape(scale, [1, 1].into());
+    let mut grads = Grads { dx: Vec::new(), dw, scale };
     let value = chunked::<B>(x, wte, &targets, &loss, Some(&mut grads));
-    let Grads { dx, dw } = grads;
+    let Grads { dx, dw, .. } = grads;
     let dw = if padded == loss.vocab {
         dw
     } else {

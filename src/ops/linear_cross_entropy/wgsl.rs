@@ -7,7 +7,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::shared::Shards;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::gemm::{Fusion, Layout, Matrix};
@@ -22,13 +22,17 @@ static SUM: Shader = Shader {
     parts: &[wgsl!("reduce"), wgsl!("linear_cross_entropy_sum")],
 };
 
-fn rows_spec(tier: Tier, width: usize, gradient: bool) -> Spec {
+fn rows_spec(tier: Tier, logits: Element, width: usize, gradient: bool, scaled: bool) -> Spec {
     // A row is a vocabulary: more invocations than for a row of the model's width.
     let workgroup = match tier {
         Tier::Wide => 256,
         Tier::Narrow(_) => tier.row_workgroup(),
     };
-    Spec::new(&ROWS, workgroup).packed(pack_of(&[width])).with("GRADIENT", gradient)
+    Spec::new(&ROWS, workgroup)
+        .packed(pack_of(&[width]))
+        .storing("activation", logits)
+        .with("GRADIENT", gradient)
+        .with("SCALED", scaled)
 }
 
 fn sum_spec() -> Spec {
@@ -38,7 +42,10 @@ fn sum_spec() -> Spec {
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let mut specs = vec![sum_spec()];
     for width in [65, 50304] {
-        specs.extend([false, true].map(|gradient| rows_spec(tier, width, gradient)));
+        for logits in Element::ALL {
+            let spec = |(gradient, scaled)| rows_spec(tier, logits, width, gradient, scaled);
+            specs.extend([(false, false), (true, false), (true, true)].map(spec));
+        }
     }
     specs
 }
@@ -50,6 +57,8 @@ struct Head<'a> {
     wte: &'a [CubeTensor],
     targets: CubeTensor,
     loss: &'a CrossEntropy,
+    /// The scale of the gradients in place of the loss's, if any.
+    loss_scale: Option<CubeTensor>,
     rows: usize,
     c: usize,
     padded: usize,
@@ -66,13 +75,15 @@ impl<'a> Head<'a> {
         wte: &'a [CubeTensor],
         targets: &[u32],
         loss: &'a CrossEntropy,
+        loss_scale: Option<CubeTensor>,
     ) -> Self {
         let [rows, c] = x.shape().dims();
         let padded = wte.iter().map(tokens_of).sum();
-        let logits = kernels.queue.empty([loss.chunk.min(rows), padded]);
+        let logits = kernels.queue.empty_of([loss.chunk.min(rows), padded], x.dtype);
         let losses = kernels.queue.empty([rows]);
         let targets = kernels.queue.upload(targets);
-        Self { kernels, x, wte, targets, loss, rows, c, padded, logits, losses }
+        let loss_scale = loss_scale.map(contiguous);
+        Self { kernels, x, wte, targets, loss, loss_scale, rows, c, padded, logits, losses }
     }
 
     /// The first row and the number of rows of each chunk.
@@ -99,13 +110,15 @@ impl<'a> Head<'a> {
             let size = [rows, tokens_of(shard), c];
             kernels.gemm(Layout::Nt, size, x, shard, logits, Fusion::default());
         }
-        let spec = rows_spec(kernels.tier, padded, gradient);
+        let (logits, loss_scale) = (Element::of(&self.logits), self.loss_scale.as_ref());
+        let spec = rows_spec(kernels.tier, logits, padded, gradient, loss_scale.is_some());
         let width = padded / spec.pack() as usize;
+        let buffers = [&self.logits, &self.targets, &self.losses];
+        let buffers = buffers.map(|tensor| tensor.handle.clone().binding());
         kernels.queue.launch(
             spec,
             Workgroups::Line(rows),
-            [&self.logits, &self.targets, &self.losses]
-                .map(|tensor| tensor.handle.clone().binding()),
+            buffers.into_iter().chain([kernels.optional(loss_scale)]),
             &[
                 rows as u32,
                 width as u32,
@@ -143,7 +156,7 @@ pub(super) fn forward(
 ) -> CubeTensor {
     let x = contiguous(x);
     let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
-    let head = Head::new(kernels, &x, &wte, &targets, &loss);
+    let head = Head::new(kernels, &x, &wte, &targets, &loss, None);
     for chunk in head.chunks() {
         head.losses(chunk, false);
     }
@@ -156,12 +169,13 @@ pub(super) fn gradients(
     wte: Shards<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    loss_scale: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
     let x = contiguous(x);
     let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
-    let head = Head::new(kernels, &x, &wte, &targets, &loss);
+    let head = Head::new(kernels, &x, &wte, &targets, &loss, loss_scale);
     let Head { rows, c, .. } = head;
-    let dx = kernels.queue.empty([rows, c]);
+    let dx = kernels.queue.empty_of([rows, c], x.dtype);
     let gradient = |shard| kernels.queue.empty([tokens_of(shard), c]);
     let dwte: Vec<CubeTensor> = wte.iter().map(gradient).collect();
     for (first, rows) in head.chunks() {

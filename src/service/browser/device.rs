@@ -3,6 +3,7 @@
 use js_sys::Reflect;
 use wasm_bindgen::prelude::JsValue;
 
+use crate::config::Precision;
 use crate::gpu::{self, Backend, DeviceError, DeviceId, OpenDevice};
 use crate::service::Obstacle;
 use crate::service::messages::Topic;
@@ -31,7 +32,8 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
              --enable-features=Vulkan; chrome://gpu shows the reason",
         ));
     };
-    found.open_async().await.map_err(|error| {
+    // Browsers have no cooperative matrices: the device is the same for each precision.
+    found.open_async(Precision::FLOAT32).await.map_err(|error| {
         let hint = match error {
             DeviceError::TooSmall { .. } => {
                 "use another browser or machine, or wgpt on the desktop"

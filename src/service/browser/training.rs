@@ -157,10 +157,8 @@ impl Commands for Messages<'_> {
 
 /// The configuration whose plan is at most this one.
 fn within(config: Config, plan: Plan) -> Config {
-    let mut config = Config { micro_batch: plan.micro_batch as u32, ..config };
-    if plan.micro_batch == 1 {
-        config.loss_chunk = plan.loss_chunk as u32;
-    }
+    let (micro_batch, loss_chunk) = (plan.micro_batch as u32, plan.loss_chunk as u32);
+    let mut config = Config { micro_batch, loss_chunk, ..config };
     if plan.grad_checkpoint {
         config.grad_checkpoint = GradCheckpoint::True;
     }

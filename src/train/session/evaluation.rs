@@ -63,9 +63,9 @@ impl Session<'_> {
         let iter = self.iteration;
         (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
         self.emit(Event::Eval { iter, train_loss, val_loss });
-        if let Some(value) = [train_loss, val_loss].into_iter().find(|loss| !loss.is_finite()) {
+        if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
             let has_checkpoint = has_checkpoint(self.folder.path());
-            return Err(TrainError::NotFinite { iter, value, has_checkpoint });
+            return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
         }
         Ok(Some(val_loss))
     }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::{MicroBatches, Session};
+use super::Session;
+use super::update::MicroBatches;
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
@@ -95,7 +96,7 @@ impl Session<'_> {
 
     async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
         let start = Instant::now();
-        let mut grads = WeightGradients::default();
+        let mut grads = WeightGradients::default().scaled(self.optimizer.loss_scale());
         let micro_batches = MicroBatches {
             config: &self.config,
             dataset: &self.dataset,

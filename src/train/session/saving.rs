@@ -45,11 +45,14 @@ impl Session<'_> {
         }
     }
 
-    /// Writes a checkpoint after checking that the last update is finite.
+    /// Writes a checkpoint after checking that training has not diverged. A skipped update of a
+    /// scaled loss is no reason against one.
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
-        self.finite_update().await?;
+        self.results().await?;
         self.announce_checkpoint();
+        let loss_scale = self.optimizer.read_loss_scale().await;
+        let scales_loss = self.mode.precision.scales_loss();
         let state = State {
             version: checkpoint::VERSION,
             iteration: self.iteration,
@@ -57,6 +60,7 @@ impl Session<'_> {
             val_loss: self.val_loss.filter(|_| self.last_eval == Some(self.iteration)),
             best_val_loss: self.best_val_loss,
             learning_rate: self.learning_rate,
+            loss_scale: Some(loss_scale).filter(|scale| scales_loss || scale.skipped > 0),
             config: self.config.clone(),
             plan: self.forecast.plan.clone(),
             tokenizer: self.dataset.tokenizer.clone(),

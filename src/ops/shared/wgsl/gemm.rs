@@ -4,7 +4,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 
 static SHUFFLED: Shader = Shader {
     name: "gemm_shuffled",
@@ -72,6 +72,44 @@ struct Flags {
     bias_gradient: bool,
 }
 
+/// The types of a product's matrices in memory.
+#[derive(Clone, Copy)]
+struct Elements {
+    left: Element,
+    right: Element,
+    result: Element,
+    /// Of the residual and the pre-activations.
+    activation: Element,
+}
+
+impl Elements {
+    const fn all(element: Element) -> Self {
+        Self { left: element, right: element, result: element, activation: element }
+    }
+
+    fn of(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, fusion: &Fusion) -> Self {
+        let result = Element::of(out);
+        let activation = fusion.residual.or(fusion.derivative.map(|(_, pre)| pre));
+        Self {
+            left: Element::of(a),
+            right: Element::of(b),
+            result,
+            // Without either, one variant less.
+            activation: activation.map_or(result, Element::of),
+        }
+    }
+
+    /// The types with activations in f16. A weight is f16 where a copy of it is kept, and its
+    /// gradient is f32.
+    fn half(layout: Layout) -> Vec<Self> {
+        let all = Self::all(Element::F16);
+        match layout {
+            Layout::Tn => vec![Self { result: Element::F32, activation: Element::F32, ..all }],
+            Layout::Nn | Layout::Nt => vec![Self { right: Element::F32, ..all }, all],
+        }
+    }
+}
+
 /// The blocks of 4 x 4 elements that an invocation holds: rows by columns.
 #[derive(Clone, Copy)]
 struct Blocks {
@@ -97,13 +135,24 @@ fn blocks(tier: Tier, m: usize, n: usize) -> Blocks {
     }
 }
 
-fn spec(tier: Tier, layout: Layout, blocks: Blocks, pack: u32, flags: Flags) -> Spec {
+fn spec(
+    tier: Tier,
+    layout: Layout,
+    blocks: Blocks,
+    pack: u32,
+    elements: Elements,
+    flags: Flags,
+) -> Spec {
     let spec = match tier {
         Tier::Narrow(lanes) => Spec::new(&SHUFFLED, lanes),
         // 2048 elements of each factor: 16 KiB in all, which WebGPU guarantees.
         Tier::Wide => Spec::new(&STAGED, 256).with("DEPTH", 32 / blocks.rows.max(blocks.columns)),
     };
     spec.packed(pack)
+        .storing("left", elements.left)
+        .storing("right", elements.right)
+        .storing("result", elements.result)
+        .storing("activation", elements.activation)
         .with("ROW_BLOCKS", blocks.rows)
         .with("COLUMN_BLOCKS", blocks.columns)
         .with("A_TRANSPOSED", layout == Layout::Tn)
@@ -139,8 +188,15 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let tiles = [(1, 1), (2, 2)].map(|(rows, columns)| Blocks { rows, columns });
     let mut specs = Vec::new();
     for (layout, flags) in used {
+        let mut add = |blocks, elements| {
+            specs.extend([1, 4].map(|pack| spec(tier, layout, blocks, pack, elements, flags)));
+        };
         for blocks in tiles {
-            specs.extend([1, 4].map(|pack| spec(tier, layout, blocks, pack, flags)));
+            add(blocks, Elements::all(Element::F32));
+        }
+        // Tiles and types are independent of each other.
+        for elements in Elements::half(layout) {
+            add(tiles[0], elements);
         }
     }
     specs
@@ -176,7 +232,8 @@ impl WgslKernels {
             bias_gradient: fusion.bias_gradient.is_some(),
         };
         let blocks = blocks(self.tier, m, n);
-        let spec = spec(self.tier, layout, blocks, pack, flags);
+        let elements = Elements::of(a.tensor, b.tensor, out.tensor, &fusion);
+        let spec = spec(self.tier, layout, blocks, pack, elements, flags);
         let [rows, columns] = match self.tier {
             Tier::Narrow(lanes) => [lanes * blocks.rows, 4 * lanes * blocks.columns],
             Tier::Wide => [64 * blocks.rows, 64 * blocks.columns],

@@ -1,8 +1,14 @@
 //! Launches of the kernels in `shaders/`: the tiers of devices, and what a launch needs.
+//!
+//! Activations are f32 or f16, whichever `embed` returned: an op's outputs have the dtype of its
+//! input. Kernels compute in f32; weights may be f32 or f16 where they are multiplied, and their
+//! gradients and the softmax and layer norm statistics are f32.
 
+use burn::tensor::DType;
 use burn_cubecl::cubecl::server::BufferBinding;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::config::Dtype;
 use crate::gpu::kernel::Queue;
 use crate::ops::OpsMode;
 
@@ -34,6 +40,8 @@ impl Tier {
 pub(in crate::ops) struct WgslKernels {
     pub queue: Queue,
     pub tier: Tier,
+    /// The dtype in which activations are stored.
+    pub activations: DType,
 }
 
 impl WgslKernels {
@@ -45,7 +53,11 @@ impl WgslKernels {
             Some(lanes @ (4 | 8)) if mode.narrow_tiles() => Tier::Narrow(lanes),
             _ => Tier::Wide,
         };
-        Self { queue, tier }
+        let activations = match mode.precision.dtype() {
+            Dtype::Float16 => DType::F16,
+            _ => DType::F32,
+        };
+        Self { queue, tier, activations }
     }
 
     /// The binding of an optional operand.

@@ -1,0 +1,220 @@
+//! Cooperative matrices: which of them an adapter lists, and whether it computes with them.
+//!
+//! wgpu's support is an experiment, and so is that of some drivers: one lists the matrices and then
+//! refuses to open. A product on a device of its own tells before a run relies on them.
+
+use crate::config::Matrices;
+
+/// The features that kernels with cooperative matrices need.
+const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP);
+
+/// The bytes of workgroup memory that such kernels need, twice what WebGPU guarantees.
+const WORKGROUP_MEMORY: u32 = 32 << 10;
+
+/// Returns the matrices that an adapter lists, of float16 with float32 sums, the larger first.
+/// Kernels have types for square ones alone: an adapter may have the feature and none of them, like
+/// Intel's with 8 x 16.
+pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
+    let memory = adapter.limits().max_compute_workgroup_storage_size;
+    if !adapter.features().contains(FEATURES) || memory < WORKGROUP_MEMORY {
+        return None;
+    }
+    let listed = adapter.cooperative_matrix_properties();
+    let has = |side: u32| {
+        listed.iter().any(|shape| {
+            [shape.m_size, shape.n_size, shape.k_size] == [side; 3]
+                && shape.ab_type == wgpu::CooperativeScalarType::F16
+                && shape.cr_type == wgpu::CooperativeScalarType::F32
+        })
+    };
+    [Matrices::Sixteen, Matrices::Eight].into_iter().find(|matrices| has(matrices.side()))
+}
+
+/// Returns wgpu's token for experimental features.
+#[allow(unsafe_code, reason = "wgpu's experimental features need a token that is unsafe to create")]
+pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: wgpu asks to acknowledge that these features may have bugs that are undefined
+    // behaviour. The one in use is `EXPERIMENTAL_COOPERATIVE_MATRIX`. Its kernels are wgpt's own,
+    // load and store within their buffers, and are validated by the tests, whose device runs them
+    // all; a device computes a product first (`confirm`), and `--ops wide` trains without them.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) use probe::confirm;
+#[cfg(not(target_arch = "wasm32"))]
+pub use probe::variants;
+
+#[cfg(not(target_arch = "wasm32"))]
+mod probe {
+    use std::any::Any;
+    use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+    use std::time::Duration;
+
+    use half::f16;
+
+    use crate::config::Matrices;
+    use crate::gpu::kernel::{Shader, Spec, wgsl};
+    use crate::gpu::webgpu;
+
+    static PRODUCT: Shader = Shader { name: "probe_matrices", parts: &[wgsl!("probe_matrices")] };
+
+    /// The time that a product may take. Software renderers compile it for up to 15 seconds.
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// The characters of a driver's message that a warning quotes.
+    const LONGEST_REASON: usize = 200;
+
+    /// Matrices belong to whole subgroups, of up to 64 invocations.
+    fn product(matrices: Matrices) -> Spec {
+        Spec::new(&PRODUCT, 64).multiplying(matrices)
+    }
+
+    /// Returns the kernels of this file.
+    pub fn variants() -> Vec<Spec> {
+        [Matrices::Eight, Matrices::Sixteen].map(product).to_vec()
+    }
+
+    /// Multiplies two matrices on a device of its own.
+    ///
+    /// # Errors
+    /// If the driver refuses or panics, or if the product is wrong; says which.
+    pub fn confirm(adapter: &wgpu::Adapter, matrices: Matrices) -> Result<(), String> {
+        let (a, b, expected) = factors(matrices.side() as usize);
+        // The reason of a panic is part of the result: it is not printed too.
+        let hook = take_hook();
+        set_hook(Box::new(|_| {}));
+        let run = || pollster::block_on(multiply(adapter, matrices, [&a, &b]));
+        let computed = catch_unwind(AssertUnwindSafe(run));
+        set_hook(hook);
+        match computed {
+            Ok(Ok(out)) if out == expected => Ok(()),
+            Ok(Ok(_)) => Err("their product is wrong".into()),
+            Ok(Err(reason)) => Err(reason),
+            Err(panic) => Err(message(panic.as_ref())),
+        }
+    }
+
+    fn message(panic: &(dyn Any + Send)) -> String {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.join(" ").chars().take(LONGEST_REASON).collect()
+    }
+
+    /// Returns two square matrices of small integers and their product, which no rounding changes.
+    /// They are not symmetric, so that a transposed one shows.
+    fn factors(side: usize) -> (Vec<u8>, Vec<u8>, Vec<f32>) {
+        let element = |row: usize, column: usize| ((5 * row + 3 * column) % 7) as f32 - 3.0;
+        let a = |row, k| element(row, 2 * k);
+        let b = |k, column| element(3 * k, column);
+        let indices = || (0..side * side).map(|index| (index / side, index % side));
+        let bytes = |matrix: &dyn Fn(usize, usize) -> f32| {
+            let halves = indices().map(|(row, column)| f16::from_f32(matrix(row, column)));
+            halves.flat_map(f16::to_le_bytes).collect()
+        };
+        let sum = |(row, column)| (0..side).map(|k| a(row, k) * b(k, column)).sum::<f32>();
+        (bytes(&a), bytes(&b), indices().map(sum).collect())
+    }
+
+    /// Runs the kernel. An error that wgpu reports is a panic of this thread.
+    async fn multiply(
+        adapter: &wgpu::Adapter,
+        matrices: Matrices,
+        factors: [&[u8]; 2],
+    ) -> Result<Vec<f32>, String> {
+        let opened = webgpu::request(adapter, true).await;
+        let (device, queue) = opened.map_err(|error| error.to_string())?;
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: None,
+            source: wgpu::ShaderSource::Wgsl(product(matrices).source().into()),
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        let read = queue_product(&device, &queue, &pipeline, factors);
+        // Whether it is mapped shows when it is read.
+        read.slice(..).map_async(wgpu::MapMode::Read, |_| {});
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(TIMEOUT) };
+        device.poll(wait).map_err(|error| error.to_string())?;
+        let mapped = read.slice(..).get_mapped_range().map_err(|error| error.to_string())?;
+        Ok(mapped.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect())
+    }
+
+    /// Queues the product of two matrices of float16. Returns the buffer that it is copied to.
+    fn queue_product(
+        device: &wgpu::Device,
+        queue: &wgpu::Queue,
+        pipeline: &wgpu::ComputePipeline,
+        factors: [&[u8]; 2],
+    ) -> wgpu::Buffer {
+        use wgpu::BufferUsages as Usages;
+
+        let buffer = |size, usage| {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        let size = 2 * factors[0].len() as u64;
+        let out = buffer(size, Usages::STORAGE | Usages::COPY_SRC);
+        let read = buffer(size, Usages::MAP_READ | Usages::COPY_DST);
+        let [a, b] = factors.map(|factor| {
+            let buffer = buffer(factor.len() as u64, Usages::STORAGE | Usages::COPY_DST);
+            queue.write_buffer(&buffer, 0, factor);
+            buffer
+        });
+        let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &[
+                wgpu::BindGroupEntry { binding: 0, resource: a.as_entire_binding() },
+                wgpu::BindGroupEntry { binding: 1, resource: b.as_entire_binding() },
+                wgpu::BindGroupEntry { binding: 2, resource: out.as_entire_binding() },
+            ],
+        });
+        let mut encoder = device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        encoder.copy_buffer_to_buffer(&out, 0, &read, 0, size);
+        queue.submit([encoder.finish()]);
+        read
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_product_is_exact_and_a_transposed_factor_shows() {
+            for side in [8, 16] {
+                let (a, b, product) = factors(side);
+                let [a, b] = [a, b].map(|bytes| -> Vec<f32> {
+                    let halves = bytes.as_chunks::<2>().0.iter();
+                    halves.map(|bytes| f16::from_le_bytes(*bytes).to_f32()).collect()
+                });
+                for (at, &value) in product.iter().enumerate() {
+                    let (row, column) = (at / side, at % side);
+                    let terms = (0..side).map(|k| a[row * side + k] * b[k * side + column]);
+                    assert_eq!(value, terms.sum::<f32>());
+                }
+                let transposed = |at: usize| at % side * side + at / side;
+                for factor in [a, b] {
+                    assert!((0..side * side).any(|at| factor[at] != factor[transposed(at)]));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Copies of the weight matrices in float16, where cooperative matrices multiply them.
+//!
+//! They belong to a model in training only. The optimizer, which writes both, takes them out of the
+//! model for an update, so that it alone holds them and writes them in place. They are no
+//! parameters: nothing counts, visits or saves them.
+
+use std::collections::HashMap;
+
+use burn::module::{Param, ParamId};
+use burn::tensor::{FloatDType, Tensor};
+
+use super::Gpt;
+use super::block::{Block, Conv1d};
+use crate::ops::OpsMode;
+
+/// The copies of a model's matrices, by the parameters that they are copies of.
+pub type HalfWeights = HashMap<ParamId, Tensor<2>>;
+
+impl Gpt {
+    /// Makes a copy in float16 of each matrix that products multiply: those of the blocks, and the
+    /// token embedding. Updates keep them in step with the weights.
+    pub fn keep_half_weights(&mut self) {
+        for (weight, half) in self.matrices() {
+            *half = Some(weight.val().cast(FloatDType::F16));
+        }
+    }
+
+    /// Takes the copies out of the model, for an update.
+    pub(crate) fn take_half_weights(&mut self) -> HalfWeights {
+        let taken = self.matrices().filter_map(|(weight, half)| Some((weight.id, half.take()?)));
+        taken.collect()
+    }
+
+    /// Puts copies back after an update.
+    pub(crate) fn put_half_weights(&mut self, mut halves: HalfWeights) {
+        for (weight, half) in self.matrices() {
+            *half = halves.remove(&weight.id);
+        }
+    }
+
+    /// The matrices that products multiply, each with the place of its copy.
+    fn matrices(&mut self) -> impl Iterator<Item = (&Param<Tensor<2>>, &mut Option<Tensor<2>>)> {
+        let shards = self.wte.weight.iter().zip(&mut self.wte.half);
+        let layers = self.h.iter_mut().flat_map(|block| {
+            let Block { attn, mlp, .. } = block;
+            [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
+        });
+        shards.chain(layers.map(|Conv1d { weight, half, .. }| (&*weight, half)))
+    }
+}
+
+/// Returns the tensor that products multiply: the copy in float16 if the precision of `mode` keeps
+/// one, else the weight itself.
+pub(super) fn factor(
+    weight: &Param<Tensor<2>>,
+    half: &Option<Tensor<2>>,
+    mode: OpsMode,
+) -> Tensor<2> {
+    match half {
+        Some(half) if mode.precision.keeps_half_weights() => half.clone(),
+        _ => weight.val(),
+    }
+}

@@ -1,0 +1,58 @@
+//! The control of an update as loops.
+
+use rayon::prelude::*;
+
+use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
+use crate::ops::shared::cpu::{
+    CpuTensor, contiguous, from_values, math, values, values_mut, vectorised,
+};
+
+pub(super) fn sum_squares(
+    x: CpuTensor,
+    sums: CpuTensor,
+    loss_scale: CpuTensor,
+    divisor: f32,
+    first: usize,
+) -> CpuTensor {
+    let [x, mut sums, loss_scale] = [x, sums, loss_scale].map(contiguous);
+    let factor = 1.0 / (values(&loss_scale)[0] * divisor);
+    let square = |x: f32| (x * factor) * (x * factor);
+    values(&x).par_chunks(NORM_SPAN).zip(&mut values_mut(&mut sums)[first..]).for_each(
+        |(span, sum)| {
+            *sum = vectorised(|| math::sum_by(span.len(), |i| square(span[i])));
+        },
+    );
+    sums
+}
+
+pub(super) fn decide(
+    sums: CpuTensor,
+    loss_scale: CpuTensor,
+    settings: UpdateSettings,
+) -> (CpuTensor, CpuTensor, CpuTensor) {
+    let [sums, loss_scale] = [sums, loss_scale].map(contiguous);
+    let sums = values(&sums);
+    let norm = math::sum_by(sums.len(), |i| sums[i]).sqrt();
+    let [scale, clean, skipped, in_a_row] = [0, 1, 2, 3].map(|i| values(&loss_scale)[i]);
+    let UpdateSettings { grad_clip, divisor, scales_loss, .. } = settings;
+    let clip = if grad_clip == 0.0 { 1.0 } else { (grad_clip / (norm + NORM_EPS)).min(1.0) };
+    let made = settings.step as f32 - skipped;
+    let [first, second] = settings.log_betas().map(|log_beta| -(made * log_beta).exp_m1());
+    let (factor, applied, state) = if norm.is_finite() {
+        let grows = scales_loss && clean + 1.0 >= GROWTH_INTERVAL as f32;
+        let fits = 2.0 * scale <= MAX_GROWN_SCALE as f32;
+        let scale_after = if grows && fits { 2.0 * scale } else { scale };
+        let clean = if grows { 0.0 } else { clean + 1.0 };
+        (clip / (scale * divisor), 1.0, [scale_after, clean, skipped, 0.0])
+    } else {
+        let scale = if scales_loss { (0.5 * scale).max(MIN_SCALE as f32) } else { scale };
+        (0.0, 0.0, [scale, 0.0, skipped + 1.0, in_a_row + 1.0])
+    };
+    let step_size = settings.learning_rate as f32 / first;
+    let control = [factor, applied, step_size, 1.0 / second.sqrt()];
+    (
+        from_values(vec![norm], [1].into()),
+        from_values(control.to_vec(), [4].into()),
+        from_values(state.to_vec(), [4].into()),
+    )
+}

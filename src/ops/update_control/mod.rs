@@ -1,0 +1,170 @@
+//! The global norm of all gradients, in two stages, and what follows from it: whether the update is
+//! made, the factor of the gradients, the bias corrections of Adam, and the next loss scale.
+//!
+//! All of it stays on the device, so that no step waits for the host. A gradient that is not finite
+//! never reaches a weight: the update is skipped. With float16 activations that happens now and
+//! then, because the loss is scaled (Micikevicius et al. 2018, arXiv:1710.03740): its gradient is
+//! multiplied by a scale that keeps small gradients from underflowing, and that is halved when
+//! large ones overflow.
+
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::tensor::Tensor;
+
+use super::OpsMode;
+use super::shared::implement;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::shared::kernels::Kernels;
+
+#[cfg(not(target_arch = "wasm32"))]
+mod cpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod cube;
+mod reference;
+#[cfg(feature = "wgpu")]
+pub(super) mod wgsl;
+
+/// Elements whose squares are summed by one task or workgroup: few enough that f32 keeps its digits
+/// and that one invocation of a software adapter can loop over its part.
+const NORM_SPAN: usize = 16 * 1024;
+
+/// Added to the norm before dividing by it, as in PyTorch's `clip_grad_norm_`.
+const NORM_EPS: f32 = 1e-6;
+
+/// Updates without overflow after which the loss scale is doubled, as in PyTorch's `GradScaler`.
+const GROWTH_INTERVAL: u32 = 2000;
+
+/// The loss scale is not doubled beyond this. The gradient of a logit is at most the scale, and
+/// float16 ends at 65504: the next power of two would overflow wherever the model gives the target
+/// a small probability, in every update.
+const MAX_GROWN_SCALE: u32 = 1 << 15;
+
+/// The loss scale is not halved below this. The gradient of a logit is then at most 1: if anything
+/// still overflows, the scale is not the reason.
+const MIN_SCALE: u32 = 1;
+
+/// The settings of one update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateSettings {
+    /// The norm to which the gradients are clipped; 0 does not clip.
+    pub grad_clip: f32,
+    /// The divisor that makes the gradients those of the mean loss, beside the loss scale: the
+    /// tokens of the global batch where the loss is scaled, else 1.
+    pub divisor: f32,
+    /// The number of the update, counted from 1. Skipped updates count; their number is subtracted
+    /// on the device.
+    pub step: u64,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// True if the loss scale adapts; else it stays as it is, and skipped updates are counted.
+    pub scales_loss: bool,
+}
+
+impl UpdateSettings {
+    /// The logarithms of both betas, from which the device computes `beta^step`: in f32, a beta near
+    /// 1 has lost the digits of `1 - beta`, its logarithm has not.
+    fn log_betas(&self) -> [f32; 2] {
+        // The logarithm of 0 becomes a number whose exponential is 0.
+        [self.beta1, self.beta2].map(|beta| beta.ln().max(-1e3) as f32)
+    }
+}
+
+/// What an update needs to know, on the device.
+#[derive(Clone, Debug)]
+pub struct UpdateControl {
+    /// The norm of the gradients, without loss scale and before clipping, `[1]`. Not finite if they
+    /// are not.
+    pub norm: Tensor<1>,
+    /// For [`adamw`](super::adamw), `[4]`: the factor of the gradients, which clips them and takes
+    /// out the loss scale; 1 if the update is made and 0 if it is skipped;
+    /// `learning_rate / (1 - beta1^t)`; `1 / sqrt(1 - beta2^t)`, with `t` the updates made, this one
+    /// included.
+    pub control: Tensor<1>,
+    /// The state of loss scaling after this update, `[4]`: the scale, updates made since the scale
+    /// last changed or an update was skipped, updates skipped, updates skipped in a row.
+    pub loss_scale: Tensor<1>,
+}
+
+/// Decides on an update from all of its gradients `grads`, which is not empty. `loss_scale` `[4]` is
+/// the state of loss scaling before it, as [`UpdateControl::loss_scale`]; its scale is 1 where the
+/// loss is not scaled.
+///
+/// An update with gradients that are not finite is skipped, and halves the loss scale. 2000 updates
+/// in a row that are made double it.
+pub fn update_control(
+    grads: &[Tensor<1>],
+    loss_scale: Tensor<1>,
+    settings: UpdateSettings,
+    mode: OpsMode,
+) -> UpdateControl {
+    let spans = |grad: &Tensor<1>| grad.dims()[0].div_ceil(NORM_SPAN);
+    let count = grads.iter().map(spans).sum::<usize>();
+    let mut sums = Tensor::<1>::empty([count], &grads[0].device()).into_dispatch();
+    let loss_scale = loss_scale.into_dispatch();
+    let mut first = 0;
+    for grad in grads {
+        let (x, scale) = (grad.clone().into_dispatch(), loss_scale.clone());
+        sums = Dispatch::sum_squares(x, sums, scale, settings.divisor, first, mode);
+        first += spans(grad);
+    }
+    let (norm, control, loss_scale) = Dispatch::decide(sums, loss_scale, settings, mode);
+    UpdateControl {
+        norm: Tensor::from_dispatch(norm),
+        control: Tensor::from_dispatch(control),
+        loss_scale: Tensor::from_dispatch(loss_scale),
+    }
+}
+
+/// The op on each backend.
+#[backend_extension(
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Flex: cfg(not(target_arch = "wasm32")),
+)]
+pub trait ControlUpdate: Backend {
+    /// Writes the sums of the squares of each [`NORM_SPAN`] elements of `x` `[elements]` to
+    /// `sums[first..]`; returns `sums`. The elements are divided by the loss scale and `divisor`
+    /// first: the squares of scaled gradients would leave the range of f32.
+    fn sum_squares(
+        x: FloatTensor<Self>,
+        sums: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        divisor: f32,
+        first: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the norm `[1]`, the control `[4]` and the next state of loss scaling `[4]` from all
+    /// `sums`.
+    fn decide(
+        sums: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        settings: UpdateSettings,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+implement! {
+    ControlUpdate:
+    fn sum_squares(
+        x: FloatTensor<Self>,
+        sums: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        divisor: f32,
+        first: usize,
+        mode: OpsMode,
+    ) -> FloatTensor<Self> {
+        Kernels::of(&x, mode), mode => sum_squares(x, sums, loss_scale, divisor, first)
+    }
+
+    fn decide(
+        sums: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        settings: UpdateSettings,
+        mode: OpsMode,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        Kernels::of(&sums, mode), mode => decide(sums, loss_scale, settings)
+    }
+}

@@ -1,0 +1,60 @@
+//! The state of loss scaling (Micikevicius et al. 2018, arXiv:1710.03740). It lives on the device,
+//! where `ops::update_control` advances it, and is read for log lines and checkpoints.
+
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::model::values;
+
+/// The state of loss scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// The factor of the loss's gradient.
+    pub scale: f64,
+    /// Updates made since the scale last changed, or an update was skipped.
+    pub clean: u64,
+    /// Updates skipped in the run, because their gradients were not finite.
+    pub skipped: u64,
+    /// Updates skipped since one was made.
+    pub skipped_in_a_row: u64,
+}
+
+/// The scale that a run starts with.
+///
+/// float16 ends at 65504. The gradient of a logit is at most the scale, because the scaled loss is a
+/// sum over tokens; PyTorch's 65536 is meant for a mean over them, which makes gradients smaller by
+/// their number. In an untrained GPT-2 the largest elements of the residual stream's gradient are up
+/// to about 5 times the scale: weights are of the order of 0.02, and the layer norms divide by the
+/// deviation of the stream, 0.03 to 0.3. This start leaves a factor of three, so that the first
+/// updates are not skipped, and grows from there.
+const START: f64 = 4096.0;
+
+/// Updates skipped in a row after which a run ends. A scale of 2^15 is at 1 after 15, and whatever
+/// is not finite then is not the fault of the scale.
+const MAX_SKIPPED_IN_A_ROW: u64 = 50;
+
+impl LossScale {
+    /// The state before the first update.
+    pub fn new(scales_loss: bool) -> Self {
+        let scale = if scales_loss { START } else { 1.0 };
+        Self { scale, clean: 0, skipped: 0, skipped_in_a_row: 0 }
+    }
+
+    /// Returns true if so many updates were skipped that the run has diverged.
+    pub(super) fn has_failed(&self) -> bool {
+        self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW
+    }
+
+    /// Returns the state as `[4]` on `device`.
+    pub(super) fn upload(&self, device: &Device) -> Tensor<1> {
+        let counts = [self.clean, self.skipped, self.skipped_in_a_row].map(|count| count as f32);
+        Tensor::from_data([self.scale as f32, counts[0], counts[1], counts[2]], device)
+    }
+
+    /// Reads the state from its device.
+    pub(super) async fn read(state: Tensor<1>) -> Self {
+        let state: Vec<f64> = values(state).await.iter().collect();
+        let count = |index: usize| state[index] as u64;
+        Self { scale: state[0], clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }
+    }
+}
