@@ -21,6 +21,12 @@ fn block_of(loader: u32, width4: u32, along_k: bool) -> vec2<u32> {
     return vec2<u32>(loader / width4, loader % width4);
 }
 
+// Returns the place of a vector in row k of a tile. Loaders along k store to the same place in rows
+// that are multiples of four apart: exclusive-or spreads these over the banks.
+fn place(k: u32, at: u32, along_k: bool) -> u32 {
+    return select(at, at ^ (k / 4u % 8u), along_k);
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = p.first_row + group.y * 4u * ROWS4;
@@ -46,12 +52,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         in_flight = b_by_k(4u * b_block.x, column + 4u * b_block.y);
     }
     for (var k = 0u; k < p.k; k += DEPTH) {
+        // unroll
         for (var i = 0u; i < 4u; i++) {
             if (loads_a) {
-                a_tile[(4u * a_block.x + i) * ROWS4 + a_block.y] = in_flight[i];
+                let t = 4u * a_block.x + i;
+                a_tile[t * ROWS4 + place(t, a_block.y, !A_TRANSPOSED)] = in_flight[i];
             }
             if (loads_b) {
-                b_tile[(4u * b_block.x + i) * COLUMNS4 + b_block.y] = in_flight[i];
+                let t = 4u * b_block.x + i;
+                b_tile[t * COLUMNS4 + place(t, b_block.y, B_TRANSPOSED)] = in_flight[i];
             }
         }
         workgroupBarrier();
@@ -63,14 +72,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         for (var t = 0u; t < DEPTH; t++) {
             var v: array<vec4<f32>, COLUMN_BLOCKS>;
+            // unroll
             for (var j = 0u; j < COLUMN_BLOCKS; j++) {
-                v[j] = b_tile[t * COLUMNS4 + x + 16u * j];
+                v[j] = b_tile[t * COLUMNS4 + place(t, x + 16u * j, B_TRANSPOSED)];
                 if (sums_columns) {
                     sums[j] += v[j];
                 }
             }
+            // unroll
             for (var i = 0u; i < ROW_BLOCKS; i++) {
-                let u = a_tile[t * ROWS4 + y + 16u * i];
+                let u = a_tile[t * ROWS4 + place(t, y + 16u * i, !A_TRANSPOSED)];
+                // unroll
                 for (var j = 0u; j < COLUMN_BLOCKS; j++) {
                     acc[i][j] += mat4x4<f32>(v[j] * u.x, v[j] * u.y, v[j] * u.z, v[j] * u.w);
                 }
@@ -78,8 +90,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
     }
+    // unroll
     for (var j = 0u; j < COLUMN_BLOCKS; j++) {
         let first_column = column + 4u * (x + 16u * j);
+        // unroll
         for (var i = 0u; i < ROW_BLOCKS; i++) {
             write_block(row + 4u * (y + 16u * i), first_column, acc[i][j]);
         }

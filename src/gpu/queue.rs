@@ -74,6 +74,14 @@ impl Queue {
         (min == max).then_some(max)
     }
 
+    /// Returns true if an invocation has few registers: on Intel, which alone has subgroups of 8 or
+    /// 16 to 32 invocations. The larger ones leave each a half or a quarter of the registers.
+    pub fn few_registers(&self) -> bool {
+        let hardware = &self.client.properties().hardware;
+        let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
+        min < max && max <= 32
+    }
+
     /// burn's handle of the device.
     pub fn device(&self) -> CubeDevice {
         self.device.clone()

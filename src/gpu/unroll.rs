@@ -6,7 +6,7 @@ const MOST: u32 = 8;
 
 /// Writes out each loop after a line `// unroll`. It has the form
 /// `for (var i = 0u; i < COUNT; i++) {`, ends with a line `}` of the same indentation, and COUNT is
-/// one of the `constants`.
+/// one of the `constants` or a literal.
 pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     let lines: Vec<String> = source.lines().map(str::to_string).collect();
     let mut text = String::with_capacity(2 * source.len());
@@ -66,7 +66,9 @@ fn parse_head<'a>(head: &'a str, constants: &[(&str, u32)]) -> Option<(&'a str, 
     let (index, rest) = head.trim().strip_prefix("for (var ")?.split_once(" = 0u; ")?;
     let bound = rest.strip_prefix(index)?.strip_prefix(" < ")?;
     let name = bound.strip_suffix(&format!("; {index}++) {{"))?;
-    constants.iter().find(|&&(constant, _)| constant == name).map(|&(_, count)| (index, count))
+    let constant = constants.iter().find(|&&(constant, _)| constant == name);
+    let literal = || name.strip_suffix('u')?.parse().ok();
+    Some((index, constant.map(|&(_, count)| count).or_else(literal)?))
 }
 
 /// Replaces a name in a line.
@@ -93,7 +95,7 @@ let own = 1u;
     for (var i = 0u; i < ROWS; i++) {
         let sum_i = x[i];
         // unroll
-        for (var j = 0u; j < COLUMNS; j++) {
+        for (var j = 0u; j < 2u; j++) {
             y[i][j] += sum_i;
         }
     }
@@ -102,7 +104,7 @@ after(i);
 
     #[test]
     fn loops_are_written_out_with_constant_indices() {
-        let text = unroll(NESTED, &[("ROWS", 1), ("COLUMNS", 2)]);
+        let text = unroll(NESTED, &[("OTHER", 3), ("ROWS", 1)]);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(
             lines,
@@ -124,10 +126,11 @@ after(i);
 
     #[test]
     fn long_loops_and_unknown_bounds_stay_loops() {
-        for constants in [[("ROWS", 9), ("COLUMNS", 9)], [("OTHER", 1), ("COLUMNS", 9)]] {
-            let text = unroll(NESTED, &constants);
+        let inner = NESTED.replace("2u", "9u");
+        for constant in [("ROWS", 9), ("OTHER", 1)] {
+            let text = unroll(&inner, &[constant]);
             let without: Vec<&str> =
-                NESTED.lines().map(str::trim).filter(|&line| line != "// unroll").collect();
+                inner.lines().map(str::trim).filter(|&line| line != "// unroll").collect();
             assert_eq!(text.lines().map(str::trim).collect::<Vec<_>>(), without);
         }
     }

@@ -8,7 +8,7 @@ use burn::tensor::DType;
 use burn_cubecl::cubecl::server::BufferBinding;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::config::Dtype;
+use crate::config::{Dtype, Matrices};
 use crate::gpu::kernel::Queue;
 use crate::ops::OpsMode;
 
@@ -42,6 +42,8 @@ pub(in crate::ops) struct WgslKernels {
     pub tier: Tier,
     /// The dtype in which activations are stored.
     pub activations: DType,
+    /// The cooperative matrices on which factors in f16 are multiplied.
+    pub matrices: Option<Matrices>,
 }
 
 impl WgslKernels {
@@ -57,7 +59,7 @@ impl WgslKernels {
             Dtype::Float16 => DType::F16,
             _ => DType::F32,
         };
-        Self { queue, tier, activations }
+        Self { queue, tier, activations, matrices: mode.matrices() }
     }
 
     /// The binding of an optional operand.

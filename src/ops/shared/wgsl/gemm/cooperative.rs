@@ -1,0 +1,225 @@
+//! Products of float16 matrices on cooperative matrices, with sums in float32.
+
+use super::{Elements, Flags, Fusion, Layout, MANY_TILES, Product, bands};
+use crate::config::Matrices;
+use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, wgsl};
+use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+
+static TILES: Shader = Shader {
+    name: "gemm_cooperative",
+    parts: &[wgsl!("gelu"), wgsl!("gemm_epilogue"), wgsl!("gemm_cooperative")],
+};
+static SPLIT_SUM: Shader = Shader {
+    name: "gemm_split_sum",
+    parts: &[wgsl!("gelu"), wgsl!("gemm_epilogue"), wgsl!("gemm_split_sum")],
+};
+
+/// The units that multiply: matrices, by subgroups of so many invocations.
+#[derive(Clone, Copy)]
+struct Units {
+    matrices: Matrices,
+    lanes: u32,
+}
+
+impl Units {
+    fn of(queue: &Queue, matrices: Matrices) -> Self {
+        // Where the driver chooses, on AMD, kernels that name their subgroup get 64. With another
+        // size they compute the same more slowly.
+        Self { matrices, lanes: queue.subgroup().unwrap_or(64).clamp(8, 64) }
+    }
+
+    /// The elements of k in workgroup memory. Small subgroups, in software, load more in each
+    /// invocation.
+    fn depth(self) -> u32 {
+        if self.lanes < 32 { 16 } else { 32 }
+    }
+}
+
+/// The tile of a workgroup: blocks of parts, each part a matrix in the registers of a subgroup.
+#[derive(Clone, Copy)]
+struct Tile {
+    row_parts: u32,
+    column_parts: u32,
+    row_matrices: u32,
+    column_matrices: u32,
+}
+
+/// 128 x 128 in matrices of 16 x 16, eight sums in each of eight subgroups: 64 registers of 32
+/// lanes.
+const LARGE: Tile = Tile { row_parts: 2, column_parts: 4, row_matrices: 4, column_matrices: 2 };
+/// 64 x 64 in matrices of 16 x 16, four sums in each of four subgroups.
+const SMALL: Tile = Tile { row_parts: 2, column_parts: 2, row_matrices: 2, column_matrices: 2 };
+
+impl Tile {
+    /// The number of rows and columns.
+    fn size(self, matrices: Matrices) -> [usize; 2] {
+        let Self { row_parts, column_parts, row_matrices, column_matrices } = self;
+        [row_parts * row_matrices, column_parts * column_matrices]
+            .map(|side| (side * matrices.side()) as usize)
+    }
+
+    /// The number of tiles of a product.
+    fn count(self, matrices: Matrices, [m, n, _]: [usize; 3]) -> usize {
+        let [rows, columns] = self.size(matrices);
+        m.div_ceil(rows) * n.div_ceil(columns)
+    }
+}
+
+fn spec(
+    units: Units,
+    tile: Tile,
+    layout: Layout,
+    pack: u32,
+    elements: Elements,
+    flags: Flags,
+) -> Spec {
+    let workgroup = units.lanes * tile.row_parts * tile.column_parts;
+    let [left, right] =
+        tile.size(units.matrices).map(|side| (side as u32 * units.depth() / 4 / workgroup).max(1));
+    let spec = Spec::new(&TILES, workgroup)
+        .packed(pack)
+        .multiplying(units.matrices)
+        .storing("left", Element::F16)
+        .storing("right", Element::F16)
+        .storing("result", elements.result)
+        .storing("activation", elements.activation)
+        .with("ROW_PARTS", tile.row_parts)
+        .with("COLUMN_PARTS", tile.column_parts)
+        .with("ROW_MATRICES", tile.row_matrices)
+        .with("COLUMN_MATRICES", tile.column_matrices)
+        .with("DEPTH", units.depth())
+        .with("LEFT_QUADS", left)
+        .with("RIGHT_QUADS", right)
+        .with("A_TRANSPOSED", layout == Layout::Tn)
+        .with("B_TRANSPOSED", layout == Layout::Nt);
+    flags.set(spec)
+}
+
+fn sum_spec(pack: u32, elements: Elements, flags: Flags) -> Spec {
+    let spec = Spec::new(&SPLIT_SUM, ELEMENTWISE)
+        .packed(pack)
+        .storing("result", elements.result)
+        .storing("activation", elements.activation);
+    flags.set(spec)
+}
+
+pub(in crate::ops) fn variants() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for matrices in [Matrices::Eight, Matrices::Sixteen] {
+        for (layout, flags) in Flags::used() {
+            let result = if layout == Layout::Tn { Element::F32 } else { Element::F16 };
+            let elements = Elements { result, activation: result, ..Elements::all(Element::F16) };
+            let summed = Elements::all(Element::F32);
+            let of_range = Flags {
+                activation: flags.activation,
+                bias_gradient: flags.bias_gradient,
+                ..Flags::default()
+            };
+            for pack in [1, 4] {
+                for (tile, lanes) in [(LARGE, 8), (LARGE, 32), (SMALL, 32), (SMALL, 64)] {
+                    let units = Units { matrices, lanes };
+                    specs.push(spec(units, tile, layout, pack, elements, flags));
+                    specs.push(spec(units, tile, layout, pack, summed, of_range));
+                }
+                specs.push(sum_spec(pack, elements, Flags { activation: None, ..flags }));
+            }
+        }
+    }
+    specs
+}
+
+/// k in ranges, each multiplied by workgroups of its own.
+#[derive(Clone, Copy)]
+struct Split {
+    ranges: usize,
+    /// Elements of k in each range but the last.
+    depth: usize,
+}
+
+/// The tiles, over all ranges of k, that a product with few of them is split into. They bound the
+/// memory for the products over the ranges: 3 MiB with tiles of 64 x 64.
+const SPLIT_TILES: usize = 192;
+/// The least k of a range: a shorter one would cost more in the sum over the ranges.
+const SPLIT_DEPTH: usize = 512;
+
+impl Split {
+    fn none([_, _, k]: [usize; 3]) -> Self {
+        Self { ranges: 1, depth: k.max(1) }
+    }
+
+    /// Splits k if the product has few tiles. The split depends on sizes alone, so that the order
+    /// of the sum does too.
+    fn of(units: Units, size: [usize; 3]) -> Self {
+        let tiles = SMALL.count(units.matrices, size);
+        if tiles >= MANY_TILES || bands(size, 1).count() > 1 {
+            return Self::none(size);
+        }
+        let k = size[2];
+        let ranges = (SPLIT_TILES / tiles.max(1)).min(k / SPLIT_DEPTH).max(1);
+        let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize).max(1);
+        Self { ranges: k.div_ceil(depth).max(1), depth }
+    }
+}
+
+/// Computes a product of two factors in float16.
+pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Product) {
+    let units = Units::of(&kernels.queue, matrices);
+    let split = Split::of(units, product.size);
+    if split.ranges > 1 {
+        multiply_ranges(kernels, units, product, split);
+        return;
+    }
+    let many = LARGE.count(matrices, product.size) >= MANY_TILES;
+    let tile = if many { LARGE } else { SMALL };
+    multiply_tiles(kernels, units, tile, product, Split::none(product.size));
+}
+
+fn multiply_tiles(
+    kernels: &WgslKernels,
+    units: Units,
+    tile: Tile,
+    product: &Product,
+    split: Split,
+) {
+    let flags = Flags::of(&product.fusion);
+    let spec = spec(units, tile, product.layout, product.pack(), product.elements(), flags);
+    let [rows, columns] = tile.size(units.matrices);
+    for band in bands(product.size, rows) {
+        let row_tiles = (band[1] - band[0]).div_ceil(rows);
+        let mut params = product.params(band);
+        params.extend([row_tiles, split.ranges, split.depth].map(|size| size as u32));
+        let columns = product.size[1].div_ceil(columns);
+        kernels.queue.launch(
+            spec.clone(),
+            Workgroups::Plane(columns, row_tiles * split.ranges),
+            product.factors().into_iter().chain(product.outputs(kernels)),
+            &params,
+        );
+    }
+}
+
+/// Computes the products over ranges of k, and then their sum.
+fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split: Split) {
+    let [m, n, _] = product.size;
+    let products = kernels.queue.empty([split.ranges, m, n]);
+    let sums = product.fusion.bias_gradient.map(|_| kernels.queue.empty([split.ranges, n]));
+    let fusion = Fusion {
+        activation: product.fusion.activation,
+        bias_gradient: sums.as_ref(),
+        ..Fusion::default()
+    };
+    let of_ranges = Product { out: (&products).into(), fusion, ..*product };
+    multiply_tiles(kernels, units, SMALL, &of_ranges, split);
+
+    let pack = product.pack();
+    let flags = Flags { activation: None, ..Flags::of(&product.fusion) };
+    let mut params = product.params([0, m]);
+    params.extend([0, split.ranges as u32, split.depth as u32]);
+    let inputs = [products.handle.clone().binding(), kernels.optional(sums.as_ref())];
+    kernels.queue.launch(
+        sum_spec(pack, product.elements(), flags),
+        Workgroups::cover(m * n / pack as usize, ELEMENTWISE),
+        inputs.into_iter().chain(product.outputs(kernels)),
+        &params,
+    );
+}
