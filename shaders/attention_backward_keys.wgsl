@@ -1,7 +1,7 @@
 // Gradients of keys and values: dv = p^T d_out and dk = ds^T q * scale, with p and ds as in
-// attention_backward_queries.wgsl. Each invocation owns ROWS keys; the workgroup loops over the
-// queries from its first key on. Needs dropout_mask.wgsl, attention_rows.wgsl, and
-// attention_rows_staged.wgsl or attention_rows_shuffled.wgsl.
+// attention_backward_queries.wgsl. The workgroup is one subgroup, each invocation owns ROWS keys,
+// and queries, from the first key on, are shared by shuffles as in attention_forward.wgsl. Needs
+// dropout_mask.wgsl, attention_rows.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> d_out: array<activation>;
@@ -40,81 +40,51 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
 
-    for (var begin = first / TILE * TILE; begin < p.time; begin += TILE) {
-        if (STAGED) {
-            for (var i = lane; i < TILE * SIZE; i += WG) {
-                let position = begin + i / SIZE;
-                let d = i % SIZE;
-                let q = pack(qkv[packed_at(p, sequence, position, head, 0u) + d]);
-                store_rows(i, q, pack(d_out[row_at(p, sequence, position, head) + d]));
-            }
-            for (var i = lane; i < TILE; i += WG) {
-                store_statistics(i, statistics_at(pair, begin + i));
-            }
-            workgroupBarrier();
-        }
-        let tile_end = min(begin + TILE, p.time);
-        for (var j = begin; j < tile_end; j += STEP) {
-            let tile_row = j - begin;
-            let query_at = packed_at(p, sequence, j + lane, head, 0u);
-            let row = row_at(p, sequence, j + lane, head);
-            var scores = array<array<pack, STEP>, ROWS>();
-            var d_probs = array<array<pack, STEP>, ROWS>();
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded_query: pack;
-                var loaded_d_o: pack;
-                if (!STAGED) {
-                    loaded_query = pack(qkv[query_at + d]);
-                    loaded_d_o = pack(d_out[row + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let q = first_row(loaded_query, i, tile_row + i, d);
-                    let d_o = second_row(loaded_d_o, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        scores[r][i] += q * k[r][d];
-                        d_probs[r][i] += d_o * v[r][d];
-                    }
-                }
-            }
-            var loaded_statistics: vec2<f32>;
-            if (!STAGED) {
-                loaded_statistics = statistics_at(pair, j + lane);
-            }
-            var probs: array<array<f32, STEP>, ROWS>;
-            var d_scores: array<array<f32, STEP>, ROWS>;
-            for (var i = 0u; i < STEP; i++) {
-                let statistics = softmax_statistics(loaded_statistics, i, tile_row + i);
+    for (var j = first; j < p.time; j += WG) {
+        let query_at = packed_at(p, sequence, j + lane, head, 0u);
+        let row = row_at(p, sequence, j + lane, head);
+        var scores = array<array<pack, WG>, ROWS>();
+        var d_probs = array<array<pack, WG>, ROWS>();
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded_query = pack(qkv[query_at + d]);
+            let loaded_d_o = pack(d_out[row + d]);
+            for (var i = 0u; i < WG; i++) {
+                let q = subgroupShuffle(loaded_query, i);
+                let d_o = subgroupShuffle(loaded_d_o, i);
                 for (var r = 0u; r < ROWS; r++) {
-                    let visible = first_key + r <= j + i && j + i < p.time;
-                    let prob = exp(select(LOWEST, sum_of(scores[r][i]) - statistics.x, visible));
-                    var factor = 1.0;
-                    if (DROPOUT) {
-                        let index = (head * p.time + j + i) * p.time + first_key + r;
-                        factor = dropout_factor(p.mask, mask_key, index);
-                    }
-                    probs[r][i] = prob * factor;
-                    d_scores[r][i] = prob * (sum_of(d_probs[r][i]) * factor - statistics.y);
-                }
-            }
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded_query: pack;
-                var loaded_d_o: pack;
-                if (!STAGED) {
-                    loaded_query = pack(qkv[query_at + d]);
-                    loaded_d_o = pack(d_out[row + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let q = first_row(loaded_query, i, tile_row + i, d);
-                    let d_o = second_row(loaded_d_o, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        d_k[r][d] += d_scores[r][i] * q;
-                        d_v[r][d] += probs[r][i] * d_o;
-                    }
+                    scores[r][i] += q * k[r][d];
+                    d_probs[r][i] += d_o * v[r][d];
                 }
             }
         }
-        if (STAGED) {
-            workgroupBarrier();
+        let loaded_statistics = statistics_at(pair, j + lane);
+        var probs: array<array<f32, WG>, ROWS>;
+        var d_scores: array<array<f32, WG>, ROWS>;
+        for (var i = 0u; i < WG; i++) {
+            let statistics = subgroupShuffle(loaded_statistics, i);
+            for (var r = 0u; r < ROWS; r++) {
+                let visible = first_key + r <= j + i && j + i < p.time;
+                let prob = exp(select(LOWEST, sum_of(scores[r][i]) - statistics.x, visible));
+                var factor = 1.0;
+                if (DROPOUT) {
+                    let index = (head * p.time + j + i) * p.time + first_key + r;
+                    factor = dropout_factor(p.mask, mask_key, index);
+                }
+                probs[r][i] = prob * factor;
+                d_scores[r][i] = prob * (sum_of(d_probs[r][i]) * factor - statistics.y);
+            }
+        }
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded_query = pack(qkv[query_at + d]);
+            let loaded_d_o = pack(d_out[row + d]);
+            for (var i = 0u; i < WG; i++) {
+                let q = subgroupShuffle(loaded_query, i);
+                let d_o = subgroupShuffle(loaded_d_o, i);
+                for (var r = 0u; r < ROWS; r++) {
+                    d_k[r][d] += d_scores[r][i] * q;
+                    d_v[r][d] += probs[r][i] * d_o;
+                }
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 // Gradient of the queries, and delta = rowsum(d_out * out), which attention_backward_keys.wgsl
 // reads. With p the probabilities, recomputed from the log-sum-exp: ds = p * (d_out v^T - delta)
-// and dq = ds k * scale. Each invocation owns ROWS queries; the workgroup loops over the keys up to
-// its last query. Needs dropout_mask.wgsl, attention_rows.wgsl, and attention_rows_staged.wgsl or
-// attention_rows_shuffled.wgsl.
+// and dq = ds k * scale. The workgroup is one subgroup, each invocation owns ROWS queries, and keys
+// are shared by shuffles as in attention_forward.wgsl. Needs dropout_mask.wgsl,
+// attention_rows.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> out: array<activation>;
@@ -41,70 +41,46 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 
     let end = min(first + WG * ROWS, p.time);
-    for (var begin = 0u; begin < end; begin += TILE) {
-        if (STAGED) {
-            for (var i = lane; i < TILE * SIZE; i += WG) {
-                let position = begin + i / SIZE;
-                let d = i % SIZE;
-                let k = pack(qkv[packed_at(p, sequence, position, head, 1u) + d]);
-                let v = pack(qkv[packed_at(p, sequence, position, head, 2u) + d]);
-                store_rows(i, k, v);
-            }
-            workgroupBarrier();
-        }
-        let tile_end = min(begin + TILE, end);
-        for (var j = begin; j < tile_end; j += STEP) {
-            let tile_row = j - begin;
-            let key_at = packed_at(p, sequence, j + lane, head, 1u);
-            let value_at = packed_at(p, sequence, j + lane, head, 2u);
-            var scores = array<array<pack, STEP>, ROWS>();
-            var d_probs = array<array<pack, STEP>, ROWS>();
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded_key: pack;
-                var loaded_value: pack;
-                if (!STAGED) {
-                    loaded_key = pack(qkv[key_at + d]);
-                    loaded_value = pack(qkv[value_at + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let k = first_row(loaded_key, i, tile_row + i, d);
-                    let v = second_row(loaded_value, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        scores[r][i] += q[r][d] * k;
-                        d_probs[r][i] += d_o[r][d] * v;
-                    }
-                }
-            }
-            var d_scores: array<array<f32, STEP>, ROWS>;
-            for (var r = 0u; r < ROWS; r++) {
-                for (var i = 0u; i < STEP; i++) {
-                    // Above the diagonal the score may exceed the log-sum-exp: masked before exp,
-                    // which could overflow.
-                    let visible = j + i <= first_query + r;
-                    let prob = exp(select(LOWEST, sum_of(scores[r][i]) - offset[r], visible));
-                    var d_prob = sum_of(d_probs[r][i]);
-                    if (DROPOUT) {
-                        let index = (head * p.time + first_query + r) * p.time + j + i;
-                        d_prob *= dropout_factor(p.mask, mask_key, index);
-                    }
-                    d_scores[r][i] = prob * (d_prob - own_delta[r]);
-                }
-            }
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded: pack;
-                if (!STAGED) {
-                    loaded = pack(qkv[key_at + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let k = first_row(loaded, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        acc[r][d] += d_scores[r][i] * k;
-                    }
+    for (var j = 0u; j < end; j += WG) {
+        let key_at = packed_at(p, sequence, j + lane, head, 1u);
+        let value_at = packed_at(p, sequence, j + lane, head, 2u);
+        var scores = array<array<pack, WG>, ROWS>();
+        var d_probs = array<array<pack, WG>, ROWS>();
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded_key = pack(qkv[key_at + d]);
+            let loaded_value = pack(qkv[value_at + d]);
+            for (var i = 0u; i < WG; i++) {
+                let k = subgroupShuffle(loaded_key, i);
+                let v = subgroupShuffle(loaded_value, i);
+                for (var r = 0u; r < ROWS; r++) {
+                    scores[r][i] += q[r][d] * k;
+                    d_probs[r][i] += d_o[r][d] * v;
                 }
             }
         }
-        if (STAGED) {
-            workgroupBarrier();
+        var d_scores: array<array<f32, WG>, ROWS>;
+        for (var r = 0u; r < ROWS; r++) {
+            for (var i = 0u; i < WG; i++) {
+                // Above the diagonal the score may exceed the log-sum-exp: masked before exp, which
+                // could overflow.
+                let visible = j + i <= first_query + r;
+                let prob = exp(select(LOWEST, sum_of(scores[r][i]) - offset[r], visible));
+                var d_prob = sum_of(d_probs[r][i]);
+                if (DROPOUT) {
+                    let index = (head * p.time + first_query + r) * p.time + j + i;
+                    d_prob *= dropout_factor(p.mask, mask_key, index);
+                }
+                d_scores[r][i] = prob * (d_prob - own_delta[r]);
+            }
+        }
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded = pack(qkv[key_at + d]);
+            for (var i = 0u; i < WG; i++) {
+                let k = subgroupShuffle(loaded, i);
+                for (var r = 0u; r < ROWS; r++) {
+                    acc[r][d] += d_scores[r][i] * k;
+                }
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 // Causal attention: out = softmax(q k^T * scale) v, and the log-sum-exp of each row of scores, by
-// an online softmax (Dao et al. 2022, arXiv:2205.14135). Each invocation owns ROWS queries, so
-// their softmax needs no exchange. The workgroup loops over the keys up to its last query, STEP at
-// a time. Needs dropout_mask.wgsl, attention_rows.wgsl, and attention_rows_staged.wgsl or
-// attention_rows_shuffled.wgsl.
+// an online softmax (Dao et al. 2022, arXiv:2205.14135). The workgroup is one subgroup. Each
+// invocation owns ROWS queries, so their softmax needs no exchange. It loads the rows of one key at
+// a time, and the others read them by shuffles: WG keys in each iteration, up to the last query.
+// Needs dropout_mask.wgsl, attention_rows.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> out: array<activation>;
@@ -34,74 +34,51 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 
     let end = min(first + WG * ROWS, p.time);
-    for (var begin = 0u; begin < end; begin += TILE) {
-        if (STAGED) {
-            for (var i = lane; i < TILE * SIZE; i += WG) {
-                let position = begin + i / SIZE;
-                let d = i % SIZE;
-                let k = pack(qkv[packed_at(p, sequence, position, head, 1u) + d]);
-                let v = pack(qkv[packed_at(p, sequence, position, head, 2u) + d]);
-                store_rows(i, k, v);
-            }
-            workgroupBarrier();
-        }
-        let tile_end = min(begin + TILE, end);
-        for (var j = begin; j < tile_end; j += STEP) {
-            let tile_row = j - begin;
-            let key_at = packed_at(p, sequence, j + lane, head, 1u);
-            let value_at = packed_at(p, sequence, j + lane, head, 2u);
-            // Initialised explicitly: without it, SwiftShader under Chromium keeps the values of
-            // the previous iteration.
-            var products = array<array<pack, STEP>, ROWS>();
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded: pack;
-                if (!STAGED) {
-                    loaded = pack(qkv[key_at + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let k = first_row(loaded, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        products[r][i] += q[r][d] * k;
-                    }
-                }
-            }
-            var probs: array<array<f32, STEP>, ROWS>;
-            for (var r = 0u; r < ROWS; r++) {
-                var new_max = row_max[r];
-                for (var i = 0u; i < STEP; i++) {
-                    probs[r][i] = select(LOWEST, sum_of(products[r][i]), j + i <= first_query + r);
-                    new_max = max(new_max, probs[r][i]);
-                }
-                let rescale = exp(row_max[r] - new_max);
-                row_max[r] = new_max;
-                sum[r] *= rescale;
-                for (var i = 0u; i < STEP; i++) {
-                    probs[r][i] = exp(probs[r][i] - new_max);
-                    sum[r] += probs[r][i];
-                    if (DROPOUT) {
-                        let index = (head * p.time + first_query + r) * p.time + j + i;
-                        probs[r][i] *= dropout_factor(p.mask, mask_key, index);
-                    }
-                }
-                for (var d = 0u; d < SIZE; d++) {
-                    acc[r][d] *= rescale;
-                }
-            }
-            for (var d = 0u; d < SIZE; d++) {
-                var loaded: pack;
-                if (!STAGED) {
-                    loaded = pack(qkv[value_at + d]);
-                }
-                for (var i = 0u; i < STEP; i++) {
-                    let v = second_row(loaded, i, tile_row + i, d);
-                    for (var r = 0u; r < ROWS; r++) {
-                        acc[r][d] += probs[r][i] * v;
-                    }
+    for (var j = 0u; j < end; j += WG) {
+        let key_at = packed_at(p, sequence, j + lane, head, 1u);
+        let value_at = packed_at(p, sequence, j + lane, head, 2u);
+        // Initialised explicitly: without it, SwiftShader under Chromium keeps the values of the
+        // previous iteration.
+        var products = array<array<pack, WG>, ROWS>();
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded = pack(qkv[key_at + d]);
+            for (var i = 0u; i < WG; i++) {
+                let k = subgroupShuffle(loaded, i);
+                for (var r = 0u; r < ROWS; r++) {
+                    products[r][i] += q[r][d] * k;
                 }
             }
         }
-        if (STAGED) {
-            workgroupBarrier();
+        var probs: array<array<f32, WG>, ROWS>;
+        for (var r = 0u; r < ROWS; r++) {
+            var new_max = row_max[r];
+            for (var i = 0u; i < WG; i++) {
+                probs[r][i] = select(LOWEST, sum_of(products[r][i]), j + i <= first_query + r);
+                new_max = max(new_max, probs[r][i]);
+            }
+            let rescale = exp(row_max[r] - new_max);
+            row_max[r] = new_max;
+            sum[r] *= rescale;
+            for (var i = 0u; i < WG; i++) {
+                probs[r][i] = exp(probs[r][i] - new_max);
+                sum[r] += probs[r][i];
+                if (DROPOUT) {
+                    let index = (head * p.time + first_query + r) * p.time + j + i;
+                    probs[r][i] *= dropout_factor(p.mask, mask_key, index);
+                }
+            }
+            for (var d = 0u; d < SIZE; d++) {
+                acc[r][d] *= rescale;
+            }
+        }
+        for (var d = 0u; d < SIZE; d++) {
+            let loaded = pack(qkv[value_at + d]);
+            for (var i = 0u; i < WG; i++) {
+                let v = subgroupShuffle(loaded, i);
+                for (var r = 0u; r < ROWS; r++) {
+                    acc[r][d] += probs[r][i] * v;
+                }
+            }
         }
     }
 

@@ -6,9 +6,9 @@ struct Params {
     heads: u32,
     // 1 / sqrt(head size).
     scale: f32,
-    // The number of blocks of WG * ROWS positions.
+    // The number of workgroups for a pair of a sequence and a head.
     blocks: u32,
-    // The index of this dispatch's first (sequence, head) pair.
+    // The index of this dispatch's first pair.
     first_pair: u32,
     @align(16) mask: Mask,
 }

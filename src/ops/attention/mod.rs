@@ -127,21 +127,10 @@ fn kernels(
     if fits { Kernels::of(qkv, mode) } else { Kernels::Reference }
 }
 
-/// The largest head that the kernels take. Larger ones fit neither the registers nor, as eight rows
-/// of two matrices, the workgroup memory that WebGPU guarantees: the reference computes those.
+/// The largest head that the kernels take. Larger ones fit neither the registers nor the workgroup
+/// memory that WebGPU guarantees: the reference computes those.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 const MAX_HEAD: usize = 128;
-
-/// The number of positions in a tile of the kernels: rows of two matrices, and two values for each
-/// row, within `memory` bytes.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn tile(memory: usize, size: usize) -> u32 {
-    let mut tile = 32;
-    while tile > 8 && tile * (2 * size + 2) * 4 > memory {
-        tile /= 2;
-    }
-    tile as u32
-}
 
 /// The number of pairs of a sequence and a head that one dispatch takes: drivers reset a device
 /// after seconds in one dispatch.

@@ -3,42 +3,52 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, pairs_at_a_time, tile};
+use super::{AttentionShape, pairs_at_a_time};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::dropout::wgsl::mask;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::{Tier, WgslKernels};
 
-/// A shader in two forms, by how a workgroup shares rows: in workgroup memory or by shuffles.
+/// A shader of the files that every form needs, further ones, and the kernel.
 macro_rules! shader {
-    ($name:literal) => {
-        [
-            Shader {
-                name: $name,
-                parts: &[
-                    wgsl!("dropout_mask"),
-                    wgsl!("attention_rows"),
-                    wgsl!("attention_rows_staged"),
-                    wgsl!($name),
-                ],
-            },
-            Shader {
-                name: $name,
-                parts: &[
-                    wgsl!("dropout_mask"),
-                    wgsl!("attention_rows"),
-                    wgsl!("attention_rows_shuffled"),
-                    wgsl!($name),
-                ],
-            },
-        ]
+    ($name:literal $(, $part:literal)*) => {
+        Shader {
+            name: $name,
+            parts: &[
+                wgsl!("dropout_mask"),
+                wgsl!("attention_rows"),
+                $(wgsl!($part),)*
+                wgsl!($name),
+            ],
+        }
     };
 }
 
-static FORWARD: [Shader; 2] = shader!("attention_forward");
-static QUERIES: [Shader; 2] = shader!("attention_backward_queries");
-static KEYS: [Shader; 2] = shader!("attention_backward_keys");
+/// For software adapters: an invocation owns rows and reads those of the other side by shuffles.
+static SHUFFLED: [Shader; 3] = [
+    shader!("attention_forward"),
+    shader!("attention_backward_queries"),
+    shader!("attention_backward_keys"),
+];
+/// For GPUs: products in f32, in blocks that invocations hold in registers.
+static BLOCKED: [Shader; 3] = [
+    shader!("attention_blocked_forward", "attention_heads", "attention_grid", "attention_blocked"),
+    shader!(
+        "attention_blocked_backward_queries",
+        "attention_heads",
+        "attention_grid",
+        "attention_delta",
+        "attention_blocked"
+    ),
+    shader!(
+        "attention_blocked_backward_keys",
+        "attention_heads",
+        "attention_grid",
+        "attention_blocked"
+    ),
+];
 
+/// A pass, the index of its shader in each form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,
@@ -46,61 +56,70 @@ enum Pass {
     Keys,
 }
 
-/// `memory` is the workgroup memory in bytes.
-fn spec(
-    tier: Tier,
-    memory: usize,
+/// The part of a launch that decides the kernel's source.
+#[derive(Clone, Copy)]
+struct Variant {
     pass: Pass,
+    /// The type of activations in memory.
     activation: Element,
+    /// The size of a head.
     size: usize,
     dropout: bool,
-) -> Spec {
-    let pack = pack_of(&[size]);
-    let shaders = match pass {
-        Pass::Forward => &FORWARD,
-        Pass::Queries => &QUERIES,
-        Pass::Keys => &KEYS,
-    };
-    let spec = match tier {
-        // One row per invocation: a query and its output take 2 * size registers, the backward
-        // passes 3 and 4 * size. More steps at a time would spill registers.
-        Tier::Wide => {
-            let step = match pass {
-                Pass::Forward => 8,
-                Pass::Queries => 2,
-                Pass::Keys => 1,
-            };
-            Spec::new(&shaders[0], 64)
-                .with("ROWS", 1)
-                .with("STEP", step)
-                .with("TILE", tile(memory, size))
-        }
-        Tier::Narrow(lanes) => Spec::new(&shaders[1], lanes)
-            .with("ROWS", NARROW_ROWS)
-            .with("STEP", lanes)
-            .with("TILE", lanes * NARROW_ROWS),
-    };
-    spec.packed(pack)
-        .storing("activation", activation)
-        .with("SIZE", size as u32 / pack)
-        .with("DROPOUT", dropout)
+}
+
+impl Variant {
+    fn spec(self, tier: Tier) -> Spec {
+        let pack = pack_of(&[self.size]);
+        let spec = match tier {
+            Tier::Wide => self.blocked(),
+            Tier::Narrow(lanes) => {
+                Spec::new(&SHUFFLED[self.pass as usize], lanes).with("ROWS", SHUFFLED_ROWS)
+            }
+        };
+        spec.packed(pack)
+            .storing("activation", self.activation)
+            .with("SIZE", self.size as u32 / pack)
+            .with("DROPOUT", self.dropout)
+    }
+
+    /// A grid of 8 x 16 invocations, of 16 x 16 where each would have more than 64 sums.
+    fn blocked(self) -> Spec {
+        let vectors = self.size.div_ceil(4) as u32;
+        let sums = if self.pass == Pass::Keys { 2 } else { 1 };
+        let lanes = if sums * vectors.div_ceil(8) * 16 <= 64 { 8 } else { 16 };
+        Spec::new(&BLOCKED[self.pass as usize], 16 * lanes)
+            .with("LANES", lanes)
+            .with("PER", COLUMNS / lanes)
+            .with("BLOCKS", vectors.div_ceil(lanes))
+            // 512 vectors of four: the half of workgroup memory that the factors leave.
+            .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
+    }
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
 /// Four rows are a quarter faster on long sequences but take twice as long to compile, which is
 /// most of a first step there.
-const NARROW_ROWS: u32 = 2;
+const SHUFFLED_ROWS: u32 = 2;
+
+/// The positions that a workgroup owns on GPUs, ROWS in attention_grid.wgsl.
+const ROWS: u32 = 64;
+
+/// The positions of the other side that it takes at a time, COLUMNS in attention_grid.wgsl.
+const COLUMNS: u32 = 32;
 
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let mut specs = Vec::new();
     for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
+        let mut add = |activation, size, dropout| {
+            specs.push(Variant { pass, activation, size, dropout }.spec(tier));
+        };
         for size in [1, 13, 16, 32, 48, 64, 80, 96, 128] {
             for dropout in [false, true] {
-                specs.push(spec(tier, 16_384, pass, Element::F32, size, dropout));
+                add(Element::F32, size, dropout);
             }
         }
         for size in [13, 64] {
-            specs.push(spec(tier, 16_384, pass, Element::F16, size, true));
+            add(Element::F16, size, true);
         }
     }
     specs
@@ -115,15 +134,15 @@ fn launch(
 ) {
     let AttentionShape { batch, time, heads, dropout } = *shape;
     let size = width / heads;
-    let memory = kernels.queue.workgroup_memory();
     // The first buffer of each pass is qkv.
     let activation = Element::of(buffers[0]);
-    let spec = spec(kernels.tier, memory, pass, activation, size, dropout.is_some());
-    let per_workgroup = match kernels.tier {
-        Tier::Wide => spec.workgroup(),
-        Tier::Narrow(lanes) => lanes * NARROW_ROWS,
+    let variant = Variant { pass, activation, size, dropout: dropout.is_some() };
+    let spec = variant.spec(kernels.tier);
+    let rows = match kernels.tier {
+        Tier::Wide => ROWS,
+        Tier::Narrow(lanes) => lanes * SHUFFLED_ROWS,
     };
-    let blocks = time.div_ceil(per_workgroup as usize);
+    let blocks = time.div_ceil(rows as usize);
     let pairs = batch * heads;
     let at_a_time = pairs_at_a_time(time, size);
     let mask = dropout.as_ref().map_or([0; 5], mask);

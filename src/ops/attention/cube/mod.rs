@@ -5,7 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, pairs_at_a_time, tile};
+use super::{AttentionShape, pairs_at_a_time};
 use crate::gpu::queue::Workgroups;
 use crate::ops::dropout::cube::{Mask, MaskLaunch, keep, mask, sequence_key};
 use crate::ops::shared::cube::math::{exp, ln};
@@ -22,6 +22,16 @@ const UNITS: u32 = 64;
 
 /// Below every score, and finite: infinity minus infinity is NaN.
 const LEAST: f32 = -3.0e38;
+
+/// The number of positions in a tile of the kernels: rows of two matrices, and two values for each
+/// row, within `memory` bytes.
+fn tile(memory: usize, size: usize) -> u32 {
+    let mut tile = 32;
+    while tile > 8 && tile * (2 * size + 2) * 4 > memory {
+        tile /= 2;
+    }
+    tile as u32
+}
 
 /// The compile-time parameters of all passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,150 @@
+// Products of attention in f32, each invocation with blocks of 4 x 4 and more in registers.
+// Workgroup memory, 16 KiB, holds in turn the factors of a product over the head and those of a
+// product over COLUMNS. Needs attention_grid.wgsl.
+
+const Y_STEP = 1u;
+const ROW_STEP = 16u;
+// Vectors x + LANES * j, j < BLOCKS, of a row of the head are an invocation's.
+// Vectors of a row that are staged at a time for a product over the head.
+const DEPTH4 = 8u;
+// Where the other side's rows begin for a product over COLUMNS: behind a factor for each pair of a
+// row and a column.
+const STAGED = ROWS * COLUMNS / 4u;
+// Where the grid shows vectors: behind the factors of a product over the head.
+const SHOWN = (ROWS + COLUMNS) * DEPTH4;
+
+// Four own rows of a sum, the columns of own vectors: matrix column i is row i.
+alias Sums = array<mat4x4<f32>, BLOCKS>;
+
+var<workgroup> tile: array<vec4<f32>, 1024>;
+
+// Neighbouring pairs share x and alternate in y, as in gemm_staged.wgsl.
+fn cell_of(lane: u32) -> vec2<u32> {
+    return vec2<u32>(lane / 2u % LANES, lane / (2u * LANES) * 2u + lane % 2u);
+}
+
+fn show(i: u32, value: vec4<f32>) {
+    tile[SHOWN + i] = value;
+}
+
+fn shown(i: u32) -> vec4<f32> {
+    return tile[SHOWN + i];
+}
+
+// Returns where vector d of a staged row is. The exclusive or spreads neighbouring rows over the
+// banks of the memory.
+fn staged_at(row: u32, d: u32) -> u32 {
+    return row * DEPTH4 + (d ^ (row % DEPTH4));
+}
+
+// Returns where the factors of four rows at a column are: by the exclusive or, neighbouring columns
+// are in different banks.
+fn factors_at(column: u32, y: u32) -> u32 {
+    return column * 16u + (y ^ (column % 8u));
+}
+
+// Returns the products of own rows of one part with rows of another over the head.
+fn products(
+    pair: Pair,
+    left: u32,
+    first_row: u32,
+    right: u32,
+    first_column: u32,
+    lane: u32,
+) -> Block {
+    let cell = cell_of(lane);
+    // Initialised explicitly, as all variables within loops: without it, SwiftShader under Chromium
+    // keeps the values of the previous iteration.
+    var sums = Block();
+    for (var depth = 0u; depth < SIZE4; depth += DEPTH4) {
+        workgroupBarrier();
+        for (var i = lane; i < ROWS * DEPTH4; i += WG) {
+            let row = i / DEPTH4;
+            let d = i % DEPTH4;
+            tile[staged_at(row, d)] = row4(pair, left, first_row + row, depth + d);
+        }
+        for (var i = lane; i < COLUMNS * DEPTH4; i += WG) {
+            let row = i / DEPTH4;
+            let d = i % DEPTH4;
+            tile[staged_at(ROWS + row, d)] = row4(pair, right, first_column + row, depth + d);
+        }
+        workgroupBarrier();
+        let steps = min(DEPTH4, SIZE4 - depth);
+        for (var d = 0u; d < steps; d++) {
+            let row_at = staged_at(cell.y, d);
+            let rows = transpose(mat4x4<f32>(
+                tile[row_at],
+                tile[row_at + ROW_STEP * DEPTH4],
+                tile[row_at + 2u * ROW_STEP * DEPTH4],
+                tile[row_at + 3u * ROW_STEP * DEPTH4],
+            ));
+            let column_at = staged_at(ROWS + cell.x, d);
+            // unroll
+            for (var j = 0u; j < PER; j++) {
+                let column = tile[column_at + j * LANES * DEPTH4];
+                sums[j] += rows[0] * column.x;
+                sums[j] += rows[1] * column.y;
+                sums[j] += rows[2] * column.z;
+                sums[j] += rows[3] * column.w;
+            }
+        }
+    }
+    return sums;
+}
+
+// Adds to own rows the sum over COLUMNS positions of `block` times a part's rows.
+fn accumulate(
+    sums: ptr<function, Sums>,
+    block: Block,
+    pair: Pair,
+    part: u32,
+    first: u32,
+    lane: u32,
+) {
+    let cell = cell_of(lane);
+    var factors = block;
+    workgroupBarrier();
+    // unroll
+    for (var j = 0u; j < PER; j++) {
+        tile[factors_at(cell.x + j * LANES, cell.y)] = factors[j];
+    }
+    for (var begin = 0u; begin < COLUMNS; begin += STAGED_ROWS) {
+        if (begin > 0u) {
+            workgroupBarrier();
+        }
+        for (var i = lane; i < STAGED_ROWS * SIZE4; i += WG) {
+            tile[STAGED + i] = row4(pair, part, first + begin + i / SIZE4, i % SIZE4);
+        }
+        workgroupBarrier();
+        for (var c = 0u; c < STAGED_ROWS; c++) {
+            let f = tile[factors_at(begin + c, cell.y)];
+            // unroll
+            for (var j = 0u; j < BLOCKS; j++) {
+                // Past the end of the head the last vector again, whose sum is not stored.
+                let v = tile[STAGED + c * SIZE4 + min(cell.x + j * LANES, SIZE4 - 1u)];
+                (*sums)[j] += mat4x4<f32>(v * f.x, v * f.y, v * f.z, v * f.w);
+            }
+        }
+    }
+}
+
+// Writes own rows of a sum, each times its factor.
+fn store_sums(
+    sums: ptr<function, Sums>,
+    factors: vec4<f32>,
+    pair: Pair,
+    part: u32,
+    first: u32,
+    lane: u32,
+) {
+    let cell = cell_of(lane);
+    let rows = rows_from(first, cell);
+    // unroll
+    for (var j = 0u; j < BLOCKS; j++) {
+        let d = cell.x + j * LANES;
+        store4(pair, part, rows.x, d, (*sums)[j][0] * factors.x);
+        store4(pair, part, rows.y, d, (*sums)[j][1] * factors.y);
+        store4(pair, part, rows.z, d, (*sums)[j][2] * factors.z);
+        store4(pair, part, rows.w, d, (*sums)[j][3] * factors.w);
+    }
+}
