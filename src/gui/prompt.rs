@@ -54,6 +54,9 @@ impl Default for PromptState {
 const MAX_TOKENS: u32 = 10_000;
 const MAX_TOP_K: u32 = 50_257;
 
+/// The prompt until another is typed.
+const FIRST_PROMPT: &str = "Once upon a time";
+
 /// Width of the button next to the prompt, in points.
 const BUTTON_WIDTH: f32 = 66.0;
 
@@ -73,7 +76,7 @@ pub(super) fn show(
         let reserved = BUTTON_WIDTH + ui.spacing().item_spacing.x;
         let width = (ui.available_width() - reserved).max(60.0);
         let edit = TextEdit::singleline(&mut state.text).desired_width(width);
-        let edit = ui.add(edit.hint_text("Once upon a time")).labelled_by(label.id);
+        let edit = ui.add(edit.hint_text(FIRST_PROMPT)).labelled_by(label.id);
         if std::mem::take(&mut state.focus) {
             edit.request_focus();
         }
@@ -89,7 +92,10 @@ pub(super) fn show(
         is_requested.then(|| {
             // The next prompt is often a small change of this one.
             edit.request_focus();
-            let prompt = state.text.clone();
+            let prompt = match state.text.as_str() {
+                "" => FIRST_PROMPT.to_string(),
+                text => text.to_string(),
+            };
             match is_live {
                 true => {
                     state.requested = Some(answers);
@@ -140,7 +146,6 @@ fn obstacle(progress: &Progress, is_live: bool, state: &PromptState) -> Option<&
         {
             Some("This run has no checkpoint to generate from.")
         }
-        _ if state.text.is_empty() => Some("Type a prompt first."),
         _ if state.requested.is_some() => Some("A text is on its way."),
         _ => None,
     }
@@ -152,14 +157,12 @@ mod tests {
     use crate::protocol::{Event, StopReason};
 
     #[test]
-    fn a_text_needs_a_prompt_and_a_model() {
-        let mut state = PromptState::default();
+    fn a_text_needs_a_model() {
+        let state = PromptState::default();
         let mut progress = Progress::default();
         let reason = |progress: &Progress, state: &PromptState| obstacle(progress, false, state);
         assert_eq!(reason(&progress, &state), Some("Show a run or a model first, under Runs."));
         progress.run = Some("models/gpt2".into());
-        assert_eq!(reason(&progress, &state), Some("Type a prompt first."));
-        state.text = "Once".into();
         assert_eq!(reason(&progress, &state), None);
         progress.state = State::Finished(StopReason::Finished);
         assert!(reason(&progress, &state).unwrap().contains("no checkpoint"));
