@@ -143,7 +143,7 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
 /// while the loop waits for a line, and else sets the second, to stop a text.
 fn interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), CliError> {
     let (waits, stopped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, waits.clone())
+    flag::register_conditional_default(SIGINT, waits.clone())
         .and_then(|_| flag::register(SIGINT, stopped.clone()))
         .map_err(CliError::Signals)?;
     Ok((waits, stopped))
