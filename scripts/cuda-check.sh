@@ -116,9 +116,10 @@ with_a_driver() {
         export CUDA_DRIVER_CAPABILITY=${gpu%:*} CUDA_DRIVER_VERSION=${gpu#*:}
         rm -f ptx/*
         # With GELU's tanh, then exact and with dropout.
-        compiles bench --only=steps --no-compare --preset=gpt2 "${tiny[@]}" --vocab_size=65
+        compiles bench --only=steps --no-compare --preset=gpt2 "${tiny[@]}" --vocab_size=65 \
+            --dtype=float32
         compiles bench --only=steps --no-compare --preset=shakespeare-char "${tiny[@]}" \
-            --vocab_size=65 --dropout=0.2
+            --vocab_size=65 --dropout=0.2 --dtype=float32
         kernels=$(find ptx -name '*.ptx' | wc -l)
         for file in ptx/*.ptx; do
             if command -v ptxas >/dev/null; then
@@ -134,7 +135,10 @@ with_a_driver() {
 
     # The losses are zeros, but the run folder is complete.
     compiles train "${run[@]}" --max_iters=2 --run=moving
-    expect 0 train --device=cpu --resume --run=moving --max_iters=4
+    grep -q '^dtype = "bfloat16"' moving/config.toml || fail '`auto` is not bfloat16'
+    expect 2 train --device=cpu --resume --run=moving --max_iters=4
+    says 'cannot continue' stderr
+    expect 0 train --device=cpu --resume --run=moving --max_iters=4 --dtype=auto
     compiles train --resume --run=moving --max_iters=6
     says '^done after 6 iterations' stdout
     echo 'a run continued from CUDA on the CPU and back'

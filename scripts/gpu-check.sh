@@ -11,7 +11,7 @@
 #       --device LIST   devices, as for `wgpt --device` (vulkan:0, and cuda:0 if it exists); the
 #                       others are compared with the first. The tests use every Vulkan adapter and
 #                       every CUDA GPU
-#       --dtypes LIST   dtypes on CUDA (float32,tf32,bfloat16); other devices use float32
+#       --dtypes LIST   dtypes (float32,tf32,bfloat16,float16), of which each device takes those that it has
 #       --out DIR       folder for gpu-check.json, gpu-check.md and log.txt (out/gpu-check); results
 #                       that are already there are kept
 #       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); those that the plan reduces
@@ -288,11 +288,12 @@ check_cuda_tests() {
 
 # variants DEVICE: prints the dtypes to measure it in.
 variants() {
-    if [[ $1 == cuda* ]]; then
-        echo "${dtypes//,/ }"
-    else
-        echo float32
-    fi
+    local dtype known
+    known=$(grep -oE '\{[^{}]*\}' <<<"$found" | grep -E "\"id\":\"$1[:\"]" | head -n 1 |
+        sed -n 's/.*"dtypes":\[\([^]]*\)\].*/\1/p')
+    for dtype in ${dtypes//,/ }; do
+        [[ $known != *"\"$dtype\""* ]] || echo "$dtype"
+    done
 }
 
 # dtype_refused DEVICE DTYPE: prints why the device does not support the dtype; fails if it does.
@@ -332,7 +333,7 @@ train() {
         iters=20
         model=("${tiny[@]}" --batch_size=8 --eval_iters=2 --warmup_iters=0 --sample_tokens=8)
     fi
-    [[ $dtype == float32 ]] || model+=("--dtype=$dtype")
+    model+=("--dtype=$dtype")
     limited 300 "$wgpt" train --device="$device" --json --preset=shakespeare-char \
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
@@ -367,8 +368,8 @@ train() {
 tolerance() {
     case $1 in
     float32) echo 0.00001 0.001 ;;
-    # A product's factors keep 10 bits instead of 23.
-    tf32) echo 0.001 0.01 ;;
+    # A product's factors keep 10 bits instead of 23, in float16 the activations too.
+    tf32 | float16) echo 0.001 0.01 ;;
     # 7 bits, and the activations keep no more.
     *) echo 0.005 0.03 ;;
     esac
@@ -431,14 +432,14 @@ bench() {
 }
 
 check_kernels() {
-    local device
+    local device dtype what compare
     for device in "${devices[@]}"; do
-        # On CUDA, burn's stock ops need a file of the toolkit, which may not be installed.
-        if [[ $device == cuda* ]]; then
-            bench kernels 400 '' --no-compare
-        else
-            bench kernels 400 ''
-        fi
+        for dtype in $(variants "$device"); do
+            what=$dtype compare=()
+            # On CUDA, burn's stock ops need a file of the toolkit, which may not be installed.
+            [[ $device != cuda* ]] || compare=(--no-compare)
+            bench kernels 400 "\"dtype\":\"$dtype\"," "--dtype=$dtype" "${compare[@]}"
+        done
     done
 }
 
@@ -458,7 +459,8 @@ check_steps() {
         done
         [[ $device != cuda* ]] || continue
         what='micro-batch 1 beside stock ops'
-        bench steps 200 '"dtype":"float32","batch":1,"compare":true,' "${step[@]}" --batch_size=1
+        bench steps 200 '"dtype":"float32","batch":1,"compare":true,' "${step[@]}" --batch_size=1 \
+            --dtype=float32
     done
 }
 
@@ -469,7 +471,7 @@ bench_steps() {
     for batch in ${batches//,/ }; do
         local fields="\"dtype\":\"$dtype\",\"batch\":$batch,\"compare\":false"
         local model=("${step[@]}" "--batch_size=$batch")
-        [[ $dtype == float32 ]] || model+=("--dtype=$dtype")
+        model+=("--dtype=$dtype")
         timeout 20 "$wgpt" plan --device="$device" --json "${model[@]}" </dev/null \
             >"$scratch/plan" 2>"$scratch/plan.said"
         predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
@@ -570,7 +572,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 mode=check folder='' out=out/gpu-check device='' parts=tests,train,bench,torch
-dtypes=float32,tf32,bfloat16 batches='' within=0 date='' quick=0 failed=0 rest=()
+dtypes=float32,tf32,bfloat16,float16 batches='' within=0 date='' quick=0 failed=0 rest=()
 while (($#)); do
     case $1 in
     --pack | --tables) mode=${1#--} ;;
@@ -624,7 +626,7 @@ fi
 : "${date:=$(date -u +%Y-%m-%dT%H:%M:%SZ)}"
 for dtype in ${dtypes//,/ }; do
     case $dtype in
-    float32 | tf32 | bfloat16) ;;
+    float32 | tf32 | bfloat16 | float16) ;;
     *) fail "unknown dtype $dtype" ;;
     esac
 done

@@ -166,18 +166,18 @@ def peaks(records):
 
 def kernels(records):
     rows, lines = [], []
-    for record in last_of(records, "kernels", lambda record: place(record)[0]):
-        device = place(record)[0]
+    for record in last_of(records, "kernels", place):
+        device, dtype = place(record)
         if record.get("error"):
             stderr = record.get("stderr", "")
-            lines += [f"kernels on {device}: {text(record['error'])}: {text(stderr)}", ""]
+            lines += [f"kernels on {device} in {dtype}: {text(record['error'])}: {text(stderr)}", ""]
         for k in (record["report"] or {"kernels": []})["kernels"]:
             rows.append([
-                device, k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
+                device, dtype, k["name"], k["size"], show(k["ms"], 3), show(k["gb_per_s"], 1),
                 show(k["gflop_per_s"], 1), percent(k["fraction"]), show(k["stock_ms"], 3),
                 ratio(k["stock_ms"], k["ms"], 1),
             ])
-    head = ["device", "kernel", "size", "ms", "GB/s", "GFLOP/s", "of peak", "stock ms", "stock / this"]
+    head = ["device", "dtype", "kernel", "size", "ms", "GB/s", "GFLOP/s", "of peak", "stock ms", "stock / this"]
     return section("Kernels", head, rows) + lines
 
 

@@ -1,6 +1,6 @@
 """Times training steps of GPT-2 in plain PyTorch, for comparison with `wgpt bench`.
 
-    python3 torch_gpt2.py --batches 1,2,4 --dtypes float32,tf32,bfloat16 --modes eager,compile
+    python3 torch_gpt2.py --batches 1,2,4 --dtypes float32,tf32,bfloat16,float16 --modes eager,compile
 
 Prints one JSON object per line for each combination: dtype, compile, micro_batch, first_ms, ms,
 tokens_per_s and peak_bytes, or error instead of the figures. The step is wgpt's: forward and
@@ -86,15 +86,19 @@ def measure(args, device, dtype, compiled, micro_batch):
     ids = torch.randint(min(args.vocab, 50257), (micro_batch, args.block + 1), device=device)
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
+    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(dtype)
+    # Without an effect in other dtypes, as in nanoGPT.
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == "float16")
+
     def step():
-        mixed = contextlib.nullcontext()
-        if dtype == "bfloat16":
-            mixed = torch.autocast(device.type, dtype=torch.bfloat16)
+        mixed = torch.autocast(device.type, dtype=half) if half else contextlib.nullcontext()
         with mixed:
             loss = loss_of(inputs, targets)
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
     def timed():
@@ -140,7 +144,7 @@ def main():
     words = lambda text: [word for word in text.split(",") if word]
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batches", default="1,2,4,8,16,32", type=words)
-    parser.add_argument("--dtypes", default="float32,tf32,bfloat16", type=words)
+    parser.add_argument("--dtypes", default="float32,tf32,bfloat16,float16", type=words)
     parser.add_argument("--modes", default="eager,compile", type=words)
     parser.add_argument("--layers", default=12, type=int)
     parser.add_argument("--heads", default=0, type=int, help="default: width / 64")
@@ -151,7 +155,7 @@ def main():
     parser.add_argument("--seconds", default=1.5, type=float, help="start no further step after this time")
     args = parser.parse_args()
     for names, known in [
-        (args.dtypes, ("float32", "tf32", "bfloat16")),
+        (args.dtypes, ("float32", "tf32", "bfloat16", "float16")),
         (args.modes, ("eager", "compile")),
     ]:
         for name in names:
