@@ -7,13 +7,15 @@ use crate::case::{dot, noise, values};
 use crate::check::{VALUE, compare};
 
 /// What the gradients of the tests are divided by, beside the loss scale.
-const DIVISOR: f32 = 4.0;
+const DIVISOR: f32 = 0.25;
+/// Below the norm of the gradients of the tests.
+const CLIP: f32 = 100.0;
 const SCALARS: AdamW = AdamW { decay: 1.0 - 0.1 * 0.2, beta1: 0.9, beta2: 0.95, eps: 1e-3 };
 
 /// Returns the settings of update number `step` with a scaled loss.
 fn settings(step: u64) -> UpdateSettings {
     UpdateSettings {
-        grad_clip: 1.0,
+        grad_clip: CLIP,
         divisor: DIVISOR,
         step,
         learning_rate: 0.1,
@@ -68,7 +70,7 @@ fn truth(len: usize) -> [Vec<f64>; 6] {
         let [grad, other] = gradients(step, len)
             .map(|grad| grad.into_iter().map(|x| f64::from(x) / divisor).collect::<Vec<f64>>());
         norm = (dot(&grad, &grad) + dot(&other, &other)).sqrt();
-        let clip = (1.0 / (norm + 1e-6)).min(1.0);
+        let clip = (f64::from(CLIP) / (norm + 1e-6)).min(1.0);
         let corrections = [1.0 - 0.9f64.powi(t), 1.0 - 0.95f64.powi(t)];
         for (i, grad) in grad.iter().map(|grad| grad * clip).enumerate() {
             m[i] = 0.9 * m[i] + 0.1 * grad;
