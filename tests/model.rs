@@ -408,13 +408,13 @@ fn every_vulkan_adapter_matches_pytorch() {
     }
 }
 
-/// Activations in f16, products in f32: the tolerance is a few of f16's 11 bits.
+/// Activations in f16, products in f32. With the same roundings in NumPy, gradients are at most
+/// 1.9e-3 off and the loss 5e-6, over ten updates 1.6e-4.
 #[cfg(feature = "wgpu")]
 #[test]
 fn f16_adapters_match_pytorch_in_half_precision() {
     let abilities = Abilities { float16: true, ..Abilities::default() };
     let precision = abilities.precision(Dtype::Float16).expect("float16 is among the abilities");
-    let tolerance = Tolerance { loss: 1e-3, grad: 1e-2 };
     let adapters = gpu::devices()
         .into_iter()
         .filter(|info| info.id.backend == gpu::Backend::Vulkan && info.abilities.float16);
@@ -429,9 +429,10 @@ fn f16_adapters_match_pytorch_in_half_precision() {
             ("erf_bias", Gelu::Erf, true, 4),
             ("erf_nobias", Gelu::Erf, false, 1),
         ] {
+            let tolerance = Tolerance { loss: 1e-4, grad: 5e-3 };
             check_half(name, gelu, bias, &open.device, mode, shards, &tolerance);
         }
-        check_scaled_updates(&open.device, mode, &tolerance);
+        check_scaled_updates(&open.device, mode, &Tolerance { loss: 1e-3, grad: 1e-2 });
         checked += 1;
     }
     assert!(checked > 0, "no Vulkan adapter stores f16: Mesa's lavapipe does");
