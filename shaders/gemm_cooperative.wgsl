@@ -48,7 +48,7 @@ var<workgroup> column_sums: array<vec4<f32>, COLUMN_QUADS>;
 
 // Returns four elements of a row of a, which is [rows, width] in memory.
 fn a4(row: u32, column: u32, rows: u32, width: u32) -> quad {
-    if (row >= rows || column >= width) {
+    if (any(vec2(row, column) >= vec2(rows, width))) {
         return quad();
     }
     let at = p.a_offset + row * p.a_stride + column;
@@ -64,7 +64,7 @@ fn a4(row: u32, column: u32, rows: u32, width: u32) -> quad {
 
 // Returns four elements of a row of b.
 fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
-    if (row >= rows || column >= width) {
+    if (any(vec2(row, column) >= vec2(rows, width))) {
         return quad();
     }
     let at = p.b_offset + row * width + column;
@@ -145,11 +145,11 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
             let at = column + j * BLOCK_COLUMNS;
             if (B_TRANSPOSED) {
-                let from = (at * RIGHT_STRIDE + k) / CELL;
-                y[j] = coopLoad<Right>(&right_tile[from], RIGHT_STRIDE / CELL);
+                let start = (at * RIGHT_STRIDE + k) / CELL;
+                y[j] = coopLoad<Right>(&right_tile[start], RIGHT_STRIDE / CELL);
             } else {
-                let from = (k * RIGHT_STRIDE + at) / CELL;
-                y[j] = coopLoadT<Right>(&right_tile[from], RIGHT_STRIDE / CELL);
+                let start = (k * RIGHT_STRIDE + at) / CELL;
+                y[j] = coopLoadT<Right>(&right_tile[start], RIGHT_STRIDE / CELL);
             }
         }
         // unroll
@@ -157,11 +157,11 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
             let at = row + i * BLOCK_ROWS;
             var x: Left;
             if (A_TRANSPOSED) {
-                let from = (k * LEFT_STRIDE + at) / CELL;
-                x = coopLoad<Left>(&left_tile[from], LEFT_STRIDE / CELL);
+                let start = (k * LEFT_STRIDE + at) / CELL;
+                x = coopLoad<Left>(&left_tile[start], LEFT_STRIDE / CELL);
             } else {
-                let from = (at * LEFT_STRIDE + k) / CELL;
-                x = coopLoadT<Left>(&left_tile[from], LEFT_STRIDE / CELL);
+                let start = (at * LEFT_STRIDE + k) / CELL;
+                x = coopLoadT<Left>(&left_tile[start], LEFT_STRIDE / CELL);
             }
             // unroll
             for (var j = 0u; j < COLUMN_MATRICES; j++) {
