@@ -437,3 +437,20 @@ fn f16_adapters_match_pytorch_in_half_precision() {
     }
     assert!(checked > 0, "no Vulkan adapter stores f16: Mesa's lavapipe does");
 }
+
+/// Ten updates with products on cooperative matrices and copies of the weights in f16.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
+fn cooperative_matrices_match_pytorch() {
+    let has_matrices = |info: &gpu::DeviceInfo| {
+        info.id.backend == gpu::Backend::Vulkan && info.abilities.matrices.is_some()
+    };
+    let info = gpu::devices().into_iter().find(has_matrices);
+    let info = info.expect("a Vulkan adapter with cooperative matrices of float16");
+    let precision = info.abilities.precision(Dtype::Float16).unwrap();
+    let selected = gpu::select(DeviceChoice::Named(info.id)).unwrap();
+    let open = selected.open(precision).unwrap();
+    let mode = OpsMode::AUTO.on(info.kind).in_precision(precision);
+    check_scaled_updates(&open.device, mode, &Tolerance { loss: 1e-3, grad: 1e-2 });
+}

@@ -61,7 +61,8 @@ fn activations(mode: OpsMode) -> FloatDType {
     }
 }
 
-/// Casts the inputs that are activations to the dtype of the mode, as in the model.
+/// Casts the inputs that are activations to the dtype of the mode, as in the model, and those that
+/// have copies in half.
 fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>> {
     let is_weight = |index: usize| match case.op {
         Op::Embed { .. } => true,
@@ -69,9 +70,16 @@ fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>
         Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
         Op::Attention { .. } | Op::Dropout { .. } => false,
     };
-    let cast = |(index, x): (usize, Tensor<2>)| match is_weight(index) {
-        true => x,
-        false => x.cast(activations(mode)),
+    let has_copy = |index: usize| match case.op {
+        Op::CrossEntropy { .. } => index > 0,
+        Op::Linear { .. } => index == 1,
+        _ => false,
+    };
+    let is_half =
+        |index| !is_weight(index) || mode.precision.keeps_half_weights() && has_copy(index);
+    let cast = |(index, x): (usize, Tensor<2>)| match is_half(index) {
+        true => x.cast(activations(mode)),
+        false => x,
     };
     inputs.into_iter().enumerate().map(cast).collect()
 }

@@ -1,7 +1,7 @@
 //! Compares the kernels of every device with the oracle.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use wgpt::config::{Abilities, Dtype, Precision};
+use wgpt::config::{Abilities, Dtype, Matrices, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, Kind};
 use wgpt::ops::{self, Dropout, OpsMode};
 
@@ -108,6 +108,35 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
             check_overflow(&device, mode);
         }
     }
+}
+
+/// Of both sizes on a software adapter: Mesa's lavapipe lists one and has both.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
+fn cooperative_matrices_match_the_oracle() {
+    let mut checked = 0;
+    let vulkan = gpu::devices().into_iter().filter(|info| info.id.backend == Backend::Vulkan);
+    for info in vulkan {
+        let Some(listed) = info.abilities.matrices else { continue };
+        let sizes = match info.kind {
+            Kind::Software => vec![Matrices::Eight, Matrices::Sixteen],
+            _ => vec![listed],
+        };
+        let selected = gpu::select(DeviceChoice::Named(info.id)).unwrap();
+        let precision = info.abilities.precision(Dtype::Float16).unwrap();
+        let device = selected.open(precision).unwrap().device;
+        for size in sizes {
+            eprintln!("{}: {}, {size:?}", info.id, info.name);
+            let abilities = Abilities { matrices: Some(size), ..info.abilities };
+            let precision = abilities.precision(Dtype::Float16).unwrap();
+            let mode = OpsMode::AUTO.on(info.kind).in_precision(precision);
+            check_half(&device, mode);
+            check_overflow(&device, mode);
+            checked += 1;
+        }
+    }
+    assert!(checked > 0, "no Vulkan adapter has cooperative matrices of float16");
 }
 
 #[cfg(feature = "cuda")]
