@@ -132,7 +132,7 @@ fn the_tables_of_gpus_agree_with_the_planner() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 48);
+    assert_eq!(compared, 72);
 }
 
 /// nanoGPT's train_gpt2.py can be planned before its data is prepared.
