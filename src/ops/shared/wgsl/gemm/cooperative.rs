@@ -75,7 +75,7 @@ fn spec(
 ) -> Spec {
     let workgroup = units.lanes * tile.row_parts * tile.column_parts;
     let [left, right] =
-        tile.size(units.matrices).map(|side| (side as u32 * units.depth() / 4 / workgroup).max(1));
+        tile.size(units.matrices).map(|side| side as u32 * units.depth() / 4 / workgroup);
     let spec = Spec::new(&TILES, workgroup)
         .packed(pack)
         .multiplying(units.matrices)
