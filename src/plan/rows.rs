@@ -287,19 +287,27 @@ impl Sizes {
         rows
     }
 
-    /// The backward pass of a block at its peak, in the second layer of the MLP.
+    /// The backward pass of a block at its peak, in one of the layers of the MLP.
     fn block_backward(&self, plan: &Plan, block: u64) -> Vec<Row> {
         let n = self.tokens(plan);
         let wide = n * self.width;
         // The CPU's products take the activated input and return its gradient as whole tensors, of
         // which the new one exists twice.
         let of_mlp = if self.cpu() { 13 * wide } else { 5 * wide };
-        let temporary = of_mlp + if self.dropout { wide } else { 0 };
+        let of_second = of_mlp + if self.dropout { wide } else { 0 };
         let matrix = 4 * self.width * self.width;
+        // In the first layer, the gradient of the second one's weight exists too, and three tensors
+        // take the place of the pre-activations.
+        let of_first = 2 * wide;
+        let size = |activations: u64, matrices: u64| {
+            activations * self.precision.activation_bytes() + 4 * matrices * matrix
+        };
+        let first_is_larger = !self.cpu() && size(of_first, 2) > size(of_second, 1);
+        let (temporary, matrices) = if first_is_larger { (of_first, 2) } else { (of_second, 1) };
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
         let vectors = self.width * if self.bias { 2 } else { 1 };
-        let gradients = finished * self.block_parameters() + vectors + matrix;
+        let gradients = finished * self.block_parameters() + vectors + matrices * matrix;
         let mut rows = self.permanent();
         rows.push(self.accumulated_gradients(plan));
         rows.push(f32_row("embedding gradient", Class::Gradients, self.vocab * self.width));
@@ -316,7 +324,7 @@ impl Sizes {
         if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
             // gradient of its weight exists.
-            let output = (6 * wide - temporary) * self.precision.activation_bytes();
+            let output = (6 * wide - of_second) * self.precision.activation_bytes();
             let bytes = if plan.grad_checkpoint { output.saturating_sub(4 * matrix) } else { 0 };
             rows.push(Row { bytes, ..f32_row("recomputed block output", Class::Workspace, 0) });
         }
