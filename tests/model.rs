@@ -253,6 +253,83 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     }
 }
 
+/// The losses of a training, its final validation loss, and the updates that were skipped.
+#[cfg(feature = "wgpu")]
+struct Training {
+    losses: Vec<f32>,
+    val_loss: f32,
+    skipped: Vec<usize>,
+}
+
+/// Trains the model of half_training.safetensors as grad_scaler.py does: with an overflow in one
+/// update, where the loss is scaled.
+#[cfg(feature = "wgpu")]
+fn train(device: &Device, mode: OpsMode) -> Training {
+    const STEPS: usize = 300;
+    const OVERFLOW: usize = 10;
+    const SCALE: f64 = 64.0;
+    let mut case = Case::open("half_training.safetensors");
+    let architecture = Architecture { n_layer: 4, ..architecture(Gelu::Tanh, true) };
+    let mut model = Gpt::new(&architecture, &mut case, device).unwrap();
+    if mode.precision.keeps_half_weights() {
+        model.keep_half_weights();
+    }
+    let config = Config { grad_clip: 1.0, ..optimizer_config() };
+    let mut optimizer = Optimizer::new(&config, &model, mode);
+    let tokens = BATCH * TIME;
+    let loss = CrossEntropy { vocab: VOCAB, chunk: tokens, scale: 1.0 / tokens as f32 };
+    let pass = Pass { mode, dropout: None };
+    let (mut losses, mut skipped) = (Vec::new(), Vec::new());
+    for step in 0..STEPS {
+        if mode.precision.scales_loss() && [0, OVERFLOW, OVERFLOW + 1].contains(&step) {
+            let state = pollster::block_on(optimizer.read_loss_scale());
+            let scale = if step == OVERFLOW { 2f64.powi(30) } else { SCALE };
+            optimizer = optimizer.with_loss_scale(LossScale { scale, ..state });
+        }
+        let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
+        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+        let number = step as u64 + 1;
+        let (next, norm) = optimizer.update(model, sums.into_vec(), number, 1e-3, tokens);
+        model = next;
+        losses.push(values(value)[0]);
+        if !values(norm)[0].is_finite() {
+            skipped.push(step);
+        }
+    }
+    let batches = case.f32("val_targets").len() / tokens;
+    let val_loss = |index: usize| {
+        let [tokens, targets] =
+            ["val_tokens", "val_targets"].map(|name| case.ids(name, index, tokens));
+        values(model.loss(&MicroBatch { tokens, targets, sequences: BATCH }, loss, pass))[0]
+    };
+    let val_loss = (0..batches).map(val_loss).sum::<f32>() / batches as f32;
+    Training { losses, val_loss, skipped }
+}
+
+/// Compares 300 updates in half precision with those in float32, and both with PyTorch's.
+#[cfg(feature = "wgpu")]
+fn check_training(device: &Device, mode: OpsMode) {
+    let case = Case::open("half_training.safetensors");
+    let half = train(device, mode);
+    let whole = train(&Device::flex(), OpsMode::AUTO);
+    let skipped = case.f32("float16.skipped").into_iter().map(|step| step.to_bits() as usize);
+    assert_eq!(half.skipped, skipped.collect::<Vec<_>>());
+    assert_eq!(whole.skipped, Vec::<usize>::new());
+    let worst = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs() / b)).fold(0.0, f64::max)
+    };
+    for (what, a, b, most) in [
+        ("float32 and PyTorch's", &whole, "float32", 1e-3),
+        ("float16 and PyTorch's", &half, "float16", 1e-2),
+        ("float16 and PyTorch's float32", &half, "float32", 1e-2),
+    ] {
+        let losses = worst(&a.losses, &case.f32(&format!("{b}.losses")));
+        let val_loss = worst(&[a.val_loss], &case.f32(&format!("{b}.val_loss")));
+        println!("{what}: losses {losses:.1e}, validation {val_loss:.1e} apart");
+        assert!(losses < most && val_loss < most / 2.0, "{what}: {losses:e}, {val_loss:e}");
+    }
+}
+
 /// Returns the values of all weights.
 fn all_values(model: &Gpt) -> Vec<Vec<f32>> {
     let parts = parameters(model).into_iter().flat_map(|parameter| parameter.parts);
@@ -433,6 +510,7 @@ fn f16_adapters_match_pytorch_in_half_precision() {
             check_half(name, gelu, bias, &open.device, mode, shards, &tolerance);
         }
         check_scaled_updates(&open.device, mode, &Tolerance { loss: 1e-3, grad: 1e-2 });
+        check_training(&open.device, mode);
         checked += 1;
     }
     assert!(checked > 0, "no Vulkan adapter stores f16: Mesa's lavapipe does");
@@ -453,4 +531,5 @@ fn cooperative_matrices_match_pytorch() {
     let open = selected.open(precision).unwrap();
     let mode = OpsMode::AUTO.on(info.kind).in_precision(precision);
     check_scaled_updates(&open.device, mode, &Tolerance { loss: 1e-3, grad: 1e-2 });
+    check_training(&open.device, mode);
 }
