@@ -320,6 +320,9 @@ impl Sizes {
             false => rows.extend(self.saved(n, block + 1)),
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
+        let [wide_k, narrow_k] = [[n, self.width, 4 * self.width], [n, 4 * self.width, self.width]];
+        let partial = self.partial_products(if first_is_larger { wide_k } else { narrow_k });
+        rows.push(f32_row("partial products", Class::Workspace, partial));
         rows.push(self.cast("weight in the activation dtype", matrix));
         if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
