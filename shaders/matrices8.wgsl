@@ -14,3 +14,7 @@ alias sum_cell = f32;
 fn half_cell_of(v: vec4<f16>, i: u32) -> half_cell {
     return v[i];
 }
+
+fn sum_cell_of(v: vec4<f32>, i: u32) -> sum_cell {
+    return v[i];
+}

@@ -55,6 +55,7 @@ pub fn kernel_variants() -> Vec<crate::gpu::kernel::Spec> {
         specs.extend(layer_norm::wgsl::variants(tier));
     }
     specs.extend(gemm::cooperative_variants());
+    specs.extend(attention::wgsl::cooperative_variants());
     specs.extend(embed::wgsl::variants());
     specs.extend(dropout::wgsl::variants());
     specs.extend(update_control::wgsl::variants());

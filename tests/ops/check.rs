@@ -257,8 +257,8 @@ pub fn long_cases(time: usize) -> Vec<Case> {
 /// Returns cases of attention with common head sizes, and one larger than the kernels support.
 pub fn head_cases() -> Vec<Case> {
     let op = Op::Attention { heads: 2, rate: Some(0.1) };
-    let sizes = [16, 64, 132];
-    sizes.into_iter().map(|size| Case::new(op.clone(), 1, 37, 2 * size)).collect()
+    let sizes = [16, 64, 80, 128, 132];
+    sizes.into_iter().map(|size| Case::new(op.clone(), 1, 130, 2 * size)).collect()
 }
 
 /// Checks cases that are too large for central differences: values against the oracle, gradients

@@ -4,6 +4,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AttentionShape, pairs_at_a_time};
+use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
 use crate::ops::dropout::wgsl::mask;
 use crate::ops::shared::kernels::contiguous;
@@ -48,6 +49,65 @@ static BLOCKED: [Shader; 3] = [
     ),
 ];
 
+/// For GPUs: products of f16 by cooperative matrices.
+static COOPERATIVE: [Shader; 3] = [
+    shader!(
+        "attention_cooperative_forward",
+        "attention_heads",
+        "attention_grid",
+        "attention_cooperative"
+    ),
+    shader!(
+        "attention_cooperative_backward_queries",
+        "attention_heads",
+        "attention_grid",
+        "attention_delta",
+        "attention_cooperative"
+    ),
+    shader!(
+        "attention_cooperative_backward_keys",
+        "attention_heads",
+        "attention_grid",
+        "attention_cooperative"
+    ),
+];
+
+/// How the kernels multiply.
+#[derive(Clone, Copy)]
+enum Form {
+    /// In workgroups of one subgroup, of this many invocations.
+    Shuffled(u32),
+    Blocked,
+    /// In a grid of this many by 16 invocations.
+    Cooperative(Matrices, u32),
+}
+
+impl Form {
+    fn of(kernels: &WgslKernels, activation: Element) -> Self {
+        let queue = &kernels.queue;
+        match (kernels.matrices, kernels.tier) {
+            (Some(matrices), _)
+                if activation == Element::F16 && queue.workgroup_memory() >= COOPERATIVE_MEMORY =>
+            {
+                // Four subgroups share the rows. Where the driver chooses their size, it is 64 at
+                // most.
+                let lanes = queue.subgroup().unwrap_or(64) / 4;
+                Form::Cooperative(matrices, if lanes <= 8 { 8 } else { 16 })
+            }
+            (_, Tier::Narrow(lanes)) => Form::Shuffled(lanes),
+            (_, Tier::Wide) => Form::Blocked,
+        }
+    }
+
+    /// The positions that a workgroup owns.
+    fn rows(self) -> u32 {
+        match self {
+            Form::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
+            Form::Blocked | Form::Cooperative(..) => 64,
+        }
+    }
+}
+
 /// A pass, the index of its shader in each form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
@@ -68,13 +128,14 @@ struct Variant {
 }
 
 impl Variant {
-    fn spec(self, tier: Tier) -> Spec {
+    fn spec(self, form: Form) -> Spec {
         let pack = pack_of(&[self.size]);
-        let spec = match tier {
-            Tier::Wide => self.blocked(),
-            Tier::Narrow(lanes) => {
+        let spec = match form {
+            Form::Shuffled(lanes) => {
                 Spec::new(&SHUFFLED[self.pass as usize], lanes).with("ROWS", SHUFFLED_ROWS)
             }
+            Form::Blocked => self.blocked(),
+            Form::Cooperative(matrices, lanes) => self.cooperative(matrices, lanes),
         };
         spec.packed(pack)
             .storing("activation", self.activation)
@@ -94,6 +155,19 @@ impl Variant {
             // 512 vectors of four: the half of workgroup memory that the factors leave.
             .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
     }
+
+    fn cooperative(self, matrices: Matrices, lanes: u32) -> Spec {
+        let side = matrices.side();
+        let head = (self.size as u32).div_ceil(side);
+        Spec::new(&COOPERATIVE[self.pass as usize], 16 * lanes)
+            .multiplying(matrices)
+            .with("LANES", lanes)
+            .with("PER", COLUMNS / lanes)
+            .with("ROW_MATRICES", 16 / side)
+            .with("COLUMN_MATRICES", COLUMNS / side)
+            .with("HEAD_MATRICES", head)
+            .with("CHUNKS", (head * side).div_ceil(COLUMNS))
+    }
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
@@ -101,17 +175,24 @@ impl Variant {
 /// most of a first step there.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions that a workgroup owns on GPUs, ROWS in attention_grid.wgsl.
-const ROWS: u32 = 64;
-
-/// The positions of the other side that it takes at a time, COLUMNS in attention_grid.wgsl.
+/// The positions of the other side that a workgroup takes at a time on GPUs, COLUMNS in
+/// attention_grid.wgsl.
 const COLUMNS: u32 = 32;
 
+/// The workgroup memory of the largest head on cooperative matrices, in bytes.
+const COOPERATIVE_MEMORY: usize = 32_768;
+
+const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
+
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
+    let form = match tier {
+        Tier::Narrow(lanes) => Form::Shuffled(lanes),
+        Tier::Wide => Form::Blocked,
+    };
     let mut specs = Vec::new();
-    for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
+    for pass in PASSES {
         let mut add = |activation, size, dropout| {
-            specs.push(Variant { pass, activation, size, dropout }.spec(tier));
+            specs.push(Variant { pass, activation, size, dropout }.spec(form));
         };
         for size in [1, 13, 16, 32, 48, 64, 80, 96, 128] {
             for dropout in [false, true] {
@@ -120,6 +201,21 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
         }
         for size in [13, 64] {
             add(Element::F16, size, true);
+        }
+    }
+    specs
+}
+
+pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for matrices in [Matrices::Eight, Matrices::Sixteen] {
+        for (size, lanes) in [(1, 8), (13, 16), (64, 8), (64, 16), (80, 8), (128, 16)] {
+            for pass in PASSES {
+                for dropout in [false, true] {
+                    let variant = Variant { pass, activation: Element::F16, size, dropout };
+                    specs.push(variant.spec(Form::Cooperative(matrices, lanes)));
+                }
+            }
         }
     }
     specs
@@ -137,12 +233,9 @@ fn launch(
     // The first buffer of each pass is qkv.
     let activation = Element::of(buffers[0]);
     let variant = Variant { pass, activation, size, dropout: dropout.is_some() };
-    let spec = variant.spec(kernels.tier);
-    let rows = match kernels.tier {
-        Tier::Wide => ROWS,
-        Tier::Narrow(lanes) => lanes * SHUFFLED_ROWS,
-    };
-    let blocks = time.div_ceil(rows as usize);
+    let form = Form::of(kernels, activation);
+    let spec = variant.spec(form);
+    let blocks = time.div_ceil(form.rows() as usize);
     let pairs = batch * heads;
     let at_a_time = pairs_at_a_time(time, size);
     let mask = dropout.as_ref().map_or([0; 5], mask);
