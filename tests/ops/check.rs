@@ -295,6 +295,18 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
 }
 
+/// Checks half precision on a case of each op with products: software adapters take seconds to
+/// compile a kernel on cooperative matrices.
+pub fn check_products(device: &Device, mode: OpsMode) {
+    let uses_products = |case: &Case| {
+        matches!(
+            case.op,
+            Op::Linear { .. } | Op::CrossEntropy { .. } | Op::Attention { rate: Some(_), .. }
+        )
+    };
+    check_large(long_cases(130).into_iter().filter(uses_products).collect(), device, mode);
+}
+
 /// Checks that a product beyond the range of f16 becomes infinite, by which an overflow is
 /// detected, and neither the largest finite value nor NaN.
 pub fn check_overflow(device: &Device, mode: OpsMode) {
