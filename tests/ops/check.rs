@@ -295,16 +295,17 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
 }
 
-/// Checks half precision on a case of each op with products: software adapters take seconds to
-/// compile a kernel on cooperative matrices.
-pub fn check_products(device: &Device, mode: OpsMode) {
-    let uses_products = |case: &Case| {
+/// Checks half precision on a case of each op that uses cooperative matrices: software adapters take
+/// seconds to compile such a kernel, and minutes for the largest heads.
+pub fn check_matrices(device: &Device, mode: OpsMode) {
+    let uses_matrices = |case: &Case| {
         matches!(
             case.op,
             Op::Linear { .. } | Op::CrossEntropy { .. } | Op::Attention { rate: Some(_), .. }
         )
     };
-    check_large(long_cases(130).into_iter().filter(uses_products).collect(), device, mode);
+    check_large(long_cases(130).into_iter().filter(uses_matrices).collect(), device, mode);
+    check_overflow(device, mode);
 }
 
 /// Checks that a product beyond the range of f16 becomes infinite, by which an overflow is

@@ -7,7 +7,7 @@ use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{mask, noise, softmax, values};
 use crate::check::{
-    Outcome, VALUE, check_half, check_large, check_overflow, check_products, check_small, compare,
+    Outcome, VALUE, check_half, check_large, check_matrices, check_overflow, check_small, compare,
     head_cases, long_cases, run,
 };
 use crate::optimizer::{check_optimizer, optimize};
@@ -128,10 +128,12 @@ fn cooperative_matrices_match_the_oracle() {
             OpsMode::AUTO.on(info.kind).in_precision(precision)
         };
         eprintln!("{}: {}, {listed:?}", info.id, info.name);
-        check_half(&device, mode(listed));
-        check_overflow(&device, mode(listed));
-        if info.kind == Kind::Software {
-            check_products(&device, mode(Matrices::Sixteen));
+        match info.kind {
+            Kind::Software => {
+                check_matrices(&device, mode(listed));
+                check_matrices(&device, mode(Matrices::Sixteen));
+            }
+            _ => check_half(&device, mode(listed)),
         }
         checked += 1;
     }
