@@ -13,12 +13,18 @@ const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
 /// The bytes of workgroup memory that such kernels need, twice what WebGPU guarantees.
 const WORKGROUP_MEMORY: u32 = 32 << 10;
 
+/// The most subgroups of a workgroup of such kernels, and the invocations of each where the driver
+/// chooses their number.
+const SUBGROUPS: u32 = 8;
+const MOST_LANES: u32 = 64;
+
 /// Returns the matrices that an adapter lists, of float16 with float32 sums, the larger first.
 /// Kernels have types for square ones alone: an adapter may have the feature and none of them, like
 /// Intel's with 8 x 16.
 pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
-    let memory = adapter.limits().max_compute_workgroup_storage_size;
-    if !adapter.features().contains(FEATURES) || memory < WORKGROUP_MEMORY {
+    let wgpu::AdapterInfo { subgroup_min_size, subgroup_max_size, .. } = adapter.get_info();
+    let fits = has_room(&adapter.limits(), [subgroup_min_size, subgroup_max_size]);
+    if !adapter.features().contains(FEATURES) || !fits {
         return None;
     }
     let listed = adapter.cooperative_matrix_properties();
@@ -30,6 +36,16 @@ pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
         })
     };
     [Matrices::Sixteen, Matrices::Eight].into_iter().find(|matrices| has(matrices.side()))
+}
+
+/// Returns true if the largest workgroup of such kernels fits the limits of an adapter with
+/// subgroups of `[min, max]` invocations.
+fn has_room(limits: &wgpu::Limits, [min, max]: [u32; 2]) -> bool {
+    let lanes = if min == max { max.min(MOST_LANES) } else { MOST_LANES };
+    let invocations =
+        limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
+    limits.max_compute_workgroup_storage_size >= WORKGROUP_MEMORY
+        && invocations >= SUBGROUPS * lanes
 }
 
 /// Returns wgpu's token for experimental features.
@@ -216,5 +232,34 @@ mod probe {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workgroups_of_256_invocations_are_too_small_for_subgroups_of_64() {
+        let limits = |max_compute_invocations_per_workgroup, max_compute_workgroup_storage_size| {
+            wgpu::Limits {
+                max_compute_invocations_per_workgroup,
+                max_compute_workgroup_size_x: 1024,
+                max_compute_workgroup_storage_size,
+                ..wgpu::Limits::default()
+            }
+        };
+        for (invocations, memory, subgroup, fits) in [
+            (1024, 32 << 10, [32, 64], true),
+            (256, 32 << 10, [32, 32], true),
+            (256, 32 << 10, [64, 64], false),
+            (256, 32 << 10, [32, 64], false),
+            (64, 32 << 10, [8, 8], true),
+            (1024, 16 << 10, [32, 32], false),
+        ] {
+            assert_eq!(has_room(&limits(invocations, memory), subgroup), fits, "{subgroup:?}");
+        }
+        let narrow = wgpu::Limits { max_compute_workgroup_size_x: 256, ..limits(1024, 32 << 10) };
+        assert!(!has_room(&narrow, [64, 64]));
     }
 }
