@@ -4,6 +4,7 @@
 mod choice;
 mod gpus;
 mod limits;
+pub(crate) mod products;
 mod rows;
 mod speed;
 mod totals;

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::products::ranges_of_k;
 use super::{Kernels, Limits, Plan};
 use crate::config::{self, Config, Precision};
 
@@ -91,12 +92,6 @@ pub(super) struct Sizes {
 
 /// Largest number of shards of an embedding, as in `ops`.
 const MAX_SHARDS: u64 = 4;
-
-/// When and how far a product on cooperative matrices is split, as in `ops`: below this number of
-/// tiles, into this number, and into ranges of at least this length.
-const MANY_TILES: u64 = 96;
-const SPLIT_TILES: u64 = 192;
-const SPLIT_DEPTH: u64 = 512;
 
 impl Sizes {
     pub fn new(config: &Config, vocab: u32, limits: &Limits) -> Self {
@@ -270,9 +265,9 @@ impl Sizes {
     fn partial_products(&self, [m, n, k]: [u64; 3]) -> u64 {
         let Some(matrices) = self.precision.matrices() else { return 0 };
         let side = 4 * u64::from(matrices.side());
-        let tiles = (m.div_ceil(side) * n.div_ceil(side)).max(1);
-        let ranges = (SPLIT_TILES / tiles).min(k / SPLIT_DEPTH);
-        if tiles < MANY_TILES && ranges > 1 { ranges * m * n } else { 0 }
+        let tiles = m.div_ceil(side) * n.div_ceil(side);
+        let ranges = ranges_of_k(tiles as usize, k as usize) as u64;
+        if ranges > 1 { ranges * m * n } else { 0 }
     }
 
     /// The logits of the output head and its temporary tensors, for `n` tokens.

@@ -1,9 +1,10 @@
 //! Products of float16 matrices on cooperative matrices, with sums in float32.
 
-use super::{Elements, Flags, Fusion, Layout, MANY_TILES, Product, bands};
+use super::{Elements, Flags, Fusion, Layout, Product, bands};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, wgsl};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+use crate::plan::products::{MANY_TILES, ranges_of_k};
 
 static TILES: Shader = Shader {
     name: "gemm_cooperative",
@@ -136,26 +137,18 @@ struct Split {
     depth: usize,
 }
 
-/// The tiles, over all ranges of k, that a product with few of them is split into. They bound the
-/// memory for the products over the ranges: 3 MiB with tiles of 64 x 64.
-const SPLIT_TILES: usize = 192;
-/// The least k of a range: a shorter one would cost more in the sum over the ranges.
-const SPLIT_DEPTH: usize = 512;
-
 impl Split {
     fn none([_, _, k]: [usize; 3]) -> Self {
         Self { ranges: 1, depth: k.max(1) }
     }
 
-    /// Splits k if the product has few tiles. The split depends on sizes alone, so that the order
-    /// of the sum does too.
+    /// Splits k if the product has few tiles and is one dispatch.
     fn of(units: Units, size: [usize; 3]) -> Self {
-        let tiles = SMALL.count(units.matrices, size);
-        if tiles >= MANY_TILES || bands(size, 1).count() > 1 {
+        let k = size[2];
+        let ranges = ranges_of_k(SMALL.count(units.matrices, size), k);
+        if ranges == 1 || bands(size, 1).count() > 1 {
             return Self::none(size);
         }
-        let k = size[2];
-        let ranges = (SPLIT_TILES / tiles.max(1)).min(k / SPLIT_DEPTH).max(1);
         let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize).max(1);
         Self { ranges: k.div_ceil(depth).max(1), depth }
     }

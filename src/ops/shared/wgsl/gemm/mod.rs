@@ -6,6 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::plan::products::MANY_TILES;
 
 mod cooperative;
 
@@ -232,9 +233,6 @@ struct Blocks {
 /// The most multiplications and additions of one dispatch: Windows resets a device that takes
 /// longer than two seconds, and a slow one does about a hundred billion a second.
 const DISPATCH_OPERATIONS: u64 = 1 << 35;
-
-/// Fewer tiles than this leave parts of a GPU idle: then smaller tiles are faster.
-const MANY_TILES: usize = 96;
 
 impl Blocks {
     const ONE: Self = Self { rows: 1, columns: 1 };
