@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use eframe::egui::{self, Key, Modifiers, Theme};
+use eframe::egui::{self, Key, Modifiers, Shape, Theme};
 use egui_kittest::kittest::{NodeT, Queryable};
 use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
 use wgpt::gui::{App, Options};
@@ -364,29 +364,55 @@ impl egui::DroppedFile for Dropped {
     }
 }
 
+/// Returns the event of a step, with a loss and a speed that scatter.
+fn step(iter: u64) -> Event {
+    let noise = ((iter * 2_654_435_761) % 1000) as f64 / 1000.0;
+    Event::Step(Step {
+        iter,
+        loss: 4.0 / (1.0 + iter as f64 * 1e-4) + 0.1 * noise,
+        lr: 1e-3,
+        grad_norm: Some(1.0 + noise),
+        loss_scale: None,
+        skipped: 0,
+        tokens: 1000,
+        ms: 10.0,
+        tokens_per_s: 1e5 + 1e3 * noise,
+        vram_bytes: Some(1 << 30),
+        vram_peak_bytes: Some(1 << 30),
+        vram_classes: Default::default(),
+        others_bytes: None,
+    })
+}
+
+/// A tick at the right edge of a chart has half of its label beyond it.
+#[test]
+fn the_label_of_the_last_tick_is_not_cut() {
+    for (last, label) in [(1000, "1,000"), (600_000, "600,000")] {
+        let mut harness = window(Theme::Dark, still());
+        let app = harness.state_mut();
+        app.apply(&recorded_events()[..2]);
+        app.apply(&(0..=last).step_by(100).map(step).collect::<Vec<_>>());
+        harness.run_steps(4);
+        let shapes = harness.output().shapes.iter();
+        let labels: Vec<_> = shapes
+            .filter_map(|clipped| match &clipped.shape {
+                Shape::Text(text) if text.galley.text() == label => Some((clipped.clip_rect, text)),
+                _ => None,
+            })
+            .collect();
+        assert!(!labels.is_empty(), "no chart has the label {label}");
+        for (clip, text) in labels {
+            let right = text.visual_bounding_rect().right();
+            assert!(right <= clip.right(), "{label} ends at {right}, the panel at {clip:?}");
+        }
+    }
+}
+
 /// With 600,000 points, and 200 events per second at 60 frames per second, a frame takes less than
 /// 8 ms for input, panels and tessellation. The GPU's share is not measured.
 #[test]
 fn frames_of_a_long_run_stay_fast() {
     let mut harness = window(Theme::Dark, still());
-    let step = |iter: u64| {
-        let noise = ((iter * 2_654_435_761) % 1000) as f64 / 1000.0;
-        Event::Step(Step {
-            iter,
-            loss: 4.0 / (1.0 + iter as f64 * 1e-4) + 0.1 * noise,
-            lr: 1e-3,
-            grad_norm: Some(1.0 + noise),
-            loss_scale: None,
-            skipped: 0,
-            tokens: 1000,
-            ms: 10.0,
-            tokens_per_s: 1e5 + 1e3 * noise,
-            vram_bytes: Some(1 << 30),
-            vram_peak_bytes: Some(1 << 30),
-            vram_classes: Default::default(),
-            others_bytes: None,
-        })
-    };
     let past: Vec<Event> = (0..600_000).map(step).collect();
     let app = harness.state_mut();
     app.apply(&recorded_events()[..2]);

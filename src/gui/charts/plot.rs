@@ -14,6 +14,10 @@ use crate::progress::{Cumulative, Curves, Series};
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;
 
+/// Room to the right of a plot, in points: a tick at its edge has half of its label there, which is
+/// up to 60 points wide (`1,000,000`), beside the margins within and around the plot.
+const LABEL_ROOM: f32 = 16.0;
+
 /// Margin around the curves, as a fraction of their extent.
 const MARGIN: egui::Vec2 = vec2(0.01, 0.06);
 
@@ -169,6 +173,7 @@ impl Chart<'_> {
         let faint = ui.visuals().weak_text_color();
         let plot = self.plot(id, [first, last], MARGIN.x as f64 * (to - from));
         let plot = plot.grid_color(faint.gamma_multiply(GRID)).cursor_color(faint);
+        let plot = plot.width((ui.available_width() - LABEL_ROOM).max(0.0));
         let shown = plot.show(ui, |plot| {
             if is_reset {
                 plot.set_auto_bounds(true);
