@@ -2,7 +2,7 @@
 
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
-use super::model::open_for_steps;
+use super::model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
@@ -35,7 +35,9 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
-    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
+    let mode = global.ops()?;
+    let selected = confirmed(selected, config.dtype, mode);
+    let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
     watch(&device, FailureOutput::new(args.json, false), false);
     let options = Options {
         kernels: args.only != Some(BenchPart::Steps),

@@ -81,17 +81,23 @@ pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
     Ok(device)
 }
 
-/// Opens a device for training steps in `dtype`, or the CPU if the device was not named and cannot
-/// be opened. Returns it with the mode of the steps.
+/// Checks the cooperative matrices of a device if steps in `dtype` would use them. If they fail, it
+/// has none from here on, and a warning is printed.
+pub(super) fn confirmed(mut device: SelectedDevice, dtype: Dtype, mode: OpsMode) -> SelectedDevice {
+    if let Some(text) = mode.confirm(dtype, &mut device) {
+        message!("warning: {text}");
+    }
+    device
+}
+
+/// Opens a [`confirmed`] device for training steps in `dtype`, or the CPU if the device was not
+/// named and cannot be opened. Returns it with the mode of the steps.
 pub(super) fn open_for_steps(
     mut device: SelectedDevice,
     dtype: Dtype,
     mode: OpsMode,
 ) -> Result<(OpenDevice, OpsMode), CliError> {
     loop {
-        if let Some(text) = mode.confirm(dtype, &mut device) {
-            message!("warning: {text}");
-        }
         let mode = mode.for_run(dtype, &device.info)?;
         match device.open(mode.precision) {
             Ok(device) => return Ok((device, mode)),

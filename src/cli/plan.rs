@@ -2,11 +2,11 @@
 
 use super::CliError;
 use super::args::{Global, PlanArgs, Target};
-use super::model::open_for_steps;
+use super::model::{confirmed, open_for_steps};
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, Matrices, bytes};
 use crate::data::{DataError, Dataset};
-use crate::gpu::{self, DeviceChoice};
+use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
     PlanError, Row, Totals,
@@ -25,10 +25,14 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
     let (vocab, data) = data(&config)?;
-    if args.calibrate {
-        calibrate(&config, global)?;
+    let selected = match args.measure || args.calibrate {
+        true => Some(confirmed(gpu::select(global.device()?)?, config.dtype, global.ops()?)),
+        false => None,
+    };
+    if let (true, Some(selected)) = (args.calibrate, &selected) {
+        calibrate(&config, selected.clone(), global)?;
     }
-    let device = device(&config, args.target, args.measure || args.calibrate, global)?;
+    let device = device(&config, args.target, selected.as_ref(), global)?;
     let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
     let (forecast, fixes) = match plan::plan(&config, vocab, &limits) {
         Ok(forecast) => (forecast, None),
@@ -37,8 +41,10 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     };
     let speed = device.profile.speed.as_ref();
     let totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
-    let measured = match (args.measure, &fixes) {
-        (true, None) => Some(measure(&config, vocab, &forecast, global)?),
+    let measured = match (selected, &fixes) {
+        (Some(selected), None) if args.measure => {
+            Some(measure(&config, vocab, &forecast, selected, global)?)
+        }
         _ => None,
     };
     let report = PlanReport {
@@ -98,12 +104,13 @@ struct PlannedDevice {
     no_time: String,
 }
 
-/// Returns the target GPU, else the device. With neither, only the budget of the configuration
-/// applies: no driver is loaded, and the plan is the same on every machine.
+/// Returns the target GPU, else the device, which is `selected` if that is given. With neither, only
+/// the budget of the configuration applies: no driver is loaded, and the plan is the same on every
+/// machine.
 fn device(
     config: &Config,
     target: Option<Target>,
-    needs_device: bool,
+    selected: Option<&SelectedDevice>,
     global: &Global,
 ) -> Result<PlannedDevice, CliError> {
     let choice = global.device()?;
@@ -111,11 +118,14 @@ fn device(
     let (memory, gpu) = match target {
         Some(Target::Memory(size)) => (DeviceMemory::Target(size), None),
         Some(Target::Named(gpu)) => (DeviceMemory::Target(gpu.memory_gib << 30), Some(gpu)),
-        None if choice == DeviceChoice::Auto && !needs_device && !is_percent => {
+        None if choice == DeviceChoice::Auto && selected.is_none() && !is_percent => {
             (DeviceMemory::Unknown, None)
         }
         None => {
-            let device = gpu::select(choice)?.info;
+            let device = match selected {
+                Some(selected) => selected.info.clone(),
+                None => gpu::select(choice)?.info,
+            };
             let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = train::device_profile(&device, mode);
@@ -148,8 +158,7 @@ fn unnamed(dtype: Dtype) -> Abilities {
 }
 
 /// Measures the speed of the device and keeps it.
-fn calibrate(config: &Config, global: &Global) -> Result<(), CliError> {
-    let selected = gpu::select(global.device()?)?;
+fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), CliError> {
     let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if !global.quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
@@ -164,9 +173,9 @@ fn measure(
     config: &Config,
     vocab: u32,
     forecast: &Forecast,
+    selected: SelectedDevice,
     global: &Global,
 ) -> Result<u64, CliError> {
-    let selected = gpu::select(global.device()?)?;
     let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if gpu::memory(&device.device).is_none() {
         return Err(CliError::Usage {
