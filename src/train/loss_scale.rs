@@ -24,10 +24,10 @@ pub struct LossScale {
 /// float16 ends at 65504. The gradient of a logit is at most the scale, because the scaled loss is a
 /// sum over tokens; PyTorch's 65536 is meant for a mean over them, which makes gradients smaller by
 /// their number. The layer norms of an untrained GPT-2 divide by the small deviation of its residual
-/// stream, whose gradient has elements of 2 to 11 times the scale in models of 2 to 48 layers, the
-/// largest at the embedding. So the first updates of a run that starts here are not skipped, with a
-/// factor of five to spare, and the gradients of probabilities down to 1e-10 do not underflow.
-const START: f64 = 1024.0;
+/// stream, whose gradient has elements of 2 to 11 times the scale in models of usual shape, and of
+/// 128 to 256 times the scale at 48 layers of width 48. So the first updates of a run that starts here
+/// are not skipped even there, and the gradients of probabilities down to 1e-9 do not underflow.
+const START: f64 = 256.0;
 
 /// Updates skipped in a row after which a run ends. A scale of 2^15 is at 1 after 15, and whatever
 /// is not finite then is not the fault of the scale.

@@ -1,4 +1,4 @@
-"""Trains a small GPT-2 with PyTorch in float32 and in float16 with a scaled loss, for tests/precision.rs.
+"""Trains a small GPT-2 with PyTorch in float32 and in float16 with a scaled loss, for tests/model.rs.
 
     pip install torch numpy transformers safetensors
     python tests/reference/grad_scaler.py [FOLDER]     # writes half_training.safetensors; README.md describes it
