@@ -105,7 +105,8 @@ impl TrainingStep {
         let Some(model) = self.model.take() else { return };
         self.step += 1;
         let tokens = self.batch.tokens.len() * self.accumulation;
-        let (model, norm) = self.optimizer.update(model, grads, self.step, 1e-4, tokens);
+        let update = self.optimizer.update(model, grads, self.step, 1e-4, tokens);
+        let (model, norm) = pollster::block_on(update);
         self.model = Some(model);
         self.norm = Some(norm);
     }

@@ -15,8 +15,9 @@ use super::model::{find_model, open_device, warn};
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu::{self, DeviceChoice};
+use crate::model::parameters;
 use crate::protocol::{Task, Working};
-use crate::train::{Evaluation, ModelSource, mean_loss};
+use crate::train::{Evaluation, ModelSource, checkpoint, mean_loss};
 
 /// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
@@ -161,7 +162,8 @@ fn convert(source: &ModelSource, output: &Path, global: &Global) -> Result<(), C
     let model = source.model(&gpu::open(cpu)?.device)?;
     std::fs::create_dir_all(output)
         .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
-    let written = crate::train::checkpoint::write_model(output, &model, source.tokenizer.as_ref());
+    let (weights, tokenizer) = (parameters(&model), source.tokenizer.as_ref());
+    let written = checkpoint::write_model(output, model.architecture(), weights, tokenizer);
     Ok(pollster::block_on(written)?)
 }
 

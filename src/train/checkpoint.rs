@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
+use super::optimizer::Rule;
 use super::run::write_atomically;
 use super::{LossScale, Optimizer, TrainError};
 use crate::config::Config;
@@ -19,7 +20,7 @@ use crate::model::{
     ARCHITECTURE_FILE, Architecture, Gpt, Parameter, WEIGHTS_FILE, WeightFile, WeightSource,
     parameters, write_architecture, write_tensors,
 };
-use crate::ops::{Moments, OpsMode};
+use crate::ops::OpsMode;
 use crate::plan::Plan;
 
 /// The file that makes a Hugging Face folder a checkpoint.
@@ -222,9 +223,9 @@ impl Checkpoint {
         let mut weights = WeightFile::open(&self.path.join(WEIGHTS_FILE))?;
         let model = Gpt::new(architecture, &mut weights, device)?;
         let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
-        let mut moments = Vec::new();
+        let mut states = Vec::new();
         for Parameter { name, shape, parts } in parameters(&model) {
-            let mut moment = |kind: &str| -> Result<Vec<Tensor<1>>, TrainError> {
+            let tensors = |kind: &'static str| -> Result<Vec<Tensor<1>>, TrainError> {
                 let saved = saved_shape(architecture, &name, &shape);
                 let mut values = file.weight(&format!("{kind}.{name}"), &saved)?;
                 values.resize(shape.iter().product(), 0.0);
@@ -236,10 +237,9 @@ impl Checkpoint {
                 };
                 Ok(parts.iter().map(part).collect())
             };
-            let (m, v) = (moment("m")?, moment("v")?);
-            moments.extend(m.into_iter().zip(v).map(|(m, v)| Moments { m, v }));
+            states.extend(Rule::of(config, &name).states(tensors)?);
         }
-        let optimizer = Optimizer::with_moments(config, moments, mode);
+        let optimizer = Optimizer::with_states(config, states, mode);
         let optimizer = match self.state.loss_scale {
             Some(saved) => optimizer.with_loss_scale(saved),
             None => optimizer,
@@ -323,23 +323,14 @@ async fn write_files(
 ) -> Result<(), TrainError> {
     let _ = disk::remove_dir_all(folder);
     disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
-    write_model(folder, model, state.tokenizer.as_ref()).await?;
     let architecture = model.architecture();
-    let mut rest = optimizer.moments();
-    let mut moments = Vec::new();
-    for Parameter { name, shape, parts } in parameters(model) {
-        let (own, others) = rest.split_at(parts.len());
-        rest = others;
-        let shape = saved_shape(architecture, &name, &shape);
-        let of = |kind: &str, parts| Parameter {
-            name: format!("{kind}.{name}"),
-            shape: shape.clone(),
-            parts,
-        };
-        moments.push(of("m", own.iter().map(|moments| moments.m.clone()).collect()));
-        moments.push(of("v", own.iter().map(|moments| moments.v.clone()).collect()));
+    let weights = optimizer.weights(model);
+    write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
+    let mut states = optimizer.saved_states(model);
+    for saved in &mut states {
+        saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
-    write_tensors(&folder.join(OPTIMIZER_FILE), &moments, HashMap::new()).await?;
+    write_tensors(&folder.join(OPTIMIZER_FILE), &states, HashMap::new()).await?;
     let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
@@ -354,16 +345,16 @@ async fn write_files(
 }
 
 /// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`
-/// and the files of the tokenizer.
+/// and the files of the tokenizer. `weights` are those of a model, as [`parameters`] returns them.
 ///
 /// # Errors
 /// If the folder cannot be written.
 pub async fn write_model(
     folder: &Path,
-    model: &Gpt,
+    architecture: &Architecture,
+    weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(), TrainError> {
-    let architecture = model.architecture();
     let end_of_text = tokenizer.and_then(Tokenizer::end_of_text);
     let config = write_architecture(architecture, end_of_text);
     let file = folder.join(ARCHITECTURE_FILE);
@@ -373,7 +364,7 @@ pub async fn write_model(
         disk::write(&file, content).map_err(TrainError::io("write", &file))?;
     }
     let mut tensors = Vec::new();
-    for parameter in parameters(model) {
+    for parameter in weights {
         let shape = saved_shape(architecture, &parameter.name, &parameter.shape);
         let name = format!("transformer.{}", parameter.name);
         if !architecture.bias && !parameter.name.starts_with('w') {
@@ -394,9 +385,9 @@ pub async fn write_model(
 /// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
 /// is zero.
 fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
-    match name {
-        "wte.weight" => vec![architecture.vocab_size, architecture.n_embd],
-        _ => shape.to_vec(),
+    match name.ends_with("wte.weight") {
+        true => vec![architecture.vocab_size, architecture.n_embd],
+        false => shape.to_vec(),
     }
 }
 

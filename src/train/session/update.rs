@@ -71,7 +71,7 @@ impl Session<'_> {
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
         let (step, tokens) = (self.iteration + 1, micro_batches.tokens());
         let (model, norm) =
-            self.optimizer.update(model, grads.into_vec(), step, learning_rate, tokens);
+            self.optimizer.update(model, grads.into_vec(), step, learning_rate, tokens).await;
         self.model = Some(model);
         self.iteration = step;
         self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
