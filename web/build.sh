@@ -58,17 +58,9 @@ if ! has_target; then
     cargo_flags+=(-Zbuild-std=std,panic_abort)
 fi
 
-# wasm-bindgen's command must have the version of the library.
-bindgen_version=$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^version = "\(.*\)"/\1/p')
-bindgen=$target/tools/bin/wasm-bindgen
-if [[ $("$bindgen" --version 2>/dev/null) != "wasm-bindgen $bindgen_version" ]]; then
-    # Built for the host with the host's compiler, whatever the page is built with.
-    # Optimized little: it runs for seconds, and compiling it takes minutes.
-    install=(env -u CARGO_TARGET_DIR -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH
-        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 cargo install wasm-bindgen-cli --version "$bindgen_version" --root "$target/tools")
-    # A registry mirror may lack versions that the tool's lock file pins.
-    "${install[@]}" --locked || "${install[@]}"
-fi
+# Built for the host with the host's compiler, whatever the page is built with.
+env -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH CARGO_TARGET_DIR="$target/bindgen" \
+    cargo build --locked --release --manifest-path web/bindgen/Cargo.toml
 
 # The crate type cdylib makes a WebAssembly module; no other target needs it. The module's constructors
 # are exported so that module.js calls them once. Without the export, the linker inserts a call of all
@@ -79,8 +71,7 @@ CARGO_TARGET_DIR=$target cargo rustc --locked --release "${cargo_flags[@]}" --ta
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$bindgen" --target web --no-typescript --remove-name-section --remove-producers-section \
-    --out-dir "$work/bound" --out-name wgpt "$target/$triple/release/wgpt.wasm"
+"$target/bindgen/release/bindgen" "$target/$triple/release/wgpt.wasm" "$work/bound" wgpt
 mkdir "$work/files"
 mv "$work/bound/wgpt.js" "$work/files/"
 if command -v wasm-opt >/dev/null; then
