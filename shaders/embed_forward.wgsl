@@ -2,7 +2,7 @@
 // Adds nothing for tokens outside the shard. The base of the first shard is the positions, a
 // weight; that of each other shard is the output of the one before.
 
-@group(0) @binding(0) var<storage, read_write> shard: array<pack>;
+@group(0) @binding(0) var<storage, read_write> shard: array<weight>;
 @group(0) @binding(1) var<storage, read_write> base: array<addend>;
 @group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<activation>;
@@ -34,7 +34,7 @@ fn main(
     // Wraps to a large number for tokens below the first.
     let shard_row = tokens[row] - p.first;
     if (shard_row < p.rows) {
-        value += shard[shard_row * p.width + column];
+        value += pack(shard[shard_row * p.width + column]);
     }
     y[i] = activation(value);
 }

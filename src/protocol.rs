@@ -157,6 +157,10 @@ pub struct Step {
     pub tokens: u64,
     /// Milliseconds per iteration since the previous step event, without evaluations.
     pub ms: f64,
+    /// The part of `ms` in which gradients came down, the CPU updated the weights, and they went up
+    /// again; `None` if the device makes the updates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer_ms: Option<f64>,
     /// Tokens per second over the same time.
     pub tokens_per_s: f64,
     /// Bytes that the memory pools of the device hold; `None` on the CPU.
@@ -189,6 +193,9 @@ impl Step {
         );
         if let Some(norm) = self.grad_norm {
             line.push_str(&format!(", norm {norm:.2}"));
+        }
+        if let Some(optimizer_ms) = self.optimizer_ms {
+            line.push_str(&format!(", optimizer {:.0}%", 100.0 * optimizer_ms / ms));
         }
         if self.skipped != skipped {
             line.push_str(&format!(", skipped {}", self.skipped));

@@ -7,7 +7,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use crate::plan::{Plan, smaller};
+use crate::plan::{Plan, smaller_or_offloaded};
 use crate::protocol::{Cause, Command, Event, ReplanReason, Setting};
 
 /// Failures in a row, with no new update in between, that end a run.
@@ -173,7 +173,7 @@ impl Recovery {
     /// Restarts at once with the next smaller plan. A failure before there was a plan may have been
     /// another program's memory.
     fn after_out_of_memory(&self, failure: TrainerFailure) -> Decision {
-        let plan = match failure.plan.as_ref().map(smaller) {
+        let plan = match failure.plan.as_ref().map(smaller_or_offloaded) {
             Some(Some(plan)) => Some(plan),
             Some(None) => {
                 let text = format!("{}, and its steps cannot be split smaller", failure.text);
@@ -226,6 +226,7 @@ mod tests {
             accumulation: 1,
             loss_chunk: 128,
             grad_checkpoint: true,
+            offload_optimizer: false,
             eval_batch_size: 4,
         };
         let (text, hint) = ("it stopped".into(), String::new());
@@ -346,9 +347,17 @@ mod tests {
         assert_eq!((*reason, from.as_ref().unwrap().micro_batch), (ReplanReason::OutOfMemory, 4));
         assert_eq!((plan.as_ref().unwrap().micro_batch, to), (2, &plan));
 
-        let mut smallest = failure(0, Some(Cause::OutOfMemory));
-        smallest.plan = smallest.plan.map(|plan| Plan { micro_batch: 1, loss_chunk: 32, ..plan });
-        let decision = recovery.decide(smallest);
+        let smallest = |offload_optimizer| {
+            let failed = failure(0, Some(Cause::OutOfMemory));
+            let shrink = |plan| Plan { micro_batch: 1, loss_chunk: 32, offload_optimizer, ..plan };
+            TrainerFailure { plan: failed.plan.map(shrink), ..failed }
+        };
+        // The optimizer's place is the last thing that changes.
+        let Decision::Restart { plan, .. } = recovery.decide(smallest(false)) else {
+            panic!("the optimizer fits in host memory")
+        };
+        assert!(plan.is_some_and(|plan| plan.offload_optimizer));
+        let decision = recovery.decide(smallest(true));
         assert!(matches!(decision, Decision::GiveUp { exit_code: 5, .. }), "{decision:?}");
     }
 }

@@ -278,6 +278,9 @@ fn plan_options(plan: &Plan) -> Vec<OsString> {
     if plan.grad_checkpoint {
         options.push("--grad_checkpoint=true".into());
     }
+    if plan.offload_optimizer {
+        options.push("--offload_optimizer=true".into());
+    }
     options.into_iter().map(OsString::from).collect()
 }
 

@@ -15,6 +15,12 @@ use wgpt::model::{
 use wgpt::ops::{CrossEntropy, OpsMode};
 use wgpt::train::{LossScale, ModelSource, Optimizer};
 
+#[path = "model/muon.rs"]
+mod muon;
+#[cfg(feature = "wgpu")]
+#[path = "model/offload.rs"]
+mod offload;
+
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
 }

@@ -9,11 +9,12 @@ use super::{StepRow, best_seconds, fraction};
 use crate::config::Config;
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
-    Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightGradients,
+    Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
+    WeightSource,
 };
 use crate::ops::{CrossEntropy, Implementation, OpsMode};
 use crate::plan::Plan;
-use crate::train::Optimizer;
+use crate::train::{Masters, Optimizer};
 
 /// GPT-2's vocabulary size, for configurations that leave it to the data.
 const GPT2_VOCABULARY: u32 = 50_257;
@@ -45,14 +46,40 @@ impl TrainingStep {
 
     /// Builds the model of `config` on `device`, with steps split by `plan`.
     pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
-        let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
-        let architecture = Architecture::new(config, vocab);
+        let architecture = architecture(config);
         let mut weights = RandomWeights::new(&architecture, config.seed);
-        let mut model = Gpt::new(&architecture, &mut weights, device)
-            .expect("random weights exist for every name");
-        if mode.precision.keeps_half_weights() {
-            model.keep_half_weights();
-        }
+        let (model, optimizer) = match masters(config, plan) {
+            Some(mut masters) => {
+                let precision = mode.precision;
+                let model = masters.model(precision, &architecture, &mut weights, device);
+                let model = model.expect(EVERY_NAME);
+                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                (model, optimizer)
+            }
+            None => on_device(device, config, &mut weights, mode),
+        };
+        Self::of(model, optimizer, config, plan, mode)
+    }
+
+    /// Builds the step as [`planned`](Self::planned) does, for a dry run: all weights are zero, and
+    /// the host memory of an offloaded optimizer is reserved and never written.
+    pub fn reserved(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
+        let (model, optimizer) = match masters(config, plan) {
+            Some(masters) => {
+                let architecture = architecture(config);
+                let model = Gpt::stored_in(mode.precision, &architecture, &mut Zeros, device);
+                let model = model.expect(EVERY_NAME);
+                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                (model, optimizer)
+            }
+            None => on_device(device, config, &mut Zeros, mode),
+        };
+        Self::of(model, optimizer, config, plan, mode)
+    }
+
+    fn of(model: Gpt, optimizer: Optimizer, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
+        let architecture = model.architecture();
+        let vocab = architecture.vocab_size as u32;
         let rows = plan.micro_batch * architecture.block_size;
         // Any ids will do that are scattered over the vocabulary.
         let ids = |from: u32| -> Arc<[u32]> {
@@ -65,7 +92,7 @@ impl TrainingStep {
             first_sequence: 0,
         });
         Self {
-            optimizer: Optimizer::new(config, &model, mode),
+            optimizer,
             model: Some(model),
             batch: MicroBatch { tokens: ids(0), targets: ids(1), sequences: plan.micro_batch },
             loss: CrossEntropy {
@@ -99,7 +126,7 @@ impl TrainingStep {
         sums
     }
 
-    /// Queues one update, and does not wait for it.
+    /// Queues one update, and does not wait for it unless the optimizer is in host memory.
     pub fn step(&mut self) {
         let grads = self.gradients().into_vec();
         let Some(model) = self.model.take() else { return };
@@ -121,6 +148,42 @@ impl TrainingStep {
         let read = norm.try_into_data();
         read.map(drop).map_err(|error| DeviceError::Stopped { reason: error.to_string() })
     }
+}
+
+const EVERY_NAME: &str = "such weights exist for every name";
+
+/// A source of zeros.
+struct Zeros;
+
+impl WeightSource for Zeros {
+    fn weight(&mut self, _name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        Ok(vec![0.0; shape.iter().product()])
+    }
+}
+
+fn architecture(config: &Config) -> Architecture {
+    let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+    Architecture::new(config, vocab)
+}
+
+/// The master weights of a plan with the optimizer in host memory.
+fn masters(config: &Config, plan: &Plan) -> Option<Masters> {
+    if plan.offload_optimizer { Masters::new(config) } else { None }
+}
+
+/// A model and its optimizer, both on `device`.
+fn on_device(
+    device: &Device,
+    config: &Config,
+    weights: &mut dyn WeightSource,
+    mode: OpsMode,
+) -> (Gpt, Optimizer) {
+    let mut model = Gpt::new(&architecture(config), weights, device).expect(EVERY_NAME);
+    if mode.precision.keeps_half_weights() {
+        model.keep_half_weights();
+    }
+    let optimizer = Optimizer::new(config, &model, mode);
+    (model, optimizer)
 }
 
 /// Measures training steps of `config` on `device`.

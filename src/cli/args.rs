@@ -151,6 +151,7 @@ pub(super) enum Subcommands {
     /// Show the memory, disk and time that a run will take, without running it
     #[command(after_help = examples(&[
         ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
+        ("wgpt plan --preset=gpt2-large --target 8GiB", "the optimizer in host memory"),
         ("wgpt plan my.toml --suggest", "changes that make it fit"),
     ]))]
     Plan(PlanArgs),

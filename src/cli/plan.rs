@@ -4,7 +4,7 @@ use super::CliError;
 use super::args::{Global, PlanArgs, Target};
 use super::model::{confirmed, open_for_steps};
 use crate::bench::{self, TrainingStep};
-use crate::config::{Abilities, Budget, Config, Dtype, Matrices, bytes};
+use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind, bytes};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
@@ -34,12 +34,12 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     }
     let device = device(&config, args.target, selected.as_ref(), global)?;
     let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
-    let (forecast, fixes) = match plan::plan(&config, vocab, &limits) {
+    let speed = device.profile.speed.as_ref();
+    let (forecast, fixes) = match plan::plan(&config, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
         Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
         Err(error) => return Err(CliError::Train(error.into())),
     };
-    let speed = device.profile.speed.as_ref();
     let totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
     let measured = match (selected, &fixes) {
         (Some(selected), None) if args.measure => {
@@ -52,7 +52,8 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
             None if device.is_unknown => "none; --vram_budget, --target or --device sets one",
             _ => &budget,
         },
-        precision: device.profile.abilities.explain(config.dtype),
+        precision: device.precision(config.dtype),
+        optimizer: config.optimizer,
         no_time: device.no_time,
         forecast: &forecast,
         totals: &totals,
@@ -100,8 +101,22 @@ struct PlannedDevice {
     profile: DeviceProfile,
     /// True if neither a device nor a target was given.
     is_unknown: bool,
+    /// True if of the device at most the memory is known.
+    is_unnamed: bool,
     /// The next step if its speed is unknown.
     no_time: String,
+}
+
+impl PlannedDevice {
+    /// Returns what a run in `dtype` computes in, and why.
+    fn precision(&self, dtype: Dtype) -> String {
+        let abilities = self.profile.abilities;
+        let mut text = abilities.explain(dtype);
+        if self.is_unnamed && abilities.planned(dtype).matrices().is_some() {
+            text += ", assumed of a GPU without a name";
+        }
+        text
+    }
 }
 
 /// Returns the target GPU, else the device, which is `selected` if that is given. With neither, only
@@ -129,7 +144,7 @@ fn device(
             let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = train::device_profile(&device, mode);
-            return Ok(PlannedDevice { profile, is_unknown: false, no_time });
+            return Ok(PlannedDevice { profile, is_unknown: false, is_unnamed: false, no_time });
         }
     };
     let abilities = gpu.map_or_else(|| unnamed(config.dtype), Gpu::abilities);
@@ -140,13 +155,24 @@ fn device(
         _ => Kernels::Wgsl,
     };
     let speed = gpu.and_then(|gpu| DeviceSpeed::published(gpu, precision));
-    let profile =
-        DeviceProfile { memory, largest_tensor: None, pools: true, kernels, abilities, speed };
+    let profile = DeviceProfile {
+        memory,
+        pools: true,
+        kernels,
+        abilities,
+        speed,
+        ..DeviceProfile::default()
+    };
     let no_time = match target {
         Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
         None => "--target=\"RTX 3060\" or --device estimates it",
     };
-    Ok(PlannedDevice { profile, is_unknown: target.is_none(), no_time: no_time.into() })
+    Ok(PlannedDevice {
+        profile,
+        is_unknown: target.is_none(),
+        is_unnamed: gpu.is_none(),
+        no_time: no_time.into(),
+    })
 }
 
 /// Returns the abilities of a GPU of which at most the memory is known. One that is to train in
@@ -185,7 +211,7 @@ fn measure(
     }
     let config = Config { vocab_size: vocab, ..config.clone() };
     gpu::size_pages(&device.device, forecast.page_bytes());
-    let mut step = TrainingStep::planned(&device.device, &config, &forecast.plan, mode);
+    let mut step = TrainingStep::reserved(&device.device, &config, &forecast.plan, mode);
     gpu::dry_run(&device.device, || (step.step(), step.step()));
     Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))
 }
@@ -196,6 +222,7 @@ struct PlanReport<'a> {
     budget: &'a str,
     /// What the run computes in, and why.
     precision: String,
+    optimizer: OptimizerKind,
     /// The next step if the time is unknown.
     no_time: String,
     forecast: &'a Forecast,
@@ -219,6 +246,7 @@ impl PlanReport<'_> {
         }
         object["verdict"] = self.forecast.verdict().into();
         object["precision"] = self.precision.as_str().into();
+        object["optimizer"] = self.optimizer.to_string().into();
         object["run"] = serde_json::to_value(self.totals).expect("totals are plain data");
         object
     }
@@ -237,15 +265,24 @@ impl PlanReport<'_> {
         if let Some(warning) = self.totals.time.as_ref().and_then(|time| time.warning()) {
             message!("warning: {warning}");
         }
+        line("optimizer", optimizer(self.optimizer));
         line("step", &self.forecast.plan.to_string());
         if !self.forecast.why.is_empty() {
             line("", &self.forecast.why);
         }
-        output!("");
-        table(self.forecast);
+        let Forecast { rows, host_rows, predicted_bytes, .. } = self.forecast;
+        let names = rows.iter().chain(host_rows).map(|row| row.name.len());
+        let width = names.max().unwrap_or(0).max(IN_HOST_MEMORY.len());
+        for (title, rows) in [("at the peak", rows), (IN_HOST_MEMORY, host_rows)] {
+            if !rows.is_empty() {
+                output!("");
+                table(title, rows, width);
+            }
+        }
         if let Some(measured) = self.measured {
-            let off = self.forecast.predicted_bytes as f64 / measured as f64 - 1.0;
-            output!("measured: {} (predicted {:+.1}%)", bytes(measured), off * 100.0);
+            let place = if host_rows.is_empty() { "" } else { " on the device" };
+            let off = (*predicted_bytes as f64 / measured as f64 - 1.0) * 100.0;
+            output!("measured: {}{place} (predicted {off:+.1}%)", bytes(measured));
         }
         if let (Some(fixes), true) = (self.fixes, suggest) {
             output!("these changes make it fit:");
@@ -256,9 +293,17 @@ impl PlanReport<'_> {
     }
 }
 
+/// Describes an optimizer, for the user.
+fn optimizer(kind: OptimizerKind) -> &'static str {
+    match kind {
+        OptimizerKind::AdamW => "AdamW",
+        OptimizerKind::Muon => "Muon for the matrices of the blocks, AdamW for all other weights",
+    }
+}
+
 /// The columns of a label, and of the text beside it.
-const LABEL: usize = 8;
-const TEXT: usize = 71;
+const LABEL: usize = 9;
+const TEXT: usize = 70;
 
 /// Prints a text beside its label, over several lines if it is long.
 fn line(mut label: &str, text: &str) {
@@ -286,16 +331,18 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 /// The width of the longest bar of the table.
 const BAR: f64 = 16.0;
 
-/// Prints the rows that are live at the peak of the memory.
-fn table(forecast: &Forecast) {
-    let total = forecast.predicted_bytes.max(1);
+/// The title of the second table.
+const IN_HOST_MEMORY: &str = "in host memory";
+
+/// Prints the rows of one memory under a title, with names of up to `width` columns.
+fn table(title: &str, rows: &[Row], width: usize) {
+    let total = rows.iter().map(|row| row.bytes).sum::<u64>().max(1);
     let (unit, name) = match total {
         0..10_485_760 => (1024.0, "KiB"),
         _ => (1_048_576.0, "MiB"),
     };
-    let rows = visible(&forecast.rows, (0.05 * unit) as u64);
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    output!("{:<11} {:<width$} {:>9}", "class", "at the peak", name);
+    let rows = visible(rows, (0.05 * unit) as u64);
+    output!("{:<11} {title:<width$} {name:>9}", "class");
     for class in Class::ALL {
         for row in rows.iter().filter(|row| row.class == class) {
             let bar = "#".repeat((row.bytes as f64 / total as f64 * BAR).round() as usize);

@@ -92,10 +92,12 @@ pub const KEYS: &[Key] = &[
     key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
+    key("offload_optimizer", Choice(&["auto", "true", "false"]), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
     key("vram_budget", Memory, BATCH, "auto", "most memory the run may use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(&["auto", "float32", "tf32", "bfloat16", "float16"]), BATCH, "auto", "dtype of activations and matrix products; auto = the fastest that the device has"),
 
-    key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate of AdamW"),
+    key("optimizer", Choice(&["adamw", "muon"]), OPTIMIZER, "adamw", "adamw, or muon for the matrices of the blocks and adamw for the rest"),
+    key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),
     key("weight_decay", NonNegative, OPTIMIZER, "0.1", "weight decay of tensors with two or more dimensions"),
     key("beta1", Fraction, OPTIMIZER, "0.9", "decay rate of AdamW's first moment"),
     key("beta2", Fraction, OPTIMIZER, "0.95", "decay rate of AdamW's second moment"),

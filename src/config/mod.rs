@@ -7,6 +7,7 @@
 //! This module is pure: texts and values come in as arguments.
 
 mod budget;
+mod choices;
 mod error;
 mod expression;
 mod keys;
@@ -20,6 +21,7 @@ mod value;
 
 pub use budget::Budget;
 pub(crate) use budget::bytes;
+pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, ScalarLogs};
 pub use error::{ConfigError, Provenance};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub use layer::{Layer, decode};
@@ -30,10 +32,8 @@ pub(crate) use schedule::learning_rate;
 pub(crate) use value::Kind;
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::str::FromStr;
 use std::time::Duration;
 
 /// The settings of a training run, under nanoGPT's names where it has the same setting.
@@ -82,16 +82,22 @@ pub struct Config {
     /// Activation checkpointing: blocks save only their inputs and are recomputed in the backward
     /// pass.
     #[serde(default)]
-    pub grad_checkpoint: GradCheckpoint,
+    pub grad_checkpoint: Choice,
+    /// Optimizer state and master weights in host memory, where the CPU updates them.
+    #[serde(default)]
+    pub offload_optimizer: Choice,
     /// Device memory that the run may use.
     #[serde(default)]
     pub vram_budget: Budget,
     /// Precision of activations and matrix products.
     pub dtype: Dtype,
 
-    /// Peak learning rate of AdamW.
+    /// The optimizer of the matrices of the blocks.
+    #[serde(default)]
+    pub optimizer: OptimizerKind,
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// AdamW's weight decay, on tensors of two or more dimensions.
+    /// Weight decay, on tensors of two or more dimensions.
     pub weight_decay: f64,
     /// Decay rate of AdamW's first moment.
     pub beta1: f64,
@@ -146,113 +152,6 @@ pub struct Config {
     pub keep_checkpoints: NonZeroU32,
 }
 
-/// The form of the GELU activation (Hendrycks and Gimpel, 2016).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Gelu {
-    /// The tanh approximation: OpenAI's and Hugging Face's GPT-2.
-    Tanh,
-    /// The exact form with the error function: nanoGPT.
-    Erf,
-}
-
-impl fmt::Display for Gelu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Gelu::Tanh => "tanh",
-            Gelu::Erf => "erf",
-        })
-    }
-}
-
-/// When to use activation checkpointing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GradCheckpoint {
-    /// Only if nothing else fits the budget.
-    #[default]
-    Auto,
-    /// Always.
-    True,
-    /// Never.
-    False,
-}
-
-/// Logs of the losses and other scalars for other programs. As text, the names with a comma.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ScalarLogs {
-    /// TensorBoard's event files.
-    pub tensorboard: bool,
-    /// A table with comma-separated values.
-    pub csv: bool,
-}
-
-impl FromStr for ScalarLogs {
-    type Err = String;
-
-    fn from_str(names: &str) -> Result<Self, String> {
-        let mut logs = Self::default();
-        for name in names.split(',').filter(|name| !name.is_empty()) {
-            match name {
-                "tensorboard" => logs.tensorboard = true,
-                "csv" => logs.csv = true,
-                _ => return Err(format!("{name:?} is not a log")),
-            }
-        }
-        Ok(logs)
-    }
-}
-
-impl TryFrom<String> for ScalarLogs {
-    type Error = String;
-
-    fn try_from(names: String) -> Result<Self, String> {
-        names.parse()
-    }
-}
-
-impl From<ScalarLogs> for String {
-    fn from(ScalarLogs { tensorboard, csv }: ScalarLogs) -> Self {
-        let names = [(tensorboard, "tensorboard"), (csv, "csv")];
-        let names: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-        names.join(",")
-    }
-}
-
-/// The source of the initial weights.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum InitFrom {
-    /// Random weights.
-    Scratch,
-    /// The newest valid checkpoint of the run folder.
-    Resume,
-    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
-    /// a path too.
-    Path(String),
-}
-
-impl From<String> for InitFrom {
-    fn from(typed: String) -> Self {
-        match typed.as_str() {
-            "scratch" => InitFrom::Scratch,
-            "resume" => InitFrom::Resume,
-            _ => InitFrom::Path(typed),
-        }
-    }
-}
-
-impl From<InitFrom> for String {
-    fn from(init_from: InitFrom) -> Self {
-        match init_from {
-            InitFrom::Scratch => "scratch".into(),
-            InitFrom::Resume => "resume".into(),
-            InitFrom::Path(path) => path,
-        }
-    }
-}
-
 impl Config {
     /// Returns the sequences per update. It does not depend on the micro-batch.
     pub(crate) fn global_batch(&self) -> u64 {
@@ -291,6 +190,12 @@ impl Config {
         let blocks = (12 * width + vectors).saturating_mul(layers);
         let embeddings = vocab.saturating_add(block).saturating_add(last_norm);
         blocks.saturating_add(embeddings).saturating_mul(width)
+    }
+
+    /// Counts the weights in the matrices of the blocks, which Muon updates: 12 C^2 in each.
+    pub(crate) fn block_matrices(&self) -> u64 {
+        let [layers, width] = [self.n_layer, self.n_embd].map(|n| u64::from(n.get()));
+        12 * width * width * layers
     }
 
     /// Writes the config as TOML, grouped like [`KEYS`], each line with its help text. The result

@@ -7,6 +7,7 @@ use super::{Config, Layer, resolve};
 const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
 const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
 const GPT2_LARGE: &str = include_str!("../../assets/presets/gpt2-large.toml");
+const GPT2_XL: &str = include_str!("../../assets/presets/gpt2-xl.toml");
 
 /// Names and TOML texts, in the order of help texts. A later text overrides an earlier one.
 const PRESETS: &[(&str, &[&str])] = &[
@@ -15,13 +16,13 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("gpt2", &[GPT2]),
     ("gpt2-medium", &[GPT2_MEDIUM]),
     ("gpt2-large", &[GPT2_LARGE]),
-    ("gpt2-xl", &[include_str!("../../assets/presets/gpt2-xl.toml")]),
+    ("gpt2-xl", &[GPT2_XL]),
     ("card-4gb", &[GPT2, include_str!("../../assets/presets/card-4gb.toml")]),
-    ("card-6gb", &[GPT2, include_str!("../../assets/presets/card-6gb.toml")]),
-    ("card-8gb", &[GPT2, include_str!("../../assets/presets/card-8gb.toml")]),
-    ("card-12gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-12gb.toml")]),
-    ("card-16gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-16gb.toml")]),
-    ("card-24gb", &[GPT2_LARGE, include_str!("../../assets/presets/card-24gb.toml")]),
+    ("card-6gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-6gb.toml")]),
+    ("card-8gb", &[GPT2_MEDIUM, include_str!("../../assets/presets/card-8gb.toml")]),
+    ("card-12gb", &[GPT2_LARGE, include_str!("../../assets/presets/card-12gb.toml")]),
+    ("card-16gb", &[GPT2_LARGE, include_str!("../../assets/presets/card-16gb.toml")]),
+    ("card-24gb", &[GPT2_XL, include_str!("../../assets/presets/card-24gb.toml")]),
 ];
 
 /// Lists the presets that [`Layer::preset`](super::Layer::preset) knows.

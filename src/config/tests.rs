@@ -296,3 +296,30 @@ fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     assert!(error.starts_with("a.py:1: not UTF-8") && error.contains("UTF-16"), "{error}");
     assert_eq!(decode("a.py", "\u{feff}seed = 1".into()).unwrap(), "seed = 1");
 }
+
+#[test]
+fn the_optimizer_and_its_place_are_read() {
+    let default = Config::default();
+    assert_eq!(
+        (default.optimizer, default.offload_optimizer),
+        (OptimizerKind::AdamW, Choice::Auto)
+    );
+    let text = "optimizer = 'muon'\noffload_optimizer = True\n";
+    let config = resolve(vec![Layer::python("a.py", text).unwrap()]).unwrap().config;
+    assert_eq!((config.optimizer, config.offload_optimizer), (OptimizerKind::Muon, Choice::True));
+    let error = Layer::toml("a.toml", "optimizer = \"sgd\"").unwrap_err().to_string();
+    assert!(error.contains("adamw, muon"), "{error}");
+    let text = "optimizer = \"adamw\"\noffload_optimizer = false";
+    let config = resolve(vec![Layer::toml("a.toml", text).unwrap()]).unwrap().config;
+    assert_eq!((config.optimizer, config.offload_optimizer), (OptimizerKind::AdamW, Choice::False));
+}
+
+/// A state file or an event of a version that had neither.
+#[test]
+fn a_config_without_the_newer_keys_is_read() {
+    let mut old = toml::Table::try_from(Config::default()).unwrap();
+    for key in ["optimizer", "offload_optimizer", "grad_checkpoint"] {
+        assert!(old.remove(key).is_some(), "{key}");
+    }
+    assert_eq!(old.try_into::<Config>().unwrap(), Config::default());
+}

@@ -24,7 +24,7 @@ mod pools {
     use burn::backend::DispatchDevice;
     use burn_cubecl::CubeDevice;
     use burn_cubecl::cubecl::MemoryScope;
-    use burn_cubecl::cubecl::dry_run::DryRun;
+    use burn_cubecl::cubecl::dry_run::{DryRun, dry_run as cube_dry_run};
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
@@ -123,6 +123,11 @@ mod pools {
         (result, peak.in_use.load(Ordering::Relaxed))
     }
 
+    /// Returns true within [`dry_run`].
+    pub fn is_dry_run() -> bool {
+        cube_dry_run()
+    }
+
     #[derive(Default)]
     struct Launches(AtomicUsize);
 
@@ -175,11 +180,15 @@ mod pools {
     pub fn dry_run<R>(_device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         (work(), 0)
     }
+
+    pub fn is_dry_run() -> bool {
+        false
+    }
 }
 
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub(super) use pools::cube;
 pub(super) use pools::other_dtypes;
 pub use pools::{
-    count_launches, dry_run, finish, largest_tensor, memory, release_unused, size_pages,
+    count_launches, dry_run, finish, is_dry_run, largest_tensor, memory, release_unused, size_pages,
 };

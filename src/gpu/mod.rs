@@ -23,6 +23,8 @@ mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
 mod reported_memory;
+#[cfg(not(target_arch = "wasm32"))]
+mod transfer;
 #[cfg(feature = "wgpu")]
 mod unroll;
 mod watchdog;
@@ -31,13 +33,15 @@ mod webgpu;
 
 pub use error::DeviceError;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
-pub use meter::{Memory, count_launches, dry_run, memory};
+pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-pub(crate) use reported_memory::reported_memory;
+pub(crate) use reported_memory::{host_memory, reported_memory};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use transfer::{Reading, begin_read};
 pub use watchdog::Watchdog;
 
 /// A device on which a run can be tried.

@@ -1,6 +1,8 @@
 //! A device's memory as the operating system reports it.
 
 use super::DeviceInfo;
+#[cfg(target_os = "linux")]
+use crate::disk;
 
 /// A device's memory as the operating system or the driver reports it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     use super::Kind;
 
     match info.kind {
-        Kind::Cpu | Kind::Software | Kind::Integrated => system_memory(),
+        Kind::Cpu | Kind::Software | Kind::Integrated => host_memory(),
         Kind::Discrete | Kind::Virtual | Kind::Unknown => {
             let pci = info.pci.as_deref()?.to_ascii_lowercase();
             let gpus = Gpus::new_with_refreshed_list().ok()?;
@@ -32,6 +34,19 @@ pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
             Some(ReportedMemory { total, free, source: "the graphics driver" })
         }
     }
+}
+
+/// Returns the memory of the machine, or what a container or the limit of the address space leaves of
+/// it.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn host_memory() -> Option<ReportedMemory> {
+    let system = system_memory()?;
+    Some(match address_space() {
+        Some((total, free)) if free < system.free => {
+            ReportedMemory { total, free, source: "the address space limit" }
+        }
+        _ => system,
+    })
 }
 
 /// Returns the memory of the system or, in a container with a smaller limit, of the container.
@@ -60,4 +75,70 @@ fn system_memory() -> Option<ReportedMemory> {
 #[cfg(target_arch = "wasm32")]
 pub fn reported_memory(_info: &DeviceInfo) -> Option<ReportedMemory> {
     None
+}
+
+/// Returns `None`: a browser has no host to compute on.
+#[cfg(target_arch = "wasm32")]
+pub fn host_memory() -> Option<ReportedMemory> {
+    None
+}
+
+/// Returns the limit of this process's address space (`ulimit -v`) and the part of it that is left,
+/// in bytes; `None` without a limit.
+#[cfg(target_os = "linux")]
+fn address_space() -> Option<(u64, u64)> {
+    let limits = disk::read_to_string("/proc/self/limits").ok()?;
+    let limit = address_space_limit(&limits)?;
+    let status = disk::read_to_string("/proc/self/status").ok()?;
+    Some((limit, limit.saturating_sub(mapped(&status)?)))
+}
+
+/// Returns `None`: no other system has such a limit, or reports it to a program without unsafe code.
+#[cfg(all(not(target_os = "linux"), not(target_arch = "wasm32")))]
+fn address_space() -> Option<(u64, u64)> {
+    None
+}
+
+/// Reads the soft limit of the address space in bytes from the text of `/proc/self/limits`.
+#[cfg(target_os = "linux")]
+fn address_space_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Reads the mapped memory in bytes from the text of `/proc/self/status`.
+#[cfg(target_os = "linux")]
+fn mapped(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_limit_of_the_address_space_is_read() {
+        let limits = |soft: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max resident set          unlimited            unlimited            bytes     \n\
+                 Max address space         {soft:<20} unlimited            bytes     \n"
+            )
+        };
+        assert_eq!(address_space_limit(&limits("4294967296")), Some(4 << 30));
+        assert_eq!(address_space_limit(&limits("unlimited")), None);
+        assert_eq!(address_space_limit(""), None);
+        assert_eq!(mapped("Name:\twgpt\nVmSize:\t  123456 kB\n"), Some(123_456 << 10));
+        assert_eq!(mapped("VmSize:\t\n"), None);
+        assert!(mapped(&disk::read_to_string("/proc/self/status").unwrap()).is_some());
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_reported() {
+        let memory = host_memory().unwrap();
+        assert!(memory.free > 0 && memory.free <= memory.total, "{memory:?}");
+    }
 }

@@ -8,7 +8,7 @@ use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, Dtype, bytes};
 use crate::plan::{
-    self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Totals,
+    self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
 };
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, Step};
@@ -26,7 +26,7 @@ pub(super) struct FitState {
     unsent: Option<u64>,
 }
 
-/// Everything that a plan is made from, except for the device's speed.
+/// Everything that a plan is made from, except for the device's speed: the cache is dropped with it.
 #[derive(PartialEq)]
 struct Inputs {
     config: Config,
@@ -109,7 +109,7 @@ impl FitState {
         let speed = self.device.as_ref().and_then(|device| device.speed.as_ref());
         Some(self.cached.insert(cached.unwrap_or_else(|| {
             let Inputs { config, vocab, data, plans_schedule, limits } = &inputs;
-            let plan = plan::plan(config, *vocab, limits);
+            let plan = plan::plan(config, *vocab, limits, speed);
             let totals = forecast_of(&plan).map(|forecast| {
                 Totals::new(config, *vocab, &forecast.plan, *data, speed, *plans_schedule)
             });
@@ -160,21 +160,26 @@ fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) {
     wrapped(ui, RichText::new(text).strong().color(color));
 }
 
-/// Draws the totals of the run, how a step is split, and why.
+/// Draws the totals of the run, how a step is split and why, and what is in host memory.
 fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
-    const HELP: [(&str, &str); 6] = [
+    const HELP: [(&str, &str); 7] = [
         ("model", "Weights, without padding"),
         ("run", "Updates of the weights, each from one global batch"),
         ("data", "Passes over the training data"),
         ("disk", "The kept checkpoints, the best one, and one that is being written"),
         ("time", "Without samples and checkpoints"),
         ("step", "Sequences on the device at a time, accumulation steps, rows of logits at a time"),
+        ("host", "The CPU updates the weights there, so that the device needs less memory"),
     ];
     let mut lines = totals.map(Totals::lines).unwrap_or_default();
     if totals.is_some_and(|totals| totals.time.is_none()) {
         lines.push(("time", "unknown until a run on this device has measured it".into()));
     }
     lines.push(("step", forecast.plan.to_string()));
+    if !forecast.host_rows.is_empty() {
+        let row = |row: &Row| format!("{} {}", row.name, bytes(row.bytes));
+        lines.push(("host", forecast.host_rows.iter().map(row).collect::<Vec<_>>().join(", ")));
+    }
     let mut help = "";
     egui::Grid::new("figures").num_columns(2).show(ui, |ui| {
         for (label, text) in lines {
@@ -189,13 +194,17 @@ fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
     }
 }
 
-/// Draws the memory that the run holds now, and its peak.
+/// Draws the memory that the run holds now, and its peak, and what an optimizer in host memory costs.
 fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
     let Some(held) = step.vram_bytes else { return };
     let is_over = budget.is_some_and(|budget| held > budget);
     let mut text = format!("The run holds {} now", bytes(held));
     if let Some(peak) = step.vram_peak_bytes {
         text += &format!(", {} at its peak", bytes(peak));
+    }
+    if let Some(optimizer_ms) = step.optimizer_ms {
+        let share = 100.0 * optimizer_ms / step.ms;
+        text += &format!("; updates in host memory take {share:.0}% of the time");
     }
     let text = RichText::new(text);
     wrapped(ui, if is_over { text.color(theme::warning(ui)) } else { text });
@@ -319,6 +328,26 @@ mod tests {
             (budget_text(6.5), budget_text(8.0)),
             ("6.5GiB".to_string(), "8GiB".to_string())
         );
+    }
+
+    /// A device whose memory holds GPT-2 large only without its optimizer, in a machine with this
+    /// much memory for that.
+    pub fn small_device(host_budget: u64) -> FitState {
+        let memory =
+            DeviceMemory::Reported { total: 8 << 30, free: 8 << 30, source: "a test".into() };
+        let host_budget = Some(host_budget);
+        let device = DeviceProfile { memory, pools: true, host_budget, ..DeviceProfile::default() };
+        FitState { device: Some(device), ..FitState::default() }
+    }
+
+    #[test]
+    fn a_run_that_the_machine_has_memory_for_is_offloaded() {
+        let large = form(&[("n_layer", "36"), ("n_head", "20"), ("n_embd", "1280")]);
+        let mut state = small_device(32 << 30);
+        let forecast = state.plan(&large).unwrap().forecast().unwrap();
+        assert!(forecast.plan.offload_optimizer, "{forecast}");
+        assert!(forecast.verdict().starts_with("Fits: "), "{}", forecast.verdict());
+        assert!(forecast.host_bytes > 8 << 30 && forecast.host_bytes < 12 << 30, "{forecast}");
     }
 
     #[test]

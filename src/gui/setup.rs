@@ -67,11 +67,11 @@ const TITLES: &[(&str, &str)] = &[
     ("gpt2-large", "GPT-2 large, 774M"),
     ("gpt2-xl", "GPT-2 XL, 1558M"),
     ("card-4gb", "4 GB graphics card: GPT-2, 124M"),
-    ("card-6gb", "6 GB graphics card: GPT-2, 124M"),
-    ("card-8gb", "8 GB graphics card: GPT-2, 124M"),
-    ("card-12gb", "12 GB graphics card: GPT-2 medium, 350M"),
-    ("card-16gb", "16 GB graphics card: GPT-2 medium, 350M"),
-    ("card-24gb", "24 GB graphics card: GPT-2 large, 774M"),
+    ("card-6gb", "6 GB graphics card: GPT-2 medium, 350M"),
+    ("card-8gb", "8 GB graphics card: GPT-2 medium, 350M"),
+    ("card-12gb", "12 GB graphics card: GPT-2 large, 774M"),
+    ("card-16gb", "16 GB graphics card: GPT-2 large, 774M"),
+    ("card-24gb", "24 GB graphics card: GPT-2 XL, 1558M"),
 ];
 
 /// Width of the labels before preset, data and device, in points.

@@ -50,7 +50,7 @@ impl Gpt {
 }
 
 /// Returns the tensor that products multiply: the copy in float16 if the precision of `mode` keeps
-/// one, else the weight itself.
+/// one, else the weight itself, which may be stored in half precision too.
 pub(super) fn factor(
     weight: &Param<Tensor<2>>,
     half: &Option<Tensor<2>>,

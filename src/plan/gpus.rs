@@ -38,6 +38,13 @@ const fn plain(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gp
 /// Memory and peaks from the vendors' specifications.
 #[rustfmt::skip] // One GPU per line, to read as a table.
 const GPUS: &[Gpu] = &[
+    gpu("RTX 2060", 6, 6.5),
+    gpu("RTX 2060 SUPER", 8, 7.2),
+    gpu("RTX 2070", 8, 7.5),
+    gpu("RTX 2070 SUPER", 8, 9.1),
+    gpu("RTX 2080", 8, 10.1),
+    gpu("RTX 2080 Ti", 11, 13.4),
+    gpu("RTX 3050", 8, 9.1),
     gpu("RTX 3060", 12, 12.7),
     gpu("RTX 3060 Ti", 8, 16.2),
     gpu("RTX 3070", 8, 20.3),
@@ -59,6 +66,8 @@ const GPUS: &[Gpu] = &[
     gpu("RTX 5070 Ti", 16, 43.9),
     gpu("RTX 5080", 16, 56.3),
     gpu("RTX 5090", 32, 104.8),
+    plain("RX 6600", 8, 8.9),
+    plain("RX 6600 XT", 8, 10.6),
     plain("RX 6700 XT", 12, 13.2),
     plain("RX 6800", 16, 16.2),
     plain("RX 6800 XT", 16, 20.7),

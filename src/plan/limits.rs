@@ -22,6 +22,14 @@ pub struct Limits {
     /// The memory of the device, where known: no larger budget is offered.
     #[serde(default)]
     pub memory: Option<u64>,
+    /// Host memory that the run may take for its optimizer; `None` where nothing reports it, 0
+    /// where no host computes, as in a browser.
+    #[serde(default)]
+    pub host_budget: Option<u64>,
+    /// True if the memory of the device is the machine's, as of software renderers and integrated
+    /// GPUs: then an offloaded run must fit `host_budget` with what it takes of both.
+    #[serde(default)]
+    pub unified: bool,
 }
 
 /// The kernels of a device.
@@ -78,6 +86,12 @@ pub struct DeviceProfile {
     /// Its speed, where known.
     #[serde(default)]
     pub speed: Option<DeviceSpeed>,
+    /// See [`Limits::host_budget`].
+    #[serde(default)]
+    pub host_budget: Option<u64>,
+    /// See [`Limits::unified`].
+    #[serde(default)]
+    pub unified: bool,
 }
 
 /// The budget of a browser run that sets none, in bytes.
@@ -96,9 +110,19 @@ impl DeviceProfile {
             DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
             DeviceMemory::Unknown | DeviceMemory::Assumed(_) => None,
         };
-        let Self { largest_tensor, pools, kernels, abilities, .. } = *self;
+        let Self { largest_tensor, pools, kernels, abilities, host_budget, unified, .. } = *self;
         let precision = abilities.planned(dtype);
-        (Limits { budget, largest_tensor, pools, kernels, precision, memory }, source)
+        let limits = Limits {
+            budget,
+            largest_tensor,
+            pools,
+            kernels,
+            precision,
+            memory,
+            host_budget,
+            unified,
+        };
+        (limits, source)
     }
 
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
@@ -138,9 +162,9 @@ impl DeviceProfile {
     }
 }
 
-/// Returns the bytes that the budget `auto` leaves to other programs: what a desktop takes and
-/// gives back while a run trains.
-fn reserve(total: u64) -> u64 {
+/// Returns the bytes that the budget `auto` leaves to other programs, of the memory of a device or of
+/// the machine: what a desktop takes and gives back while a run trains.
+pub(crate) fn reserve(total: u64) -> u64 {
     (total / 20).max(256 << 20)
 }
 

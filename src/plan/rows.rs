@@ -2,81 +2,24 @@
 //!
 //! It lists the live tensors at each point of a run: at the loss, in the backward pass of each
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
-//! peak, and its tensors are the rows. Weights, gradients, moments and statistics are f32;
-//! activations have the dtype of the precision.
+//! peak, and its tensors are the rows. Gradients, optimizer state and statistics are f32;
+//! activations have the dtype of the precision. Weights are f32, except with the optimizer in host
+//! memory in half precision: then the masters are there, and the device has the matrices and
+//! embeddings in half. `host` lists the host's memory.
 //!
 //! On the CPU the result of a matrix product exists twice for a moment: burn's backend copies it to
 //! align it.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+mod host;
 
 use super::products::ranges_of_k;
-use super::{Kernels, Limits, Plan};
-use crate::config::{self, Config, Precision};
-
-/// The use of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// Parameters.
-    Weights,
-    /// Gradients of the parameters, including those accumulated over micro-batches.
-    Gradients,
-    /// AdamW's moments.
-    Optimizer,
-    /// Values that the forward pass saves for the backward pass.
-    Activations,
-    /// A chunk of logits.
-    Logits,
-    /// Temporary values of a single op.
-    Workspace,
-    /// Allocator overhead and staging.
-    Slack,
-}
-
-impl Class {
-    /// All classes, in display order.
-    pub(crate) const ALL: [Class; 7] = [
-        Class::Weights,
-        Class::Gradients,
-        Class::Optimizer,
-        Class::Activations,
-        Class::Logits,
-        Class::Workspace,
-        Class::Slack,
-    ];
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Class::Weights => "weights",
-            Class::Gradients => "gradients",
-            Class::Optimizer => "optimizer",
-            Class::Activations => "activations",
-            Class::Logits => "logits",
-            Class::Workspace => "workspace",
-            Class::Slack => "slack",
-        })
-    }
-}
-
-/// One line of the table: a tensor, or tensors of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    /// A display name.
-    pub name: String,
-    /// The use of the memory.
-    pub class: Class,
-    /// Size in bytes.
-    pub bytes: u64,
-}
+use super::{Class, Kernels, Limits, Plan, Row};
+use crate::config::{self, Config, OptimizerKind, Precision};
 
 /// The sizes of a model, in elements unless noted.
 pub(super) struct Sizes {
     precision: Precision,
+    optimizer: OptimizerKind,
     kernels: Kernels,
     layers: u64,
     heads: u64,
@@ -87,17 +30,25 @@ pub(super) struct Sizes {
     dropout: bool,
     /// Rows of the embedding, including padding.
     vocab: u64,
+    /// Weights in the matrices of the blocks.
+    matrices: u64,
     parameters: u64,
+    /// The largest tensor that the device binds, in bytes.
+    largest: Option<u64>,
 }
 
 /// Largest number of shards of an embedding, as in `ops`.
 const MAX_SHARDS: u64 = 4;
+
+/// Rows of a half embedding that sampling casts at a time, as in `model`.
+const CAST_ROWS: u64 = 4096;
 
 impl Sizes {
     pub fn new(config: &Config, vocab: u32, limits: &Limits) -> Self {
         let vocab = u64::from(config::padded_vocab(vocab));
         Self {
             precision: limits.precision,
+            optimizer: config.optimizer,
             kernels: limits.kernels,
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),
@@ -107,7 +58,9 @@ impl Sizes {
             bias: config.bias,
             dropout: config.dropout > 0.0,
             vocab,
+            matrices: config.block_matrices(),
             parameters: config.parameters(vocab),
+            largest: limits.largest_tensor,
         }
     }
 
@@ -117,9 +70,14 @@ impl Sizes {
         self.kernels == Kernels::Cube
     }
 
+    /// Returns true if the matrices and embeddings on the device are half, their masters on the host.
+    fn has_half_weights(&self, plan: &Plan) -> bool {
+        plan.offload_optimizer && self.precision.is_half()
+    }
+
     /// Returns true if each product casts its weight to the dtype of activations.
-    fn casts_weights(&self) -> bool {
-        self.kernels == Kernels::Cube && self.precision.is_half()
+    fn casts_weights(&self, plan: &Plan) -> bool {
+        self.kernels == Kernels::Cube && self.precision.is_half() && !self.has_half_weights(plan)
     }
 
     fn cpu(&self) -> bool {
@@ -142,22 +100,31 @@ impl Sizes {
         (matrices + vectors) * self.width
     }
 
-    /// Returns the sizes of the largest tensors in bytes, the largest first. An embedding larger
-    /// than `largest` is split into shards.
-    pub fn largest_tensors(&self, plan: &Plan, largest: Option<u64>) -> [u64; 4] {
+    /// Returns the size of the embedding in f32, in bytes, or of a shard of it: one that is larger
+    /// than the device binds is split.
+    fn embedding_shard(&self) -> u64 {
         let embedding = 4 * self.vocab * self.width;
-        let shard = match largest {
+        match self.largest {
             Some(largest) if embedding > largest => {
                 embedding.div_ceil(embedding.div_ceil(largest).min(MAX_SHARDS))
             }
             _ => embedding,
-        };
+        }
+    }
+
+    /// Counts the elements of the largest matrix of a block, [C, 4 C].
+    fn largest_matrix(&self) -> u64 {
+        4 * self.width * self.width
+    }
+
+    /// Returns the sizes of the largest tensors in bytes, the largest first.
+    pub fn largest_tensors(&self, plan: &Plan) -> [u64; 4] {
         let rows = self.tokens(plan).max(self.eval_tokens(plan));
         let activation = self.precision.activation_bytes();
         let wide = activation * rows * 4 * self.width;
         let logits = activation * plan.loss_chunk as u64 * self.vocab;
-        let matrix = 4 * 4 * self.width * self.width;
-        let mut sizes = [shard, wide, logits, matrix];
+        let matrix = 4 * self.largest_matrix();
+        let mut sizes = [self.embedding_shard(), wide, logits, matrix];
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes
     }
@@ -176,7 +143,7 @@ impl Sizes {
             self.activations("MLP pre-activations", 4 * wide),
         ];
         let statistics = n * (4 + self.heads) * blocks;
-        rows.push(f32_row("layer norm and softmax statistics", Class::Activations, statistics));
+        rows.push(Row::f32("layer norm and softmax statistics", Class::Activations, statistics));
         rows
     }
 
@@ -187,18 +154,18 @@ impl Sizes {
     /// A row of elements in the dtype of activations.
     fn row(&self, name: &str, class: Class, elements: u64) -> Row {
         let bytes = elements.saturating_mul(self.precision.activation_bytes());
-        Row { bytes, ..f32_row(name, class, 0) }
+        Row::new(name, class, bytes)
     }
 
     /// The copy of a weight that a product makes in the dtype of activations, if it does.
-    fn cast(&self, name: &str, elements: u64) -> Row {
-        let elements = if self.casts_weights() { elements } else { 0 };
+    fn cast(&self, plan: &Plan, name: &str, elements: u64) -> Row {
+        let elements = if self.casts_weights(plan) { elements } else { 0 };
         self.row(name, Class::Workspace, elements)
     }
 
     /// Lists the tensors that are live at the peak of the run.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
-        let mut points = vec![self.update(), self.evaluation(plan), self.sampling()];
+        let mut points = vec![self.update(plan), self.evaluation(plan), self.sampling(plan)];
         points.push(self.loss(plan));
         points.push(self.embedding_backward(plan));
         points.extend((0..self.layers).map(|block| self.block_backward(plan, block)));
@@ -209,51 +176,58 @@ impl Sizes {
     }
 
     /// Weights and optimizer state, which live for the whole run.
-    fn permanent(&self) -> Vec<Row> {
-        let matrices = 12 * self.width * self.width * self.layers + self.vocab * self.width;
-        let copied = if self.precision.keeps_half_weights() { matrices } else { 0 };
+    fn permanent(&self, plan: &Plan) -> Vec<Row> {
+        if plan.offload_optimizer {
+            return self.permanent_offloaded();
+        }
+        let copied = match self.precision.keeps_half_weights() {
+            true => self.matrices + self.vocab * self.width,
+            false => 0,
+        };
+        let [muon, adamw] = self.by_optimizer();
         vec![
-            f32_row("parameters", Class::Weights, self.parameters),
+            Row::f32("parameters", Class::Weights, self.parameters),
             self.row("half copies of weight matrices", Class::Weights, copied),
-            f32_row("AdamW moments", Class::Optimizer, 2 * self.parameters),
+            Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
+            Row::f32("Muon momentum", Class::Optimizer, muon),
         ]
     }
 
     /// The sums over earlier micro-batches, if a step has more than one.
     fn accumulated_gradients(&self, plan: &Plan) -> Row {
         let sums = if plan.accumulation > 1 { self.parameters } else { 0 };
-        f32_row("accumulated gradients", Class::Gradients, sums)
+        Row::f32("accumulated gradients", Class::Gradients, sums)
     }
 
     /// The loss, with the forward pass saved.
     fn loss(&self, plan: &Plan) -> Vec<Row> {
         let n = self.tokens(plan);
-        let mut rows = self.permanent();
+        let mut rows = self.permanent(plan);
         rows.push(self.accumulated_gradients(plan));
         let embedding = self.vocab * self.width;
-        rows.push(f32_row("embedding gradient", Class::Gradients, embedding));
+        rows.push(Row::f32("embedding gradient", Class::Gradients, embedding));
         match plan.grad_checkpoint {
             true => rows
                 .push(self.activations("checkpointed block inputs", n * self.width * self.layers)),
             false => rows.extend(self.saved(n, self.layers)),
         }
         rows.push(self.activations("final residual", n * self.width));
-        rows.push(f32_row("final layer norm statistics", Class::Activations, 2 * n));
+        rows.push(Row::f32("final layer norm statistics", Class::Activations, 2 * n));
         rows.extend(self.head(plan, n));
         let head_input = 2 * n * self.width;
         rows.push(self.row("head input and its gradient", Class::Workspace, head_input));
         let chunk = (plan.loss_chunk as u64).min(n);
         let of_gradients = [[chunk, self.width, self.vocab], [self.vocab, self.width, chunk]];
         let partial = of_gradients.map(|size| self.partial_products(size)).into_iter().max();
-        rows.push(f32_row("partial products", Class::Workspace, partial.unwrap_or(0)));
+        rows.push(Row::f32("partial products", Class::Workspace, partial.unwrap_or(0)));
         if self.unfused() && chunk < n {
-            rows.push(f32_row("embedding gradient of a chunk", Class::Workspace, embedding));
+            rows.push(Row::f32("embedding gradient of a chunk", Class::Workspace, embedding));
         }
         if self.cpu() {
             // Of the logits, or of the gradient that a chunk adds to the embedding's.
             let of_gradient = if chunk < n { 2 * embedding } else { embedding };
             let copy = of_gradient.max(chunk * self.vocab);
-            rows.push(f32_row("copies of new products", Class::Workspace, copy));
+            rows.push(Row::f32("copies of new products", Class::Workspace, copy));
             let joined = if chunk < n { n * self.width } else { 0 };
             rows.push(self.row("head input gradients of the chunks", Class::Workspace, joined));
         }
@@ -274,7 +248,7 @@ impl Sizes {
     fn head(&self, plan: &Plan, n: u64) -> Vec<Row> {
         let chunk = (plan.loss_chunk as u64).min(n);
         let mut rows = vec![self.row("logits chunk", Class::Logits, chunk * self.vocab)];
-        rows.push(self.cast("embedding in the activation dtype", self.vocab * self.width));
+        rows.push(self.cast(plan, "embedding in the activation dtype", self.vocab * self.width));
         if self.unfused() {
             let copied = if chunk < n { chunk * self.width } else { 0 };
             rows.push(self.row("head input of a chunk", Class::Workspace, copied));
@@ -290,7 +264,7 @@ impl Sizes {
         // which the new one exists twice.
         let of_mlp = if self.cpu() { 13 * wide } else { 5 * wide };
         let of_second = of_mlp + if self.dropout { wide } else { 0 };
-        let matrix = 4 * self.width * self.width;
+        let matrix = self.largest_matrix();
         // In the first layer, the gradient of the second one's weight exists too, and three tensors
         // take the place of the pre-activations.
         let of_first = 2 * wide;
@@ -303,10 +277,10 @@ impl Sizes {
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
         let vectors = self.width * if self.bias { 2 } else { 1 };
         let gradients = finished * self.block_parameters() + vectors + matrices * matrix;
-        let mut rows = self.permanent();
+        let mut rows = self.permanent(plan);
         rows.push(self.accumulated_gradients(plan));
-        rows.push(f32_row("embedding gradient", Class::Gradients, self.vocab * self.width));
-        rows.push(f32_row("block gradients", Class::Gradients, gradients));
+        rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
+        rows.push(Row::f32("block gradients", Class::Gradients, gradients));
         match plan.grad_checkpoint {
             true => {
                 rows.push(self.activations("checkpointed block inputs", wide * block));
@@ -317,38 +291,52 @@ impl Sizes {
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
         let [wide_k, narrow_k] = [[n, self.width, 4 * self.width], [n, 4 * self.width, self.width]];
         let partial = self.partial_products(if first_is_larger { wide_k } else { narrow_k });
-        rows.push(f32_row("partial products", Class::Workspace, partial));
-        rows.push(self.cast("weight in the activation dtype", matrix));
+        rows.push(Row::f32("partial products", Class::Workspace, partial));
+        rows.push(self.cast(plan, "weight in the activation dtype", matrix));
         if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
             // gradient of its weight exists.
             let output = (6 * wide - of_second) * self.precision.activation_bytes();
             let bytes = if plan.grad_checkpoint { output.saturating_sub(4 * matrix) } else { 0 };
-            rows.push(Row { bytes, ..f32_row("recomputed block output", Class::Workspace, 0) });
+            rows.push(Row::new("recomputed block output", Class::Workspace, bytes));
         }
         rows
     }
 
     /// The end of the backward pass.
     fn embedding_backward(&self, plan: &Plan) -> Vec<Row> {
-        let mut rows = self.permanent();
+        let mut rows = self.permanent(plan);
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
-        rows.push(f32_row("gradients of all weights", Class::Gradients, self.parameters));
-        rows.push(f32_row("embedding gradient", Class::Gradients, of_head));
+        rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
+        rows.push(Row::f32("embedding gradient", Class::Gradients, of_head));
         let temporary = 2 * self.tokens(plan) * self.width;
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
         rows
     }
 
-    fn update(&self) -> Vec<Row> {
-        let mut rows = self.permanent();
-        rows.push(f32_row("gradients of all weights", Class::Gradients, self.parameters));
+    /// The update, at the largest matrix of Muon or after AdamW.
+    fn update(&self, plan: &Plan) -> Vec<Row> {
+        let mut rows = self.permanent(plan);
+        rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
+        if self.optimizer == OptimizerKind::Muon {
+            // Beside the gradient, whose memory X takes: a product of [C, 4 C] or its transpose, and
+            // one of [C, C]. The CPU copies the new product.
+            let matrix = self.largest_matrix();
+            let copied = if self.cpu() { matrix } else { 0 };
+            let products = matrix + matrix / 4 + copied;
+            rows.push(Row::f32("Newton-Schulz matrices", Class::Workspace, products));
+            if plan.offload_optimizer {
+                rows.push(Row::f32("Muon momentum", Class::Optimizer, matrix));
+                let master = if self.has_half_weights(plan) { matrix } else { 0 };
+                rows.push(Row::f32("master weights", Class::Weights, master));
+            }
+        }
         rows
     }
 
     fn evaluation(&self, plan: &Plan) -> Vec<Row> {
         let n = self.eval_tokens(plan);
-        let mut rows = self.permanent();
+        let mut rows = self.permanent(plan);
         let wide = if self.cpu() { 11 } else { 7 };
         rows.push(self.row("activations of a block", Class::Workspace, wide * n * self.width));
         if self.unfused() {
@@ -362,17 +350,18 @@ impl Sizes {
     }
 
     /// The KV cache of one sequence, with that of one block twice, and the attention scores of half
-    /// a context, which is read at once when the context is full.
-    fn sampling(&self) -> Vec<Row> {
+    /// a context, which is read at once when the context is full. A half embedding is cast in parts
+    /// and, where each product casts its weight, so are the others one by one.
+    fn sampling(&self, plan: &Plan) -> Vec<Row> {
         let cache = 2 * self.block_size * self.width * (self.layers + 2);
         let scores = 3 * self.heads * self.block_size.div_ceil(2).pow(2);
-        let mut rows = self.permanent();
-        rows.push(f32_row("KV cache of a sample", Class::Workspace, cache + scores));
+        let mut rows = self.permanent(plan);
+        rows.push(Row::f32("KV cache of a sample", Class::Workspace, cache + scores));
+        if self.has_half_weights(plan) {
+            let matrix = if self.unfused() { self.largest_matrix() } else { 0 };
+            let bytes = 4 * matrix.max(CAST_ROWS.min(self.vocab) * self.width);
+            rows.push(Row::new("weight in float32", Class::Workspace, bytes));
+        }
         rows
     }
-}
-
-/// A row of f32 elements.
-fn f32_row(name: &str, class: Class, elements: u64) -> Row {
-    Row { name: name.to_string(), class, bytes: elements.saturating_mul(4) }
 }

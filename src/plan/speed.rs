@@ -3,12 +3,13 @@
 //! Work is counted in floating-point operations and in ops: launches on a GPU, parallel loops on
 //! the CPU. An op takes a fixed time plus that of its arithmetic, so that a device is described by
 //! the seconds per op over the operations per op. Between measurements that curve is a straight
-//! line, beyond the largest a constant rate of arithmetic.
+//! line, beyond the largest a constant rate of arithmetic. Transfers and the CPU's part of an update
+//! take seconds that do not depend on the device.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Gpu, Plan};
-use crate::config::{self, Config, Dtype, Precision};
+use super::{Gpu, Kernels, Work};
+use crate::config::{Dtype, Precision};
 
 /// A measured point of the curve, or one that is derived from a peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,13 +66,16 @@ impl DeviceSpeed {
             _ => return None,
         };
         let peak = gpu.peak_tflop_per_s;
-        // So much that the launch does not count.
-        let flop = 1e12;
-        let seconds = LAUNCH_SECONDS + flop / (sustained * peak * 1e12);
-        let no_arithmetic = SpeedPoint { flop: 0.0, seconds: LAUNCH_SECONDS };
-        let points = vec![no_arithmetic, SpeedPoint { flop, seconds }];
+        let points = line(sustained * peak * 1e12);
         let source = format!("not measured: {share} of the published {peak} TFLOP/s in float32");
         Some(Self { points, published: Some(source) })
+    }
+
+    /// Returns the speed that plans are compared with where that of the device is unknown: of a GPU
+    /// in the middle of the list, or of a CPU with eight cores. It is no estimate to show.
+    pub(super) fn assumed(kernels: Kernels) -> Self {
+        let flop_per_s = if kernels == Kernels::Cpu { 1e11 } else { 7e12 };
+        Self { points: line(flop_per_s), published: Some("assumed".into()) }
     }
 
     /// Returns true if the device itself was measured.
@@ -86,7 +90,7 @@ impl DeviceSpeed {
 
     /// Returns the seconds that `work` takes.
     pub fn seconds(&self, work: Work) -> f64 {
-        work.ops * self.seconds_per_op(work.flop / work.ops)
+        work.ops * self.seconds_per_op(work.flop / work.ops) + work.host_seconds
     }
 
     fn seconds_per_op(&self, flop: f64) -> f64 {
@@ -117,130 +121,19 @@ impl DeviceSpeed {
     }
 }
 
-/// Computation to be timed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
-    /// Floating-point operations of the matrix products and of attention.
-    pub flop: f64,
-    /// Ops, at least 1.
-    pub ops: f64,
-}
-
-/// Ops per block of a forward and a backward pass (`tests/memory.rs` counts 287 launches for 12
-/// blocks), and of a forward pass alone.
-const OPS_PER_BLOCK: f64 = 24.0;
-const FORWARD_OPS_PER_BLOCK: f64 = 8.0;
-
-/// Weights of a block, each with its own ops in an update.
-const WEIGHTS_PER_BLOCK: f64 = 12.0;
-
-/// Ops of a logits chunk.
-const OPS_PER_CHUNK: f64 = 4.0;
-
-/// The operations of a forward pass over one token and of each half of a backward pass over it.
-struct TokenWork {
-    /// All weights: `2 P`, where the embedding counts for the output head.
-    weights: f64,
-    /// The weights of the blocks.
-    blocks: f64,
-    /// Causal attention over `time` positions: `2 L C T`.
-    attention: f64,
-}
-
-impl TokenWork {
-    fn new(config: &Config, vocab: u32, time: u32) -> Self {
-        let parameters = config.parameters(config::padded_vocab(vocab).into()) as f64;
-        let [layers, width] = [config.n_layer, config.n_embd].map(|count| f64::from(count.get()));
-        Self {
-            weights: 2.0 * parameters,
-            blocks: 24.0 * layers * width * width,
-            attention: 2.0 * layers * width * f64::from(time),
-        }
-    }
-}
-
-impl Work {
-    /// Returns the gradients of one micro-batch: `6 P + 6 L C T` operations per token, and a
-    /// forward pass of the blocks more with activation checkpointing.
-    pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
-        let tokens = plan.micro_batch as f64 * f64::from(config.block_size.get());
-        let token = TokenWork::new(config, vocab, config.block_size.get());
-        let layers = f64::from(config.n_layer.get());
-        let mut flop = 3.0 * (token.weights + token.attention);
-        let mut ops = OPS_PER_BLOCK * layers + chunk_ops(plan, tokens);
-        if plan.grad_checkpoint {
-            flop += token.blocks + token.attention;
-            ops += FORWARD_OPS_PER_BLOCK * layers;
-        }
-        Self { flop: flop * tokens, ops }
-    }
-
-    /// Returns one update of the weights.
-    pub fn update(config: &Config, vocab: u32, plan: &Plan) -> Self {
-        let micro_batch = Self::micro_batch(config, vocab, plan);
-        let weights = WEIGHTS_PER_BLOCK * f64::from(config.n_layer.get());
-        let accumulation = plan.accumulation as f64;
-        let sums = if plan.accumulation > 1 { weights * accumulation } else { 0.0 };
-        Self {
-            flop: micro_batch.flop * accumulation,
-            // Each weight has an op of the norm and one of AdamW.
-            ops: micro_batch.ops * accumulation + sums + 2.0 * weights,
-        }
-    }
-
-    /// Returns a forward pass over `windows` windows of an evaluation.
-    pub fn evaluation(config: &Config, vocab: u32, plan: &Plan, windows: u64) -> Self {
-        let time = config.eval_block_size().get();
-        let tokens = windows as f64 * f64::from(time);
-        let token = TokenWork::new(config, vocab, time);
-        let passes = windows.div_ceil(plan.eval_batch_size.max(1) as u64) as f64;
-        let of_pass = plan.eval_batch_size as f64 * f64::from(time);
-        let layers = f64::from(config.n_layer.get());
-        let ops = passes * (FORWARD_OPS_PER_BLOCK * layers + chunk_ops(plan, of_pass));
-        Self { flop: (token.weights + token.attention) * tokens, ops: ops.max(1.0) }
-    }
-
-    /// Returns the point of a device that did this work in `seconds`.
-    pub fn point(self, seconds: f64) -> SpeedPoint {
-        SpeedPoint { flop: self.flop / self.ops, seconds: seconds / self.ops }
-    }
-}
-
-fn chunk_ops(plan: &Plan, tokens: f64) -> f64 {
-    OPS_PER_CHUNK * (tokens / plan.loss_chunk.max(1) as f64).ceil()
+/// Returns the points of a GPU with this rate of arithmetic.
+fn line(flop_per_s: f64) -> Vec<SpeedPoint> {
+    // So much that the launch does not count.
+    let flop = 1e12;
+    let seconds = LAUNCH_SECONDS + flop / flop_per_s;
+    vec![SpeedPoint { flop: 0.0, seconds: LAUNCH_SECONDS }, SpeedPoint { flop, seconds }]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
-    use crate::plan::gpu_named;
-
-    fn gpt2(flags: &[(&str, &str)]) -> Config {
-        let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let layers = vec![Layer::preset("gpt2").unwrap(), Layer::flags(flags).unwrap()];
-        resolve(layers).unwrap().config
-    }
-
-    fn close(got: f64, expected: f64) {
-        assert!((got / expected - 1.0).abs() < 1e-3, "{got} is not {expected}");
-    }
-
-    #[test]
-    fn gpt2_takes_803_million_operations_per_token() {
-        let config = gpt2(&[]);
-        let plan = Plan::new(&config, 50_257);
-        let update = Work::update(&config, 50_257, &plan);
-        close(update.flop / 491_520.0, 803.4e6);
-        let once = Work::micro_batch(&config, 50_257, &plan);
-        close(update.flop, 40.0 * once.flop);
-        // Recomputing the blocks costs less than a third more: the head is not recomputed.
-        let again = Plan { grad_checkpoint: true, ..plan.clone() };
-        let more = Work::micro_batch(&config, 50_257, &again).flop / once.flop;
-        assert!((1.2..1.34).contains(&more), "{more}");
-        let evaluation = Work::evaluation(&config, 50_257, &plan, 12);
-        close(evaluation.flop * 3.0, once.flop);
-    }
+    use crate::plan::work::tests::{close, gpt2};
+    use crate::plan::{Plan, gpu_named};
 
     #[test]
     fn a_published_peak_gives_the_expected_step() {
@@ -271,10 +164,10 @@ mod tests {
         close(speed.seconds(work), 3.0);
         assert_eq!(speed.uncertainty(work), SIMILAR);
         // Twice the updates at once: larger ops at the same rate.
-        let double = Work { flop: 2.0 * work.flop, ops: work.ops };
+        let double = Work { flop: 2.0 * work.flop, ..work };
         close(speed.seconds(double), 6.0);
         // Much smaller ops take longer than their arithmetic and less than the same time.
-        let small = Work { flop: work.flop / 100.0, ops: work.ops };
+        let small = Work { flop: work.flop / 100.0, ..work };
         close(speed.seconds(small), 0.3);
         assert_eq!(speed.uncertainty(small), GUESSED);
         assert_eq!(DeviceSpeed::measured(Vec::new()), None);
@@ -287,7 +180,7 @@ mod tests {
         let points = vec![point(1e9, 1.01e-3), point(1e5, 10.1e-6)];
         let speed = DeviceSpeed::measured(points).unwrap();
         for flop in [1e6, 1e7, 1e8] {
-            close(speed.seconds(Work { flop, ops: 1.0 }), 10e-6 + flop / 1e12);
+            close(speed.seconds(Work { flop, ops: 1.0, host_seconds: 0.0 }), 10e-6 + flop / 1e12);
         }
     }
 }

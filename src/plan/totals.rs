@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{DeviceSpeed, Plan, Work};
-use crate::config::{Config, bytes};
+use crate::config::{Config, OptimizerKind, bytes};
 
 /// The tokens of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Totals {
     pub data_tokens: Option<u64>,
     /// Passes over the training split, where its size is known.
     pub epochs: Option<f64>,
-    /// Bytes of a checkpoint: weights and moments in f32, and small files.
+    /// Bytes of a checkpoint: weights and optimizer state in f32, and small files.
     pub checkpoint_bytes: u64,
     /// The most checkpoints on the disk at once: those that are kept, the best one, and one that is
     /// being written.
@@ -57,8 +57,9 @@ pub struct TimeEstimate {
     pub source: String,
 }
 
-/// Bytes of a weight in a checkpoint: itself and two moments in f32.
+/// Bytes of a weight in a checkpoint: itself and two moments in f32. Muon has one.
 const CHECKPOINT_BYTES: u64 = 12;
+const MUON_CHECKPOINT_BYTES: u64 = 8;
 
 /// Bytes of a checkpoint's other files, of which the tokenizer's are the largest.
 const SMALL_FILES: u64 = 2 << 20;
@@ -90,7 +91,13 @@ impl Totals {
         let tokens_per_update =
             config.global_batch().saturating_mul(config.block_size.get().into());
         let tokens = tokens_per_update.saturating_mul(updates);
-        let checkpoint_bytes = parameters.saturating_mul(CHECKPOINT_BYTES) + SMALL_FILES;
+        let muon = match config.optimizer {
+            OptimizerKind::AdamW => 0,
+            OptimizerKind::Muon => config.block_matrices(),
+        };
+        let checkpoint_bytes = (parameters - muon).saturating_mul(CHECKPOINT_BYTES)
+            + muon.saturating_mul(MUON_CHECKPOINT_BYTES)
+            + SMALL_FILES;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {
             parameters,

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::optimizer::Rule;
+use super::optimizer::Masters;
 use super::run::write_atomically;
 use super::{LossScale, Optimizer, TrainError};
 use crate::config::Config;
@@ -18,7 +18,7 @@ use crate::data::Tokenizer;
 use crate::disk::{self, File, OpenOptions};
 use crate::model::{
     ARCHITECTURE_FILE, Architecture, Gpt, Parameter, WEIGHTS_FILE, WeightFile, WeightSource,
-    parameters, write_architecture, write_tensors,
+    write_architecture, write_tensors,
 };
 use crate::ops::OpsMode;
 use crate::plan::Plan;
@@ -209,7 +209,8 @@ impl Checkpoint {
         }
     }
 
-    /// The model and the optimizer's state, on `device`.
+    /// Loads the model onto `device`, and the optimizer's states to the same place or, with
+    /// `masters`, to host memory.
     ///
     /// # Errors
     /// If a file is not what the architecture needs.
@@ -218,28 +219,19 @@ impl Checkpoint {
         config: &Config,
         architecture: &Architecture,
         device: &Device,
+        mut masters: Option<Masters>,
         mode: OpsMode,
     ) -> Result<(Gpt, Optimizer), TrainError> {
         let mut weights = WeightFile::open(&self.path.join(WEIGHTS_FILE))?;
-        let model = Gpt::new(architecture, &mut weights, device)?;
+        let model = match &mut masters {
+            Some(masters) => masters.model(mode.precision, architecture, &mut weights, device)?,
+            None => Gpt::new(architecture, &mut weights, device)?,
+        };
         let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
-        let mut states = Vec::new();
-        for Parameter { name, shape, parts } in parameters(&model) {
-            let tensors = |kind: &'static str| -> Result<Vec<Tensor<1>>, TrainError> {
-                let saved = saved_shape(architecture, &name, &shape);
-                let mut values = file.weight(&format!("{kind}.{name}"), &saved)?;
-                values.resize(shape.iter().product(), 0.0);
-                let mut values = values.into_iter();
-                let part = |part: &Tensor<1>| {
-                    let [elements] = part.dims();
-                    let values: Vec<f32> = values.by_ref().take(elements).collect();
-                    Tensor::from_data(TensorData::new(values, [elements]), device)
-                };
-                Ok(parts.iter().map(part).collect())
-            };
-            states.extend(Rule::of(config, &name).states(tensors)?);
-        }
-        let optimizer = Optimizer::with_states(config, states, mode);
+        let saved = |name: &str, shape: &[usize]| {
+            file.weight(name, &saved_shape(architecture, name, shape))
+        };
+        let optimizer = Optimizer::load(config, &model, masters, mode, saved)?;
         let optimizer = match self.state.loss_scale {
             Some(saved) => optimizer.with_loss_scale(saved),
             None => optimizer,
@@ -345,7 +337,7 @@ async fn write_files(
 }
 
 /// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`
-/// and the files of the tokenizer. `weights` are those of a model, as [`parameters`] returns them.
+/// and the files of the tokenizer. `weights` are those of a model, in its order.
 ///
 /// # Errors
 /// If the folder cannot be written.

@@ -64,7 +64,7 @@ pub enum TrainError {
         /// The run folder.
         path: PathBuf,
     },
-    /// A setting that differs from the loaded model.
+    /// A setting that differs from that of the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel {
         /// The setting.
@@ -173,7 +173,11 @@ impl TrainError {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
-            TrainError::Plan(error) => match **error {
+            TrainError::Plan(error) => match &**error {
+                PlanError::TooBig { least, .. } if least.lacks_host_memory() => {
+                    "close other programs, or make one of these changes; `wgpt plan` shows what takes \
+                     the memory"
+                }
                 PlanError::TooBig { .. } => {
                     "each of these changes makes it fit; `wgpt plan` shows what takes the memory"
                 }

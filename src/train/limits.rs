@@ -1,12 +1,12 @@
 //! A device as the planner sees it.
 
-use crate::config::Config;
-use crate::gpu::{Backend, DeviceInfo, Kind, reported_memory};
+use crate::gpu::{Backend, DeviceInfo, Kind, host_memory, reported_memory};
 use crate::ops::{Implementation, OpsMode};
-use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
+use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, reserve};
 
 /// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
-/// Queries how much of its memory is free now, and reads what is known of its speed.
+/// Queries how much of its memory and of the machine's is free now, and reads what is known of its
+/// speed.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
         Some(reported) => DeviceMemory::Reported {
@@ -22,6 +22,10 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         (Backend::Cuda, _) | (_, Implementation::Cube) => Kernels::Cube,
         _ => Kernels::Wgsl,
     };
+    let host_budget = match device.id.backend {
+        Backend::WebGpu => Some(0),
+        _ => host_memory().map(|memory| memory.free.saturating_sub(reserve(memory.total))),
+    };
     DeviceProfile {
         memory,
         largest_tensor: device.max_binding,
@@ -29,11 +33,7 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         kernels,
         abilities: mode.abilities(device),
         speed: super::speed::known(device, mode),
+        host_budget,
+        unified: matches!(device.kind, Kind::Cpu | Kind::Software | Kind::Integrated),
     }
-}
-
-/// Returns the limits of a run on a device, and the source of its budget as text. `mode` has the
-/// precision of the run.
-pub fn limits(config: &Config, device: &DeviceInfo, mode: OpsMode) -> (Limits, String) {
-    device_profile(device, mode).limits(config.vram_budget, config.dtype)
 }

@@ -20,12 +20,11 @@ mod speed;
 pub use error::TrainError;
 pub use limits::device_profile;
 pub use loss_scale::LossScale;
-pub use optimizer::Optimizer;
+pub use optimizer::{Masters, Optimizer};
 pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
 pub(crate) use evaluate::{Evaluation, mean_loss};
-pub(crate) use limits::limits;
 #[cfg(test)]
 pub(crate) use run::RunFolder;
 #[cfg(not(target_arch = "wasm32"))]

@@ -9,7 +9,7 @@ use super::checkpoint::{Checkpoint, Damaged};
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
-use crate::config::{self, Config};
+use crate::config::{self, Choice, Config};
 use crate::data::Dataset;
 use crate::gpu::{self, OpenDevice, Watchdog};
 use crate::model::Gpt;
@@ -92,6 +92,7 @@ impl<'a> Session<'a> {
     ) -> Result<Self, TrainError> {
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
+        let optimizer = optimizer.watched_by(&device.watchdog);
         let starts_over = setup.starts_over;
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
@@ -136,6 +137,10 @@ impl<'a> Session<'a> {
         }
         if starts_over {
             session.warn("no checkpoint to resume from: starting from the beginning".into());
+        }
+        let wants_offload = session.config.offload_optimizer == Choice::True;
+        if wants_offload && !session.forecast.plan.offload_optimizer {
+            session.warn("offload_optimizer=true has no effect on the CPU".into());
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));
@@ -273,7 +278,8 @@ impl<'a> Session<'a> {
 
             self.update().await?;
             clock.iterations += 1;
-            if sync_is_due(&self.device.watchdog) {
+            // An update in host memory has waited for the device already.
+            if self.forecast.plan.offload_optimizer || sync_is_due(&self.device.watchdog) {
                 gpu::finish(&self.device.device).await?;
                 self.device.watchdog.heartbeat();
                 self.keep_within_budget().await?;

@@ -8,6 +8,7 @@ use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
+use super::optimizer::Masters;
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 #[cfg(not(target_arch = "wasm32"))]
@@ -16,7 +17,7 @@ use crate::config::{Config, InitFrom};
 use crate::data::Dataset;
 use crate::disk;
 use crate::gpu::{DeviceError, DeviceInfo};
-use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
+use crate::model::{Architecture, Gpt, RandomWeights, WeightSource, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
 
@@ -82,9 +83,10 @@ impl Setup {
         let dataset = Dataset::open(&data, block_size)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, device)?;
-        let (limits, _) = super::limits(&config, device, mode);
+        let profile = super::device_profile(device, mode);
+        let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let vocab = architecture.vocab_size as u32;
-        let mut forecast = plan::plan(&config, vocab, &limits)?;
+        let mut forecast = plan::plan(&config, vocab, &limits, profile.speed.as_ref())?;
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && !has_checkpoint(&run);
         let resume = resume && !starts_over;
@@ -94,6 +96,7 @@ impl Setup {
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
         if let Some((Checkpoint { path, state }, _)) = &loaded {
             source::check_same(&architecture, &read_architecture(path)?, path)?;
+            check_same_optimizer(&config, &state.config, path)?;
             let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
@@ -126,20 +129,44 @@ impl Setup {
         self.architecture.parameters() as u64
     }
 
-    /// Loads or initializes the model and the optimizer on `device`.
+    /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
+    /// host memory if the plan has them there.
     pub(super) fn load(&self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
         let Self { config, architecture, mode, .. } = self;
-        let (mut model, optimizer) = match &self.loaded {
-            Some((checkpoint, _)) => checkpoint.load(config, architecture, device, *mode)?,
-            None => {
-                let model = initial_model(config, architecture, self.source.as_ref(), device)?;
-                let optimizer = Optimizer::new(config, &model, *mode);
-                (model, optimizer)
-            }
+        let masters = match self.forecast.plan.offload_optimizer {
+            true => Masters::new(config),
+            false => None,
         };
-        if mode.precision.keeps_half_weights() {
+        let keeps_copies = mode.precision.keeps_half_weights() && masters.is_none();
+        let (mut model, optimizer) = match &self.loaded {
+            Some((checkpoint, _)) => {
+                checkpoint.load(config, architecture, device, masters, *mode)?
+            }
+            None => self.initialize(device, masters)?,
+        };
+        if keeps_copies {
             model.keep_half_weights();
         }
+        Ok((model, optimizer))
+    }
+
+    fn initialize(
+        &self,
+        device: &Device,
+        masters: Option<Masters>,
+    ) -> Result<(Gpt, Optimizer), TrainError> {
+        let Self { config, architecture, mode, .. } = self;
+        let mut weights: Box<dyn WeightSource> = match &self.source {
+            Some(source) => source.weights()?,
+            None => Box::new(RandomWeights::new(architecture, config.seed)),
+        };
+        let Some(mut masters) = masters else {
+            let model = Gpt::new(architecture, &mut *weights, device)?;
+            let optimizer = Optimizer::new(config, &model, *mode);
+            return Ok((model, optimizer));
+        };
+        let model = masters.model(mode.precision, architecture, &mut *weights, device)?;
+        let optimizer = Optimizer::offloaded(config, &model, masters, *mode);
         Ok((model, optimizer))
     }
 }
@@ -184,19 +211,17 @@ fn initial_source(
     Ok(Some(source))
 }
 
-fn initial_model(
-    config: &Config,
-    architecture: &Architecture,
-    source: Option<&ModelSource>,
-    device: &Device,
-) -> Result<Gpt, TrainError> {
-    match source {
-        Some(source) => source.model_within(architecture.block_size, device),
-        None => {
-            let mut weights = RandomWeights::new(architecture, config.seed);
-            Ok(Gpt::new(architecture, &mut weights, device)?)
-        }
+/// Refuses to continue with another optimizer: the state of one is of no use to the other.
+fn check_same_optimizer(config: &Config, saved: &Config, path: &Path) -> Result<(), TrainError> {
+    if config.optimizer == saved.optimizer {
+        return Ok(());
     }
+    Err(TrainError::OtherModel {
+        key: "optimizer",
+        configured: config.optimizer.to_string(),
+        loaded: saved.optimizer.to_string(),
+        path: path.to_path_buf(),
+    })
 }
 
 /// Refuses a model with a weight that the device cannot bind to a kernel.

@@ -143,22 +143,21 @@ impl ModelSource {
     /// # Errors
     /// If a file is not what the architecture needs.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
-        self.model_within(self.architecture.block_size, device)
+        Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
 
-    /// Loads the model with its first `block_size` positions only, as nanoGPT crops a model.
+    /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
+    /// a model.
     ///
     /// # Errors
-    /// If a file is not what the architecture needs.
-    pub fn model_within(&self, block_size: usize, device: &Device) -> Result<Gpt, TrainError> {
+    /// If the file is not one of weights.
+    pub fn weights(&self) -> Result<Box<dyn WeightSource>, TrainError> {
         let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFile::open(&self.path.join(WEIGHTS_FILE))?)
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
-        let positions = self.architecture.block_size;
-        let architecture = Architecture { block_size, ..self.architecture.clone() };
-        Ok(Gpt::new(&architecture, &mut Cropped { weights, positions }, device)?)
+        Ok(Box::new(Cropped { weights, positions: self.architecture.block_size }))
     }
 }
 

@@ -122,7 +122,9 @@ mod tests {
         let read = Speeds::read(&file);
         assert_eq!(read, speeds);
         let speed = read.of(&key).unwrap();
-        assert!((speed.seconds(Work { flop: 4e9, ops: 4.0 }) - 4e-3).abs() < 1e-9);
+        assert!(
+            (speed.seconds(Work { flop: 4e9, ops: 4.0, host_seconds: 0.0 }) - 4e-3).abs() < 1e-9
+        );
         disk::write(&file, "{\"a\": [{\"fl").unwrap();
         assert_eq!(Speeds::read(&file), Speeds::default());
     }

@@ -111,11 +111,13 @@ impl Run {
 }
 
 /// Generates the flags of a small run with evaluations and samples, and its budget as a share of
-/// the memory that it takes.
+/// the memory that it takes. Lavapipe stores float16, so that half precision is among them.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
     let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
-    (shape, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
-        |((layers, heads, size, block, batch, accumulation), flag, vocab, share)| {
+    let memory = (0..3usize, 0..3usize, 0..2usize);
+    (shape, memory, proptest::bool::ANY, 0..2usize, 0.75..1.2f64).prop_map(
+        |(shape, (offload, optimizer, dtype), flag, vocab, share)| {
+            let (layers, heads, size, block, batch, accumulation) = shape;
             let width = heads * [16, 32, 64][size];
             let args = [
                 "--data=builtin:stories".to_string(),
@@ -128,6 +130,9 @@ fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
                 format!("--vocab_size={}", [0, 5000][vocab]),
                 format!("--bias={flag}"),
                 format!("--dropout={}", if flag { 0.1 } else { 0.0 }),
+                format!("--offload_optimizer={}", ["auto", "true", "false"][offload]),
+                format!("--optimizer={}", ["adamw", "muon", "adamw"][optimizer]),
+                format!("--dtype={}", ["float32", "float16"][dtype]),
                 "--max_iters=4".to_string(),
                 "--eval_interval=2".to_string(),
                 "--eval_iters=2".to_string(),
@@ -145,7 +150,7 @@ fn a_run_never_allocates_more_than_its_budget() {
     // To continue a long test that was interrupted.
     let first = std::env::var("BUDGET_FIRST").map_or(0, |n| n.parse().expect("a number"));
     let mut runner = TestRunner::deterministic();
-    let (mut refused, mut split) = (0, 0);
+    let (mut refused, mut split, mut offloaded) = (0, 0, 0);
     for number in 0..cases {
         let (args, share) = case().new_tree(&mut runner).unwrap().current();
         if number < first {
@@ -168,10 +173,11 @@ fn a_run_never_allocates_more_than_its_budget() {
         let predicted = forecast["predicted_bytes"].as_f64().unwrap();
         let peak = run.peak();
         println!(
-            "{number}: counted {:.1}, predicted {:.1}, budget {:.1} MiB, {}",
+            "{number}: counted {:.1}, predicted {:.1}, budget {:.1} MiB, {} {}",
             peak / MIB,
             predicted / MIB,
             budget as f64 / MIB,
+            if forecast["offload_optimizer"] == true { "offloaded" } else { "" },
             forecast["why"]
         );
         assert!(peak > 0.0 && peak <= budget as f64);
@@ -181,9 +187,13 @@ fn a_run_never_allocates_more_than_its_budget() {
         let pools = step["vram_peak_bytes"].as_f64().unwrap();
         assert!(pools > 0.0 && pools <= peak, "the meter counts {pools}, the driver {peak}");
         split += usize::from(forecast["why"] != "");
+        let is_offloaded = forecast["offload_optimizer"] == true;
+        assert_eq!(forecast["host_bytes"].as_u64().unwrap() > 0, is_offloaded, "{args:?}");
+        offloaded += usize::from(is_offloaded);
     }
-    println!("{first} to {cases}: {refused} refused, {split} split");
-    assert!(refused < cases - first && split > 0, "{refused} refused, {split} split of {cases}");
+    let counts = format!("{refused} refused, {split} split, {offloaded} offloaded of {cases}");
+    println!("{first} to {cases}: {counts}");
+    assert!(refused < cases - first && split > 0 && offloaded > 0, "{counts}");
 }
 
 /// Returns the flags of a run to inject failures into.

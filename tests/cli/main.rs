@@ -8,6 +8,7 @@ mod plan;
 mod resume;
 mod runs;
 mod sample;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fs;

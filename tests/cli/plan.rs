@@ -18,7 +18,13 @@ fn the_verdict_comes_first_and_the_table_fits_80_columns() {
     let mut shown = 0;
     for preset in ["demo", "gpt2", "gpt2-xl", "card-24gb"] {
         for target in ["4", "12GiB", "RTX 4090"] {
-            for more in [&[][..], &["--grad_checkpoint=true"], &["--dtype=bfloat16"]] {
+            for more in [
+                &[][..],
+                &["--grad_checkpoint=true"],
+                &["--dtype=bfloat16"],
+                &["--offload_optimizer=true"],
+                &["--optimizer=muon", "--dtype=float16"],
+            ] {
                 let preset = format!("--preset={preset}");
                 let args = [&[preset.as_str(), "--target", target], more].concat();
                 let (code, stdout) = plan(&args);
@@ -40,11 +46,19 @@ fn the_verdict_comes_first_and_the_table_fits_80_columns() {
                 let names: BTreeMap<_, _> =
                     rows.iter().map(|row| (row["name"].to_string(), ())).collect();
                 assert_eq!(names.len(), rows.len(), "{args:?}: two rows with one name\n{rows:?}");
+                let host = forecast["host_rows"].as_array().unwrap().iter();
+                let host: u64 = host.map(|row| row["bytes"].as_u64().unwrap()).sum();
+                assert_eq!(forecast["host_bytes"], host, "{args:?}");
+                let is_offloaded = forecast["offload_optimizer"] == true;
+                assert!(is_offloaded || !more.contains(&"--offload_optimizer=true"), "{args:?}");
+                let is_title = |line: &str| line.starts_with("class") && line.contains("in host");
+                let has_table = stdout.lines().any(is_title);
+                assert_eq!((host > 0, has_table), (is_offloaded, is_offloaded), "{stdout}");
                 shown += 1;
             }
         }
     }
-    assert_eq!(shown, 36);
+    assert_eq!(shown, 60);
 }
 
 #[test]
@@ -59,8 +73,12 @@ fn a_named_gpu_has_a_time_and_a_size_has_none() {
     assert_eq!(sized["predicted_bytes"], named["predicted_bytes"]);
     assert_eq!(sized["run"]["time"], Value::Null);
     let (_, stdout) = plan(&["--preset=gpt2", "--target", "12"]);
-    assert!(stdout.contains("time     unknown"), "{stdout}");
-    assert!(stdout.contains("dtype    float32\n"), "{stdout}");
+    assert!(stdout.contains("time      unknown"), "{stdout}");
+    assert!(stdout.contains("dtype     float32\n"), "{stdout}");
+    assert!(stdout.contains("optimizer AdamW\n"), "{stdout}");
+    // Of a size alone, matrices are assumed: they take more memory.
+    let (_, stdout) = plan(&["--preset=gpt2", "--target", "12", "--dtype=float16"]);
+    assert!(stdout.contains("cooperative matrices, assumed of a"), "{stdout}");
     // `max_time` shortens the schedule, unless its length is set.
     let limited = ["--preset=gpt2", "--target", "RTX 3060", "--max_time=8h"];
     let tonight = json(&limited);
@@ -86,6 +104,37 @@ fn a_model_larger_than_the_machine_is_refused_on_the_cpu() {
     let refused = run(folder.path(), &[&args, &large[..]].concat());
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     assert!(!folder.path().join("r").exists());
+}
+
+/// `ulimit -v` limits the memory of the CPU, and that of an offloaded optimizer.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limited_address_space_is_refused_in_words() {
+    let folder = temporary();
+    let limited = |args: &str| {
+        // 4 GiB, of which a loaded driver maps some.
+        let script = format!("ulimit -v 4194304; exec {} {args}", env!("CARGO_BIN_EXE_wgpt"));
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(folder.path()).env_remove("WGPT_DEVICE");
+        let output = command.stdin(Stdio::null()).output().expect("a shell");
+        assert_eq!(output.status.code(), Some(3), "{args}\n{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (stdout, _) = limited("plan --preset=gpt2-medium --device=cpu");
+    assert!(stdout.contains("(the address space limit)"), "{stdout}");
+    #[cfg(feature = "wgpu")]
+    {
+        let offloaded = "--preset=gpt2-medium --device=vulkan:0 --vram_budget=none \
+                         --offload_optimizer=true";
+        let (stdout, error) = limited(&format!("plan {offloaded}"));
+        assert!(stdout.starts_with("Does not fit: needs "), "{stdout}");
+        assert!(stdout.contains(" of host memory, but "), "{stdout}");
+        assert!(error.contains("close other programs"), "{error}");
+        let data = "--data=builtin:stories --vocab_size=50257 --run=r";
+        let (_, error) = limited(&format!("train {offloaded} {data}"));
+        assert!(error.contains(" of host memory, but "), "{error}");
+        assert!(!folder.path().join("r").exists());
+    }
 }
 
 /// The peak of the process, as Linux counts it.
@@ -185,4 +234,14 @@ fn a_calibration_is_kept_and_used() {
     assert!(folder.path().join("wgpt/speeds.json").exists());
     let stdout = plan(&[]);
     assert!(stdout.contains("measured on this device"), "{stdout}");
+}
+
+/// The memory of the CPU is the host's: there is no other place for the optimizer.
+#[test]
+fn an_offloaded_optimizer_on_the_cpu_is_a_warning() {
+    let folder = temporary();
+    let events = train(folder.path(), "r", &["--max_iters=2", "--offload_optimizer=true"]);
+    let warning = named(&events, "warning").next().expect("a warning")["text"].to_string();
+    assert!(warning.contains("offload_optimizer=true has no effect"), "{warning}");
+    assert!(named(&events, "step").all(|step| step["optimizer_ms"].is_null()));
 }

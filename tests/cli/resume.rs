@@ -135,6 +135,118 @@ fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
     assert_eq!(told, skipped, "{log}");
 }
 
+/// Returns the flag of a Vulkan adapter.
+#[cfg(feature = "wgpu")]
+fn vulkan(folder: &Path) -> String {
+    let devices: Value = serde_json::from_str(&ok(folder, &["devices", "--json"])).unwrap();
+    let adapter = devices.as_array().unwrap().iter().find(|device| device["backend"] == "vulkan");
+    format!("--device={}", adapter.expect("a Vulkan adapter")["id"].as_str().unwrap())
+}
+
+/// Returns the loss of each iteration as a number.
+#[cfg(feature = "wgpu")]
+fn numbers(events: &[Value]) -> Vec<f64> {
+    named(events, "step").map(|step| step["loss"].as_f64().unwrap()).collect()
+}
+
+/// The place of the optimizer may change at each resume: the files are the same.
+#[cfg(feature = "wgpu")]
+#[test]
+fn the_optimizer_may_move_to_host_memory_and_back_at_a_resume() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let tiny = &TINY[..TINY.len() - 1];
+    let train = |run: &str, offload: bool, max_iters: u64, resume: bool| {
+        let run = format!("--run={run}");
+        let offload = format!("--offload_optimizer={offload}");
+        let max_iters = format!("--max_iters={max_iters}");
+        let flags = [run.as_str(), offload.as_str(), max_iters.as_str(), device.as_str()];
+        let first: &[&str] = if resume { &["--resume"] } else { tiny };
+        events(&ok(folder.path(), &[&["train", "--json"][..], first, &flags].concat()))
+    };
+    let header = |run: &str, file: &str| {
+        let path = folder.path().join(run).join("checkpoints/00000030").join(file);
+        let bytes = fs::read(path).unwrap();
+        let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        let mut tensors: Vec<_> = header.tensors().into_iter().collect();
+        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let of_one = |(name, info): (String, _)| format!("{name}: {info:?}");
+        tensors.into_iter().map(of_one).collect::<Vec<String>>()
+    };
+    let whole = train("on the device", false, 30, false);
+    let mut moved = train("moved", true, 10, false);
+    moved.extend(train("moved", false, 20, true));
+    moved.extend(train("moved", true, 30, true));
+    let (want, got) = (numbers(&whole), numbers(&moved));
+    assert_eq!((want.len(), got.len()), (30, 30));
+    for (iter, (got, want)) in got.iter().zip(&want).enumerate() {
+        assert!((got / want - 1.0).abs() < 1e-5, "iteration {iter}: {got}, not {want}");
+    }
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        assert_eq!(header("moved", file), header("on the device", file), "{file}");
+    }
+    let has_time = |events: &[Value]| {
+        named(events, "step").filter(|step| step["optimizer_ms"].is_number()).count()
+    };
+    assert_eq!((has_time(&whole), has_time(&moved)), (0, 20));
+    let log = fs::read_to_string(folder.path().join("moved/log.txt")).unwrap();
+    assert!(log.contains(", optimizer "), "the share of an update is shown: {log}");
+}
+
+/// A process that is killed while the CPU updates the weights leaves what the last checkpoint has.
+#[cfg(feature = "wgpu")]
+#[test]
+fn a_kill_during_an_offloaded_update_loses_nothing() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let flags = [
+        device.as_str(),
+        "--no-supervise",
+        "--offload_optimizer=true",
+        "--max_iters=60",
+        "--eval_interval=5",
+    ];
+    let train = |run: &str| {
+        let run = format!("--run={run}");
+        [&["train", "--json", run.as_str()][..], &TINY[..TINY.len() - 1], &flags]
+            .concat()
+            .join("\n")
+    };
+    let start = |args: &str| {
+        let mut command = wgpt(folder.path());
+        command.args(args.lines()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let whole = start(&train("whole")).output().unwrap();
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    let want = losses(&events(&text(&whole.stdout)));
+    let args = train("killed");
+    let mut got = BTreeMap::new();
+    for attempt in 0..5u64 {
+        let mut command = start(&args);
+        if folder.path().join("killed/config.toml").exists() {
+            command.arg("--resume");
+        }
+        let mut child = command.spawn().unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = String::new();
+        if attempt < 4 {
+            for _ in 0..12 {
+                reader.read_line(&mut stdout).unwrap();
+            }
+            // Somewhere in an update, of which the optimizer is a part.
+            std::thread::sleep(Duration::from_micros(700 * attempt));
+            child.kill().unwrap();
+        }
+        reader.read_to_string(&mut stdout).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let complete = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
+        got.extend(losses(&events(complete)));
+        assert!(attempt < 4 || output.status.success(), "{}", text(&output.stderr));
+    }
+    assert_eq!(got, want);
+}
+
 /// State files of former versions have no loss scale.
 #[test]
 fn a_checkpoint_of_a_former_version_loads() {
@@ -247,4 +359,25 @@ fn a_full_disk_costs_no_checkpoint() {
         named(&events(&ok(folder.path(), &args)), "start").next().unwrap()["resumed_from"],
         10
     );
+}
+
+/// A run with Muon continues without changing a bit, and with no other optimizer: the state of one is
+/// of no use to the other.
+#[test]
+fn a_run_with_muon_is_resumed_with_muon_alone() {
+    let folder = temporary();
+    let muon = ["--optimizer=muon", "--grad_clip=1"];
+    let want = losses(&train(folder.path(), "whole", &muon));
+    assert_eq!(want.len(), 40);
+    assert_ne!(want, losses(&train(folder.path(), "adamw", &muon[1..])));
+    let mut got = losses(&train(folder.path(), "r", &[&muon[..], &["--max_iters=20"]].concat()));
+
+    let resume = ["train", "--resume", "--run=r", "--max_iters=40", "--device=cpu"];
+    let refused = run(folder.path(), &[&resume[..], &["--optimizer=adamw"]].concat());
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("`optimizer` is adamw") && said.contains("but muon in"), "{said}");
+
+    got.extend(losses(&events(&ok(folder.path(), &[&resume[..], &["--json"]].concat()))));
+    assert_eq!(got, want);
 }

@@ -106,7 +106,8 @@ impl Case {
             Op::Embed { vocab, .. } => {
                 let (wte, wpe) = (shards(next()), next());
                 let y = ops::embed(&wte, wpe.clone(), self.ids(vocab), time, mode);
-                let zeros = wte.iter().map(Tensor::zeros_like).collect();
+                let zeros = wte.iter().map(|shard| Tensor::zeros(shard.dims(), &shard.device()));
+                let zeros = zeros.collect();
                 let positions = wpe.dims()[0];
                 let ids = self.ids(vocab);
                 let (dwte, dwpe) = ops::embed_backward(dy, zeros, &ids, time, positions, mode);

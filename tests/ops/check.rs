@@ -4,7 +4,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use wgpt::config::{Dtype, Gelu};
+use wgpt::config::{Dtype, Gelu, Precision};
 use wgpt::ops::{self, Activation, OpsMode};
 
 use crate::case::{Case, Op, dot, noise, values};
@@ -62,13 +62,23 @@ fn activations(mode: OpsMode) -> FloatDType {
 }
 
 /// Casts the inputs that are activations to the dtype of the mode, as in the model, and those that
-/// have copies in half.
-fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>> {
+/// have copies in half. With `stored`, the dtype of matrices and embeddings is that.
+fn in_dtype(
+    case: &Case,
+    inputs: Vec<Tensor<2>>,
+    mode: OpsMode,
+    stored: Option<FloatDType>,
+) -> Vec<Tensor<2>> {
     let is_weight = |index: usize| match case.op {
         Op::Embed { .. } => true,
         Op::LayerNorm { .. } | Op::CrossEntropy { .. } => index > 0,
         Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
         Op::Attention { .. } | Op::Dropout { .. } => false,
+    };
+    let is_matrix = |index: usize| match case.op {
+        Op::Embed { .. } => true,
+        Op::CrossEntropy { .. } | Op::Linear { .. } => index == 1,
+        _ => false,
     };
     let has_copy = |index: usize| match case.op {
         Op::CrossEntropy { .. } => index > 0,
@@ -77,20 +87,26 @@ fn in_dtype(case: &Case, inputs: Vec<Tensor<2>>, mode: OpsMode) -> Vec<Tensor<2>
     };
     let is_half =
         |index| !is_weight(index) || mode.precision.keeps_half_weights() && has_copy(index);
-    let cast = |(index, x): (usize, Tensor<2>)| match is_half(index) {
-        true => x.cast(activations(mode)),
-        false => x,
+    let cast = |(index, x): (usize, Tensor<2>)| match stored {
+        Some(stored) if is_matrix(index) => x.cast(stored),
+        _ if is_half(index) => x.cast(activations(mode)),
+        _ => x,
     };
     inputs.into_iter().enumerate().map(cast).collect()
 }
 
 /// Runs an op.
 pub fn run(case: &Case, device: &Device, mode: OpsMode) -> Outcome {
+    run_stored(case, device, mode, None)
+}
+
+/// Runs an op on matrices and embeddings that are stored in a dtype, if one is given.
+fn run_stored(case: &Case, device: &Device, mode: OpsMode, stored: Option<FloatDType>) -> Outcome {
     poison(device);
     let view = |x: Tensor<2>| if case.strided { strided(x) } else { x };
     let inputs = case.inputs().into_iter();
     let inputs = inputs.map(|input| view(Tensor::from_data(input, device))).collect();
-    let inputs = in_dtype(case, inputs, mode);
+    let inputs = in_dtype(case, inputs, mode, stored);
     let r = TensorData::new(functional(case.output_shape().iter().product()), case.output_shape());
     let mut dy = view(Tensor::from_data(r, device));
     if !matches!(case.op, Op::CrossEntropy { .. }) {
@@ -293,6 +309,38 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     // Rows whose sum and squares exceed the range of f16.
     let norm = Case::new(Op::LayerNorm { beta: true }, 1, 48, 96);
     check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
+}
+
+/// Checks the ops whose matrices or embeddings a model may store in half precision `half`: value and
+/// gradients in the precision of `mode`, and the value in float32, in which such a model samples.
+pub fn check_half_weights(device: &Device, mode: OpsMode, half: FloatDType) {
+    let mut cases = vec![Case::new(Op::Embed { vocab: 8, unused: 2 }, 2, 9, 8)];
+    // An embedding in two shards, and rows that are read element by element.
+    cases.extend([24, 39].map(|width| Case::new(Op::Embed { vocab: 51, unused: 0 }, 1, 60, width)));
+    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
+    cases.push(Case::new(loss, 1, 48, 32));
+    for activation in ACTIVATIONS {
+        for (bias, residual) in [(false, false), (true, true)] {
+            let op = Op::Linear { inner: 64, bias, residual, activation };
+            cases.extend([96, 35].map(|width| Case::new(op.clone(), 1, 48, width)));
+        }
+    }
+    let (value, gradient) = tolerance(mode.precision.dtype());
+    for case in cases {
+        let want = case.oracle(&oracle_inputs(&case), case.mask().as_deref());
+        let reference = run(&case, &Device::flex(), OpsMode::REFERENCE).grads;
+        let got = run_stored(&case, device, mode, Some(half));
+        compare(&format!("{case:?}"), &got.value, &want, value).unwrap();
+        for (got, want) in got.grads.iter().zip(reference) {
+            let want: Vec<f64> = want.into_iter().map(f64::from).collect();
+            compare(&format!("gradient of {case:?}"), got, &want, gradient).unwrap();
+        }
+        if !matches!(case.op, Op::CrossEntropy { .. }) {
+            let mode = mode.in_precision(Precision::FLOAT32);
+            let got = run_stored(&case, device, mode, Some(half)).value;
+            compare(&format!("float32 of {case:?}"), &got, &want, value).unwrap();
+        }
+    }
 }
 
 /// Checks half precision on a case of each op that uses cooperative matrices: software adapters take

@@ -1,14 +1,14 @@
 //! Compares the kernels of every device with the oracle.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use wgpt::config::{Abilities, Dtype, Matrices, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, Kind};
 use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{mask, noise, softmax, values};
 use crate::check::{
-    Outcome, VALUE, check_half, check_large, check_matrices, check_overflow, check_small, compare,
-    head_cases, long_cases, run,
+    Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
+    check_small, compare, head_cases, long_cases, run,
 };
 use crate::optimizer::{check_optimizer, optimize};
 
@@ -94,7 +94,9 @@ fn f16_storage() -> Precision {
 #[test]
 fn f16_adapters_match_the_oracle_in_half_precision_with_cube_kernels() {
     for (device, _) in f16_devices() {
-        check_half(&device, OpsMode::CUBE.in_precision(f16_storage()));
+        let mode = OpsMode::CUBE.in_precision(f16_storage());
+        check_half(&device, mode);
+        check_half_weights(&device, mode, FloatDType::F16);
     }
 }
 
@@ -105,6 +107,7 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
         for mode in [OpsMode::AUTO.on(kind), OpsMode::WIDE] {
             let mode = mode.in_precision(f16_storage());
             check_half(&device, mode);
+            check_half_weights(&device, mode, FloatDType::F16);
             check_overflow(&device, mode);
         }
     }
@@ -151,7 +154,13 @@ fn every_cuda_card_matches_the_oracle() {
         for dtype in [Dtype::Tf32, Dtype::Bfloat16, Dtype::Float16] {
             assert!(gpu::dtypes(&device).contains(&dtype), "{dtype:?}");
             let precision = abilities.precision(dtype).expect("all are among the abilities");
-            check_half(&device, OpsMode::AUTO.in_precision(precision));
+            let mode = OpsMode::AUTO.in_precision(precision);
+            check_half(&device, mode);
+            match dtype {
+                Dtype::Bfloat16 => check_half_weights(&device, mode, FloatDType::BF16),
+                Dtype::Float16 => check_half_weights(&device, mode, FloatDType::F16),
+                _ => {}
+            }
         }
     }
 }

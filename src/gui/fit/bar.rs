@@ -109,7 +109,7 @@ fn class_text(class: Class) -> (&'static str, &'static str) {
     match class {
         Class::Weights => ("weights", "The parameters of the model"),
         Class::Gradients => ("gradients", "The gradient of the loss, one number for each weight"),
-        Class::Optimizer => ("optimizer", "AdamW's two moments for each weight"),
+        Class::Optimizer => ("optimizer", "AdamW's two moments or Muon's momentum for each weight"),
         Class::Activations => ("activations", "Saved in the forward pass for the backward pass"),
         Class::Logits => ("logits", "One score for each token of the vocabulary"),
         Class::Workspace => ("workspace", "Temporary buffers of single operations"),

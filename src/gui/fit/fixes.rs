@@ -6,7 +6,8 @@ use eframe::egui;
 use super::FitState;
 use crate::config::{Budget, bytes};
 use crate::gui::form::{Form, capitalize};
-use crate::plan::{Fix, PlanError};
+use crate::gui::platform;
+use crate::plan::{Fix, Forecast, PlanError};
 
 /// The reason why a run does not fit, and changes that make it fit.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,17 +26,35 @@ impl FitState {
         match &self.plan(form)?.plan {
             Ok(_) => None,
             Err(PlanError::TooBig { least, fixes }) => {
-                // The plan beside it has the whole verdict.
-                let budget = least.budget_bytes.unwrap_or(0);
-                let excess = bytes(least.predicted_bytes.saturating_sub(budget));
-                let reason = format!("{excess} more than the budget of {}.", bytes(budget));
-                Some(Refusal { reason, fixes: fixes.clone() })
+                Some(Refusal { reason: shortage(least), fixes: fixes.clone() })
             }
             Err(error @ PlanError::TensorTooLarge { .. }) => {
                 let error = capitalize(&error.to_string());
                 let reason = format!("{error}. Reduce n_embd or block_size.");
                 Some(Refusal { reason, fixes: Vec::new() })
             }
+        }
+    }
+}
+
+/// Says how much memory is missing: of the device, or of the machine if the device has enough. The
+/// plan beside it has the whole verdict.
+fn shortage(least: &Forecast) -> String {
+    let excess = |need: u64, budget: Option<u64>| {
+        budget.and_then(|budget| need.checked_sub(budget)).filter(|&excess| excess > 0)
+    };
+    let of_device = excess(least.predicted_bytes, least.budget_bytes);
+    let of_host = excess(least.host_bytes, least.host_budget_bytes);
+    match (of_device, of_host) {
+        (None, Some(_)) if platform::IS_PAGE => {
+            "In a browser the optimizer cannot be in host memory.".into()
+        }
+        (None, Some(missing)) => {
+            format!("The machine has {} too little memory for the optimizer.", bytes(missing))
+        }
+        (missing, _) => {
+            let budget = bytes(least.budget_bytes.unwrap_or(0));
+            format!("{} more than the budget of {budget}.", bytes(missing.unwrap_or(0)))
         }
     }
 }
@@ -73,6 +92,8 @@ fn in_words(options: &str) -> String {
     }
     let words = pairs.iter().map(|&(key, value)| match (key, value) {
         ("grad_checkpoint", "auto" | "true") => "use activation checkpointing".to_string(),
+        ("offload_optimizer", "auto" | "true") => "keep the optimizer in host memory".into(),
+        ("offload_optimizer", "false") => "keep the optimizer on the device".into(),
         ("block_size", size) => format!("block size {size}"),
         ("n_layer", "1") => "1 layer".into(),
         ("n_layer", layers) => format!("{layers} layers"),
@@ -104,7 +125,7 @@ pub(super) fn apply(form: &mut Form, options: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gui::fit::tests::{device, form};
+    use crate::gui::fit::tests::{device, form, small_device};
 
     #[test]
     fn every_suggested_change_makes_the_run_fit() {
@@ -136,9 +157,36 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_with_too_little_memory_is_named_and_fixes_help() {
+        let large = form(&[
+            ("n_layer", "36"),
+            ("n_head", "20"),
+            ("n_embd", "1280"),
+            ("vocab_size", "50257"),
+        ]);
+        let state = &mut small_device(6 << 30);
+        let refusal = state.refusal(&large).unwrap();
+        let by_device = refusal.reason.contains(" more than the budget of ");
+        assert!(by_device || refusal.reason.ends_with(" for the optimizer."), "{refusal:?}");
+        assert!(!refusal.fixes.is_empty());
+        for fix in refusal.fixes {
+            let mut form = large.clone();
+            apply(&mut form, &fix.option);
+            assert_eq!(state.refusal(&form), None, "{}", fix.option);
+        }
+        // The setting asks for the host alone.
+        let mut form = large.clone();
+        form.set("offload_optimizer", "true");
+        let reason = state.refusal(&form).unwrap().reason;
+        assert!(reason.starts_with("The machine has ") && reason.contains("GiB"), "{reason}");
+        assert_eq!(small_device(32 << 30).refusal(&form), None);
+    }
+
+    #[test]
     fn changes_are_in_words() {
         for (options, words) in [
             ("--grad_checkpoint=auto", "Use activation checkpointing"),
+            ("--offload_optimizer=auto", "Keep the optimizer in host memory"),
             ("--block_size=512", "Block size 512"),
             ("--n_layer=1", "1 layer"),
             ("--n_head=6 --n_embd=384", "6 heads, width 384"),

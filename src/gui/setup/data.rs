@@ -205,7 +205,7 @@ impl SetupState {
         let suited = known.unwrap_or_else(|| {
             // As the presets for graphics cards: activation checkpointing makes a step longer.
             let fits = |config: &Config| {
-                let forecast = plan::plan(config, size.vocab, &limits);
+                let forecast = plan::plan(config, size.vocab, &limits, None);
                 forecast.is_ok_and(|forecast| !forecast.plan.grad_checkpoint)
             };
             let preset = size.preset(has_gpu, fits);

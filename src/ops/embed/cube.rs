@@ -17,8 +17,8 @@ use crate::ops::shared::kernels::{contiguous, owned};
 /// the shard does not hold. An invocation for each element.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn look_up<B: Float, T: Float>(
-    shard: &[f32],
+fn look_up<W: Float, B: Float, T: Float>(
+    shard: &[W],
     base: &[B],
     ids: &[u32],
     y: &mut [T],
@@ -27,7 +27,7 @@ fn look_up<B: Float, T: Float>(
     period: usize,
     first: usize,
     rows: usize,
-    #[define(B, T)] _elems: [ElemType; 2],
+    #[define(W, B, T)] _elems: [ElemType; 3],
 ) {
     let i = ABSOLUTE_POS;
     if i < elements {
@@ -36,7 +36,7 @@ fn look_up<B: Float, T: Float>(
         let mut value = f32::cast_from(base[row % period * width + column]);
         let id = ids[row] as usize;
         if id >= first && id < first + rows {
-            value += shard[(id - first) * width + column];
+            value += f32::cast_from(shard[(id - first) * width + column]);
         }
         y[i] = T::cast_from(value);
     }
@@ -122,7 +122,7 @@ pub(super) fn forward(
         period,
         first,
         rows,
-        [elem(&base), elem(&y)],
+        [elem(&shard), elem(&base), elem(&y)],
     ));
     y
 }

@@ -22,8 +22,8 @@ fn spec(shader: &'static Shader, width: usize, activation: Element) -> Spec {
     Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width])).storing("activation", activation)
 }
 
-fn forward_spec(width: usize, base: Element, y: Element) -> Spec {
-    spec(&FORWARD, width, y).storing("addend", base)
+fn forward_spec(width: usize, [shard, base, y]: [Element; 3]) -> Spec {
+    spec(&FORWARD, width, y).storing("weight", shard).storing("addend", base)
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
@@ -31,9 +31,14 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     for width in [39, 768] {
         for activation in Element::ALL {
             specs.extend([&TOKENS, &POSITIONS].map(|shader| spec(shader, width, activation)));
-            specs.push(forward_spec(width, Element::F32, activation));
+            // The base is a weight or, for a second shard, an activation.
+            for weight in Element::ALL {
+                specs.push(forward_spec(width, [weight, weight, activation]));
+                if weight != activation {
+                    specs.push(forward_spec(width, [weight, activation, activation]));
+                }
+            }
         }
-        specs.push(forward_spec(width, Element::F16, Element::F16));
     }
     specs
 }
@@ -50,7 +55,7 @@ pub(super) fn forward(
     let (shard, base) = (contiguous(shard), contiguous(base));
     let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations);
     let ids = kernels.queue.upload(&tokens);
-    let spec = forward_spec(c, Element::of(&base), Element::of(&y));
+    let spec = forward_spec(c, [&shard, &base, &y].map(Element::of));
     let width = c / spec.pack() as usize;
     let packs = tokens.len() * width;
     kernels.queue.launch(

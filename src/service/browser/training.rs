@@ -6,7 +6,7 @@ use web_time::Instant;
 
 use super::event_loop::EventLoop;
 use super::worker::Worker;
-use crate::config::{Config, GradCheckpoint, bytes};
+use crate::config::{Choice, Config, bytes};
 use crate::gpu;
 use crate::model::{SampleOptions, Sampler};
 use crate::ops::OpsMode;
@@ -160,7 +160,7 @@ fn within(config: Config, plan: Plan) -> Config {
     let (micro_batch, loss_chunk) = (plan.micro_batch as u32, plan.loss_chunk as u32);
     let mut config = Config { micro_batch, loss_chunk, ..config };
     if plan.grad_checkpoint {
-        config.grad_checkpoint = GradCheckpoint::True;
+        config.grad_checkpoint = Choice::True;
     }
     config
 }

@@ -1,18 +1,25 @@
 //! The optimizer: after a clip of the global gradient norm, a rule for each weight.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
 use super::LossScale;
 use crate::config::Config;
+use crate::gpu::Watchdog;
 use crate::model::{Gpt, HalfWeights, Parameter, parameters};
 use crate::ops::{self, AdamW, OpsMode, UpdateControl, UpdateSettings};
 
+mod muon;
+#[cfg(not(target_arch = "wasm32"))]
+mod offload;
 mod state;
 
-pub use state::{Rule, State};
+use muon::Muon;
+pub use state::Masters;
+use state::{Part, Rule, State, cut, pieces};
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -20,7 +27,9 @@ const EPS: f64 = 1e-8;
 /// The state and the hyperparameters of an optimizer.
 pub struct Optimizer {
     /// One for each part of each parameter, in the order of the model.
-    states: Vec<State>,
+    parts: Vec<Part>,
+    /// What an update in host memory needs besides; `None` if states are on the model's device.
+    offload: Option<Offload>,
     /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
     loss_scale: Tensor<1>,
     beta1: f64,
@@ -30,34 +39,104 @@ pub struct Optimizer {
     mode: OpsMode,
 }
 
+/// An optimizer whose states are in host memory.
+#[derive(Default)]
+struct Offload {
+    /// Told of each answer of the device: an update takes many.
+    watchdog: Watchdog,
+    /// The time that updates took after their gradients, since it was last asked for.
+    spent: Duration,
+}
+
 impl Optimizer {
-    /// Creates an optimizer for `model` with zero moments.
+    /// Creates an optimizer for `model` with zero states on its device.
     pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
-        let states = parameters(model).into_iter().flat_map(|Parameter { name, parts, .. }| {
-            let zeros = |_| Ok::<_, Infallible>(parts.iter().map(Tensor::zeros_like).collect());
-            let Ok(states) = Rule::of(config, &name).states(zeros);
-            states
-        });
-        Self::with_states(config, states.collect(), mode)
+        Self::with_zeros(config, model, None, mode)
     }
 
-    /// Creates an optimizer with saved states, one for each part of each parameter, in the order of
-    /// the model.
+    /// Creates an optimizer for `model` with zero states and master weights in host memory. The CPU
+    /// applies AdamW there, on the gradients of the device, which is sent the new weights.
+    pub fn offloaded(config: &Config, model: &Gpt, masters: Masters, mode: OpsMode) -> Self {
+        Self::with_zeros(config, model, Some(masters), mode)
+    }
+
+    fn with_zeros(config: &Config, model: &Gpt, masters: Option<Masters>, mode: OpsMode) -> Self {
+        let zeros = |_: &str, _: &[usize], lengths: &[usize], device: &Device| {
+            Ok::<_, Infallible>(lengths.iter().map(|&n| Tensor::zeros([n], device)).collect())
+        };
+        let Ok(optimizer) = Self::build(config, model, masters, mode, zeros);
+        optimizer
+    }
+
+    /// Creates an optimizer with saved states, offloaded with `masters`. `saved` returns the values
+    /// of a tensor by its name in checkpoints and the shape of its parameter; padding at their end
+    /// may be missing.
     ///
-    /// # Panics
-    /// If `states` is empty.
-    pub fn with_states(config: &Config, states: Vec<State>, mode: OpsMode) -> Self {
+    /// # Errors
+    /// If `saved` fails.
+    pub fn load<E>(
+        config: &Config,
+        model: &Gpt,
+        masters: Option<Masters>,
+        mode: OpsMode,
+        mut saved: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, E>,
+    ) -> Result<Self, E> {
+        let tensors = |name: &str, shape: &[usize], lengths: &[usize], device: &Device| {
+            Ok(cut(&saved(name, shape)?, lengths, device))
+        };
+        Self::build(config, model, masters, mode, tensors)
+    }
+
+    /// Creates an optimizer. `tensors` returns the tensors of these lengths on a device that are
+    /// together the tensor of the states with a name and a shape.
+    fn build<E>(
+        config: &Config,
+        model: &Gpt,
+        mut masters: Option<Masters>,
+        mode: OpsMode,
+        mut tensors: impl FnMut(&str, &[usize], &[usize], &Device) -> Result<Vec<Tensor<1>>, E>,
+    ) -> Result<Self, E> {
+        let mut built = Vec::new();
+        let parameters = parameters(model);
+        let device = parameters[0].parts[0].device();
+        let place = masters.as_ref().map_or(&device, |masters| &masters.host).clone();
+        for Parameter { name, shape, parts } in parameters {
+            let of_part = |part: &Tensor<1>| -> Vec<usize> {
+                let [elements] = part.dims();
+                match masters {
+                    Some(_) => pieces(elements).map(|piece| piece.len()).collect(),
+                    None => vec![elements],
+                }
+            };
+            let lengths: Vec<Vec<usize>> = parts.iter().map(of_part).collect();
+            let all = lengths.concat();
+            let rule = Rule::of(config.optimizer, &name);
+            let states =
+                rule.states(|kind| tensors(&format!("{kind}.{name}"), &shape, &all, &place))?;
+            let kept = match &mut masters {
+                Some(masters) if rule.keeps_masters(parts[0].dtype() != DType::F32) => {
+                    masters.take(&name, &all)
+                }
+                _ => Vec::new(),
+            };
+            let (mut states, mut kept) = (states.into_iter(), kept.into_iter());
+            for lengths in lengths {
+                let kept = kept.by_ref().take(lengths.len());
+                let states = states.by_ref().take(lengths.len());
+                built.push(Part { masters: kept.collect(), states: states.collect() });
+            }
+        }
         let loss_scale = LossScale::new(mode.precision.scales_loss());
-        let (_, tensor) = &states[0].tensors()[0];
-        Self {
-            loss_scale: loss_scale.upload(&tensor.device()),
-            states,
+        Ok(Self {
+            loss_scale: loss_scale.upload(&device),
+            parts: built,
+            offload: masters.map(|_| Offload::default()),
             beta1: config.beta1,
             beta2: config.beta2,
             weight_decay: config.weight_decay,
             grad_clip: config.grad_clip,
             mode,
-        }
+        })
     }
 
     /// Continues with a saved state of loss scaling. In a precision without scaling, keeps only the
@@ -70,21 +149,42 @@ impl Optimizer {
         Self { loss_scale: saved.upload(&self.loss_scale.device()), ..self }
     }
 
-    /// Returns the weights of `model` as checkpoints save them.
+    /// Reports to `watchdog` that the device has answered, during updates in host memory.
+    pub fn watched_by(self, watchdog: &Watchdog) -> Self {
+        let offload = self.offload.map(|offload| Offload { watchdog: watchdog.clone(), ..offload });
+        Self { offload, ..self }
+    }
+
+    /// Returns the time that updates in host memory took since this was last called, from the end
+    /// of the backward pass; `None` if states are on the model's device.
+    pub fn take_time(&mut self) -> Option<Duration> {
+        self.offload.as_mut().map(|offload| std::mem::take(&mut offload.spent))
+    }
+
+    /// Returns the weights of `model` as checkpoints save them: the master weights.
     pub fn weights(&self, model: &Gpt) -> Vec<Parameter> {
-        parameters(model)
+        let mut weights = parameters(model);
+        let mut own = self.parts.iter();
+        for Parameter { parts, .. } in &mut weights {
+            let masters = |(part, own): (Tensor<1>, &Part)| match own.masters.is_empty() {
+                true => vec![part],
+                false => own.masters.clone(),
+            };
+            *parts =
+                std::mem::take(parts).into_iter().zip(own.by_ref()).flat_map(masters).collect();
+        }
+        weights
     }
 
     /// Returns the tensors of the states as checkpoints save them: each with the name and the shape
     /// of its parameter in `model`, the name after that of the tensor, like `m.wte.weight`.
     pub fn saved_states(&self, model: &Gpt) -> Vec<Parameter> {
-        let mut rest = self.states.as_slice();
+        let mut own = self.parts.iter();
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
-            let (own, others) = rest.split_at(parts.len());
-            rest = others;
+            let states = own.by_ref().take(parts.len()).flat_map(|part| &part.states);
             let mut kinds: Vec<Parameter> = Vec::new();
-            for (kind, tensor) in own.iter().flat_map(State::tensors) {
+            for (kind, tensor) in states.flat_map(State::tensors) {
                 let name = format!("{kind}.{name}");
                 match kinds.iter_mut().find(|saved| saved.name == name) {
                     Some(saved) => saved.parts.push(tensor),
@@ -114,7 +214,7 @@ impl Optimizer {
     /// parameters, scaled by [`loss_scale`](Self::loss_scale). `tokens` is the size of the global
     /// batch, by which a scaled loss is yet to be divided. Returns the new model, and the global
     /// norm before clipping as `[1]` on the device. If that is not finite, the update is skipped:
-    /// model and states stay as they are. Nothing waits for the device.
+    /// model and states stay as they are. Waits for the device only if states are in host memory.
     pub async fn update(
         &mut self,
         model: Gpt,
@@ -136,6 +236,10 @@ impl Optimizer {
         let UpdateControl { norm, control, loss_scale } =
             ops::update_control(&grads, self.loss_scale.clone(), settings, self.mode);
         self.loss_scale = loss_scale;
+        #[cfg(not(target_arch = "wasm32"))]
+        if self.offload.is_some() {
+            return (self.update_offloaded(model, grads, control, learning_rate).await, norm);
+        }
         (self.update_on_device(model, grads, control, learning_rate), norm)
     }
 
@@ -149,8 +253,9 @@ impl Optimizer {
     ) -> Gpt {
         let mut update = Update {
             scalars: self.scalars(learning_rate),
+            muon: self.muon(learning_rate, control.clone()),
             grads: grads.into_iter(),
-            old: std::mem::take(&mut self.states).into_iter(),
+            old: std::mem::take(&mut self.parts).into_iter(),
             new: Vec::new(),
             halves: model.take_half_weights(),
             control,
@@ -158,8 +263,12 @@ impl Optimizer {
         };
         let mut model = model.map(&mut update);
         model.put_half_weights(update.halves);
-        self.states = update.new;
+        self.parts = update.new;
         model
+    }
+
+    fn muon(&self, learning_rate: f64, control: Tensor<1>) -> Muon {
+        Muon { learning_rate, weight_decay: self.weight_decay, control, mode: self.mode }
     }
 
     fn scalars(&self, learning_rate: f64) -> Scalars {
@@ -191,9 +300,10 @@ impl Scalars {
 /// A mapper from every weight to its next value.
 struct Update {
     scalars: Scalars,
+    muon: Muon,
     grads: std::vec::IntoIter<Tensor<1>>,
-    old: std::vec::IntoIter<State>,
-    new: Vec<State>,
+    old: std::vec::IntoIter<Part>,
+    new: Vec<Part>,
     /// The copies in float16, before and after the update.
     halves: HalfWeights,
     control: Tensor<1>,
@@ -202,7 +312,8 @@ struct Update {
 
 impl ModuleMapper for Update {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (Some(grad), Some(state)) = (self.grads.next(), self.old.next()) else {
+        let state = self.old.next().and_then(|mut part| part.states.pop());
+        let (Some(grad), Some(state)) = (self.grads.next(), state) else {
             return param;
         };
         let (id, value, mapper) = param.consume();
@@ -217,8 +328,13 @@ impl ModuleMapper for Update {
                     ops::adamw(flat, half, grad, moments, control, scalars, self.mode);
                 (flat, half, State::AdamW(moments))
             }
+            State::Muon(momentum) => {
+                let (flat, half, momentum) =
+                    self.muon.update(flat, half, grad, momentum, shape.dims());
+                (flat, half, State::Muon(momentum))
+            }
         };
-        self.new.push(state);
+        self.new.push(Part { masters: Vec::new(), states: vec![state] });
         if let Some(half) = half {
             self.halves.insert(id, half.reshape(shape.clone()));
         }

@@ -1,8 +1,13 @@
-//! What an optimizer remembers of each parameter, under the names of its checkpoints.
+//! What an optimizer keeps of each parameter, under the names of its checkpoints.
 
-use burn::tensor::Tensor;
+use std::collections::HashMap;
+use std::ops::Range;
 
-use crate::config::Config;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::muon::Momentum;
+use crate::config::{Config, OptimizerKind, Precision};
+use crate::model::{Architecture, Gpt, STAGED_ELEMENTS, WeightError, WeightSource};
 use crate::ops::Moments;
 
 /// The rule that updates a parameter.
@@ -10,12 +15,27 @@ use crate::ops::Moments;
 pub enum Rule {
     /// AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
     AdamW,
+    /// Muon (Jordan et al. 2024), for a weight of so many matrices beside each other.
+    Muon {
+        /// That of [`Momentum`].
+        matrices: usize,
+    },
 }
 
 impl Rule {
-    /// Returns the rule of the parameter `name` in a run.
-    pub fn of(_config: &Config, _name: &str) -> Self {
-        Rule::AdamW
+    /// Returns the rule of the parameter `name` in a run with `optimizer`.
+    pub fn of(optimizer: OptimizerKind, name: &str) -> Self {
+        let matrices = match optimizer {
+            OptimizerKind::AdamW => None,
+            OptimizerKind::Muon => Momentum::matrices_of(name),
+        };
+        matrices.map_or(Rule::AdamW, |matrices| Rule::Muon { matrices })
+    }
+
+    /// Returns true if the host keeps master weights of a parameter that the device stores in half
+    /// or, without `is_half`, in f32. Muon computes on the device, which then has them.
+    pub fn keeps_masters(self, is_half: bool) -> bool {
+        is_half || self == Rule::AdamW
     }
 
     /// Returns the states of a parameter's parts. `tensors` returns one of their tensors for each
@@ -27,21 +47,25 @@ impl Rule {
         self,
         mut tensors: impl FnMut(&'static str) -> Result<Vec<Tensor<1>>, E>,
     ) -> Result<Vec<State>, E> {
-        match self {
+        let m = tensors("m")?.into_iter();
+        Ok(match self {
             Rule::AdamW => {
-                let (m, v) = (tensors("m")?, tensors("v")?);
-                let states = m.into_iter().zip(v).map(|(m, v)| State::AdamW(Moments { m, v }));
-                Ok(states.collect())
+                let v = tensors("v")?;
+                m.zip(v).map(|(m, v)| State::AdamW(Moments { m, v })).collect()
             }
-        }
+            Rule::Muon { matrices } => m.map(|m| State::Muon(Momentum { m, matrices })).collect(),
+        })
     }
 }
 
-/// What an optimizer remembers of one part of a parameter.
+/// What an optimizer remembers of one part of a parameter, or of a piece of the part.
+#[allow(clippy::large_enum_variant, reason = "AdamW's is the one that most runs have")]
 #[derive(Clone, Debug)]
 pub enum State {
     /// AdamW's two moments.
     AdamW(Moments),
+    /// Muon's momentum.
+    Muon(Momentum),
 }
 
 impl State {
@@ -49,6 +73,144 @@ impl State {
     pub fn tensors(&self) -> Vec<(&'static str, Tensor<1>)> {
         match self {
             State::AdamW(Moments { m, v }) => vec![("m", m.clone()), ("v", v.clone())],
+            State::Muon(Momentum { m, .. }) => vec![("m", m.clone())],
+        }
+    }
+}
+
+/// What an optimizer keeps of one part of a parameter.
+#[derive(Default)]
+pub(super) struct Part {
+    /// The master weights in [`pieces`], where they are in host memory; else none.
+    pub masters: Vec<Tensor<1>>,
+    /// One state on the device, or one in host memory for each of the [`pieces`].
+    pub states: Vec<State>,
+}
+
+/// The pieces in which `elements` elements lie in host memory. Each crosses to or from the device at
+/// once.
+pub(super) fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..elements).step_by(STAGED_ELEMENTS);
+    starts.map(move |first| first..(first + STAGED_ELEMENTS).min(elements))
+}
+
+/// Cuts values into tensors of these lengths. What is missing at their end is zero.
+pub(super) fn cut(values: &[f32], lengths: &[usize], device: &Device) -> Vec<Tensor<1>> {
+    let mut rest = values;
+    let piece = |&length: &usize| {
+        let (piece, others) = rest.split_at(length.min(rest.len()));
+        rest = others;
+        let mut piece = piece.to_vec();
+        piece.resize(length, 0.0);
+        Tensor::from_data(TensorData::new(piece, [length]), device)
+    };
+    lengths.iter().map(piece).collect()
+}
+
+/// The master weights of an offloaded optimizer, kept while a model is built: in f32 and in host
+/// memory, whatever the model stores on its device.
+pub struct Masters {
+    /// The CPU.
+    pub(super) host: Device,
+    optimizer: OptimizerKind,
+    /// Of the parameters whose [`Rule`] keeps them, by the name of the parameter, without padding. Those that are missing are zero.
+    values: HashMap<String, Vec<f32>>,
+}
+
+impl Masters {
+    /// Keeps no weight of a run of `config` yet: all are zero. `None` in a browser, where no CPU
+    /// backend would update them.
+    pub fn new(config: &Config) -> Option<Self> {
+        #[cfg(target_arch = "wasm32")]
+        let host = None;
+        #[cfg(not(target_arch = "wasm32"))]
+        let host = Some(Device::flex());
+        host.map(|host| Self { host, optimizer: config.optimizer, values: HashMap::new() })
+    }
+
+    /// Builds a model with the weights of `source`, matrices and embeddings in the dtype of
+    /// activations in `precision`, and keeps the weights that the host updates.
+    ///
+    /// # Errors
+    /// If `source` fails.
+    pub fn model(
+        &mut self,
+        precision: Precision,
+        architecture: &Architecture,
+        source: &mut dyn WeightSource,
+        device: &Device,
+    ) -> Result<Gpt, WeightError> {
+        let mut kept = Kept { masters: self, is_half: precision.is_half(), source };
+        Gpt::stored_in(precision, architecture, &mut kept, device)
+    }
+
+    /// Takes the weights of the parameter `name`, in tensors of these lengths.
+    pub(super) fn take(&mut self, name: &str, lengths: &[usize]) -> Vec<Tensor<1>> {
+        match self.values.remove(name) {
+            Some(values) => cut(&values, lengths, &self.host),
+            // The system gives these pages when they are first written.
+            None => lengths.iter().map(|&length| Tensor::zeros([length], &self.host)).collect(),
+        }
+    }
+}
+
+/// A source of weights that keeps the masters of what it returns.
+struct Kept<'a> {
+    masters: &'a mut Masters,
+    /// True if the model stores matrices in half.
+    is_half: bool,
+    source: &'a mut dyn WeightSource,
+}
+
+impl WeightSource for Kept<'_> {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let values = self.source.weight(name, shape)?;
+        if Rule::of(self.masters.optimizer, name).keeps_masters(self.is_half) {
+            self.masters.values.insert(name.to_string(), values.clone());
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_cut_in_order_and_padded_with_zeros() {
+        let device = Device::flex();
+        let cut = cut(&[1.0, 2.0, 3.0], &[2, 2, 1], &device);
+        let values: Vec<Vec<f32>> =
+            cut.into_iter().map(|piece| piece.into_data().iter().collect()).collect();
+        assert_eq!(values, [vec![1.0, 2.0], vec![3.0, 0.0], vec![0.0]]);
+        let lengths = |elements| pieces(elements).map(|piece| piece.len()).collect::<Vec<_>>();
+        assert_eq!(lengths(5), [5]);
+        assert_eq!(lengths(2 * STAGED_ELEMENTS + 1), [STAGED_ELEMENTS, STAGED_ELEMENTS, 1]);
+    }
+
+    struct Ones;
+
+    impl WeightSource for Ones {
+        fn weight(&mut self, _: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            Ok(vec![1.0; shape.iter().product()])
+        }
+    }
+
+    #[test]
+    fn the_host_holds_no_second_copy_of_weights_that_the_device_updates() {
+        for (optimizer, is_half, expected) in [
+            (OptimizerKind::AdamW, false, 2),
+            (OptimizerKind::AdamW, true, 2),
+            (OptimizerKind::Muon, false, 1),
+            (OptimizerKind::Muon, true, 2),
+        ] {
+            let config = Config { optimizer, ..Config::default() };
+            let mut masters = Masters::new(&config).unwrap();
+            let mut kept = Kept { masters: &mut masters, is_half, source: &mut Ones };
+            for name in ["wte.weight", "h.0.mlp.c_fc.weight"] {
+                assert_eq!(kept.weight(name, &[2, 2]).unwrap(), [1.0; 4]);
+            }
+            assert_eq!(masters.values.len(), expected, "{optimizer}, half: {is_half}");
         }
     }
 }

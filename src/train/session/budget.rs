@@ -11,7 +11,7 @@ use crate::config::{Budget, bytes};
 use crate::gpu::{self, DeviceInfo, Kind, OpenDevice};
 use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
-use crate::train::TrainError;
+use crate::train::{TrainError, speed};
 
 /// The interval at which the memory of other programs is queried.
 const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
@@ -110,9 +110,8 @@ impl Session<'_> {
         let limits = plan::Limits { budget: Some(budget), ..self.limits };
         let (config, vocab) = (&self.config, self.vocabulary());
         let plan = &self.forecast.plan;
-        let kept = plan::keep(config, config, plan, vocab, &limits).map(Ok);
-        let forecast = kept.unwrap_or_else(|| plan::plan(config, vocab, &limits));
-        match forecast {
+        let speed = speed::known(&self.device.info, self.mode);
+        match plan::replan(config, plan, vocab, &limits, speed.as_ref()) {
             Ok(forecast) => {
                 self.limits = limits;
                 self.config.vram_budget = Budget::Bytes(budget);
@@ -121,7 +120,7 @@ impl Session<'_> {
                 }
                 self.replan(format!("the budget is now {}", bytes(budget)), forecast).await
             }
-            Err(PlanError::TooBig { least, .. }) => {
+            Err(PlanError::TooBig { least, .. }) if least.predicted_bytes > budget => {
                 let least = bytes(least.predicted_bytes);
                 self.warn(format!(
                     "the budget stays: the run needs at least {least}, more than {}",

@@ -117,6 +117,7 @@ impl Session<'_> {
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
         let memory = self.memory.read(&self.device);
         let scales_loss = self.mode.precision.scales_loss();
+        let of_optimizer = self.optimizer.take_time();
         self.emit(Event::Step(Step {
             iter: self.iteration - 1,
             loss: results.loss,
@@ -126,6 +127,8 @@ impl Session<'_> {
             skipped: results.loss_scale.skipped,
             tokens,
             ms: seconds * 1e3,
+            optimizer_ms: of_optimizer
+                .map(|time| time.as_secs_f64() * 1e3 / clock.iterations as f64),
             tokens_per_s: tokens as f64 / seconds,
             vram_bytes: memory.held,
             vram_peak_bytes: memory.peak,

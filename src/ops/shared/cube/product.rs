@@ -40,12 +40,13 @@ impl CubeKernels {
         panic!("no product of {:?}: {refused:?}", y.shape());
     }
 
-    /// A weight in the dtype of its products.
+    /// A weight in the dtype of its products. A copy, unless it is stored in that dtype.
     pub fn cast(&self, weight: CubeTensor, like: &CubeTensor) -> CubeTensor {
         match like.dtype {
+            dtype if dtype == weight.dtype => weight,
             DType::BF16 => CubeBackend::float_cast(weight, FloatDType::BF16),
             DType::F16 => CubeBackend::float_cast(weight, FloatDType::F16),
-            _ => weight,
+            _ => CubeBackend::float_cast(weight, FloatDType::F32),
         }
     }
 }

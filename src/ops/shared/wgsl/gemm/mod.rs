@@ -212,13 +212,15 @@ impl Elements {
         }
     }
 
-    /// The types with activations in f16. A weight is f16 where a copy of it is kept, and its
-    /// gradient is f32.
+    /// The types in f16. A weight is f16 where a copy of it is kept, or the weight itself is stored
+    /// so, which sampling multiplies activations in f32 by; its gradient is f32.
     fn half(layout: Layout) -> Vec<Self> {
         let all = Self::all(Element::F16);
+        let stored = Self { right: Element::F16, ..Self::all(Element::F32) };
         match layout {
             Layout::Tn => vec![Self { result: Element::F32, activation: Element::F32, ..all }],
-            Layout::Nn | Layout::Nt => vec![Self { right: Element::F32, ..all }, all],
+            Layout::Nn => vec![Self { right: Element::F32, ..all }, all, stored],
+            Layout::Nt => vec![Self { right: Element::F32, ..all }, all],
         }
     }
 }

@@ -1,0 +1,372 @@
+//! Tests of the choice of a plan.
+
+use super::*;
+use crate::config::{Abilities, Budget, Dtype, Layer, Matrices, resolve};
+use crate::plan::{DeviceMemory, DeviceProfile, SpeedPoint};
+
+const GIB: u64 = 1 << 30;
+
+fn config(preset: &str, flags: &[(&str, &str)]) -> Config {
+    let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    let layers = vec![Layer::preset(preset).unwrap(), Layer::flags(flags).unwrap()];
+    resolve(layers).unwrap().config
+}
+
+fn plan_with(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
+    plan(config, 50_257, &Limits { budget: Some(budget), pools: true, ..Limits::default() }, None)
+}
+
+#[test]
+fn gpt2_needs_the_documented_memory() {
+    for (flags, most) in [
+        (&[("batch_size", "1")][..], 2.8),
+        (&[("batch_size", "4")], 4.3),
+        (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
+    ] {
+        let requested = config("gpt2", flags);
+        let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
+        let forecast = plan(&requested, 50_257, &limits, None).unwrap();
+        let gib = forecast.predicted_bytes as f64 / GIB as f64;
+        assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
+        assert_eq!(forecast.why, "");
+    }
+}
+
+/// With the global batch of 480 sequences a smaller micro-batch costs next to nothing, the optimizer
+/// in host memory less than 1%, and activation checkpointing a quarter.
+#[test]
+fn a_smaller_budget_costs_as_little_time_as_it_can_and_never_the_global_batch() {
+    let requested = config("gpt2", &[("batch_size", "12")]);
+    let seconds = |plan: &Plan| {
+        DeviceSpeed::assumed(Kernels::Wgsl).seconds(Work::update(&requested, 50_257, plan))
+    };
+    let mut last = Plan::new(&requested, 50_257);
+    let mut seen = Vec::new();
+    for budget in (10..=90).rev().map(|tenth| tenth * GIB / 10) {
+        match plan_with(&requested, budget) {
+            Ok(forecast) => {
+                let Forecast { plan, why, predicted_bytes, .. } = forecast;
+                assert!(predicted_bytes <= budget);
+                assert_eq!(plan.micro_batch * plan.accumulation, 480);
+                assert_eq!(why.is_empty(), plan.micro_batch == 12, "{why}");
+                assert!(TIE * seconds(&plan) >= seconds(&last), "{last:?} then {plan:?}");
+                let options = (plan.offload_optimizer, plan.grad_checkpoint);
+                if options == (last.offload_optimizer, last.grad_checkpoint) {
+                    // A smaller micro-batch leaves more for the logits.
+                    let split = |plan: &Plan| (plan.micro_batch, plan.loss_chunk);
+                    let is_first = why.is_empty() || seen.last() != Some(&options);
+                    assert!(is_first || split(&plan) <= split(&last), "{last:?} then {plan:?}");
+                }
+                if seen.last() != Some(&options) {
+                    seen.push(options);
+                }
+                last = plan;
+            }
+            Err(PlanError::TooBig { least, fixes }) => {
+                assert!(least.predicted_bytes > budget);
+                assert!(fixes.len() >= 2, "{fixes:?}");
+                assert!(fixes.iter().take(2).all(|fix| fix.predicted_bytes <= budget));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(seen, [(false, false), (true, false), (true, true)]);
+}
+
+#[test]
+fn the_logits_take_what_is_left_of_the_budget() {
+    let requested = config("gpt2", &[("batch_size", "8")]);
+    let default = Plan::new(&requested, 50_257).loss_chunk;
+    let limits = |budget| Limits { budget, pools: true, ..Limits::default() };
+    let chunk = |config: &Config, limits: &Limits| {
+        let forecast = plan(config, 50_257, limits, None).unwrap();
+        assert_eq!((forecast.plan.micro_batch, forecast.why.as_str()), (8, ""));
+        forecast.plan.loss_chunk
+    };
+    assert_eq!(chunk(&requested, &limits(None)), default);
+    let need = plan(&requested, 50_257, &limits(None), None).unwrap().predicted_bytes;
+    assert_eq!(chunk(&requested, &limits(Some(need))), default);
+    // 309 MB of logits; twice as much is more than they ever take.
+    assert_eq!(chunk(&requested, &limits(Some(2 * need))), 4 * default);
+    let set = config("gpt2", &[("batch_size", "8"), ("loss_chunk", "256")]);
+    assert_eq!(chunk(&set, &limits(Some(2 * need))), 256);
+    let cpu = Limits { kernels: Kernels::Cpu, ..limits(Some(2 * need)) };
+    assert_eq!(chunk(&requested, &cpu), default);
+}
+
+#[test]
+fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
+    for (size, next) in [
+        (4, Some("gpt2-medium")),
+        (6, Some("gpt2-large")),
+        (8, Some("gpt2-large")),
+        (12, Some("gpt2-xl")),
+        (16, Some("gpt2-xl")),
+        (24, None),
+    ] {
+        let name = format!("card-{size}gb");
+        let budget = size * 900_000_000;
+        let requested = config(&name, &[]);
+        assert_eq!(requested.global_batch(), 480, "{name}");
+        let plan = plan_with(&requested, budget).unwrap().plan;
+        let micro_batch = requested.batch_size.get();
+        assert_eq!((plan.micro_batch, plan.grad_checkpoint), (micro_batch as usize, false));
+        // No batch half as large again fits with the optimizer in the same place.
+        let more = (micro_batch * 3).div_ceil(2).to_string();
+        let place = plan.offload_optimizer.to_string();
+        let whole = [("grad_checkpoint", "false"), ("offload_optimizer", place.as_str())];
+        let larger = config(&name, &[&whole[..], &[("batch_size", more.as_str())]].concat());
+        let less = plan_with(&larger, budget).unwrap().plan.micro_batch;
+        assert!(less <= micro_batch as usize, "{name}: {less}");
+        if let Some(next) = next {
+            let next = config(next, &[("grad_checkpoint", "false"), ("micro_batch", "1")]);
+            assert!(plan_with(&next, budget).is_err(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn plans_respect_what_is_forbidden_and_forced() {
+    let flags = [("grad_checkpoint", "false"), ("offload_optimizer", "false")];
+    let never = config("gpt2", &flags);
+    let error = plan_with(&never, 5 * GIB / 2).unwrap_err();
+    let PlanError::TooBig { fixes, .. } = error else { panic!("{error}") };
+    assert_eq!(fixes[0].option, "--grad_checkpoint=auto");
+    assert_eq!(fixes[1].option, "--offload_optimizer=auto");
+    let always = config("gpt2", &[("grad_checkpoint", "true")]);
+    assert!(plan_with(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
+    let always = config("gpt2", &[("offload_optimizer", "true")]);
+    let forecast = plan_with(&always, 20 * GIB).unwrap();
+    assert_eq!((forecast.plan.offload_optimizer, forecast.why.as_str()), (true, ""));
+}
+
+#[test]
+fn the_largest_binding_limits_the_micro_batch() {
+    let requested = config("gpt2", &[("batch_size", "16")]);
+    let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
+    let forecast = plan(&requested, 50_257, &limits, None).unwrap();
+    // 10,922 rows of 4 x 768 activations fill 128 MiB.
+    assert_eq!(forecast.plan.micro_batch, 10);
+    assert!(forecast.largest_tensor <= 128 << 20);
+    let tiny = Limits { largest_tensor: Some(1 << 20), ..limits };
+    assert!(matches!(plan(&requested, 50_257, &tiny, None), Err(PlanError::TensorTooLarge { .. })));
+}
+
+#[test]
+fn a_resumed_run_keeps_its_plan_if_it_fits() {
+    let requested = config("gpt2", &[]);
+    let small = plan_with(&requested, 4 * GIB).unwrap();
+    let roomy = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
+    let resumed = keep(&requested, &requested, &small.plan, 50_257, &roomy).unwrap();
+    assert_eq!(resumed.plan, small.plan);
+    let tight = Limits { budget: Some(2 * GIB), ..roomy };
+    assert_eq!(keep(&requested, &requested, &small.plan, 50_257, &tight), None);
+    let other = config("gpt2", &[("micro_batch", "1")]);
+    assert_eq!(keep(&other, &requested, &small.plan, 50_257, &roomy), None);
+}
+
+#[test]
+fn smaller_plans_end_with_activation_checkpointing_and_then_the_host() {
+    let mut plan = Plan {
+        micro_batch: 12,
+        accumulation: 40,
+        loss_chunk: 100,
+        grad_checkpoint: false,
+        offload_optimizer: false,
+        eval_batch_size: 8,
+    };
+    let mut seen = Vec::new();
+    while let Some(next) = smaller_or_offloaded(&plan) {
+        assert_eq!(next.micro_batch * next.accumulation, 480);
+        let Plan { micro_batch, loss_chunk, grad_checkpoint, offload_optimizer, .. } = next;
+        // A running trainer never moves its optimizer.
+        assert_eq!(smaller(&plan), (!offload_optimizer).then_some(next.clone()));
+        seen.push((micro_batch, loss_chunk, grad_checkpoint, offload_optimizer));
+        plan = next;
+    }
+    let wanted = [
+        (6, 100, false, false),
+        (3, 100, false, false),
+        (1, 100, false, false),
+        (1, 50, false, false),
+        (1, 50, true, false),
+        (1, 50, true, true),
+    ];
+    assert_eq!(seen, wanted);
+}
+
+/// The limits of a run on a GPU of this size, whose machine has any amount of memory.
+fn target(gib: u64, dtype: Dtype) -> Limits {
+    let float16 = dtype == Dtype::Float16;
+    let abilities = Abilities {
+        float16,
+        matrices: float16.then_some(Matrices::Sixteen),
+        ..Abilities::default()
+    };
+    let memory = DeviceMemory::Target(gib * GIB);
+    let device = DeviceProfile { memory, pools: true, abilities, ..DeviceProfile::default() };
+    device.limits(Budget::Auto, dtype).0
+}
+
+#[test]
+fn large_models_fit_small_gpus_with_the_optimizer_in_host_memory() {
+    for (preset, gib, dtype) in [
+        ("gpt2-xl", 12, Dtype::Float16),
+        ("gpt2-large", 6, Dtype::Float16),
+        ("gpt2-large", 8, Dtype::Float32),
+        ("gpt2-medium", 4, Dtype::Float32),
+    ] {
+        let requested = config(preset, &[("dtype", &dtype.to_string())]);
+        let forecast = plan(&requested, 50_257, &target(gib, dtype), None).unwrap();
+        let Plan { micro_batch, accumulation, offload_optimizer, .. } = forecast.plan;
+        assert_eq!((micro_batch * accumulation, offload_optimizer), (480, true), "{preset}");
+        assert!(forecast.why.contains("optimizer in host memory, updates take about "));
+        assert_eq!(forecast.why.lines().count(), 1);
+        // Master weights and two moments, and what is on its way.
+        let of_weight = forecast.host_bytes as f64 / requested.parameters(50_304) as f64;
+        assert!((12.0..12.5).contains(&of_weight), "{preset}: {of_weight}");
+        let never = config(preset, &[("offload_optimizer", "false")]);
+        assert!(plan(&never, 50_257, &target(gib, dtype), None).is_err(), "{preset}");
+    }
+}
+
+#[test]
+fn a_machine_with_too_little_memory_is_refused_in_words() {
+    let limits = |host| Limits { host_budget: Some(host), ..target(8, Dtype::Float32) };
+    let large = config("gpt2-large", &[]);
+    let enough = plan(&large, 50_257, &limits(32 * GIB), None).unwrap();
+    assert_eq!(enough.host_budget_bytes, Some(32 * GIB));
+    assert!(enough.verdict().ends_with(" of 32.00 GiB of host memory"), "{}", enough.verdict());
+    let error = plan(&large, 50_257, &limits(4 * GIB), None).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(" of host memory, but 4.00 GiB are free for a run; it would"), "{text}");
+    let PlanError::TooBig { least, fixes } = error else { panic!("{text}") };
+    assert!(least.plan.offload_optimizer && least.predicted_bytes <= 36 * GIB / 5);
+    assert!(!fixes.is_empty());
+    for fix in fixes {
+        let layers = fix.option.split(' ').filter_map(|option| {
+            let (key, value) = option.strip_prefix("--")?.split_once('=')?;
+            Layer::flags([(key.to_string(), value.to_string())]).ok()
+        });
+        let layers = [Layer::preset("gpt2-large").unwrap()].into_iter().chain(layers).collect();
+        let changed = resolve(layers).unwrap().config;
+        assert!(plan(&changed, 50_257, &limits(4 * GIB), None).is_ok(), "{}", fix.option);
+    }
+    // On a device that has room for it, the forced place is what has to change.
+    let forced = config("gpt2", &[("offload_optimizer", "true")]);
+    let limits = Limits { host_budget: Some(GIB), ..target(24, Dtype::Float32) };
+    let PlanError::TooBig { fixes, .. } = plan(&forced, 50_257, &limits, None).unwrap_err() else {
+        panic!("not too big")
+    };
+    assert_eq!(fixes[0].option, "--offload_optimizer=false");
+}
+
+#[test]
+fn one_memory_for_both_holds_the_sum() {
+    let forced = config("gpt2", &[("offload_optimizer", "true"), ("batch_size", "4")]);
+    let limits =
+        |host| Limits { host_budget: Some(host), unified: true, pools: true, ..Limits::default() };
+    let roomy = plan(&forced, 50_257, &limits(64 * GIB), None).unwrap();
+    let both = roomy.predicted_bytes + roomy.host_bytes;
+    assert_eq!(roomy.host_budget_bytes, Some(64 * GIB - roomy.predicted_bytes));
+    assert_eq!(plan(&forced, 50_257, &limits(both), None).unwrap().plan, roomy.plan);
+    let less = plan(&forced, 50_257, &limits(both - 1), None).unwrap();
+    assert!(less.plan.micro_batch < 4 && less.predicted_bytes + less.host_bytes < both);
+    assert!(less.why.contains(" of host memory, "), "{}", less.why);
+    // Without an offloaded optimizer, the budget of the device is the only one.
+    let on_device = config("gpt2", &[("offload_optimizer", "false")]);
+    assert!(plan(&on_device, 50_257, &limits(GIB), None).unwrap().fits_host());
+}
+
+#[test]
+fn the_cpu_and_a_browser_have_no_other_memory() {
+    let cpu = Limits { kernels: Kernels::Cpu, budget: Some(4 * GIB), ..Limits::default() };
+    let forced = config("gpt2", &[("offload_optimizer", "true")]);
+    let forecast = plan(&forced, 50_257, &cpu, None).unwrap();
+    assert!(!forecast.plan.offload_optimizer && forecast.host_rows.is_empty());
+    // The run was trained on a GPU before.
+    let offloaded = Plan { offload_optimizer: true, ..forecast.plan.clone() };
+    assert_eq!(keep(&forced, &forced, &offloaded, 50_257, &cpu).unwrap().plan, forecast.plan);
+
+    let browser = Limits { host_budget: Some(0), budget: Some(2 * GIB), ..cpu };
+    let browser = Limits { kernels: Kernels::Wgsl, pools: true, ..browser };
+    let auto = config("gpt2", &[]);
+    let PlanError::TooBig { least, .. } = plan(&auto, 50_257, &browser, None).unwrap_err() else {
+        panic!("not too big")
+    };
+    assert!(!least.plan.offload_optimizer);
+    let error = plan(&forced, 50_257, &browser, None).unwrap_err().to_string();
+    assert!(error.contains("of host memory, but 0.0 MiB are free"), "{error}");
+}
+
+/// Where launches take most of the time, half the micro-batch costs more than to recompute a third.
+#[test]
+fn the_speed_of_the_device_decides_between_ways_that_fit() {
+    let flags = [
+        ("block_size", "64"),
+        ("batch_size", "16"),
+        ("offload_optimizer", "false"),
+        ("n_layer", "6"),
+    ];
+    let requested = config("gpt2", &flags);
+    let speed = |flop_per_s: f64| {
+        let point = |flop: f64| SpeedPoint { flop, seconds: 10e-6 + flop / flop_per_s };
+        DeviceSpeed::measured(vec![point(1.0), point(1e13)]).unwrap()
+    };
+    let (slow, fast) = (speed(1e12), speed(1e16));
+    let mut differs = false;
+    for budget in (30..50).map(|twentieth| twentieth * GIB / 20) {
+        let limits = Limits { budget: Some(budget), pools: true, ..Limits::default() };
+        let chosen = |speed| plan(&requested, 50_257, &limits, Some(speed));
+        let (Ok(slow), Ok(fast)) = (chosen(&slow), chosen(&fast)) else { continue };
+        assert!(fast.plan.micro_batch >= slow.plan.micro_batch, "{budget}");
+        differs |= fast.plan.grad_checkpoint && !slow.plan.grad_checkpoint;
+    }
+    assert!(differs);
+}
+
+#[test]
+fn a_running_trainer_leaves_its_optimizer_where_it_is() {
+    let limits = |budget| Limits { budget: Some(budget), pools: true, ..Limits::default() };
+    let auto = config("gpt2-medium", &[]);
+    let replan = |plan: &Plan, budget| replan(&auto, plan, 50_257, &limits(budget), None);
+    let on_device = plan(&auto, 50_257, &limits(12 * GIB), None).unwrap().plan;
+    assert_eq!(replan(&on_device, 12 * GIB).unwrap().plan, on_device);
+    assert!(!on_device.offload_optimizer);
+    assert!(replan(&on_device, 4 * GIB).is_err());
+    let offloaded = plan(&auto, 50_257, &limits(4 * GIB), None).unwrap().plan;
+    assert!(offloaded.offload_optimizer);
+    let less = replan(&offloaded, 39 * GIB / 10).unwrap().plan;
+    assert!(less.offload_optimizer);
+    // What fits is kept as it is.
+    assert_eq!(replan(&offloaded, 40 * GIB).unwrap().plan, offloaded);
+}
+
+/// An event or a state file of a version that had no offloaded optimizer.
+#[test]
+fn plans_of_earlier_versions_are_read() {
+    let forecast = plan_with(&config("gpt2", &[]), 12 * GIB).unwrap();
+    let mut old = serde_json::to_value(&forecast).unwrap();
+    let fields = old.as_object_mut().unwrap();
+    for key in ["offload_optimizer", "host_rows", "host_bytes", "host_budget_bytes"] {
+        assert!(fields.remove(key).is_some(), "{key}");
+    }
+    assert_eq!(serde_json::from_value::<Forecast>(old.clone()).unwrap(), forecast);
+    assert_eq!(serde_json::from_value::<Plan>(old).unwrap(), forecast.plan);
+    let mut old = serde_json::to_value(Limits::default()).unwrap();
+    let fields = old.as_object_mut().unwrap();
+    assert!(fields.remove("host_budget").is_some() && fields.remove("unified").is_some());
+    assert_eq!(serde_json::from_value::<Limits>(old).unwrap(), Limits::default());
+}
+
+#[test]
+fn the_cost_of_a_change_is_in_words() {
+    for (ratio, words) in [
+        (1.003, "updates take about as long"),
+        (1.02, "updates take about 2% longer"),
+        (1.33, "updates take about 33% longer"),
+        (2.16, "updates take about 2.2 times as long"),
+    ] {
+        assert_eq!(longer(ratio), words);
+    }
+}

@@ -1,0 +1,66 @@
+//! The memory of a run whose optimizer is in host memory: what the host holds, and what remains of
+//! weights and optimizer on the device.
+//!
+//! AdamW's part is on the host alone: master weights and two moments. Gradients come down and new
+//! weights go up in pieces. Muon computes on the device, where the momentum of one matrix after the
+//! other goes up and comes down. In f32 the weights of the device are the masters of its matrices;
+//! in half precision their masters cross, too.
+
+use super::{Class, Plan, Row, Sizes};
+use crate::config::OptimizerKind;
+
+/// The largest piece that crosses the bus at once, in bytes of f32, as in `train`.
+const PIECE: u64 = 4 << 20;
+
+/// Pieces on the device: two in staging memory on their way down, one on its way up and its copy.
+const DEVICE_PIECES: u64 = 4;
+
+/// Pieces on the host: those of the device in mapped memory, and the gradient, the weight and the
+/// moments that AdamW returns.
+const HOST_PIECES: u64 = 2 * DEVICE_PIECES;
+
+impl Sizes {
+    /// Counts the weights that Muon and that AdamW update.
+    pub(super) fn by_optimizer(&self) -> [u64; 2] {
+        let muon = match self.optimizer {
+            OptimizerKind::AdamW => 0,
+            OptimizerKind::Muon => self.matrices,
+        };
+        [muon, self.parameters - muon]
+    }
+
+    /// Lists what the device holds for the whole run with an offloaded optimizer: the weights, in
+    /// half precision those with two dimensions in half, and pieces on their way.
+    pub(super) fn permanent_offloaded(&self) -> Vec<Row> {
+        let tables = (self.vocab + self.block_size) * self.width;
+        let vectors = self.parameters - self.matrices - tables;
+        let of_weight = if self.precision.is_half() { 2 } else { 4 };
+        let weights = of_weight * (self.matrices + tables) + 4 * vectors;
+        vec![
+            Row::new("parameters", Class::Weights, weights),
+            Row::new("staging", Class::Slack, DEVICE_PIECES * self.piece()),
+        ]
+    }
+
+    /// Lists what the host holds besides the program; empty without an offloaded optimizer.
+    pub(in crate::plan) fn host_rows(&self, plan: &Plan) -> Vec<Row> {
+        if !plan.offload_optimizer {
+            return Vec::new();
+        }
+        let [muon, adamw] = self.by_optimizer();
+        let masters = if self.precision.is_half() { self.parameters } else { adamw };
+        let mut rows = vec![
+            Row::f32("master weights", Class::Weights, masters),
+            Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
+            Row::f32("Muon momentum", Class::Optimizer, muon),
+            Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
+        ];
+        rows.retain(|row| row.bytes > 0);
+        rows
+    }
+
+    /// Returns the size of the largest piece in bytes.
+    fn piece(&self) -> u64 {
+        PIECE.min(self.embedding_shard().max(4 * self.largest_matrix()))
+    }
+}

@@ -1,0 +1,233 @@
+//! The work of a run: operations, ops, and the part of an update that the host does.
+
+use super::{Plan, SpeedPoint, TILE_ROWS};
+use crate::config::{self, Config, Dtype, OptimizerKind};
+
+/// Computation to be timed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Floating-point operations of the matrix products and of attention.
+    pub flop: f64,
+    /// Ops, at least 1.
+    pub ops: f64,
+    /// Seconds of transfers and of the CPU, for which the device waits.
+    pub host_seconds: f64,
+}
+
+/// Ops per block of a forward and a backward pass (`tests/memory.rs` counts 287 launches for 12
+/// blocks), and of a forward pass alone.
+const OPS_PER_BLOCK: f64 = 24.0;
+const FORWARD_OPS_PER_BLOCK: f64 = 8.0;
+
+/// Weights of a block, each with its own ops in an update.
+const WEIGHTS_PER_BLOCK: f64 = 12.0;
+
+/// Ops of a logits chunk.
+const OPS_PER_CHUNK: f64 = 4.0;
+
+/// Operations of Muon on a block, in units of C^3: each of five steps takes `6 C^3` on each of four
+/// matrices [C, C], of which three are `c_attn`, and `18 C^3` on each of two [C, 4 C].
+const MUON_FLOP: f64 = 5.0 * (4.0 * 6.0 + 2.0 * 18.0);
+
+/// Ops of Muon on a block: about 9 in a step and 10 around the steps of each of the six matrices.
+const MUON_OPS: f64 = 6.0 * (5.0 * 9.0 + 10.0);
+
+/// The bytes that cross the bus per second: half of what PCIe 3.0 x16 or 4.0 x8 transfers, since
+/// each byte is copied once more on its way.
+const BUS_BYTES: f64 = 8e9;
+
+/// The bytes of its memory that the CPU reads and writes per second: half of the 51 GB/s of two
+/// channels of DDR4-3200, as loops on all cores reach them.
+const MEMORY_BYTES: f64 = 25e9;
+
+/// The bytes that AdamW reads and writes per weight on the CPU: gradient, master weight and two
+/// moments, and the latter three again, in f32.
+const ADAMW_BYTES: f64 = 28.0;
+
+/// Weights in a piece that crosses the bus, and seconds of a piece without its bytes: a read that
+/// waits for the device, and a submission.
+const PIECE_WEIGHTS: f64 = 1_048_576.0;
+const PIECE_SECONDS: f64 = 0.15e-3;
+
+/// The operations of a forward pass over one token and of each half of a backward pass over it.
+struct TokenWork {
+    /// All weights: `2 P`, where the embedding counts for the output head.
+    weights: f64,
+    /// The weights of the blocks.
+    blocks: f64,
+    /// Causal attention over `time` positions: `2 L C T`.
+    attention: f64,
+}
+
+impl TokenWork {
+    fn new(config: &Config, vocab: u32, time: u32) -> Self {
+        let parameters = config.parameters(config::padded_vocab(vocab).into()) as f64;
+        let [layers, width] = [config.n_layer, config.n_embd].map(|count| f64::from(count.get()));
+        Self {
+            weights: 2.0 * parameters,
+            blocks: 24.0 * layers * width * width,
+            attention: 2.0 * layers * width * f64::from(time),
+        }
+    }
+}
+
+impl Work {
+    /// Returns the gradients of one micro-batch: `6 P + 6 L C T` operations per token, and a
+    /// forward pass of the blocks more with activation checkpointing. Products take whole tiles of
+    /// tokens.
+    pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
+        let tokens = plan.micro_batch as f64 * f64::from(config.block_size.get());
+        let token = TokenWork::new(config, vocab, config.block_size.get());
+        let layers = f64::from(config.n_layer.get());
+        let tile = TILE_ROWS as f64;
+        let rows = tile * (tokens / tile).ceil();
+        let mut flop = 3.0 * (rows * token.weights + tokens * token.attention);
+        let mut ops = OPS_PER_BLOCK * layers + chunk_ops(plan, tokens);
+        if plan.grad_checkpoint {
+            flop += rows * token.blocks + tokens * token.attention;
+            ops += FORWARD_OPS_PER_BLOCK * layers;
+        }
+        Self { flop, ops, host_seconds: 0.0 }
+    }
+
+    /// Returns one update of the weights.
+    pub fn update(config: &Config, vocab: u32, plan: &Plan) -> Self {
+        let micro_batch = Self::micro_batch(config, vocab, plan);
+        let layers = f64::from(config.n_layer.get());
+        let weights = WEIGHTS_PER_BLOCK * layers;
+        let accumulation = plan.accumulation as f64;
+        let sums = if plan.accumulation > 1 { weights * accumulation } else { 0.0 };
+        let muon = match config.optimizer {
+            OptimizerKind::AdamW => 0.0,
+            OptimizerKind::Muon => layers,
+        };
+        Self {
+            flop: micro_batch.flop * accumulation
+                + muon * MUON_FLOP * f64::from(config.n_embd.get()).powi(3),
+            // Each weight has an op of the norm and one of AdamW.
+            ops: micro_batch.ops * accumulation + sums + 2.0 * weights + muon * MUON_OPS,
+            host_seconds: if plan.offload_optimizer { offload_seconds(config, vocab) } else { 0.0 },
+        }
+    }
+
+    /// Returns a forward pass over `windows` windows of an evaluation.
+    pub fn evaluation(config: &Config, vocab: u32, plan: &Plan, windows: u64) -> Self {
+        let time = config.eval_block_size().get();
+        let tokens = windows as f64 * f64::from(time);
+        let token = TokenWork::new(config, vocab, time);
+        let passes = windows.div_ceil(plan.eval_batch_size.max(1) as u64) as f64;
+        let of_pass = plan.eval_batch_size as f64 * f64::from(time);
+        let layers = f64::from(config.n_layer.get());
+        let ops = passes * (FORWARD_OPS_PER_BLOCK * layers + chunk_ops(plan, of_pass));
+        let flop = (token.weights + token.attention) * tokens;
+        Self { flop, ops: ops.max(1.0), host_seconds: 0.0 }
+    }
+
+    /// Returns the point of a device that did this work in `seconds`.
+    pub fn point(self, seconds: f64) -> SpeedPoint {
+        // The host's part is an estimate, which may exceed what was measured.
+        let of_device = (seconds - self.host_seconds).max(0.1 * seconds);
+        SpeedPoint { flop: self.flop / self.ops, seconds: of_device / self.ops }
+    }
+}
+
+/// Returns the seconds that an update takes longer with the optimizer in host memory.
+///
+/// Gradients of what AdamW updates come down while the CPU works on those before; new weights go up
+/// after it. Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in half
+/// precision the master weight. The dtype `auto` counts as float32.
+fn offload_seconds(config: &Config, vocab: u32) -> f64 {
+    let is_half = matches!(config.dtype, Dtype::Float16 | Dtype::Bfloat16);
+    let weights = config.parameters(config::padded_vocab(vocab).into()) as f64;
+    let muon = match config.optimizer {
+        OptimizerKind::AdamW => 0.0,
+        OptimizerKind::Muon => config.block_matrices() as f64,
+    };
+    let adamw = weights - muon;
+    let (up, state) = if is_half { (2.0, 8.0) } else { (4.0, 4.0) };
+    let waits = (4.0 * adamw / BUS_BYTES).max(ADAMW_BYTES * adamw / MEMORY_BYTES);
+    let transfers = (up * adamw + 2.0 * state * muon) / BUS_BYTES;
+    let tensors = WEIGHTS_PER_BLOCK * f64::from(config.n_layer.get());
+    let pieces = tensors + weights / PIECE_WEIGHTS;
+    waits + transfers + pieces * PIECE_SECONDS
+}
+
+fn chunk_ops(plan: &Plan, tokens: f64) -> f64 {
+    OPS_PER_CHUNK * (tokens / plan.loss_chunk.max(1) as f64).ceil()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::config::{Layer, Precision, resolve};
+    use crate::plan::{DeviceSpeed, gpu_named};
+
+    pub fn gpt2(flags: &[(&str, &str)]) -> Config {
+        preset("gpt2", flags)
+    }
+
+    fn preset(name: &str, flags: &[(&str, &str)]) -> Config {
+        let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        let layers = vec![Layer::preset(name).unwrap(), Layer::flags(flags).unwrap()];
+        resolve(layers).unwrap().config
+    }
+
+    pub fn close(got: f64, expected: f64) {
+        assert!((got / expected - 1.0).abs() < 1e-3, "{got} is not {expected}");
+    }
+
+    #[test]
+    fn gpt2_takes_803_million_operations_per_token() {
+        let config = gpt2(&[]);
+        let plan = Plan::new(&config, 50_257);
+        let update = Work::update(&config, 50_257, &plan);
+        close(update.flop / 491_520.0, 803.4e6);
+        let once = Work::micro_batch(&config, 50_257, &plan);
+        close(update.flop, 40.0 * once.flop);
+        // Recomputing the blocks costs less than a third more: the head is not recomputed.
+        let again = Plan { grad_checkpoint: true, ..plan.clone() };
+        let more = Work::micro_batch(&config, 50_257, &again).flop / once.flop;
+        assert!((1.2..1.34).contains(&more), "{more}");
+        let evaluation = Work::evaluation(&config, 50_257, &plan, 12);
+        close(evaluation.flop * 3.0, once.flop);
+    }
+
+    #[test]
+    fn an_update_of_gpt2_xl_on_the_host_takes_seconds_of_minutes() {
+        let config = preset("gpt2-xl", &[("dtype", "float16")]);
+        let on_device = Plan::new(&config, 50_257);
+        let offloaded = Plan { offload_optimizer: true, ..on_device.clone() };
+        let work = |plan| Work::update(&config, 50_257, plan);
+        // 6.2 GB come down while the CPU reads and writes 43.6 GB, and 3.1 GB go up.
+        let seconds = work(&offloaded).host_seconds;
+        assert!((2.0..3.0).contains(&seconds), "{seconds}");
+        let gpu = gpu_named("RTX 4070").unwrap();
+        let speed = DeviceSpeed::published(gpu, Precision::FLOAT32).unwrap();
+        close(speed.seconds(work(&offloaded)), speed.seconds(work(&on_device)) + seconds);
+        assert!(seconds / speed.seconds(work(&on_device)) < 0.01);
+        // A measured update is the device's and the host's.
+        let work = work(&offloaded);
+        let measured = DeviceSpeed::measured(vec![work.point(500.0)]).unwrap();
+        close(measured.seconds(work), 500.0);
+        // The momentum of the matrices goes up and down, and the CPU has a twentieth of the weights.
+        let muon = preset("gpt2-xl", &[("optimizer", "muon")]);
+        let muon = Work::update(&muon, 50_257, &offloaded);
+        assert!((1.0..3.0).contains(&muon.host_seconds), "{}", muon.host_seconds);
+    }
+
+    #[test]
+    fn muon_adds_little_to_a_large_batch_and_tiles_to_a_small_one() {
+        let [adamw, muon] = [gpt2(&[]), gpt2(&[("optimizer", "muon")])];
+        let plan = Plan::new(&adamw, 50_257);
+        let [adamw, muon] = [adamw, muon].map(|config| Work::update(&config, 50_257, &plan));
+        let more = muon.flop / adamw.flop - 1.0;
+        assert!((0.002..0.01).contains(&more), "{more}");
+        // 72 tokens fill a tile as 128 do.
+        let flop = |size: &str| {
+            let config = gpt2(&[("block_size", size), ("batch_size", "1")]);
+            Work::micro_batch(&config, 50_257, &Plan::new(&config, 50_257)).flop
+        };
+        let [tile, part] = [flop("128"), flop("72")];
+        assert!(part > 0.98 * tile && part < tile, "{part} of {tile}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Updates of an optimizer whose states and master weights are in host memory.
+//!
+//! Everything crosses in [`pieces`] of 4 MiB: gradients come down, the CPU's AdamW updates the
+//! weights and moments of a piece, and the new weights go up, as half where the model stores half.
+//! The next piece is being read while the CPU computes, so that an update takes about as long as the
+//! slower of both. The weights on the device are written in place: besides two pieces of staging
+//! memory and the piece that goes up, an update of AdamW allocates nothing.
+//!
+//! Muon needs matrix products, which the device computes: the momentum of one matrix after the other
+//! goes up and comes down. In f32 so does nothing else: the device has the weights.
+
+use std::vec::IntoIter;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, Element, FloatDType, Tensor, TensorData};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+use web_time::Instant;
+
+use super::muon::{Momentum, Muon};
+use super::{Optimizer, Part, Scalars, State, pieces};
+use crate::gpu::{self, Reading, Watchdog};
+use crate::model::{Gpt, values};
+use crate::ops::{self, AdamW, OpsMode};
+
+/// Elements that one task converts.
+const CHUNK: usize = 16 * 1024;
+
+impl Optimizer {
+    /// Updates a model by states in host memory. Waits for the device.
+    pub(super) async fn update_offloaded(
+        &mut self,
+        model: Gpt,
+        grads: Vec<Tensor<1>>,
+        control: Tensor<1>,
+        learning_rate: f64,
+    ) -> Gpt {
+        let Some(mut offload) = self.offload.take() else { return model };
+        let dry = gpu::is_dry_run();
+        let scalars = self.scalars(learning_rate);
+        let muon = self.muon(learning_rate, control.clone());
+        let control: Vec<f32> = match dry {
+            true => vec![1.0; 4],
+            false => values(control).await.iter().collect(),
+        };
+        offload.watchdog.restart();
+        let begun = Instant::now();
+        let applied = control[1] != 0.0;
+        let model = if applied {
+            let (mut others, mut matrices) = (Vec::new(), Vec::new());
+            for (part, grad) in self.parts.iter().zip(grads) {
+                match part.states.first() {
+                    Some(State::Muon(_)) => matrices.push(grad),
+                    _ => others.push(grad),
+                }
+            }
+            let host = Device::flex();
+            let mut update = Update {
+                scalars,
+                muon,
+                slices: (!dry).then(|| {
+                    ReadAhead::new(others.into_iter().flat_map(sliced), &offload.watchdog)
+                }),
+                matrices: matrices.into_iter(),
+                old: std::mem::take(&mut self.parts).into_iter(),
+                new: Vec::new(),
+                control: Tensor::from_floats(control.as_slice(), &host),
+                host,
+                watchdog: &offload.watchdog,
+                dry,
+            };
+            let model = model.map(&mut update);
+            self.parts = update.new;
+            model
+        } else {
+            model
+        };
+        offload.spent += begun.elapsed();
+        self.offload = Some(offload);
+        model
+    }
+}
+
+/// A mapper from every weight to its next value.
+struct Update<'a> {
+    scalars: Scalars,
+    muon: Muon,
+    /// The gradients that AdamW applies; `None` in a dry run, which reads nothing.
+    slices: Option<ReadAhead<'a>>,
+    /// The gradients that Muon applies.
+    matrices: IntoIter<Tensor<1>>,
+    old: IntoIter<Part>,
+    new: Vec<Part>,
+    /// In host memory.
+    control: Tensor<1>,
+    host: Device,
+    watchdog: &'a Watchdog,
+    /// True in a dry run: of each part, only the first piece goes up, and nothing comes down. Host
+    /// memory that was never written stays untouched.
+    dry: bool,
+}
+
+impl ModuleMapper for Update<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(part) = self.old.next() else { return param };
+        let (id, value, mapper) = param.consume();
+        let shape = value.shape();
+        let flat = value.reshape([shape.num_elements()]);
+        let (flat, part) = match part.states.first() {
+            Some(State::Muon(_)) => self.update_matrix(flat, part, shape.dims()),
+            _ => self.update_in_pieces(flat, part, self.scalars.of(D)),
+        };
+        self.new.push(part);
+        Param::from_mapped_value(id, flat.reshape(shape), mapper)
+    }
+}
+
+impl Update<'_> {
+    /// Updates the masters and moments of a part by AdamW, and `weight` `[elements]` on the device.
+    fn update_in_pieces(
+        &mut self,
+        mut weight: Tensor<1>,
+        part: Part,
+        scalars: AdamW,
+    ) -> (Tensor<1>, Part) {
+        let mut updated = Part::default();
+        let of_pieces = part.masters.into_iter().zip(part.states).zip(pieces(weight.dims()[0]));
+        for ((master, state), piece) in of_pieces {
+            let grad = self.slices.as_mut().and_then(ReadAhead::next);
+            let (mut master, state) = match (grad, state) {
+                (Some(grad), State::AdamW(moments)) => {
+                    let grad = Tensor::from_data(grad, &self.host);
+                    let (control, mode) = (self.control.clone(), OpsMode::AUTO);
+                    let (master, _, moments) =
+                        ops::adamw(master, None, grad, moments, control, scalars, mode);
+                    (master, State::AdamW(moments))
+                }
+                (_, state) => (master, state),
+            };
+            if !self.dry || piece.start == 0 {
+                let (kept, copy) = upload(master, weight.dtype(), &weight.device());
+                weight = weight.slice_assign([piece], copy);
+                master = kept;
+            }
+            updated.masters.push(master);
+            updated.states.push(state);
+        }
+        (weight, updated)
+    }
+
+    /// Updates the momentum of a part by Muon on the device, with its masters if there are any, and
+    /// `weight` `[elements]`, a matrix of `shape`.
+    fn update_matrix(
+        &mut self,
+        weight: Tensor<1>,
+        part: Part,
+        shape: [usize; 2],
+    ) -> (Tensor<1>, Part) {
+        let Part { masters, states } = part;
+        let Some(grad) = self.matrices.next() else { return (weight, Part { masters, states }) };
+        let (device, stored, elements) = (weight.device(), weight.dtype(), weight.dims()[0]);
+        let (mut momenta, mut matrices) = (Vec::new(), 1);
+        for state in states {
+            if let State::Muon(momentum) = state {
+                matrices = momentum.matrices;
+                momenta.push(momentum.m);
+            }
+        }
+        let has_masters = !masters.is_empty();
+        let (masters, weight) = match has_masters {
+            true => {
+                // Its memory is free for the master weight.
+                drop(weight);
+                self.assemble(masters, elements, &device)
+            }
+            false => (masters, weight),
+        };
+        let (momenta, m) = self.assemble(momenta, elements, &device);
+        let (weight, _, momentum) =
+            self.muon.update(weight, None, grad, Momentum { m, matrices }, shape);
+        let momenta = self.replace(momenta, momentum.m);
+        let states = momenta.into_iter().map(|m| State::Muon(Momentum { m, matrices })).collect();
+        if !has_masters {
+            return (weight, Part { masters, states });
+        }
+        let half = weight.clone().cast(FloatDType::from(stored));
+        (half, Part { masters: self.replace(masters, weight), states })
+    }
+
+    /// Uploads pieces as one tensor `[elements]` in f32. Returns them too.
+    fn assemble(
+        &self,
+        pieces_of: Vec<Tensor<1>>,
+        elements: usize,
+        device: &Device,
+    ) -> (Vec<Tensor<1>>, Tensor<1>) {
+        let mut whole = Tensor::empty([elements], device);
+        let mut kept = Vec::new();
+        for (mut part, piece) in pieces_of.into_iter().zip(pieces(elements)) {
+            if !self.dry || piece.start == 0 {
+                let (unchanged, copy) = upload(part, DType::F32, device);
+                whole = whole.slice_assign([piece], copy);
+                part = unchanged;
+            }
+            kept.push(part);
+        }
+        (kept, whole)
+    }
+
+    /// Replaces pieces in host memory by those of `new` `[elements]`.
+    fn replace(&self, old: Vec<Tensor<1>>, new: Tensor<1>) -> Vec<Tensor<1>> {
+        if self.dry {
+            return old;
+        }
+        drop(old);
+        let copied = |read: TensorData| {
+            // Read memory is staging memory, which is to be free again.
+            let copy = TensorData::new(f32s(&read).to_vec(), read.shape().clone());
+            Tensor::from_data(copy, &self.host)
+        };
+        ReadAhead::new(sliced(new), self.watchdog).map(copied).collect()
+    }
+}
+
+/// The [`pieces`] of a tensor on the device. One is a copy if it begins or ends where the device binds
+/// no buffer.
+fn sliced(tensor: Tensor<1>) -> impl Iterator<Item = Tensor<1>> {
+    let [elements] = tensor.dims();
+    pieces(elements).map(move |piece| tensor.clone().narrow(0, piece.start, piece.len()))
+}
+
+/// Reads tensors one after the other. The next one is on its way when one is returned.
+struct ReadAhead<'a> {
+    /// Made one by one: those of all gradients might be copies of all gradients.
+    tensors: Box<dyn Iterator<Item = Tensor<1>>>,
+    begun: Option<Reading>,
+    watchdog: &'a Watchdog,
+}
+
+impl<'a> ReadAhead<'a> {
+    fn new(mut tensors: impl Iterator<Item = Tensor<1>> + 'static, watchdog: &'a Watchdog) -> Self {
+        let begun = tensors.next().map(gpu::begin_read);
+        Self { tensors: Box::new(tensors), begun, watchdog }
+    }
+}
+
+impl Iterator for ReadAhead<'_> {
+    type Item = TensorData;
+
+    /// # Panics
+    /// If the device fails, as every read of a model does.
+    fn next(&mut self) -> Option<TensorData> {
+        let read = pollster::block_on(self.begun.take()?).expect("the device still works");
+        self.watchdog.restart();
+        self.begun = self.tensors.next().map(gpu::begin_read);
+        Some(read)
+    }
+}
+
+/// Copies `piece`, which is f32 in host memory, to a tensor of `dtype` on `device`. Returns both.
+fn upload(piece: Tensor<1>, dtype: DType, device: &Device) -> (Tensor<1>, Tensor<1>) {
+    let host = piece.device();
+    let data = piece.into_data();
+    let (values, shape) = (f32s(&data), data.shape().clone());
+    let copy = match dtype {
+        DType::F16 => TensorData::new(narrowed::<f16>(values), shape),
+        DType::BF16 => TensorData::new(narrowed::<bf16>(values), shape),
+        _ => TensorData::new(values.to_vec(), shape),
+    };
+    (Tensor::from_data(data, &host), Tensor::from_data(copy, (device, dtype)))
+}
+
+fn f32s(data: &TensorData) -> &[f32] {
+    data.as_slice().expect("gradients, states and master weights are f32")
+}
+
+/// Rounds to a half precision.
+fn narrowed<H>(values: &[f32]) -> Vec<H>
+where
+    H: Element,
+    [H]: HalfFloatSliceExt,
+{
+    let mut half = vec![H::default(); values.len()];
+    let chunks = half.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK));
+    chunks.for_each(|(half, values)| half.convert_from_f32_slice(values));
+    half
+}
