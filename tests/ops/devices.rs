@@ -113,11 +113,10 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
     }
 }
 
-/// On a software adapter the larger size too: Mesa's lavapipe does not list it, but has it.
+/// Runs `check` on each adapter with cooperative matrices, in each size that it has. Mesa's lavapipe
+/// does not list the larger one, but has it.
 #[cfg(feature = "wgpu")]
-#[test]
-#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
-fn cooperative_matrices_match_the_oracle() {
+fn with_matrices(check: impl Fn(&Device, Kind, OpsMode)) {
     let mut checked = 0;
     let vulkan = gpu::devices().into_iter().filter(|info| info.id.backend == Backend::Vulkan);
     for info in vulkan {
@@ -125,22 +124,33 @@ fn cooperative_matrices_match_the_oracle() {
         let selected = gpu::select(DeviceChoice::Named(info.id)).unwrap();
         let precision = info.abilities.precision(Dtype::Float16).unwrap();
         let device = selected.open(precision).unwrap().device;
-        let mode = |matrices| {
+        let sixteen = (info.kind == Kind::Software).then_some(Matrices::Sixteen);
+        eprintln!("{}: {}, {listed:?}", info.id, info.name);
+        for matrices in [listed].into_iter().chain(sixteen) {
             let abilities = Abilities { matrices: Some(matrices), ..info.abilities };
             let precision = abilities.precision(Dtype::Float16).unwrap();
-            OpsMode::AUTO.on(info.kind).in_precision(precision)
-        };
-        eprintln!("{}: {}, {listed:?}", info.id, info.name);
-        match info.kind {
-            Kind::Software => {
-                check_matrices(&device, mode(listed));
-                check_matrices(&device, mode(Matrices::Sixteen));
-            }
-            _ => check_half(&device, mode(listed)),
+            check(&device, info.kind, OpsMode::AUTO.on(info.kind).in_precision(precision));
         }
         checked += 1;
     }
     assert!(checked > 0, "no Vulkan adapter has cooperative matrices of float16");
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
+fn cooperative_matrices_match_the_oracle() {
+    with_matrices(|device, kind, mode| match kind {
+        Kind::Software => check_matrices(device, mode),
+        _ => check_half(device, mode),
+    });
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "takes many minutes on the adapter of scripts/lavapipe.sh, which compiles slowly"]
+fn every_case_on_cooperative_tiles_matches_the_oracle() {
+    with_matrices(|device, _, mode| check_half(device, mode));
 }
 
 #[cfg(feature = "cuda")]
