@@ -41,7 +41,7 @@ pub(crate) struct Options {
 pub(crate) struct Report {
     /// The device.
     pub device: DeviceLine,
-    /// What the ops compute in.
+    /// The precision of the ops.
     pub precision: String,
     /// The peaks of the device; `None` on the CPU.
     pub peaks: Option<Peaks>,

@@ -220,7 +220,7 @@ fn measure(
 struct PlanReport<'a> {
     /// The budget and its source.
     budget: &'a str,
-    /// What the run computes in, and why.
+    /// The precision of the run, and the reason for it.
     precision: String,
     optimizer: OptimizerKind,
     /// The next step if the time is unknown.

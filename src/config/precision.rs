@@ -58,7 +58,7 @@ impl Matrices {
     }
 }
 
-/// What the kernels for a device can do beyond float32.
+/// The dtypes and matrices that the kernels for a device support besides float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
     /// Products in tf32.
@@ -148,8 +148,8 @@ impl fmt::Display for Abilities {
     }
 }
 
-/// What a run stores and multiplies. Master weights, gradient sums, moments, the statistics of layer
-/// norm and softmax, and all sums within kernels are float32 in each.
+/// The dtypes that a run stores and multiplies. Master weights, gradient sums, moments, the
+/// statistics of layer norm and softmax, and all sums within kernels are float32 in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Precision {
     /// Never [`Dtype::Auto`].

@@ -59,7 +59,7 @@ pub struct DeviceInfo {
     pub max_binding: Option<u64>,
     /// The PCI address, like `0000:01:00.0`, where known.
     pub pci: Option<String>,
-    /// What it computes in besides float32.
+    /// The dtypes and matrices that it supports besides float32.
     pub abilities: Abilities,
 }
 

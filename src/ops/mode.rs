@@ -28,7 +28,7 @@ pub enum Implementation {
 pub struct OpsMode {
     /// The implementation.
     pub implementation: Implementation,
-    /// What activations are stored in and what products multiply. The implementation for the CPU
+    /// The dtypes of activations and of the factors of products. The implementation for the CPU
     /// has f32 only.
     pub precision: Precision,
     /// True if the device is a software adapter, whose kernels take other tiles.

@@ -80,7 +80,7 @@ pub struct DeviceProfile {
     pub pools: bool,
     /// See [`Limits::kernels`].
     pub kernels: Kernels,
-    /// What its kernels compute in besides float32.
+    /// The dtypes and matrices that its kernels support besides float32.
     #[serde(default)]
     pub abilities: Abilities,
     /// Its speed, where known.

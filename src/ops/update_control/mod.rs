@@ -72,7 +72,7 @@ impl UpdateSettings {
     }
 }
 
-/// What an update needs to know, on the device.
+/// The results of `update_control`, on the device.
 #[derive(Clone, Debug)]
 pub struct UpdateControl {
     /// The norm of the gradients, without loss scale and before clipping, `[1]`. Not finite if they

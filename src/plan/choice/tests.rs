@@ -299,7 +299,8 @@ fn the_cpu_and_a_browser_have_no_other_memory() {
     assert!(error.contains("of host memory, but 0.0 MiB are free"), "{error}");
 }
 
-/// Where launches take most of the time, half the micro-batch costs more than to recompute a third.
+/// Where launches take most of the time, half the micro-batch takes longer than recomputing the
+/// blocks.
 #[test]
 fn the_speed_of_the_device_decides_between_ways_that_fit() {
     let flags = [
