@@ -4,8 +4,8 @@
 
 Prints one JSON object per line for each combination: dtype, compile, micro_batch, first_ms, ms,
 tokens_per_s and peak_bytes, or error instead of the figures. The step is wgpt's: forward and
-backward passes, the gradient norm clipped to 1, AdamW. The model is GPT-2 124M with biases and tied
-embeddings, and the vocabulary is padded to 50304 as in wgpt.
+backward passes, the gradient norm clipped to 1, AdamW. The default model is GPT-2 124M with biases and
+tied embeddings, and the vocabulary is padded to 50304 as in wgpt.
 """
 
 import argparse
@@ -21,15 +21,16 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, bias, gelu):
         super().__init__()
         self.heads = heads
-        self.before_attention = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.attended = nn.Linear(width, width)
-        self.before_mlp = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.gelu = gelu
+        self.before_attention = nn.LayerNorm(width, bias=bias)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.attended = nn.Linear(width, width, bias=bias)
+        self.before_mlp = nn.LayerNorm(width, bias=bias)
+        self.up = nn.Linear(width, 4 * width, bias=bias)
+        self.down = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x):
         batch, time, width = x.shape
@@ -37,16 +38,16 @@ class Block(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attended(y.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(F.gelu(self.up(self.before_mlp(x)), approximate="tanh"))
+        return x + self.down(F.gelu(self.up(self.before_mlp(x)), approximate=self.gelu))
 
 
 class Gpt2(nn.Module):
-    def __init__(self, layers, heads, width, block, vocab):
+    def __init__(self, layers, heads, width, block, vocab, bias=True, gelu="tanh"):
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(block, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(Block(width, heads, bias, gelu) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=bias)
         # Layers that add to the residual stream start smaller, by their number.
         residual = 0.02 / math.sqrt(2 * layers)
         for name, weight in self.named_parameters():
@@ -73,7 +74,8 @@ def measure(args, device, dtype, compiled, micro_batch):
     """Returns the seconds of the first step and of the fastest of the others."""
     torch.manual_seed(1337)
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    model = Gpt2(args.layers, args.heads, args.width, args.block, args.vocab).to(device)
+    shape = args.layers, args.heads, args.width, args.block, args.vocab
+    model = Gpt2(*shape, bias=args.bias, gelu=args.gelu).to(device)
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
@@ -151,6 +153,8 @@ def main():
     parser.add_argument("--width", default=768, type=int)
     parser.add_argument("--block", default=1024, type=int)
     parser.add_argument("--vocab", default=50304, type=int)
+    parser.add_argument("--bias", default=True, action=argparse.BooleanOptionalAction)
+    parser.add_argument("--gelu", default="tanh", choices=("tanh", "none"), help="none: the exact form")
     parser.add_argument("--steps", default=20, type=int, help="maximum number of timed steps")
     parser.add_argument("--seconds", default=1.5, type=float, help="start no further step after this time")
     args = parser.parse_args()

@@ -11,6 +11,7 @@ mod step;
 
 pub(crate) use calibrate::calibrate;
 use kernels::{Bench, Sizes};
+pub(crate) use step::GPT2_VOCABULARY;
 pub use step::TrainingStep;
 
 use std::time::Instant;

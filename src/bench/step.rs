@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::train::{Masters, Optimizer};
 
 /// GPT-2's vocabulary size, for configurations that leave it to the data.
-const GPT2_VOCABULARY: u32 = 50_257;
+pub(crate) const GPT2_VOCABULARY: u32 = 50_257;
 
 /// A model with everything that a training step needs, on meaningless tokens.
 pub struct TrainingStep {

@@ -387,6 +387,9 @@ pub(super) struct BenchArgs {
     /// Leave out burn's stock ops, which take many times the time and the memory
     #[arg(long)]
     pub no_compare: bool,
+    /// Compare the steps with PyTorch's times, the output of scripts/torch_cpu.py
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub torch: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

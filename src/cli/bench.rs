@@ -3,6 +3,7 @@
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
 use super::model::{confirmed, open_for_steps};
+use super::torch::TorchStep;
 use super::watch::{FailureOutput, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
@@ -35,6 +36,9 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
+    let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
+    let vocab = if config.vocab_size == 0 { bench::GPT2_VOCABULARY } else { config.vocab_size };
+    torch.retain(|step| step.measured(&config, vocab));
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
     let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
@@ -72,6 +76,7 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
                 );
             }
             show_step(row);
+            torch.iter().for_each(|step| show_torch(step, row));
         }
     };
     let report = bench::run(&device, &options, &mut show)?;
@@ -140,6 +145,16 @@ fn show_step(row: &StepRow) {
         percent(row.fraction),
         row.launches
     );
+}
+
+/// Prints PyTorch's time of the same step, and how many times that `row` takes.
+fn show_torch(step: &TorchStep, row: &StepRow) {
+    let mode = if step.compile { "compiled" } else { "eager" };
+    let name = format!("PyTorch {} {mode}, {} threads", step.torch, step.threads);
+    match step.ms {
+        Some(ms) => output!("  {name}: {ms:.1} ms, ratio {:.2}", row.ms / ms),
+        None => output!("  {name}: not measured"),
+    }
 }
 
 fn percent(fraction: Option<f64>) -> String {

@@ -53,6 +53,7 @@ mod runs;
 mod sample;
 mod source;
 mod terminal;
+mod torch;
 mod train;
 mod watch;
 

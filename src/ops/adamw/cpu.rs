@@ -6,7 +6,7 @@ use burn::tensor::FloatDType;
 use rayon::prelude::*;
 
 use super::{AdamW, Updated, Weight};
-use crate::ops::shared::cpu::{CpuTensor, contiguous, values, values_mut, vectorised};
+use crate::ops::shared::cpu::{CpuTensor, contiguous, memory, values, values_mut, vectorised};
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
@@ -43,6 +43,7 @@ pub(super) fn update(
                 }
             });
         });
+    memory::recycle([grad]);
     let half = half.map(|_| Flex::float_cast(w.clone(), FloatDType::F16));
     (w, half, m, v)
 }

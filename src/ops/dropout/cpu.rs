@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
 use super::Dropout;
-use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, values, vectorised};
+use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, memory, values, vectorised};
 
 pub(super) fn forward(
     x: CpuTensor,
@@ -14,11 +14,9 @@ pub(super) fn forward(
 ) -> CpuTensor {
     let shape = x.shape();
     let [n, c] = shape.dims();
-    let x = contiguous(x);
-    let x = values(&x);
-    let residual = residual.map(contiguous);
-    let residual = residual.as_ref().map(values);
-    let mut y = vec![0.0f32; n * c];
+    let saved = (contiguous(x), residual.map(contiguous));
+    let (x, residual) = (values(&saved.0), saved.1.as_ref().map(values));
+    let mut y = memory::take(n * c);
     // Tasks are rows, not sequences: a micro-batch may have one sequence.
     y.par_chunks_mut(c).enumerate().with_min_len(16).for_each(|(row, y)| {
         let key = dropout.sequence_key(row / time);
@@ -34,5 +32,6 @@ pub(super) fn forward(
             }
         });
     });
+    memory::recycle([saved.0].into_iter().chain(saved.1));
     from_values(y, shape)
 }

@@ -1,13 +1,14 @@
-//! The embedding: the forward pass by tensor operations, which copy rows, and the backward pass as a
-//! loop.
+//! The embedding as loops over rows.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::{Flex, TensorMetadata};
+use burn::backend::TensorMetadata;
+use rayon::prelude::*;
 
-use super::reference;
-use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, values, values_mut};
+use crate::ops::shared::cpu::{
+    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, values_mut, vectorised,
+};
 
 pub(super) fn forward(
     shard: CpuTensor,
@@ -16,7 +17,24 @@ pub(super) fn forward(
     first: usize,
     period: usize,
 ) -> CpuTensor {
-    reference::forward::<Flex>(shard, base, tokens, first, period)
+    let [_, c] = shard.shape().dims();
+    let (shard, base) = (contiguous(shard), contiguous(base));
+    let (table, below) = (values(&shard), values(&base));
+    let mut y = memory::take(tokens.len() * c);
+    let rows = rows_per_task(tokens.len(), c);
+    y.par_chunks_mut(rows * c).zip(tokens.par_chunks(rows)).enumerate().for_each(
+        |(task, (y, tokens))| {
+            for (i, (y, &token)) in y.chunks_mut(c).zip(tokens).enumerate() {
+                y.copy_from_slice(&below[(task * rows + i) % period * c..][..c]);
+                let place = (token as usize).checked_sub(first);
+                if let Some(row) = place.and_then(|place| table.get(place * c..(place + 1) * c)) {
+                    vectorised(|| math::axpy(y, 1.0, row));
+                }
+            }
+        },
+    );
+    memory::recycle([base]);
+    from_values(y, [tokens.len(), c].into())
 }
 
 /// Adds each row of `dy` to its token's row of `into`, which holds the tokens `shard`, and to its

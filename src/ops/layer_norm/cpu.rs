@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::EPS;
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, rows_per_task, sum_rows, values, vectorised,
+    CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, vectorised,
 };
 
 pub(super) fn forward(
@@ -17,7 +17,7 @@ pub(super) fn forward(
     let [n, c] = shape.dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let (x, gamma, beta) = (values(&x), values(&gamma), beta.as_ref().map(values));
-    let mut y = vec![0.0f32; n * c];
+    let mut y = memory::take(n * c);
     let mut mean = vec![0.0f32; n];
     let mut rstd = vec![0.0f32; n];
     let rows = rows_per_task(n, c);
@@ -58,11 +58,11 @@ pub(super) fn backward(
 ) -> (CpuTensor, CpuTensor, CpuTensor) {
     let shape = x.shape();
     let [n, c] = shape.dims();
-    let (dy, x, gamma) = (contiguous(dy), contiguous(x), contiguous(gamma));
-    let (dy, x, gamma) = (values(&dy), values(&x), values(&gamma));
+    let ([dy_tensor, x_tensor], gamma) = ([dy, x].map(contiguous), contiguous(gamma));
+    let (dy, x, gamma) = (values(&dy_tensor), values(&x_tensor), values(&gamma));
     let (mean, rstd) = (values(&mean), values(&rstd));
 
-    let mut dx = vec![0.0f32; n * c];
+    let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
     dx.par_chunks_mut(rows * c).enumerate().for_each(|(task, dx)| {
         vectorised(|| {
@@ -73,14 +73,18 @@ pub(super) fn backward(
             }
         });
     });
-    let dgamma = sum_rows(n, c, |row, sums| {
-        let (dy, x) = (&dy[row * c..(row + 1) * c], &x[row * c..(row + 1) * c]);
+    // The sums for gamma, then those for beta.
+    let mut sums = sum_rows(n, 2 * c, |row, sums| {
+        let (dgamma, dbeta) = sums.split_at_mut(c);
+        let (dy, x) = (&dy[row * c..][..c], &x[row * c..][..c]);
         for i in 0..c {
-            sums[i] += dy[i] * (x[i] - mean[row]) * rstd[row];
+            dgamma[i] += dy[i] * (x[i] - mean[row]) * rstd[row];
+            dbeta[i] += dy[i];
         }
     });
-    let dbeta = sum_rows(n, c, |row, sums| math::axpy(sums, 1.0, &dy[row * c..(row + 1) * c]));
-    (from_values(dx, shape), from_values(dgamma, [c].into()), from_values(dbeta, [c].into()))
+    let dbeta = sums.split_off(c);
+    memory::recycle([dy_tensor, x_tensor]);
+    (from_values(dx, shape), from_values(sums, [c].into()), from_values(dbeta, [c].into()))
 }
 
 #[inline(always)]

@@ -1,14 +1,14 @@
-//! The linear layer: flex's matrix product, with loops for the activation, the bias and the
-//! residual.
+//! The linear layer: a product whose last step on each row adds the bias and the residual, or
+//! multiplies by the derivative of the activation.
 
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Flex, TensorMetadata};
+use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
-use super::{Activation, reference};
+use super::Activation;
 use crate::config::Gelu;
+use crate::ops::shared::cpu::product::{Factor, Output, Rows, product};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, rows_per_task, sum_rows, values, values_mut,
+    CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, values_mut,
     vectorised,
 };
 
@@ -19,7 +19,26 @@ pub(super) fn forward(
     residual: Option<CpuTensor>,
     activation: Activation,
 ) -> CpuTensor {
-    add(Flex::float_matmul(activate(x, activation), w), b, residual)
+    let ([n, inner], [_, out]) = (x.shape().dims(), w.shape().dims());
+    let (x, w) = (activate(contiguous(x), activation), contiguous(w));
+    let (b, residual) = (b.map(contiguous), residual.map(contiguous));
+    let mut y = memory::take(n * out);
+    let (bias, added) = (b.as_ref().map(values), residual.as_ref().map(values));
+    let (left, right) =
+        (Factor::new(values(&x), [n, inner]), Factor::new(values(&w), [inner, out]));
+    let output = Output { values: &mut y, add: false, beside: None };
+    product(left, right, output, |Rows { first, values, .. }| {
+        vectorised(|| {
+            if let Some(bias) = bias {
+                values.chunks_mut(out).for_each(|row| math::axpy(row, 1.0, bias));
+            }
+            if let Some(added) = added {
+                math::axpy(values, 1.0, &added[first * out..]);
+            }
+        });
+    });
+    memory::recycle([x].into_iter().chain(residual));
+    from_values(y, [n, out].into())
 }
 
 pub(super) fn backward(
@@ -29,23 +48,42 @@ pub(super) fn backward(
     activation: Activation,
     bias: bool,
 ) -> (CpuTensor, CpuTensor, Option<CpuTensor>) {
-    let db = bias.then(|| column_sums(&dy));
-    let h = activate(x.clone(), activation);
-    let (dh, dw) = reference::products::<Flex>(dy, h, w);
-    let dx = match activation {
-        Activation::Identity => dh,
-        Activation::Gelu(form) => gelu_backward(dh, x, form),
+    let ([n, out], [_, inner]) = (dy.shape().dims(), x.shape().dims());
+    let [dy, mut x, w] = [dy, x, w].map(contiguous);
+    let mut dx = memory::take(n * inner);
+    let dy_factor = Factor::new(values(&dy), [n, out]);
+    let w_factor = Factor::new(values(&w), [inner, out]).transpose();
+    // The input, which nothing needs after this layer, becomes its activation in place: the
+    // gradient of the activation has computed most of that.
+    let beside = match activation {
+        Activation::Identity => None,
+        Activation::Gelu(_) => Some(values_mut(&mut x)),
     };
-    (dx, dw, db)
+    let output = Output { values: &mut dx, add: false, beside };
+    product(dy_factor, w_factor, output, |rows| match activation {
+        Activation::Identity => {}
+        Activation::Gelu(Gelu::Tanh) => through(rows, math::gelu_tanh_and_derivative),
+        Activation::Gelu(Gelu::Erf) => through(rows, math::gelu_erf_and_derivative),
+    });
+    let mut dw = memory::take(inner * out);
+    let h = Factor::new(values(&x), [n, inner]).transpose();
+    let output = Output { values: &mut dw, add: false, beside: None };
+    product(h, dy_factor, output, |_| {});
+    let db = bias.then(|| {
+        let dy = values(&dy);
+        let sums = sum_rows(n, out, |row, sums| math::axpy(sums, 1.0, &dy[row * out..][..out]));
+        from_values(sums, [out].into())
+    });
+    memory::recycle([dy, x]);
+    (from_values(dx, [n, inner].into()), from_values(dw, [inner, out].into()), db)
 }
 
 /// The activation of `x`.
 fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
     let Activation::Gelu(form) = activation else { return x };
     let shape = x.shape();
-    let x = contiguous(x);
     let x = values(&x);
-    let mut y = vec![0.0f32; x.len()];
+    let mut y = memory::take(x.len());
     let chunk = rows_per_task(x.len(), 1);
     y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| {
         vectorised(|| match form {
@@ -56,28 +94,6 @@ fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
     from_values(y, shape)
 }
 
-/// `product + bias + residual` in one pass.
-fn add(mut product: CpuTensor, bias: Option<CpuTensor>, residual: Option<CpuTensor>) -> CpuTensor {
-    if bias.is_none() && residual.is_none() {
-        return product;
-    }
-    let [n, c] = product.shape().dims();
-    let (bias, residual) = (bias.map(contiguous), residual.map(contiguous));
-    let (bias, residual) = (bias.as_ref().map(values), residual.as_ref().map(values));
-    let rows = rows_per_task(n, c);
-    values_mut(&mut product).par_chunks_mut(rows * c).enumerate().for_each(|(task, y)| {
-        vectorised(|| {
-            if let Some(bias) = bias {
-                y.chunks_mut(c).for_each(|row| math::axpy(row, 1.0, bias));
-            }
-            if let Some(residual) = residual {
-                math::axpy(y, 1.0, &residual[task * rows * c..]);
-            }
-        });
-    });
-    product
-}
-
 #[inline(always)]
 fn map(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
     for (y, &x) in y.iter_mut().zip(x) {
@@ -85,33 +101,15 @@ fn map(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// `dy * gelu'(pre)`.
-fn gelu_backward(dy: CpuTensor, pre: CpuTensor, form: Gelu) -> CpuTensor {
-    let mut d = contiguous(dy);
-    let pre = contiguous(pre);
-    let pre = values(&pre);
-    let chunk = rows_per_task(pre.len(), 1);
-    values_mut(&mut d).par_chunks_mut(chunk).zip(pre.par_chunks(chunk)).for_each(|(d, pre)| {
-        vectorised(|| match form {
-            Gelu::Tanh => scale(d, pre, math::gelu_tanh_derivative),
-            Gelu::Erf => scale(d, pre, math::gelu_erf_derivative),
-        });
-    });
-    d
-}
-
+/// Multiplies the gradients by the derivative of the activation, and puts the activation in the place
+/// of its input.
 #[inline(always)]
-fn scale(d: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
-    for (d, &x) in d.iter_mut().zip(x) {
-        *d *= f(x);
-    }
-}
-
-/// The column sums of `d` `[n, out]`, as `[out]`.
-fn column_sums(d: &CpuTensor) -> CpuTensor {
-    let [n, c] = d.shape().dims();
-    let d = contiguous(d.clone());
-    let d = values(&d);
-    let sums = sum_rows(n, c, |row, sums| math::axpy(sums, 1.0, &d[row * c..(row + 1) * c]));
-    from_values(sums, [c].into())
+fn through(rows: Rows, both: impl Fn(f32) -> (f32, f32)) {
+    vectorised(|| {
+        for (d, x) in rows.values.iter_mut().zip(rows.beside) {
+            let (y, derivative) = both(*x);
+            *d *= derivative;
+            *x = y;
+        }
+    });
 }

@@ -1,15 +1,14 @@
-//! The output head and its loss: flex's matrix products, with loops over the rows of logits.
+//! The output head and its loss: products, with loops over the rows of logits.
 
 use std::sync::Arc;
 
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::Slice;
 use rayon::prelude::*;
 
 use super::CrossEntropy;
+use crate::ops::shared::cpu::product::{Factor, Output, product};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, rows_per_task, values, values_mut, vectorised,
+    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, vectorised,
 };
 use crate::ops::shared::{Shards, split};
 
@@ -19,11 +18,15 @@ pub(super) fn forward(
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CpuTensor {
-    let w = real_rows(wte.join().0, &loss);
+    let [_, c] = x.shape().dims();
+    let (x, wte) = (contiguous(x), contiguous(wte.join().0));
+    let (x, w) = (values(&x), vocabulary(&wte, c, &loss));
     let sum: f64 = chunks(&targets, &loss)
         .map(|(from, targets)| {
-            let mut logits = logits(&x, &w, from, targets.len());
-            softmax_rows(&mut logits, targets, None)
+            let mut logits = logits(&x[from * c..], c, w, targets.len());
+            let sum = softmax_rows(&mut logits, targets, loss.vocab, None);
+            memory::give(logits);
+            sum
         })
         .sum();
     scaled(sum, &loss)
@@ -38,38 +41,34 @@ pub(super) fn gradients(
 ) -> (CpuTensor, CpuTensor, Vec<CpuTensor>) {
     let scale = loss_scale.map_or(loss.scale, |state| values(&contiguous(state))[0]);
     let (wte, shard_rows) = wte.join();
-    let [padded, c] = wte.shape().dims();
-    let w = real_rows(wte, &loss);
+    let ([n, c], [padded, _]) = (x.shape().dims(), wte.shape().dims());
+    let (x_tensor, wte) = (contiguous(x), contiguous(wte));
+    let (x, w) = (values(&x_tensor), vocabulary(&wte, c, &loss));
+    let mut dx = memory::take(n * c);
+    let mut dw = memory::take(padded * c);
+    let (dw_real, padding) = dw.split_at_mut(loss.vocab * c);
+    padding.fill(0.0);
     let mut sum = 0.0;
-    let mut dx = Vec::new();
-    let mut dw: Option<CpuTensor> = None;
     for (from, targets) in chunks(&targets, &loss) {
-        let mut d = logits(&x, &w, from, targets.len());
-        sum += softmax_rows(&mut d, targets, Some(scale));
-        let x = rows(&x, from, targets.len());
-        let part = Flex::float_matmul(Flex::float_transpose(d.clone()), x);
-        dw = Some(match dw {
-            Some(dw) => Flex::float_add(dw, part),
-            None => part,
-        });
-        dx.push(Flex::float_matmul(d, w.clone()));
+        let rows = targets.len();
+        let (x, dx) = (&x[from * c..][..rows * c], &mut dx[from * c..][..rows * c]);
+        let mut d = logits(x, c, w, rows);
+        sum += softmax_rows(&mut d, targets, loss.vocab, Some(scale));
+        let (d_factor, x) = (Factor::new(&d, [rows, loss.vocab]), Factor::new(x, [rows, c]));
+        let to_dw = Output { values: &mut *dw_real, add: from > 0, beside: None };
+        product(d_factor.transpose(), x, to_dw, |_| {});
+        product(d_factor, w, Output { values: dx, add: false, beside: None }, |_| {});
+        memory::give(d);
     }
-    let dx = match dx.len() {
-        1 => dx.remove(0),
-        _ => Flex::float_cat(dx, 0),
-    };
-    let mut padded_dw = vec![0.0f32; padded * c];
-    if let Some(dw) = dw {
-        let dw = contiguous(dw);
-        padded_dw[..loss.vocab * c].copy_from_slice(values(&dw));
-    }
-    let dw = from_values(padded_dw, [padded, c].into());
+    memory::recycle([x_tensor]);
+    let dw = from_values(dw, [padded, c].into());
+    let dx = from_values(dx, [n, c].into());
     (scaled(sum, &loss), dx, split::<Flex>(dw, &shard_rows))
 }
 
 /// The rows of the vocabulary: padding takes no part in the softmax.
-fn real_rows(wte: CpuTensor, loss: &CrossEntropy) -> CpuTensor {
-    Flex::float_slice(wte, &[Slice::from(0..loss.vocab)])
+fn vocabulary<'a>(wte: &'a CpuTensor, c: usize, loss: &CrossEntropy) -> Factor<'a> {
+    Factor::new(values(wte), [loss.vocab, c])
 }
 
 fn chunks<'a>(targets: &'a [u32], loss: &CrossEntropy) -> impl Iterator<Item = (usize, &'a [u32])> {
@@ -77,12 +76,13 @@ fn chunks<'a>(targets: &'a [u32], loss: &CrossEntropy) -> impl Iterator<Item = (
     targets.chunks(chunk).enumerate().map(move |(i, targets)| (i * chunk, targets))
 }
 
-fn rows(x: &CpuTensor, from: usize, len: usize) -> CpuTensor {
-    Flex::float_slice(x.clone(), &[Slice::from(from..from + len)])
-}
-
-fn logits(x: &CpuTensor, w: &CpuTensor, from: usize, len: usize) -> CpuTensor {
-    Flex::float_matmul(rows(x, from, len), Flex::float_transpose(w.clone()))
+/// The logits of `rows` rows of `x`, `[rows, vocab]`.
+fn logits(x: &[f32], c: usize, w: Factor, rows: usize) -> Vec<f32> {
+    let w = w.transpose();
+    let mut logits = memory::take(rows * w.columns());
+    let output = Output { values: &mut logits, add: false, beside: None };
+    product(Factor::new(x, [rows, c]), w, output, |_| {});
+    logits
 }
 
 fn scaled(sum: f64, loss: &CrossEntropy) -> CpuTensor {
@@ -91,10 +91,9 @@ fn scaled(sum: f64, loss: &CrossEntropy) -> CpuTensor {
 
 /// The sum of the rows' losses. With `scale`, also overwrites the logits with their gradient
 /// `(p - onehot) * scale`.
-fn softmax_rows(logits: &mut CpuTensor, targets: &[u32], scale: Option<f32>) -> f64 {
-    let [n, vocab] = logits.shape().dims();
-    let rows = rows_per_task(n, vocab);
-    let losses: Vec<f64> = values_mut(logits)
+fn softmax_rows(logits: &mut [f32], targets: &[u32], vocab: usize, scale: Option<f32>) -> f64 {
+    let rows = rows_per_task(targets.len(), vocab);
+    let losses: Vec<f64> = logits
         .par_chunks_mut(rows * vocab)
         .zip(targets.par_chunks(rows))
         .flat_map_iter(|(logits, targets)| {

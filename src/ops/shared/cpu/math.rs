@@ -46,11 +46,12 @@ pub(in crate::ops) fn gelu_erf(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, e))
 }
 
-/// Its derivative: `Phi(x) + x phi(x)`.
+/// The same and its derivative `Phi(x) + x phi(x)`.
 #[inline(always)]
-pub(in crate::ops) fn gelu_erf_derivative(x: f32) -> f32 {
+pub(in crate::ops) fn gelu_erf_and_derivative(x: f32) -> (f32, f32) {
     let e = exp(-0.5 * x * x);
-    0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, e)) + x * NORMAL_PEAK * e
+    let phi = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, e));
+    (x * phi, phi + x * NORMAL_PEAK * e)
 }
 
 /// GELU in the tanh form of OpenAI's GPT-2, as `x sigmoid(2 u)`: `(1 + tanh(u)) / 2` is the
@@ -61,15 +62,15 @@ pub(in crate::ops) fn gelu_tanh(x: f32) -> f32 {
     x / (1.0 + exp(-2.0 * u))
 }
 
-/// The derivative of the tanh form: with `s = sigmoid(2 u)`, `s + 2 x s (1 - s) u'`.
+/// The tanh form and its derivative: with `s = sigmoid(2 u)`, `s + 2 x s (1 - s) u'`.
 #[inline(always)]
-pub(in crate::ops) fn gelu_tanh_derivative(x: f32) -> f32 {
+pub(in crate::ops) fn gelu_tanh_and_derivative(x: f32) -> (f32, f32) {
     let square = x * x;
     let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * square);
     let slope = TANH_SCALE + 3.0 * TANH_SCALE * TANH_CUBIC * square;
     let e = exp(-2.0 * u);
     let s = 1.0 / (1.0 + e);
-    s + 2.0 * x * s * (e * s) * slope
+    (x * s, s + 2.0 * x * s * (e * s) * slope)
 }
 
 /// Accumulators of a reduction: as many as the widest vector has lanes.
@@ -149,9 +150,11 @@ mod tests {
             let slope = (tanh(x + 1e-6) - tanh(x - 1e-6)) / 2e-6;
             for (name, got, want) in [
                 ("erf", gelu_erf(x as f32), x * phi),
-                ("erf'", gelu_erf_derivative(x as f32), phi + x * density),
+                ("erf with'", gelu_erf_and_derivative(x as f32).0, x * phi),
+                ("erf'", gelu_erf_and_derivative(x as f32).1, phi + x * density),
                 ("tanh", gelu_tanh(x as f32), tanh(x)),
-                ("tanh'", gelu_tanh_derivative(x as f32), slope),
+                ("tanh with'", gelu_tanh_and_derivative(x as f32).0, tanh(x)),
+                ("tanh'", gelu_tanh_and_derivative(x as f32).1, slope),
             ] {
                 let error = (f64::from(got) - want).abs();
                 assert!(error < 1e-6 * want.abs().max(1.0), "{name}({x}) is off by {error}");

@@ -10,6 +10,10 @@ use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
 
 pub(in crate::ops) mod math;
+pub(in crate::ops) mod memory;
+pub(in crate::ops) mod panels;
+pub(in crate::ops) mod product;
+pub(in crate::ops) mod tile;
 
 pub(in crate::ops) type CpuTensor = FloatTensor<Flex>;
 

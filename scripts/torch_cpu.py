@@ -1,0 +1,67 @@
+"""Times training steps on the CPU in plain PyTorch, for `wgpt bench --device=cpu --torch=FILE`.
+
+    python3 torch_cpu.py --threads 2 > torch.jsonl
+
+Three models: nanoGPT's CPU recipe, shakespeare-char at its full size with 8 sequences (both without
+biases and with the exact GELU, as in nanoGPT), and GPT-2 124M with one sequence of 256 tokens. Prints
+one JSON object per line for each model and mode: wgpt's settings of the model, threads, torch, compile,
+first_ms, ms and tokens_per_s, or error instead of the figures. The step is that of torch_gpt2.py,
+without dropout.
+"""
+
+import argparse
+import gc
+import json
+
+import torch
+
+import torch_gpt2
+
+KEYS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "batch_size", "bias", "gelu")
+SIZES = {
+    "cpu": (4, 4, 128, 64, 65, 12, False, "erf"),
+    "char": (6, 6, 384, 256, 65, 8, False, "erf"),
+    "gpt2": (12, 12, 768, 256, 50304, 1, True, "tanh"),
+}
+
+
+def measure(model, compiled, args):
+    step = argparse.Namespace(
+        layers=model["n_layer"],
+        heads=model["n_head"],
+        width=model["n_embd"],
+        block=model["block_size"],
+        vocab=model["vocab_size"],
+        bias=model["bias"],
+        gelu="none" if model["gelu"] == "erf" else "tanh",
+        steps=args.steps,
+        seconds=args.seconds,
+    )
+    row = torch_gpt2.row(step, torch.device("cpu"), "float32", compiled, model["batch_size"])
+    for key in ("dtype", "micro_batch", "peak_bytes"):
+        row.pop(key, None)
+    return model | {"threads": torch.get_num_threads(), "torch": torch.__version__} | row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", default=0, type=int, help="default: PyTorch's own")
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--steps", default=40, type=int, help="maximum number of timed steps")
+    parser.add_argument("--seconds", default=4.0, type=float, help="start no further step after this time")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    # Compiled modes come last: they take longest, and a time limit may end them.
+    for mode in args.modes.split(","):
+        for name in args.sizes.split(","):
+            model = dict(zip(KEYS, SIZES[name]))
+            print(json.dumps(measure(model, mode == "compile", args)), flush=True)
+            gc.collect()
+            if mode == "compile":
+                torch.compiler.reset()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+//! The backward pass of one head.
+
+use pulp::{Simd, WithSimd};
+
+use super::head::{Head, parts};
+use crate::ops::shared::cpu::panels::{Panels, Right};
+use crate::ops::shared::cpu::tile::{Left, STRIP, Target, multiply};
+use crate::ops::shared::cpu::{math, memory};
+
+/// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
+/// cache until the gradients of keys and values are summed from their columns.
+const BLOCK: usize = 64;
+
+/// The inputs, `log_sum_exp` of this head, the others of all heads.
+pub(super) struct Saved<'a> {
+    pub qkv: &'a [f32],
+    pub out: &'a [f32],
+    pub dout: &'a [f32],
+    pub log_sum_exp: &'a [f32],
+}
+
+pub(super) struct Backward<'a> {
+    pub head: Head<'a>,
+    pub saved: Saved<'a>,
+    /// For each position, the head's row of the gradients of q, k and v.
+    pub dqkv: Vec<&'a mut [f32]>,
+}
+
+/// The right factors of the products: `k^T` and `v^T` `[size, time]`, `k` `[time, size]`, and a block's
+/// `q` and `dout` `[BLOCK, size]`.
+struct Packed<'a> {
+    across: Panels,
+    down: Panels,
+    k_transposed: &'a [f32],
+    v_transposed: &'a [f32],
+    k: &'a [f32],
+}
+
+/// A block of queries.
+struct Block<'a> {
+    first: usize,
+    rows: usize,
+    /// Elements of a row of `p` and `ds`.
+    stride: usize,
+    /// The probabilities after dropout, `[rows, keys]`.
+    p: &'a mut [f32],
+    /// The gradients of the scores.
+    ds: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
+    /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { head, saved, mut dqkv } = self;
+        let (time, size, c) = (head.shape.time, head.size, head.c);
+        let (across, down) = (Panels::new(size, time), Panels::new(time, size));
+        let block = Panels::new(BLOCK, size);
+        let stride = across.width().next_multiple_of(STRIP);
+        let sums = time.next_multiple_of(STRIP) * down.width();
+        let lens = [
+            across.len(),
+            across.len(),
+            down.len(),
+            block.len(),
+            block.len(),
+            BLOCK * stride,
+            BLOCK * stride,
+            STRIP * down.width(),
+            sums,
+            sums,
+        ];
+        let mut memory = memory::take(lens.iter().sum());
+        let [k_transposed, v_transposed, k, q, dout, p, ds, dq, dk, dv] = parts(&mut memory, lens);
+        across.pack(Right::Columns(head.row(saved.qkv, 0, 1, 3), 3 * c), k_transposed);
+        across.pack(Right::Columns(head.row(saved.qkv, 0, 2, 3), 3 * c), v_transposed);
+        down.pack(Right::Rows(head.row(saved.qkv, 0, 1, 3), 3 * c), k);
+        let packed = Packed { across, down, k_transposed, v_transposed, k };
+        for first in (0..time).step_by(BLOCK) {
+            let rows = BLOCK.min(time - first);
+            let mut block = Block { first, rows, stride, p, ds };
+            for query in (first..first + rows).step_by(STRIP) {
+                gradients_of_scores(simd, &head, &saved, &packed, &mut block, query);
+                gradients_of_queries(simd, &packed, &block, query, dq, &mut dqkv);
+            }
+            let panels = Panels::new(rows, size);
+            let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
+            panels.pack(Right::Rows(head.row(saved.qkv, first, 0, 3), 3 * c), q);
+            panels.pack(Right::Rows(head.row(saved.dout, first, 0, 1), c), dout);
+            add_columns(simd, &block, block.ds, panels, q, dk);
+            add_columns(simd, &block, block.p, panels, dout, dv);
+        }
+        let width = down.width();
+        for (t, rows) in dqkv.chunks_mut(3).enumerate() {
+            rows[1].copy_from_slice(&dk[t * width..][..size]);
+            rows[2].copy_from_slice(&dv[t * width..][..size]);
+        }
+        memory::give(memory);
+    }
+}
+
+/// The probabilities of a strip of queries from `query` on, and the gradients of its scores.
+#[inline(always)]
+fn gradients_of_scores<S: Simd>(
+    simd: S,
+    head: &Head,
+    saved: &Saved,
+    packed: &Packed,
+    block: &mut Block,
+    query: usize,
+) {
+    let (stride, end) = (block.stride, block.first + block.rows);
+    let rows = STRIP.min(end - query);
+    let at = (query - block.first) * stride;
+    let q = Left::Rows(head.row(saved.qkv, query, 0, 3), 3 * head.c);
+    let dout = Left::Rows(head.row(saved.dout, query, 0, 1), head.c);
+    for index in 0..packed.across.count() {
+        let panel = packed.across.panel(packed.k_transposed, index, 0, head.size);
+        if panel.first < query + rows {
+            let values = &mut block.p[at + panel.first..];
+            multiply(simd, q, panel, Target { values, stride, rows, add: false });
+            let panel = packed.across.panel(packed.v_transposed, index, 0, head.size);
+            let values = &mut block.ds[at + panel.first..];
+            multiply(simd, dout, panel, Target { values, stride, rows, add: false });
+        }
+    }
+    let scale = head.shape.scale(head.c);
+    for query in query..query + rows {
+        let at = (query - block.first) * stride;
+        let [out, dout] = [saved.out, saved.dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
+        let (delta, log_sum_exp) = (math::dot(dout, out), saved.log_sum_exp[query]);
+        let (p, later) = block.p[at..at + stride].split_at_mut(query + 1);
+        let (ds, later_ds) = block.ds[at..at + stride].split_at_mut(query + 1);
+        // The last strip of keys that a query of this block sees is read whole.
+        let unseen = end.next_multiple_of(STRIP) - (query + 1);
+        later[..unseen].fill(0.0);
+        later_ds[..unseen].fill(0.0);
+        head.drop_out(ds, query);
+        for (p, ds) in p.iter_mut().zip(ds.iter_mut()) {
+            *p = math::exp(*p * scale - log_sum_exp);
+            *ds = *p * (*ds - delta) * scale;
+        }
+        head.drop_out(p, query);
+    }
+}
+
+#[inline(always)]
+fn gradients_of_queries<S: Simd>(
+    simd: S,
+    packed: &Packed,
+    block: &Block,
+    query: usize,
+    dq: &mut [f32],
+    dqkv: &mut [&mut [f32]],
+) {
+    let rows = STRIP.min(block.first + block.rows - query);
+    let ds = Left::Rows(&block.ds[(query - block.first) * block.stride..], block.stride);
+    let stride = packed.down.width();
+    for index in 0..packed.down.count() {
+        let panel = packed.down.panel(packed.k, index, 0, query + rows);
+        let values = &mut dq[panel.first..];
+        multiply(simd, ds, panel, Target { values, stride, rows, add: false });
+    }
+    for (r, dq) in dq.chunks(stride).enumerate().take(rows) {
+        let row = &mut dqkv[3 * (query + r)];
+        row.copy_from_slice(&dq[..row.len()]);
+    }
+}
+
+/// Adds the product of the transposed `left` `[queries, keys]` and `right` `[queries, size]` to `sums`
+/// `[keys, width]`. Of each strip of keys, the queries before it are skipped.
+#[inline(always)]
+fn add_columns<S: Simd>(
+    simd: S,
+    block: &Block,
+    left: &[f32],
+    panels: Panels,
+    right: &[f32],
+    sums: &mut [f32],
+) {
+    let stride = panels.width();
+    for key in (0..block.first + block.rows).step_by(STRIP) {
+        let from = key.saturating_sub(block.first);
+        for index in 0..panels.count() {
+            let panel = panels.panel(right, index, from, block.rows);
+            let values = &mut sums[key * stride + panel.first..];
+            let left = Left::Columns(&left[from * block.stride + key..], block.stride);
+            // The block that holds a key is the first one that sees it.
+            let target = Target { values, stride, rows: STRIP, add: key < block.first };
+            multiply(simd, left, panel, target);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Attention head by head, in products of tiles of queries and keys.
+//!
+//! A head's keys and values are packed once; the scores of eight queries at a time are a product in
+//! registers, whose rows then pass through softmax in the first cache. Keys after the last of the
+//! eight queries are skipped.
+
+use burn::backend::TensorMetadata;
+use rayon::prelude::*;
+
+use super::AttentionShape;
+use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, memory, values};
+
+mod backward;
+mod forward;
+mod head;
+
+use backward::{Backward, Saved};
+use forward::Forward;
+use head::Head;
+
+pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuTensor) {
+    let shape = &shape;
+    let [n, width] = qkv.shape().dims();
+    let c = width / 3;
+    let qkv = contiguous(qkv);
+    let qkv = values(&qkv);
+    let mut out = memory::take(n * c);
+    let mut log_sum_exp = memory::take(n * shape.heads);
+    let log_sums: Vec<_> = log_sum_exp.chunks_mut(shape.time).collect();
+    by_head(&mut out, 1, c, shape).into_par_iter().zip(log_sums).enumerate().for_each(
+        |(index, (out, log_sum_exp))| {
+            let head = Head::new(index, c, shape);
+            pulp::Arch::new().dispatch(Forward { head, qkv, out, log_sum_exp });
+        },
+    );
+    (
+        from_values(out, [n, c].into()),
+        from_values(log_sum_exp, [shape.batch, shape.heads, shape.time].into()),
+    )
+}
+
+pub(super) fn backward(
+    dout: CpuTensor,
+    qkv: CpuTensor,
+    out: CpuTensor,
+    log_sum_exp: CpuTensor,
+    shape: AttentionShape,
+) -> CpuTensor {
+    let shape = &shape;
+    let [n, width] = qkv.shape().dims();
+    let c = width / 3;
+    let saved = [dout, qkv, out, log_sum_exp].map(contiguous);
+    let [dout, qkv, out, log_sum_exp] = saved.each_ref().map(values);
+    let mut dqkv = memory::take(n * width);
+    by_head(&mut dqkv, 3, c, shape).into_par_iter().enumerate().for_each(|(index, dqkv)| {
+        let head = Head::new(index, c, shape);
+        let log_sum_exp = &log_sum_exp[index * shape.time..][..shape.time];
+        let saved = Saved { qkv, out, dout, log_sum_exp };
+        pulp::Arch::new().dispatch(Backward { head, saved, dqkv });
+    });
+    memory::recycle(saved);
+    from_values(dqkv, [n, width].into())
+}
+
+/// The rows of each head in rows of `parts` times `c` elements: by position, its parts of the row.
+fn by_head<'a>(
+    rows: &'a mut [f32],
+    parts: usize,
+    c: usize,
+    shape: &AttentionShape,
+) -> Vec<Vec<&'a mut [f32]>> {
+    let AttentionShape { batch, time, heads, .. } = *shape;
+    let mut by_head: Vec<Vec<_>> =
+        (0..batch * heads).map(|_| Vec::with_capacity(time * parts)).collect();
+    for (row, values) in rows.chunks_mut(parts * c).enumerate() {
+        let first = row / time * heads;
+        for (part, values) in values.chunks_mut(c / heads).enumerate() {
+            by_head[first + part % heads].push(values);
+        }
+    }
+    by_head
+}

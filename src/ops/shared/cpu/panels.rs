@@ -1,0 +1,220 @@
+//! Right factors of products, packed in the order in which the products read them.
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+/// Vectors of columns of the widest panel. With 8 rows: 24 sums, three vectors of the panel and one of
+/// the strip, of 32 registers.
+pub(super) const PANEL: usize = 3;
+
+/// A matrix `[depth, columns]` as the right factor.
+#[derive(Clone, Copy)]
+pub(in crate::ops) enum Right<'a> {
+    /// Row-major, with this many elements from row to row.
+    Rows(&'a [f32], usize),
+    /// Column-major, with this many elements from column to column.
+    Columns(&'a [f32], usize),
+}
+
+/// How a right factor is split into panels.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Panels {
+    pub depth: usize,
+    pub columns: usize,
+    /// Elements of a vector.
+    lanes: usize,
+    vectors: usize,
+}
+
+/// A packed panel, or some of its rows.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Panel<'a> {
+    /// `[depth, vectors * lanes]`.
+    pub values: &'a [f32],
+    pub vectors: usize,
+    /// Its first column in the factor.
+    pub first: usize,
+    /// Columns that are not padding.
+    pub columns: usize,
+}
+
+/// The elements of a vector on this CPU.
+fn lanes() -> usize {
+    struct Lanes;
+    impl WithSimd for Lanes {
+        type Output = usize;
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    pulp::Arch::new().dispatch(Lanes)
+}
+
+impl Panels {
+    pub fn new(depth: usize, columns: usize) -> Self {
+        let lanes = lanes();
+        Self { depth, columns, lanes, vectors: columns.div_ceil(lanes) }
+    }
+
+    pub fn count(&self) -> usize {
+        self.vectors.div_ceil(PANEL)
+    }
+
+    /// The elements of all packed panels.
+    pub fn len(&self) -> usize {
+        self.vectors * self.lanes * self.depth
+    }
+
+    /// Elements of a row of the product with all padding.
+    pub fn width(&self) -> usize {
+        self.vectors * self.lanes
+    }
+
+    /// The first vector of panel `index` and the number of its vectors. A last panel of one vector
+    /// would load more than it multiplies: the last four vectors are two panels of two.
+    fn vectors_of(&self, index: usize) -> (usize, usize) {
+        let narrow = self.vectors % PANEL == 1 && self.vectors > 1;
+        let first = index * PANEL;
+        match (self.count() - index, narrow) {
+            (2, true) => (first, 2),
+            (1, true) => (first - 1, 2),
+            _ => (first, PANEL.min(self.vectors - first)),
+        }
+    }
+
+    /// Panel `index` of a packed factor, from row `from` to row `to`.
+    #[inline(always)]
+    pub fn panel<'a>(&self, packed: &'a [f32], index: usize, from: usize, to: usize) -> Panel<'a> {
+        let (first, vectors) = self.vectors_of(index);
+        let (start, width) = (first * self.lanes * self.depth, vectors * self.lanes);
+        let first = first * self.lanes;
+        Panel {
+            values: &packed[start + from * width..start + to * width],
+            vectors,
+            first,
+            columns: width.min(self.columns - first),
+        }
+    }
+
+    /// Splits the memory of a packed factor into that of its panels.
+    pub fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
+        let mut panels = Vec::with_capacity(self.count());
+        for index in 0..self.count() {
+            let (_, vectors) = self.vectors_of(index);
+            let (panel, rest) = packed.split_at_mut(vectors * self.lanes * self.depth);
+            panels.push(panel);
+            packed = rest;
+        }
+        panels
+    }
+
+    /// Packs panel `index` of `right`.
+    #[inline(always)]
+    pub fn pack_panel(&self, index: usize, right: Right, panel: &mut [f32]) {
+        let (first, vectors) = self.vectors_of(index);
+        let (first, width) = (first * self.lanes, vectors * self.lanes);
+        let columns = width.min(self.columns - first);
+        match right {
+            Right::Rows(values, stride) => {
+                for (k, row) in panel.chunks_exact_mut(width).enumerate() {
+                    let (row, padding) = row.split_at_mut(columns);
+                    row.copy_from_slice(&values[k * stride + first..][..columns]);
+                    padding.fill(0.0);
+                }
+            }
+            Right::Columns(values, stride) => {
+                for (block, panel) in panel.chunks_mut(SIDE * width).enumerate() {
+                    for column in (0..width).step_by(SIDE) {
+                        // Columns of padding repeat the last real one.
+                        let source = (&values[block * SIDE..], stride);
+                        let which = first + column..first + columns;
+                        pack_square(source, which, panel, width, column);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs all of `right`.
+    #[inline(always)]
+    pub fn pack(&self, right: Right, packed: &mut [f32]) {
+        for (index, panel) in self.split(packed).into_iter().enumerate() {
+            self.pack_panel(index, right, panel);
+        }
+    }
+}
+
+/// Elements of a side of the squares that are transposed at a time.
+const SIDE: usize = 16;
+
+/// Transposes some rows of a square of columns `which`, or as many as it has, of a column-major factor
+/// to column `to` of rows of a panel.
+#[inline(always)]
+fn pack_square(
+    (values, stride): (&[f32], usize),
+    which: Range<usize>,
+    rows: &mut [f32],
+    width: usize,
+    to: usize,
+) {
+    let count = rows.len() / width;
+    let mut square = [0.0; SIDE * SIDE];
+    for (j, line) in square.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
+        let at = (which.start + j).min(which.end - 1) * stride;
+        match values.get(at..at + SIDE) {
+            Some(values) if count == SIDE => line.copy_from_slice(values),
+            _ => line[..count].copy_from_slice(&values[at..at + count]),
+        }
+    }
+    let square = interleave(&interleave(&interleave(&interleave(&square))));
+    for (row, line) in rows.chunks_exact_mut(width).zip(square.as_chunks::<SIDE>().0) {
+        let row = &mut row[to..width.min(to + SIDE)];
+        match row.as_chunks_mut::<SIDE>().0 {
+            [whole] => *whole = *line,
+            _ => row.copy_from_slice(&line[..row.len()]),
+        }
+    }
+}
+
+/// Interleaves the halves of a square. That rotates the eight bits of an element's index by one: four
+/// of them exchange row and column, in a loop that compilers turn into shuffles.
+#[inline(always)]
+fn interleave(square: &[f32; SIDE * SIDE]) -> [f32; SIDE * SIDE] {
+    const HALF: usize = SIDE * SIDE / 2;
+    let mut out = [0.0; SIDE * SIDE];
+    for i in 0..HALF {
+        out[2 * i] = square[i];
+        out[2 * i + 1] = square[HALF + i];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_is_packed_alike_from_rows_and_from_columns() {
+        for (depth, columns) in [(1, 1), (16, 16), (33, 50), (70, 130)] {
+            let rows: Vec<f32> = (0..depth * columns).map(|i| i as f32).collect();
+            let transposed: Vec<f32> =
+                (0..depth * columns).map(|i| rows[i % depth * columns + i / depth]).collect();
+            let panels = Panels::new(depth, columns);
+            let [mut by_rows, mut by_columns] = [vec![0.0; panels.len()], vec![0.0; panels.len()]];
+            panels.pack(Right::Rows(&rows, columns), &mut by_rows);
+            panels.pack(Right::Columns(&transposed, depth), &mut by_columns);
+            for index in 0..panels.count() {
+                let [a, b] =
+                    [&by_rows, &by_columns].map(|packed| panels.panel(packed, index, 0, depth));
+                let width = a.values.len() / depth;
+                for (k, (a_row, b_row)) in
+                    a.values.chunks(width).zip(b.values.chunks(width)).enumerate()
+                {
+                    assert_eq!(a_row[..a.columns], b_row[..a.columns]);
+                    assert_eq!(a_row[0], rows[k * columns + a.first]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Products of matrices in the registers: the loop that linear layers, the output head and attention
+//! spend their time in.
+//!
+//! A strip of [`STRIP`] rows of the left factor meets a panel of up to [`PANEL`] vectors of columns of
+//! the right factor. The sums of both stay in the registers while the loop runs over the depth, so
+//! that each multiplication and addition of vectors needs about half a load and no store (Goto and van
+//! de Geijn 2008, "Anatomy of high-performance matrix multiplication"). Panels are packed: the loop
+//! reads them from the first to the last element.
+
+use pulp::Simd;
+
+use super::panels::{PANEL, Panel};
+
+/// Rows of a strip.
+pub(in crate::ops) const STRIP: usize = 8;
+
+/// A matrix as the left factor, at the first row of a strip and the first column of the depth.
+#[derive(Clone, Copy)]
+pub(in crate::ops) enum Left<'a> {
+    /// Row-major, with this many elements from row to row.
+    Rows(&'a [f32], usize),
+    /// Column-major, with this many elements from column to column. A whole strip of each column can
+    /// be read, whatever it holds beyond the last row.
+    Columns(&'a [f32], usize),
+}
+
+/// Where the product of a strip and a panel goes.
+pub(in crate::ops) struct Target<'a> {
+    /// From the strip's first row and the panel's first column.
+    pub values: &'a mut [f32],
+    /// Elements from row to row.
+    pub stride: usize,
+    /// Rows of the strip, at most [`STRIP`].
+    pub rows: usize,
+    /// Adds the product to the values.
+    pub add: bool,
+}
+
+/// The product of a strip of `left` and a panel.
+#[inline(always)]
+pub(in crate::ops) fn multiply<S: Simd>(simd: S, left: Left, panel: Panel, mut to: Target) {
+    match panel.vectors {
+        1 => strip::<S, 1>(simd, left, panel, &mut to),
+        2 => strip::<S, 2>(simd, left, panel, &mut to),
+        _ => strip::<S, PANEL>(simd, left, panel, &mut to),
+    }
+}
+
+/// With fewer registers, a strip is two of half as many rows.
+#[inline(always)]
+fn strip<S: Simd, const V: usize>(simd: S, left: Left, panel: Panel, to: &mut Target) {
+    if S::REGISTER_COUNT >= 32 {
+        rows::<S, STRIP, V>(simd, left, 0, panel, to);
+    } else {
+        for first in (0..to.rows).step_by(STRIP / 2) {
+            rows::<S, { STRIP / 2 }, V>(simd, left, first, panel, to);
+        }
+    }
+}
+
+/// Rows `first..first + R` of a strip.
+#[inline(always)]
+fn rows<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    left: Left,
+    first: usize,
+    panel: Panel,
+    to: &mut Target,
+) {
+    let right = S::as_simd_f32s(panel.values).0.as_chunks::<V>().0;
+    let sums = match left {
+        Left::Rows(values, stride) => {
+            let mut rows: [&[f32]; R] = [&[]; R];
+            for (r, row) in rows.iter_mut().enumerate() {
+                // Beyond the last row, that row again: its sums are not stored.
+                *row = &values[(first + r).min(to.rows - 1) * stride..][..right.len()];
+            }
+            sums(simd, right, RowMajor(rows))
+        }
+        Left::Columns(values, stride) => {
+            sums(simd, right, ColumnMajor { values: &values[first..], stride })
+        }
+    };
+    // The bodies of these loops are so small that the loops are unrolled: an index that is known at run
+    // time only would keep the sums in memory, not in registers.
+    let width = V * S::F32_LANES;
+    if panel.columns < width || to.rows < first + R {
+        let mut whole = [0.0; STRIP * PANEL * WIDEST];
+        let values = S::as_mut_simd_f32s(&mut whole).0;
+        for r in 0..R {
+            for v in 0..V {
+                values[r * V + v] = sums[r][v];
+            }
+        }
+        store_part(&whole, width, first, panel.columns, to);
+        return;
+    }
+    let values = &mut to.values[first * to.stride..];
+    if to.add {
+        for r in 0..R {
+            let row = &mut S::as_mut_simd_f32s(&mut values[r * to.stride..]).0[..V];
+            for v in 0..V {
+                row[v] = simd.add_f32s(row[v], sums[r][v]);
+            }
+        }
+    } else {
+        for r in 0..R {
+            let row = &mut S::as_mut_simd_f32s(&mut values[r * to.stride..]).0[..V];
+            row.copy_from_slice(&sums[r]);
+        }
+    }
+}
+
+/// Elements of the widest vector of any CPU.
+const WIDEST: usize = 16;
+
+/// Stores the rows and columns of `sums`, in rows of `width`, that the product has.
+#[inline(never)]
+fn store_part(sums: &[f32], width: usize, first: usize, columns: usize, to: &mut Target) {
+    for (r, sums) in sums.chunks(width).enumerate().take(to.rows - first) {
+        let row = &mut to.values[(first + r) * to.stride..][..columns];
+        for (value, sum) in row.iter_mut().zip(sums) {
+            *value = if to.add { *value + sum } else { *sum };
+        }
+    }
+}
+
+/// Columns of `R` elements. A trait and no closure, which a compiler may leave a call.
+trait Columns<const R: usize> {
+    fn column(&self, k: usize) -> [f32; R];
+}
+
+struct RowMajor<'a, const R: usize>([&'a [f32]; R]);
+
+impl<const R: usize> Columns<R> for RowMajor<'_, R> {
+    #[inline(always)]
+    fn column(&self, k: usize) -> [f32; R] {
+        let mut column = [0.0; R];
+        for r in 0..R {
+            column[r] = self.0[r][k];
+        }
+        column
+    }
+}
+
+struct ColumnMajor<'a> {
+    values: &'a [f32],
+    stride: usize,
+}
+
+impl<const R: usize> Columns<R> for ColumnMajor<'_> {
+    #[inline(always)]
+    fn column(&self, k: usize) -> [f32; R] {
+        let values = &self.values[k * self.stride..][..R];
+        let mut column = [0.0; R];
+        for r in 0..R {
+            column[r] = values[r];
+        }
+        column
+    }
+}
+
+/// The sums over the depth. Multiplication and addition are fused where the CPU can.
+#[inline(always)]
+fn sums<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    right: &[[S::f32s; V]],
+    left: impl Columns<R>,
+) -> [[S::f32s; V]; R] {
+    let mut sums = [[simd.splat_f32s(0.0); V]; R];
+    for (k, right) in right.iter().enumerate() {
+        let left = left.column(k);
+        for r in 0..R {
+            let factor = simd.splat_f32s(left[r]);
+            for v in 0..V {
+                sums[r][v] = simd.mul_add_e_f32s(factor, right[v], sums[r][v]);
+            }
+        }
+    }
+    sums
+}
