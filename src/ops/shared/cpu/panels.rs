@@ -117,10 +117,18 @@ impl Panels {
         let columns = width.min(self.columns - first);
         match right {
             Right::Rows(values, stride) => {
-                for (k, row) in panel.chunks_exact_mut(width).enumerate() {
-                    let (row, padding) = row.split_at_mut(columns);
-                    row.copy_from_slice(&values[k * stride + first..][..columns]);
-                    padding.fill(0.0);
+                let values = &values[first..];
+                match width {
+                    48 if columns == 48 => copy_rows::<48>(values, stride, panel),
+                    32 if columns == 32 => copy_rows::<32>(values, stride, panel),
+                    24 if columns == 24 => copy_rows::<24>(values, stride, panel),
+                    16 if columns == 16 => copy_rows::<16>(values, stride, panel),
+                    _ => {
+                        for (k, row) in panel.chunks_exact_mut(width).enumerate() {
+                            row[..columns].copy_from_slice(&values[k * stride..][..columns]);
+                            row[columns..].fill(0.0);
+                        }
+                    }
                 }
             }
             Right::Columns(values, stride) => {
@@ -141,6 +149,17 @@ impl Panels {
     pub fn pack(&self, right: Right, packed: &mut [f32]) {
         for (index, panel) in self.split(packed).into_iter().enumerate() {
             self.pack_panel(index, right, panel);
+        }
+    }
+}
+
+/// Copies rows of as many elements as the widest panels of AVX-512 and AVX2 have, without a call for
+/// each.
+#[inline(always)]
+fn copy_rows<const WIDTH: usize>(values: &[f32], stride: usize, panel: &mut [f32]) {
+    for (k, row) in panel.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+        if let Some(values) = values[k * stride..].first_chunk() {
+            *row = *values;
         }
     }
 }

@@ -10,7 +10,7 @@ use super::vectorised;
 
 /// The most columns of the left factor at a time. A panel of so many rows is read again and again from
 /// the second cache, a strip from the first.
-const DEPTH: usize = 512;
+const DEPTH: usize = 192;
 
 /// The most rows of the result in one task. Each task reads all panels; with so many rows it does so
 /// slower than memory delivers them.
