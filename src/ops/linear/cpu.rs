@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::Activation;
 use crate::config::Gelu;
-use crate::ops::shared::cpu::product::{Factor, Output, Rows, product};
+use crate::ops::shared::cpu::product::{Factor, Output, Segment, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, values_mut,
     vectorised,
@@ -27,15 +27,13 @@ pub(super) fn forward(
     let (left, right) =
         (Factor::new(values(&x), [n, inner]), Factor::new(values(&w), [inner, out]));
     let output = Output { values: &mut y, add: false, beside: None };
-    product(left, right, output, |Rows { first, values, .. }| {
-        vectorised(|| {
-            if let Some(bias) = bias {
-                values.chunks_mut(out).for_each(|row| math::axpy(row, 1.0, bias));
-            }
-            if let Some(added) = added {
-                math::axpy(values, 1.0, &added[first * out..]);
-            }
-        });
+    product(left, right, output, |Segment { row, columns, values, .. }| {
+        if let Some(bias) = bias {
+            math::axpy(values, 1.0, &bias[columns.clone()]);
+        }
+        if let Some(added) = added {
+            math::axpy(values, 1.0, &added[row * out..][columns]);
+        }
     });
     memory::recycle([x].into_iter().chain(residual));
     from_values(y, [n, out].into())
@@ -60,10 +58,10 @@ pub(super) fn backward(
         Activation::Gelu(_) => Some(values_mut(&mut x)),
     };
     let output = Output { values: &mut dx, add: false, beside };
-    product(dy_factor, w_factor, output, |rows| match activation {
+    product(dy_factor, w_factor, output, |segment| match activation {
         Activation::Identity => {}
-        Activation::Gelu(Gelu::Tanh) => through(rows, math::gelu_tanh_and_derivative),
-        Activation::Gelu(Gelu::Erf) => through(rows, math::gelu_erf_and_derivative),
+        Activation::Gelu(Gelu::Tanh) => through(segment, math::gelu_tanh_and_derivative),
+        Activation::Gelu(Gelu::Erf) => through(segment, math::gelu_erf_and_derivative),
     });
     let mut dw = memory::take(inner * out);
     let h = Factor::new(values(&x), [n, inner]).transpose();
@@ -104,12 +102,10 @@ fn map(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
 /// Multiplies the gradients by the derivative of the activation, and puts the activation in the place
 /// of its input.
 #[inline(always)]
-fn through(rows: Rows, both: impl Fn(f32) -> (f32, f32)) {
-    vectorised(|| {
-        for (d, x) in rows.values.iter_mut().zip(rows.beside) {
-            let (y, derivative) = both(*x);
-            *d *= derivative;
-            *x = y;
-        }
-    });
+fn through(segment: Segment, both: impl Fn(f32) -> (f32, f32)) {
+    for (d, x) in segment.values.iter_mut().zip(segment.beside) {
+        let (y, derivative) = both(*x);
+        *d *= derivative;
+        *x = y;
+    }
 }

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
 use crate::ops::shared::cpu::panels::{Panels, Right};
-use crate::ops::shared::cpu::tile::{Left, STRIP, Target, multiply};
+use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
 use crate::ops::shared::cpu::{math, memory};
 
 /// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
@@ -120,11 +120,11 @@ fn gradients_of_scores<S: Simd>(
     for index in 0..packed.across.count() {
         let panel = packed.across.panel(packed.k_transposed, index, 0, head.size);
         if panel.first < query + rows {
-            let values = &mut block.p[at + panel.first..];
-            multiply(simd, q, panel, Target { values, stride, rows, add: false });
+            let to = Strided { values: &mut block.p[at..], stride, rows };
+            multiply(simd, q, panel, Target { rows: to, column: panel.first, add: false });
             let panel = packed.across.panel(packed.v_transposed, index, 0, head.size);
-            let values = &mut block.ds[at + panel.first..];
-            multiply(simd, dout, panel, Target { values, stride, rows, add: false });
+            let to = Strided { values: &mut block.ds[at..], stride, rows };
+            multiply(simd, dout, panel, Target { rows: to, column: panel.first, add: false });
         }
     }
     let scale = head.shape.scale(head.c);
@@ -161,8 +161,8 @@ fn gradients_of_queries<S: Simd>(
     let stride = packed.down.width();
     for index in 0..packed.down.count() {
         let panel = packed.down.panel(packed.k, index, 0, query + rows);
-        let values = &mut dq[panel.first..];
-        multiply(simd, ds, panel, Target { values, stride, rows, add: false });
+        let to = Strided { values: &mut *dq, stride, rows };
+        multiply(simd, ds, panel, Target { rows: to, column: panel.first, add: false });
     }
     for (r, dq) in dq.chunks(stride).enumerate().take(rows) {
         let row = &mut dqkv[3 * (query + r)];
@@ -186,10 +186,10 @@ fn add_columns<S: Simd>(
         let from = key.saturating_sub(block.first);
         for index in 0..panels.count() {
             let panel = panels.panel(right, index, from, block.rows);
-            let values = &mut sums[key * stride + panel.first..];
+            let to = Strided { values: &mut sums[key * stride..], stride, rows: STRIP };
             let left = Left::Columns(&left[from * block.stride + key..], block.stride);
             // The block that holds a key is the first one that sees it.
-            let target = Target { values, stride, rows: STRIP, add: key < block.first };
+            let target = Target { rows: to, column: panel.first, add: key < block.first };
             multiply(simd, left, panel, target);
         }
     }

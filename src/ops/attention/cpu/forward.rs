@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
 use crate::ops::shared::cpu::panels::{Panels, Right};
-use crate::ops::shared::cpu::tile::{Left, STRIP, Target, multiply};
+use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
 use crate::ops::shared::cpu::{math, memory};
 
 pub(super) struct Forward<'a> {
@@ -38,8 +38,8 @@ impl WithSimd for Forward<'_> {
             for index in 0..keys.count() {
                 let panel = keys.panel(packed_k, index, 0, head.size);
                 if panel.first < visible {
-                    let values = &mut scores[panel.first..];
-                    multiply(simd, q, panel, Target { values, stride, rows, add: false });
+                    let to = Strided { values: &mut *scores, stride, rows };
+                    multiply(simd, q, panel, Target { rows: to, column: panel.first, add: false });
                 }
             }
             let mut factors = [0.0; STRIP];
@@ -49,8 +49,8 @@ impl WithSimd for Forward<'_> {
             }
             for index in 0..vs.count() {
                 let panel = vs.panel(packed_v, index, 0, visible);
-                let values = &mut sums[panel.first..];
-                let target = Target { values, stride: out_stride, rows, add: false };
+                let to = Strided { values: &mut *sums, stride: out_stride, rows };
+                let target = Target { rows: to, column: panel.first, add: false };
                 multiply(simd, Left::Rows(scores, stride), panel, target);
             }
             for (r, sums) in sums.chunks(out_stride).enumerate().take(rows) {

@@ -97,6 +97,36 @@ impl Panels {
         }
     }
 
+    /// The columns of some panels.
+    pub fn columns_of(&self, panels: &Range<usize>) -> Range<usize> {
+        let column = |index: usize| match index < self.count() {
+            true => self.vectors_of(index).0 * self.lanes,
+            false => self.columns,
+        };
+        column(panels.start)..column(panels.end)
+    }
+
+    /// Elements of a row of the widest panel.
+    pub fn widest(&self) -> usize {
+        self.vectors.min(PANEL) * self.lanes
+    }
+
+    /// Packs the first `rows` rows of panel `index` of `right`.
+    #[inline(always)]
+    pub fn pack_rows<'a>(
+        &self,
+        index: usize,
+        right: Right,
+        rows: usize,
+        packed: &'a mut [f32],
+    ) -> Panel<'a> {
+        let (first, vectors) = self.vectors_of(index);
+        let (first, width) = (first * self.lanes, vectors * self.lanes);
+        let packed = &mut packed[..rows * width];
+        self.pack_panel(index, right, packed);
+        Panel { values: packed, vectors, first, columns: width.min(self.columns - first) }
+    }
+
     /// Splits the memory of a packed factor into that of its panels.
     pub fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
         let mut panels = Vec::with_capacity(self.count());

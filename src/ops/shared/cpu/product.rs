@@ -1,6 +1,6 @@
 //! Products of matrices on all cores, with work on the rows of the result while they are in the cache.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -10,17 +10,12 @@ use super::panels::{Panels, Right};
 use super::tile::{Left, STRIP, Target, multiply};
 use super::vectorised;
 
-/// The most columns of the left factor at a time. A panel of so many rows and a strip stay in the first
-/// cache.
+/// Columns of the left factor at a time: a panel of so many rows and a strip stay in the first cache.
 const DEPTH: usize = 192;
 
-/// The most rows of the result in one task. Each task reads all panels; with so many rows it does so
-/// slower than memory delivers them.
-const ROWS: usize = 96;
-
-/// Elements of the right factor that are packed at a time, about: they stay in the second cache. A
-/// small factor is packed at once, because tasks start and end with each part.
-const PACKED: usize = 512 * 1024;
+/// Rows of the result in one task: at least, because each task packs its panels, and at most, because
+/// the rows of the left factor stay in the second cache from panel to panel.
+const ROWS: RangeInclusive<usize> = 64..=512;
 
 /// A factor of a product: a matrix `[rows, columns]`.
 #[derive(Clone, Copy)]
@@ -41,11 +36,11 @@ impl<'a> Factor<'a> {
         self.columns
     }
 
-    /// Its rows from `row` on and columns from `column` on, as a right factor.
-    fn from(&self, row: usize, column: usize) -> Right<'a> {
+    /// Its rows from `row` on, as a right factor.
+    fn from_row(&self, row: usize) -> Right<'a> {
         match self.transposed {
-            true => Right::Columns(&self.values[column * self.rows + row..], self.rows),
-            false => Right::Rows(&self.values[row * self.columns + column..], self.columns),
+            true => Right::Columns(&self.values[row..], self.rows),
+            false => Right::Rows(&self.values[row * self.columns..], self.columns),
         }
     }
 
@@ -64,26 +59,30 @@ pub(in crate::ops) struct Output<'a> {
     /// Row-major; any values, unless the product is added to them.
     pub values: &'a mut [f32],
     pub add: bool,
-    /// A matrix of the same shape, of whose rows the last step gets those that it has of the result.
+    /// A matrix of the same shape, of which the last step gets the elements at the same places.
     pub beside: Option<&'a mut [f32]>,
 }
 
-/// Some rows of a result.
-pub(in crate::ops) struct Rows<'a> {
-    /// The number of the first one.
-    pub first: usize,
+/// Some neighbouring elements of a row of a result.
+pub(in crate::ops) struct Segment<'a> {
+    pub row: usize,
+    pub columns: Range<usize>,
     pub values: &'a mut [f32],
-    /// The same rows of [`Output::beside`]; empty without.
+    /// The same elements of [`Output::beside`]; empty without.
     pub beside: &'a mut [f32],
 }
 
-/// Computes `left right`, then `finish` on some rows at a time. No element depends on how the rows are
-/// split: its sum runs over the depth in order, in blocks of a fixed size.
+/// Computes `left right`, then `finish` on all elements, in segments of rows. `finish` is compiled with
+/// the instructions of [`vectorised`](super::vectorised) if it is inlined.
+///
+/// A task computes some rows and columns of the result and packs what it needs: memory that one core
+/// has written and another one reads costs more than packing it again. No element depends on how the
+/// result is split: its sum runs over the depth in order, in blocks of a fixed size.
 pub(in crate::ops) fn product(
     left: Factor,
     right: Factor,
     out: Output,
-    finish: impl Fn(Rows) + Sync,
+    finish: impl Fn(Segment) + Sync,
 ) {
     let (m, depth, n) = (left.rows, left.columns, right.columns);
     assert_eq!(depth, right.rows, "inner dimensions match");
@@ -91,140 +90,150 @@ pub(in crate::ops) fn product(
     if m * n == 0 {
         return;
     }
-    let parts = Parts::new(depth, n);
-    let mut packed = memory::take(parts.size());
-    let rows = m.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(STRIP).min(ROWS);
-    let mut blocks = blocks(out.values, out.beside, rows * n);
-    for columns in parts.columns() {
-        for depths in parts.depths() {
-            let panels = Panels::new(depths.len(), columns.len());
-            let packed = &mut packed[..panels.len()];
-            pack(&panels, right.from(depths.start, columns.start), packed);
-            let last = depths.end == depth && columns.end == n;
-            let add = out.add || depths.start > 0;
-            let part =
-                Part { left, from: depths.start, panels, packed, column: columns.start, n, add };
-            blocks.par_iter_mut().enumerate().for_each(|(block, (values, beside))| {
-                let first = block * rows;
-                pulp::Arch::new().dispatch(Multiply { part: &part, first, values: &mut *values });
-                if last {
-                    finish(Rows { first, values, beside });
-                }
-            });
-        }
-    }
-    memory::give(packed);
-}
-
-/// The memory of blocks of rows of a result, and of the matrix beside it.
-fn blocks<'a>(
-    values: &'a mut [f32],
-    beside: Option<&'a mut [f32]>,
-    size: usize,
-) -> Vec<(&'a mut [f32], &'a mut [f32])> {
-    let mut beside = beside.map(|beside| beside.chunks_mut(size));
-    let mut next = || beside.as_mut().and_then(Iterator::next).unwrap_or_default();
-    values.chunks_mut(size).map(|values| (values, next())).collect()
-}
-
-fn pack(panels: &Panels, right: Right, packed: &mut [f32]) {
-    panels.split(packed).into_par_iter().enumerate().for_each(|(index, panel)| {
-        vectorised(|| panels.pack_panel(index, right, panel));
+    let panels = Panels::new(depth, n);
+    let grid = Grid::new(m, &panels);
+    let beside = out.beside.map(|beside| grid.split(beside));
+    let mut beside = beside.into_iter().flatten();
+    let tasks: Vec<_> = grid
+        .split(out.values)
+        .into_iter()
+        .enumerate()
+        .map(|(index, values)| (grid.tile(index), values, beside.next().unwrap_or_default()))
+        .collect();
+    tasks.into_par_iter().for_each(|(tile, mut values, mut beside)| {
+        let columns = tile.columns(&panels);
+        let part =
+            Part { left, right, panels, rows: tile.rows.clone(), panel: tile.panels, add: out.add };
+        pulp::Arch::new().dispatch(Multiply { part, values: &mut values });
+        vectorised(|| {
+            beside.resize_with(values.len(), Default::default);
+            for ((row, values), beside) in tile.rows.zip(values).zip(beside) {
+                finish(Segment { row, columns: columns.clone(), values, beside });
+            }
+        });
     });
 }
 
-/// How a right factor `[depth, n]` is split into parts that are packed at a time.
-struct Parts {
-    depth: usize,
+/// The tasks of a product: blocks of rows by groups of panels.
+struct Grid {
+    m: usize,
     n: usize,
-    /// The most rows and columns of a part.
+    /// Rows of a block.
     rows: usize,
-    columns: usize,
+    /// The panels and the columns of each group.
+    groups: Vec<(Range<usize>, Range<usize>)>,
 }
 
-impl Parts {
-    fn new(depth: usize, n: usize) -> Self {
-        let at_once = (PACKED / n / DEPTH).max(1) * DEPTH;
-        let even = |len: usize, most: usize| len.div_ceil(len.div_ceil(most).max(1));
-        let rows = even(depth, at_once).next_multiple_of(STRIP);
-        // Whole panels of any vectors.
-        Self { depth, n, rows, columns: (PACKED / rows).next_multiple_of(STRIP * DEPTH) }
-    }
+/// The rows and panels of one task.
+struct Tile {
+    rows: Range<usize>,
+    panels: Range<usize>,
+}
 
-    fn size(&self) -> usize {
-        Panels::new(self.rows.min(self.depth), self.columns.min(self.n)).len()
-    }
-
-    fn depths(&self) -> impl Iterator<Item = Range<usize>> {
-        ranges(self.depth, self.rows)
-    }
-
-    fn columns(&self) -> impl Iterator<Item = Range<usize>> {
-        ranges(self.n, self.columns)
+impl Tile {
+    fn columns(&self, panels: &Panels) -> Range<usize> {
+        panels.columns_of(&self.panels)
     }
 }
 
-fn ranges(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(size).map(move |from| from..(from + size).min(len))
+impl Grid {
+    fn new(m: usize, panels: &Panels) -> Self {
+        // More tasks than threads, which other programs slow down.
+        let tasks = 3 * rayon::current_num_threads();
+        let groups = panels.count().min(tasks);
+        let rows = m.div_ceil(tasks.div_ceil(groups)).clamp(*ROWS.start(), *ROWS.end());
+        let range = |group: usize| {
+            let panel = |group: usize| group * panels.count() / groups;
+            let range = panel(group)..panel(group + 1);
+            let columns = panels.columns_of(&range);
+            (range, columns)
+        };
+        Self {
+            m,
+            n: panels.columns,
+            rows: rows.next_multiple_of(STRIP),
+            groups: (0..groups).map(range).collect(),
+        }
+    }
+
+    fn tile(&self, index: usize) -> Tile {
+        let first = index / self.groups.len() * self.rows;
+        let rows = first..(first + self.rows).min(self.m);
+        Tile { rows, panels: self.groups[index % self.groups.len()].0.clone() }
+    }
+
+    /// The segments of rows of a matrix `[m, n]` that belong to each task.
+    fn split<'a>(&self, values: &'a mut [f32]) -> Vec<Vec<&'a mut [f32]>> {
+        let mut tasks = Vec::with_capacity(self.m.div_ceil(self.rows) * self.groups.len());
+        for block in values.chunks_mut(self.rows * self.n) {
+            let first = tasks.len();
+            let rows = block.len() / self.n;
+            tasks.extend(self.groups.iter().map(|_| Vec::with_capacity(rows)));
+            for mut row in block.chunks_mut(self.n) {
+                for (segments, (_, columns)) in tasks[first..].iter_mut().zip(&self.groups) {
+                    let (segment, rest) = row.split_at_mut(columns.len());
+                    segments.push(segment);
+                    row = rest;
+                }
+            }
+        }
+        tasks
+    }
 }
 
-/// A part of a product: rows `from..` of the right factor, packed, and columns `column..`.
+/// What a task computes.
 struct Part<'a> {
     left: Factor<'a>,
-    from: usize,
+    right: Factor<'a>,
     panels: Panels,
-    packed: &'a [f32],
-    column: usize,
-    /// Columns of the result.
-    n: usize,
+    rows: Range<usize>,
+    panel: Range<usize>,
     add: bool,
 }
 
-struct Multiply<'a> {
-    part: &'a Part<'a>,
-    /// The first row.
-    first: usize,
-    /// Rows of the result.
-    values: &'a mut [f32],
+struct Multiply<'a, 'b> {
+    part: Part<'a>,
+    values: &'a mut [&'b mut [f32]],
 }
 
-impl WithSimd for Multiply<'_> {
+impl WithSimd for Multiply<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { part, first, values } = self;
-        let Part { left, panels, packed, n, .. } = *part;
-        let rows = values.len() / n;
-        let depth = panels.depth.div_ceil(panels.depth.div_ceil(DEPTH));
-        let len = if left.transposed { rows.next_multiple_of(STRIP) * depth } else { 0 };
-        let mut strips = memory::take(len);
-        for depths in ranges(panels.depth, depth) {
-            let from = part.from + depths.start;
+        let Self { part: Part { left, right, panels, rows, panel: group, add }, values } = self;
+        let first_column = panels.columns_of(&group).start;
+        let depth = panels.depth;
+        // Blocks of even sizes.
+        let size = depth.div_ceil(depth.div_ceil(DEPTH).max(1)).max(1);
+        let strips_len =
+            if left.transposed { values.len().next_multiple_of(STRIP) * size } else { 0 };
+        let mut strips = memory::take(strips_len);
+        let mut packed = memory::take(panels.widest() * size);
+        for from in (0..depth).step_by(size) {
+            let to = (from + size).min(depth);
             if left.transposed {
-                pack_strips(&left, first..first + rows, from..from + depths.len(), &mut strips);
+                pack_strips(&left, rows.clone(), from..to, &mut strips);
             }
-            for index in 0..panels.count() {
-                let panel = panels.panel(packed, index, depths.start, depths.end);
-                for strip in (0..rows).step_by(STRIP) {
+            for index in group.clone() {
+                let panel = panels.pack_rows(index, right.from_row(from), to - from, &mut packed);
+                let column = panel.first - first_column;
+                for (strip, values) in values.chunks_mut(STRIP).enumerate() {
+                    let first = strip * STRIP;
                     let left = match left.transposed {
-                        true => Left::Columns(&strips[strip * depths.len()..], STRIP),
+                        true => Left::Columns(&strips[first * (to - from)..], STRIP),
                         false => {
-                            let at = (first + strip) * left.columns + from;
-                            Left::Rows(&left.values[at..], left.columns)
+                            let at = (rows.start + first) * depth + from;
+                            Left::Rows(&left.values[at..], depth)
                         }
                     };
-                    let target = Target {
-                        values: &mut values[strip * n + part.column + panel.first..],
-                        stride: n,
-                        rows: (rows - strip).min(STRIP),
-                        add: part.add || depths.start > 0,
-                    };
+                    let target = Target { rows: values, column, add: add || from > 0 };
                     multiply(simd, left, panel, target);
                 }
             }
         }
         memory::give(strips);
+        memory::give(packed);
     }
 }
 
