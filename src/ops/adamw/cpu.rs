@@ -32,18 +32,29 @@ pub(super) fn update(
         .zip(values_mut(&mut m).par_chunks_mut(CHUNK))
         .zip(values_mut(&mut v).par_chunks_mut(CHUNK))
         .for_each(|(((w, grad), m), v)| {
-            vectorised(|| {
-                let elements = w.iter_mut().zip(grad).zip(m.iter_mut().zip(v.iter_mut()));
-                for ((w, grad), (m, v)) in elements {
-                    let grad = grad * factor;
-                    *m = *m * scalars.beta1 + grad * (1.0 - scalars.beta1);
-                    *v = *v * scalars.beta2 + grad * grad * (1.0 - scalars.beta2);
-                    let root = v.sqrt() * second_correction + scalars.eps;
-                    *w = *w * scalars.decay - *m * step_size / root;
-                }
-            });
+            update_elements(w, grad, (m, v), scalars, (factor, step_size, second_correction));
         });
     memory::recycle([grad]);
     let half = half.map(|_| Flex::float_cast(w.clone(), FloatDType::F16));
     (w, half, m, v)
+}
+
+vectorised! {
+    fn update_elements(
+        w: &mut [f32],
+        grad: &[f32],
+        moments: (&mut [f32], &mut [f32]),
+        scalars: AdamW,
+        control: (f32, f32, f32),
+    ) {
+        let (factor, step_size, second_correction) = control;
+        let elements = w.iter_mut().zip(grad).zip(moments.0.iter_mut().zip(moments.1));
+        for ((w, grad), (m, v)) in elements {
+            let grad = grad * factor;
+            *m = *m * scalars.beta1 + grad * (1.0 - scalars.beta1);
+            *v = *v * scalars.beta2 + grad * grad * (1.0 - scalars.beta2);
+            let root = v.sqrt() * second_correction + scalars.eps;
+            *w = *w * scalars.decay - *m * step_size / root;
+        }
+    }
 }

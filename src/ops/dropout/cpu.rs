@@ -4,7 +4,9 @@ use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
 use super::Dropout;
-use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, math, memory, values, vectorised};
+use crate::ops::shared::cpu::{
+    CpuTensor, contiguous, from_values, math, memory, values, vectorised,
+};
 
 pub(super) fn forward(
     x: CpuTensor,
@@ -22,16 +24,29 @@ pub(super) fn forward(
         let key = dropout.sequence_key(row / time);
         let first = (row % time * c) as u32;
         let x = &x[row * c..(row + 1) * c];
-        vectorised(|| {
-            for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
-                let kept = dropout.keeps(key, first + i as u32);
-                *y = if kept { x * dropout.scale() } else { 0.0 };
-            }
-            if let Some(residual) = residual {
-                math::axpy(y, 1.0, &residual[row * c..(row + 1) * c]);
-            }
-        });
+        let residual = residual.map(|residual| &residual[row * c..(row + 1) * c]);
+        drop_out(y, x, residual, dropout, (key, first));
     });
     memory::recycle([saved.0].into_iter().chain(saved.1));
     from_values(y, shape)
+}
+
+vectorised! {
+    /// `place` is the sequence's key and the index of the first element.
+    fn drop_out(
+        y: &mut [f32],
+        x: &[f32],
+        residual: Option<&[f32]>,
+        dropout: Dropout,
+        place: (u32, u32),
+    ) {
+        let (key, first) = place;
+        for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
+            let kept = dropout.keeps(key, first + i as u32);
+            *y = if kept { x * dropout.scale() } else { 0.0 };
+        }
+        if let Some(residual) = residual {
+            math::axpy(y, 1.0, residual);
+        }
+    }
 }

@@ -7,7 +7,7 @@ use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, values_mut, vectorised,
+    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, values_mut,
 };
 
 pub(super) fn forward(
@@ -28,7 +28,7 @@ pub(super) fn forward(
                 y.copy_from_slice(&below[(task * rows + i) % period * c..][..c]);
                 let place = (token as usize).checked_sub(first);
                 if let Some(row) = place.and_then(|place| table.get(place * c..(place + 1) * c)) {
-                    vectorised(|| math::axpy(y, 1.0, row));
+                    math::axpy(y, 1.0, row);
                 }
             }
         },

@@ -1,5 +1,7 @@
 //! Layer normalisation as loops over rows.
 
+use std::ops::Range;
+
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
@@ -24,21 +26,31 @@ pub(super) fn forward(
     y.par_chunks_mut(rows * c)
         .zip(x.par_chunks(rows * c))
         .zip(mean.par_chunks_mut(rows).zip(rstd.par_chunks_mut(rows)))
-        .for_each(|((y, x), (mean, rstd))| {
-            vectorised(|| {
-                let rows = y.chunks_mut(c).zip(x.chunks(c)).zip(mean.iter_mut().zip(rstd));
-                for ((y, x), (mean, rstd)) in rows {
-                    (*mean, *rstd) = statistics(x);
-                    for i in 0..c {
-                        y[i] = (x[i] - *mean) * *rstd * gamma[i];
-                    }
-                    if let Some(beta) = beta {
-                        math::axpy(y, 1.0, beta);
-                    }
-                }
-            });
-        });
+        .for_each(|((y, x), (mean, rstd))| normalise(y, x, (gamma, beta), mean, rstd));
     (from_values(y, shape), from_values(mean, [n, 1].into()), from_values(rstd, [n, 1].into()))
+}
+
+vectorised! {
+    fn normalise(
+        y: &mut [f32],
+        x: &[f32],
+        weights: (&[f32], Option<&[f32]>),
+        mean: &mut [f32],
+        rstd: &mut [f32],
+    ) {
+        let (gamma, beta) = weights;
+        let c = gamma.len();
+        let rows = y.chunks_mut(c).zip(x.chunks(c)).zip(mean.iter_mut().zip(rstd));
+        for ((y, x), (mean, rstd)) in rows {
+            (*mean, *rstd) = statistics(x);
+            for i in 0..c {
+                y[i] = (x[i] - *mean) * *rstd * gamma[i];
+            }
+            if let Some(beta) = beta {
+                math::axpy(y, 1.0, beta);
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -64,27 +76,66 @@ pub(super) fn backward(
 
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
+    let saved = SavedRows { dy, x, gamma, mean, rstd };
     dx.par_chunks_mut(rows * c).enumerate().for_each(|(task, dx)| {
-        vectorised(|| {
-            for (i, dx) in dx.chunks_mut(c).enumerate() {
-                let row = task * rows + i;
-                let range = row * c..(row + 1) * c;
-                input_gradient(dx, &dy[range.clone()], &x[range], gamma, mean[row], rstd[row]);
-            }
-        });
+        input_gradients(dx, saved.rows(task * rows..(task * rows + dx.len() / c)));
     });
     // The sums for gamma, then those for beta.
-    let mut sums = sum_rows(n, 2 * c, |row, sums| {
-        let (dgamma, dbeta) = sums.split_at_mut(c);
-        let (dy, x) = (&dy[row * c..][..c], &x[row * c..][..c]);
-        for i in 0..c {
-            dgamma[i] += dy[i] * (x[i] - mean[row]) * rstd[row];
-            dbeta[i] += dy[i];
-        }
-    });
+    let mut sums = sum_rows(n, 2 * c, |rows, sums| weight_gradients(saved.rows(rows), sums));
     let dbeta = sums.split_off(c);
     memory::recycle([dy_tensor, x_tensor]);
     (from_values(dx, shape), from_values(sums, [c].into()), from_values(dbeta, [c].into()))
+}
+
+/// Rows of the inputs of the backward pass.
+#[derive(Clone, Copy)]
+struct SavedRows<'a> {
+    dy: &'a [f32],
+    x: &'a [f32],
+    gamma: &'a [f32],
+    mean: &'a [f32],
+    rstd: &'a [f32],
+}
+
+impl<'a> SavedRows<'a> {
+    fn rows(self, rows: Range<usize>) -> Self {
+        let c = self.gamma.len();
+        let [dy, x] = [self.dy, self.x].map(|x| &x[rows.start * c..rows.end * c]);
+        Self { dy, x, mean: &self.mean[rows.clone()], rstd: &self.rstd[rows], gamma: self.gamma }
+    }
+
+    /// Row by row: `dy`, `x`, the mean and the reciprocal standard deviation.
+    #[inline(always)]
+    fn iter(self) -> impl Iterator<Item = (&'a [f32], &'a [f32], f32, f32)> {
+        let c = self.gamma.len();
+        let statistics = self.mean.iter().zip(self.rstd);
+        let rows = self.dy.chunks(c).zip(self.x.chunks(c)).zip(statistics);
+        rows.map(|((dy, x), (&mean, &rstd))| (dy, x, mean, rstd))
+    }
+}
+
+vectorised! {
+    fn input_gradients(dx: &mut [f32], saved: SavedRows<'_>) {
+        for (dx, (dy, x, mean, rstd)) in dx.chunks_mut(saved.gamma.len()).zip(saved.iter()) {
+            input_gradient(dx, dy, x, saved.gamma, mean, rstd);
+        }
+    }
+}
+
+vectorised! {
+    /// Adds to the sums for gamma, then to those for beta.
+    fn weight_gradients(saved: SavedRows<'_>, sums: &mut [f32]) {
+        let c = saved.gamma.len();
+        let (dgamma, dbeta) = sums.split_at_mut(c);
+        let dbeta = &mut dbeta[..c];
+        for (dy, x, mean, rstd) in saved.iter() {
+            let (dy, x) = (&dy[..c], &x[..c]);
+            for i in 0..c {
+                dgamma[i] += dy[i] * (x[i] - mean) * rstd;
+                dbeta[i] += dy[i];
+            }
+        }
+    }
 }
 
 #[inline(always)]

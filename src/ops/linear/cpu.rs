@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::Activation;
 use crate::config::Gelu;
-use crate::ops::shared::cpu::product::{Factor, Output, Segment, product};
+use crate::ops::shared::cpu::product::{Epilogue, Factor, Output, Segment, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, values_mut,
     vectorised,
@@ -27,14 +27,7 @@ pub(super) fn forward(
     let (left, right) =
         (Factor::new(values(&x), [n, inner]), Factor::new(values(&w), [inner, out]));
     let output = Output { values: &mut y, add: false, beside: None };
-    product(left, right, output, |Segment { row, columns, values, .. }| {
-        if let Some(bias) = bias {
-            math::axpy(values, 1.0, &bias[columns.clone()]);
-        }
-        if let Some(added) = added {
-            math::axpy(values, 1.0, &added[row * out..][columns]);
-        }
-    });
+    product(left, right, output, Add { out, bias, residual: added });
     memory::recycle([x].into_iter().chain(residual));
     from_values(y, [n, out].into())
 }
@@ -58,18 +51,19 @@ pub(super) fn backward(
         Activation::Gelu(_) => Some(values_mut(&mut x)),
     };
     let output = Output { values: &mut dx, add: false, beside };
-    product(dy_factor, w_factor, output, |segment| match activation {
-        Activation::Identity => {}
-        Activation::Gelu(Gelu::Tanh) => through(segment, math::gelu_tanh_and_derivative),
-        Activation::Gelu(Gelu::Erf) => through(segment, math::gelu_erf_and_derivative),
-    });
+    match activation {
+        Activation::Identity => product(dy_factor, w_factor, output, ()),
+        Activation::Gelu(form) => product(dy_factor, w_factor, output, ThroughGelu(form)),
+    }
     let mut dw = memory::take(inner * out);
     let h = Factor::new(values(&x), [n, inner]).transpose();
     let output = Output { values: &mut dw, add: false, beside: None };
-    product(h, dy_factor, output, |_| {});
+    product(h, dy_factor, output, ());
     let db = bias.then(|| {
         let dy = values(&dy);
-        let sums = sum_rows(n, out, |row, sums| math::axpy(sums, 1.0, &dy[row * out..][..out]));
+        let sums = sum_rows(n, out, |rows, sums| {
+            add_rows(&dy[rows.start * out..rows.end * out], sums);
+        });
         from_values(sums, [out].into())
     });
     memory::recycle([dy, x]);
@@ -83,29 +77,65 @@ fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
     let x = values(&x);
     let mut y = memory::take(x.len());
     let chunk = rows_per_task(x.len(), 1);
-    y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| {
-        vectorised(|| match form {
-            Gelu::Tanh => map(y, x, math::gelu_tanh),
-            Gelu::Erf => map(y, x, math::gelu_erf),
-        });
-    });
+    y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| gelu(y, x, form));
     from_values(y, shape)
 }
 
-#[inline(always)]
-fn map(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y = f(x);
+vectorised! {
+    fn gelu(y: &mut [f32], x: &[f32], form: Gelu) {
+        match form {
+            Gelu::Tanh => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_tanh(x)),
+            Gelu::Erf => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_erf(x)),
+        }
+    }
+}
+
+vectorised! {
+    /// Adds rows to `sums`.
+    fn add_rows(rows: &[f32], sums: &mut [f32]) {
+        for row in rows.chunks(sums.len()) {
+            math::axpy(sums, 1.0, row);
+        }
+    }
+}
+
+/// Adds the bias and the residual.
+struct Add<'a> {
+    out: usize,
+    bias: Option<&'a [f32]>,
+    residual: Option<&'a [f32]>,
+}
+
+impl Epilogue for Add<'_> {
+    #[inline(always)]
+    fn finish(&self, segment: Segment) {
+        let Segment { row, columns, values, .. } = segment;
+        if let Some(bias) = self.bias {
+            math::axpy(values, 1.0, &bias[columns.clone()]);
+        }
+        if let Some(residual) = self.residual {
+            math::axpy(values, 1.0, &residual[row * self.out..][columns]);
+        }
     }
 }
 
 /// Multiplies the gradients by the derivative of the activation, and puts the activation in the place
 /// of its input.
-#[inline(always)]
-fn through(segment: Segment, both: impl Fn(f32) -> (f32, f32)) {
-    for (d, x) in segment.values.iter_mut().zip(segment.beside) {
-        let (y, derivative) = both(*x);
-        *d *= derivative;
-        *x = y;
+struct ThroughGelu(Gelu);
+
+impl Epilogue for ThroughGelu {
+    #[inline(always)]
+    fn finish(&self, segment: Segment) {
+        let elements = segment.values.iter_mut().zip(segment.beside);
+        match self.0 {
+            Gelu::Tanh => elements.for_each(|(d, x)| {
+                let (y, derivative) = math::gelu_tanh_and_derivative(*x);
+                (*d, *x) = (*d * derivative, y);
+            }),
+            Gelu::Erf => elements.for_each(|(d, x)| {
+                let (y, derivative) = math::gelu_erf_and_derivative(*x);
+                (*d, *x) = (*d * derivative, y);
+            }),
+        }
     }
 }

@@ -56,8 +56,8 @@ pub(super) fn gradients(
         sum += softmax_rows(&mut d, targets, loss.vocab, Some(scale));
         let (d_factor, x) = (Factor::new(&d, [rows, loss.vocab]), Factor::new(x, [rows, c]));
         let to_dw = Output { values: &mut *dw_real, add: from > 0, beside: None };
-        product(d_factor.transpose(), x, to_dw, |_| {});
-        product(d_factor, w, Output { values: dx, add: false, beside: None }, |_| {});
+        product(d_factor.transpose(), x, to_dw, ());
+        product(d_factor, w, Output { values: dx, add: false, beside: None }, ());
         memory::give(d);
     }
     memory::recycle([x_tensor]);
@@ -81,7 +81,7 @@ fn logits(x: &[f32], c: usize, w: Factor, rows: usize) -> Vec<f32> {
     let w = w.transpose();
     let mut logits = memory::take(rows * w.columns());
     let output = Output { values: &mut logits, add: false, beside: None };
-    product(Factor::new(x, [rows, c]), w, output, |_| {});
+    product(Factor::new(x, [rows, c]), w, output, ());
     logits
 }
 
@@ -96,15 +96,21 @@ fn softmax_rows(logits: &mut [f32], targets: &[u32], vocab: usize, scale: Option
     let losses: Vec<f64> = logits
         .par_chunks_mut(rows * vocab)
         .zip(targets.par_chunks(rows))
-        .flat_map_iter(|(logits, targets)| {
-            vectorised(|| {
-                let rows = logits.chunks_mut(vocab).zip(targets);
-                rows.map(|(row, &target)| softmax_row(row, target as usize, scale))
-                    .collect::<Vec<f64>>()
-            })
-        })
+        .flat_map_iter(|(logits, targets)| softmax_block(logits, targets, vocab, scale))
         .collect();
     losses.iter().sum()
+}
+
+vectorised! {
+    fn softmax_block(
+        logits: &mut [f32],
+        targets: &[u32],
+        vocab: usize,
+        scale: Option<f32>,
+    ) -> Vec<f64> {
+        let rows = logits.chunks_mut(vocab).zip(targets);
+        rows.map(|(row, &target)| softmax_row(row, target as usize, scale)).collect()
+    }
 }
 
 #[inline(always)]

@@ -16,13 +16,18 @@ pub(super) fn sum_squares(
 ) -> CpuTensor {
     let [x, mut sums, loss_scale] = [x, sums, loss_scale].map(contiguous);
     let factor = 1.0 / (values(&loss_scale)[0] * divisor);
-    let square = |x: f32| (x * factor) * (x * factor);
     values(&x).par_chunks(NORM_SPAN).zip(&mut values_mut(&mut sums)[first..]).for_each(
         |(span, sum)| {
-            *sum = vectorised(|| math::sum_by(span.len(), |i| square(span[i])));
+            *sum = sum_squares_of(span, factor);
         },
     );
     sums
+}
+
+vectorised! {
+    fn sum_squares_of(x: &[f32], factor: f32) -> f32 {
+        math::sum_by(x.len(), |i| (x[i] * factor) * (x[i] * factor))
+    }
 }
 
 pub(super) fn decide(

@@ -5,6 +5,8 @@
 //! (rayon) and are compiled for several instruction sets, of which pulp picks the best that the CPU
 //! has. No result depends on the number of threads: sums are split into blocks of a fixed size.
 
+use std::ops::Range;
+
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
@@ -53,27 +55,44 @@ pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
     rows.div_ceil(tasks).max(at_least).max(1)
 }
 
-/// Runs `task` with the widest vector instructions of this CPU.
-#[inline(always)]
-pub(in crate::ops) fn vectorised<R>(task: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(task)
-}
+/// Defines a function whose body runs with the widest vector instructions of this CPU. The body and
+/// all that it calls must be inlined into the version for each instruction set, or it is compiled for
+/// the oldest one: so it is a method with `#[inline(always)]`, which a closure cannot be.
+macro_rules! vectorised {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident(
+        $($argument:ident: $type:ty),* $(,)?
+    ) $(-> $result:ty)? $body:block) => {
+        $(#[$attribute])*
+        $visibility fn $name($($argument: $type),*) $(-> $result)? {
+            struct Kernel<T>(T);
 
-/// The column sums of `rows` rows of width `c`; `add(i, sums)` adds row `i` to `sums`.
+            impl pulp::WithSimd for Kernel<($($type,)*)> {
+                type Output = ($($result)?);
+
+                #[inline(always)]
+                fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
+                    let Self(($($argument,)*)) = self;
+                    $body
+                }
+            }
+
+            pulp::Arch::new().dispatch(Kernel(($($argument,)*)))
+        }
+    };
+}
+pub(in crate::ops) use vectorised;
+
+/// The column sums of `rows` rows of width `c`; `add(rows, sums)` adds some rows to `sums`.
 pub(in crate::ops) fn sum_rows(
     rows: usize,
     c: usize,
-    add: impl Fn(usize, &mut [f32]) + Sync,
+    add: impl Fn(Range<usize>, &mut [f32]) + Sync,
 ) -> Vec<f32> {
     let blocks = rows.div_ceil(SUM_ROWS).max(1);
     let mut partial = vec![0.0f32; blocks * c];
     partial.par_chunks_mut(c).enumerate().for_each(|(block, sums)| {
-        vectorised(|| {
-            let from = block * SUM_ROWS;
-            for row in from..(from + SUM_ROWS).min(rows) {
-                add(row, sums);
-            }
-        });
+        let from = block * SUM_ROWS;
+        add(from..(from + SUM_ROWS).min(rows), sums);
     });
     let mut total = partial[..c].to_vec();
     for sums in partial[c..].chunks(c) {

@@ -8,7 +8,6 @@ use rayon::prelude::*;
 use super::memory;
 use super::panels::{Panels, Right};
 use super::tile::{Left, STRIP, Target, multiply};
-use super::vectorised;
 
 /// Columns of the left factor at a time: a panel of so many rows and a strip stay in the first cache.
 const DEPTH: usize = 192;
@@ -72,18 +71,25 @@ pub(in crate::ops) struct Segment<'a> {
     pub beside: &'a mut [f32],
 }
 
-/// Computes `left right`, then `finish` on all elements, in segments of rows. `finish` is compiled with
-/// the instructions of [`vectorised`](super::vectorised) if it is inlined.
+/// The last step of a product, on each element while it is in the cache. A trait and no closure, which
+/// would not be inlined: see [`vectorised`](super::vectorised).
+pub(in crate::ops) trait Epilogue: Sync {
+    /// Has the attribute `#[inline(always)]`.
+    fn finish(&self, segment: Segment);
+}
+
+/// No last step.
+impl Epilogue for () {
+    #[inline(always)]
+    fn finish(&self, _: Segment) {}
+}
+
+/// Computes `left right`, then `epilogue` on all elements, in segments of rows.
 ///
 /// A task computes some rows and columns of the result and packs what it needs: memory that one core
 /// has written and another one reads costs more than packing it again. No element depends on how the
 /// result is split: its sum runs over the depth in order, in blocks of a fixed size.
-pub(in crate::ops) fn product(
-    left: Factor,
-    right: Factor,
-    out: Output,
-    finish: impl Fn(Segment) + Sync,
-) {
+pub(in crate::ops) fn product(left: Factor, right: Factor, out: Output, epilogue: impl Epilogue) {
     let (m, depth, n) = (left.rows, left.columns, right.columns);
     assert_eq!(depth, right.rows, "inner dimensions match");
     assert_eq!(out.values.len(), m * n, "the result is [rows, columns]");
@@ -100,17 +106,9 @@ pub(in crate::ops) fn product(
         .enumerate()
         .map(|(index, values)| (grid.tile(index), values, beside.next().unwrap_or_default()))
         .collect();
-    tasks.into_par_iter().for_each(|(tile, mut values, mut beside)| {
-        let columns = tile.columns(&panels);
-        let part =
-            Part { left, right, panels, rows: tile.rows.clone(), panel: tile.panels, add: out.add };
-        pulp::Arch::new().dispatch(Multiply { part, values: &mut values });
-        vectorised(|| {
-            beside.resize_with(values.len(), Default::default);
-            for ((row, values), beside) in tile.rows.zip(values).zip(beside) {
-                finish(Segment { row, columns: columns.clone(), values, beside });
-            }
-        });
+    tasks.into_par_iter().for_each(|(tile, values, beside)| {
+        let part = Part { left, right, panels, tile, add: out.add };
+        pulp::Arch::new().dispatch(Multiply { part, values, beside, epilogue: &epilogue });
     });
 }
 
@@ -128,12 +126,6 @@ struct Grid {
 struct Tile {
     rows: Range<usize>,
     panels: Range<usize>,
-}
-
-impl Tile {
-    fn columns(&self, panels: &Panels) -> Range<usize> {
-        panels.columns_of(&self.panels)
-    }
 }
 
 impl Grid {
@@ -186,23 +178,39 @@ struct Part<'a> {
     left: Factor<'a>,
     right: Factor<'a>,
     panels: Panels,
-    rows: Range<usize>,
-    panel: Range<usize>,
+    tile: Tile,
     add: bool,
 }
 
-struct Multiply<'a, 'b> {
+struct Multiply<'a, 'b, E> {
     part: Part<'a>,
-    values: &'a mut [&'b mut [f32]],
+    values: Vec<&'b mut [f32]>,
+    beside: Vec<&'b mut [f32]>,
+    epilogue: &'a E,
 }
 
-impl WithSimd for Multiply<'_, '_> {
+impl<E: Epilogue> WithSimd for Multiply<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { part: Part { left, right, panels, rows, panel: group, add }, values } = self;
-        let first_column = panels.columns_of(&group).start;
+        let Self { part, mut values, beside, epilogue } = self;
+        part.multiply(simd, &mut values);
+        let columns = part.panels.columns_of(&part.tile.panels);
+        let mut beside = beside.into_iter();
+        for (row, values) in part.tile.rows.zip(values) {
+            let beside = beside.next().unwrap_or_default();
+            epilogue.finish(Segment { row, columns: columns.clone(), values, beside });
+        }
+    }
+}
+
+impl Part<'_> {
+    #[inline(always)]
+    fn multiply<S: Simd>(&self, simd: S, values: &mut [&mut [f32]]) {
+        let Self { left, right, panels, add, .. } = *self;
+        let Tile { rows, panels: group } = &self.tile;
+        let first_column = panels.columns_of(group).start;
         let depth = panels.depth;
         // Blocks of even sizes.
         let size = depth.div_ceil(depth.div_ceil(DEPTH).max(1)).max(1);
