@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use super::head::{Head, parts};
 use crate::ops::shared::cpu::panels::{Panels, Right};
 use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
+use crate::ops::shared::cpu::vector::{exp, vectors};
 use crate::ops::shared::cpu::{math, memory};
 
 /// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
@@ -132,18 +133,20 @@ fn gradients_of_scores<S: Simd>(
         let at = (query - block.first) * stride;
         let [out, dout] = [saved.out, saved.dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
         let (delta, log_sum_exp) = (math::dot(dout, out), saved.log_sum_exp[query]);
-        let (p, later) = block.p[at..at + stride].split_at_mut(query + 1);
-        let (ds, later_ds) = block.ds[at..at + stride].split_at_mut(query + 1);
-        // The last strip of keys that a query of this block sees is read whole.
-        let unseen = end.next_multiple_of(STRIP) - (query + 1);
-        later[..unseen].fill(0.0);
-        later_ds[..unseen].fill(0.0);
-        head.drop_out(ds, query);
-        for (p, ds) in p.iter_mut().zip(ds.iter_mut()) {
-            *p = math::exp(*p * scale - log_sum_exp);
-            *ds = *p * (*ds - delta) * scale;
+        let (p, ds) = (&mut block.p[at..at + stride], &mut block.ds[at..at + stride]);
+        let len = query + 1;
+        head.drop_out(&mut ds[..len], query);
+        let [factor, shift, minus_delta] =
+            [scale, -log_sum_exp, -delta].map(|value| simd.splat_f32s(value));
+        for (p, ds) in vectors::<S>(p, len).iter_mut().zip(vectors::<S>(ds, len)) {
+            *p = exp(simd, simd.mul_add_e_f32s(*p, factor, shift));
+            *ds = simd.mul_f32s(simd.mul_f32s(*p, simd.add_f32s(*ds, minus_delta)), factor);
         }
-        head.drop_out(p, query);
+        head.drop_out(&mut p[..len], query);
+        // The last strip of keys that a query of this block sees is read whole.
+        let seen = end.next_multiple_of(STRIP);
+        p[len..seen].fill(0.0);
+        ds[len..seen].fill(0.0);
     }
 }
 

@@ -3,9 +3,10 @@
 use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
+use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::panels::{Panels, Right};
-use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
-use crate::ops::shared::cpu::{math, memory};
+use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, WIDEST, multiply};
+use crate::ops::shared::cpu::vector::{exp, vectors};
 
 pub(super) struct Forward<'a> {
     pub head: Head<'a>,
@@ -44,8 +45,8 @@ impl WithSimd for Forward<'_> {
             }
             let mut factors = [0.0; STRIP];
             for (r, factor) in factors.iter_mut().enumerate().take(rows) {
-                let row = &mut scores[r * stride..][..visible];
-                (*factor, log_sum_exp[query + r]) = softmax(&head, row, query + r);
+                let row = &mut scores[r * stride..][..stride];
+                (*factor, log_sum_exp[query + r]) = softmax(simd, &head, row, query + r);
             }
             for index in 0..vs.count() {
                 let panel = vs.panel(packed_v, index, 0, visible);
@@ -64,17 +65,29 @@ impl WithSimd for Forward<'_> {
 }
 
 /// Turns the scores of one query into probabilities, but for a factor that is returned first, and
-/// returns their log-sum-exp. Keys after the query get zero.
+/// returns their log-sum-exp. Keys of its strip after the query get zero.
 #[inline(always)]
-fn softmax(head: &Head, row: &mut [f32], query: usize) -> (f32, f32) {
+fn softmax<S: Simd>(simd: S, head: &Head, row: &mut [f32], query: usize) -> (f32, f32) {
     let scale = head.shape.scale(head.c);
-    let (row, later) = row.split_at_mut(query + 1);
-    later.fill(0.0);
-    let max = math::max(row);
-    for score in row.iter_mut() {
-        *score = math::exp((*score - max) * scale);
+    let (len, end) = (query + 1, row.len());
+    // Whole vectors: what lies beyond the query is no larger than any score, and zero in the end.
+    row[len..end.min(len + WIDEST)].fill(f32::NEG_INFINITY);
+    let scores = vectors::<S>(row, len);
+    let mut max = simd.splat_f32s(f32::NEG_INFINITY);
+    for score in scores.iter() {
+        max = simd.max_f32s(max, *score);
     }
-    let sum = math::sum_by(row.len(), |i| row[i]);
-    head.drop_out(row, query);
-    (1.0 / sum, max * scale + sum.ln())
+    let max = simd.reduce_max_f32s(max) * scale;
+    let (factor, shift) = (simd.splat_f32s(scale), simd.splat_f32s(-max));
+    for score in scores {
+        *score = exp(simd, simd.mul_add_e_f32s(*score, factor, shift));
+    }
+    row[len..end.min(len + WIDEST)].fill(0.0);
+    let mut sum = simd.splat_f32s(0.0);
+    for p in vectors::<S>(row, len) {
+        sum = simd.add_f32s(sum, *p);
+    }
+    let sum = simd.reduce_sum_f32s(sum);
+    head.drop_out(&mut row[..len], query);
+    (1.0 / sum, max + sum.ln())
 }

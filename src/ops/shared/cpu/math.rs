@@ -86,14 +86,26 @@ pub(in crate::ops) fn sum_by(len: usize, term: impl Fn(usize) -> f32) -> f32 {
             *sum += term(from + lane);
         }
     }
-    let mut total = 0.0;
-    for lane in lanes {
-        total += lane;
-    }
+    let mut total = total(lanes);
     for i in whole..len {
         total += term(i);
     }
     total
+}
+
+/// By halves: additions one after the other wait for each other.
+#[inline(always)]
+fn total(mut lanes: [f32; LANES]) -> f32 {
+    let mut add = |width: usize| {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+    };
+    add(8);
+    add(4);
+    add(2);
+    add(1);
+    lanes[0]
 }
 
 /// The largest element; minus infinity if empty.

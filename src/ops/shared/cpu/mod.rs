@@ -16,6 +16,7 @@ pub(in crate::ops) mod memory;
 pub(in crate::ops) mod panels;
 pub(in crate::ops) mod product;
 pub(in crate::ops) mod tile;
+pub(in crate::ops) mod vector;
 
 pub(in crate::ops) type CpuTensor = FloatTensor<Flex>;
 
@@ -59,6 +60,8 @@ pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
 /// all that it calls must be inlined into the version for each instruction set, or it is compiled for
 /// the oldest one: so it is a method with `#[inline(always)]`, which a closure cannot be.
 macro_rules! vectorised {
+    (@output) => { () };
+    (@output $result:ty) => { $result };
     ($(#[$attribute:meta])* $visibility:vis fn $name:ident(
         $($argument:ident: $type:ty),* $(,)?
     ) $(-> $result:ty)? $body:block) => {
@@ -67,7 +70,7 @@ macro_rules! vectorised {
             struct Kernel<T>(T);
 
             impl pulp::WithSimd for Kernel<($($type,)*)> {
-                type Output = ($($result)?);
+                type Output = vectorised!(@output $($result)?);
 
                 #[inline(always)]
                 fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {

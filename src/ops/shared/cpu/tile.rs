@@ -156,7 +156,7 @@ fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
 }
 
 /// Elements of the widest vector of any CPU.
-const WIDEST: usize = 16;
+pub(in crate::ops) const WIDEST: usize = 16;
 
 /// Stores the rows and columns of `sums`, in rows of `width`, that the product has.
 #[inline(never)]

@@ -1,0 +1,73 @@
+//! Elementary functions of vectors, for rows so short that a compiler's loop would spend its time on
+//! the elements beyond the last whole vector.
+
+use pulp::Simd;
+
+/// `e^x` as [`math::exp`](super::math::exp), with multiplication and addition fused where the CPU can.
+#[inline(always)]
+pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const POLYNOMIAL: [f32; 5] =
+        [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
+    let splat = |value| simd.splat_f32s(value);
+    // The second operand is the result where one is NaN.
+    let x = simd.min_f32s(splat(88.0), simd.max_f32s(splat(-87.3), x));
+    let shifted = simd.mul_add_e_f32s(x, splat(std::f32::consts::LOG2_E), splat(ROUND));
+    let n = simd.sub_f32s(shifted, splat(ROUND));
+    let r = simd.mul_add_e_f32s(n, splat(-LN2_HIGH), x);
+    let r = simd.mul_add_e_f32s(n, splat(-LN2_LOW), r);
+    let mut p = splat(1.987_569_1e-4);
+    for coefficient in POLYNOMIAL {
+        p = simd.mul_add_e_f32s(p, r, splat(coefficient));
+    }
+    let p = simd.add_f32s(simd.mul_add_e_f32s(simd.mul_f32s(p, r), r, r), splat(1.0));
+    let exponent = simd.sub_u32s(
+        simd.transmute_u32s_f32s(shifted),
+        simd.splat_u32s(ROUND.to_bits().wrapping_sub(127)),
+    );
+    let factor = simd.wrapping_dyn_shl_u32s(exponent, simd.splat_u32s(23));
+    simd.mul_f32s(p, simd.transmute_f32s_u32s(factor))
+}
+
+/// The vectors that hold the first `len` elements of a row, which has whole ones.
+#[inline(always)]
+pub(in crate::ops) fn vectors<S: Simd>(row: &mut [f32], len: usize) -> &mut [S::f32s] {
+    &mut S::as_mut_simd_f32s(row).0[..len.div_ceil(S::F32_LANES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use pulp::WithSimd;
+
+    use super::*;
+
+    struct Exponentials<'a>(&'a mut [f32]);
+
+    impl WithSimd for Exponentials<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            for x in S::as_mut_simd_f32s(self.0).0 {
+                *x = exp(simd, *x);
+            }
+        }
+    }
+
+    #[test]
+    fn exp_matches_the_standard_library() {
+        let x: Vec<f32> = (-8700..8796).map(|i| i as f32 * 0.01 + 0.003).collect();
+        let mut y = x.clone();
+        y.truncate(x.len() / 16 * 16);
+        pulp::Arch::new().dispatch(Exponentials(&mut y));
+        for (x, y) in x.iter().zip(y) {
+            let relative = (f64::from(y) / f64::from(*x).exp() - 1.0).abs();
+            assert!(relative < 3e-7, "exp({x}) is off by {relative}");
+        }
+        let mut special = [f32::NAN, -1e30].repeat(8);
+        pulp::Arch::new().dispatch(Exponentials(&mut special));
+        assert!(special[0].is_nan() && special[1] < 1e-37, "{special:?}");
+    }
+}
