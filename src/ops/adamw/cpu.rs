@@ -40,7 +40,7 @@ pub(super) fn update(
 }
 
 vectorised! {
-    fn update_elements(
+    fn update_elements<S>(_simd;
         w: &mut [f32],
         grad: &[f32],
         moments: (&mut [f32], &mut [f32]),

@@ -33,7 +33,7 @@ pub(super) fn forward(
 
 vectorised! {
     /// `place` is the sequence's key and the index of the first element.
-    fn drop_out(
+    fn drop_out<S>(_simd;
         y: &mut [f32],
         x: &[f32],
         residual: Option<&[f32]>,

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use burn::backend::TensorMetadata;
+use pulp::Simd;
 use rayon::prelude::*;
 
 use super::EPS;
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, vectorised,
+    CpuTensor, contiguous, from_values, memory, rows_per_task, sum_rows, values, vector, vectorised,
 };
 
 pub(super) fn forward(
@@ -31,7 +32,7 @@ pub(super) fn forward(
 }
 
 vectorised! {
-    fn normalise(
+    fn normalise<S>(simd;
         y: &mut [f32],
         x: &[f32],
         weights: (&[f32], Option<&[f32]>),
@@ -42,22 +43,28 @@ vectorised! {
         let c = gamma.len();
         let rows = y.chunks_mut(c).zip(x.chunks(c)).zip(mean.iter_mut().zip(rstd));
         for ((y, x), (mean, rstd)) in rows {
-            (*mean, *rstd) = statistics(x);
-            for i in 0..c {
-                y[i] = (x[i] - *mean) * *rstd * gamma[i];
-            }
-            if let Some(beta) = beta {
-                math::axpy(y, 1.0, beta);
+            (*mean, *rstd) = statistics(simd, x);
+            let [mean, rstd] = [*mean, *rstd].map(|value| simd.splat_f32s(value));
+            let normal = |x| simd.mul_f32s(simd.sub_f32s(x, mean), rstd);
+            match beta {
+                Some(beta) => vector::map(simd, y, [x, gamma, beta], |_, [x, gamma, beta]| {
+                    simd.mul_add_e_f32s(normal(x), gamma, beta)
+                }),
+                None => vector::map(simd, y, [x, gamma], |_, [x, gamma]| {
+                    simd.mul_f32s(normal(x), gamma)
+                }),
             }
         }
     }
 }
 
 #[inline(always)]
-fn statistics(x: &[f32]) -> (f32, f32) {
-    let c = x.len();
-    let mean = math::sum_by(c, |i| x[i]) / c as f32;
-    let variance = math::sum_by(c, |i| (x[i] - mean) * (x[i] - mean)) / c as f32;
+fn statistics<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
+    let c = x.len() as f32;
+    let mean = vector::sum(simd, [x], |[x]| x) / c;
+    let center = simd.splat_f32s(mean);
+    let square = |x| simd.mul_f32s(x, x);
+    let variance = vector::sum(simd, [x], |[x]| square(simd.sub_f32s(x, center))) / c;
     (mean, 1.0 / (variance + EPS).sqrt())
 }
 
@@ -115,37 +122,43 @@ impl<'a> SavedRows<'a> {
 }
 
 vectorised! {
-    fn input_gradients(dx: &mut [f32], saved: SavedRows<'_>) {
+    fn input_gradients<S>(simd; dx: &mut [f32], saved: SavedRows<'_>) {
         for (dx, (dy, x, mean, rstd)) in dx.chunks_mut(saved.gamma.len()).zip(saved.iter()) {
-            input_gradient(dx, dy, x, saved.gamma, mean, rstd);
+            input_gradient(simd, dx, [dy, saved.gamma, x], mean, rstd);
         }
     }
 }
 
 vectorised! {
     /// Adds to the sums for gamma, then to those for beta.
-    fn weight_gradients(saved: SavedRows<'_>, sums: &mut [f32]) {
+    fn weight_gradients<S>(simd; saved: SavedRows<'_>, sums: &mut [f32]) {
         let c = saved.gamma.len();
         let (dgamma, dbeta) = sums.split_at_mut(c);
-        let dbeta = &mut dbeta[..c];
         for (dy, x, mean, rstd) in saved.iter() {
-            let (dy, x) = (&dy[..c], &x[..c]);
-            for i in 0..c {
-                dgamma[i] += dy[i] * (x[i] - mean) * rstd;
-                dbeta[i] += dy[i];
-            }
+            let [mean, rstd] = [mean, rstd].map(|value| simd.splat_f32s(value));
+            vector::map(simd, dgamma, [dy, x], |sum, [dy, x]| {
+                let normal = simd.mul_f32s(simd.sub_f32s(x, mean), rstd);
+                simd.mul_add_e_f32s(dy, normal, sum)
+            });
+            vector::map(simd, dbeta, [dy], |sum, [dy]| simd.add_f32s(sum, dy));
         }
     }
 }
 
 #[inline(always)]
-fn input_gradient(dx: &mut [f32], dy: &[f32], x: &[f32], gamma: &[f32], mean: f32, rstd: f32) {
-    let c = dx.len();
-    let (dy, x, gamma) = (&dy[..c], &x[..c], &gamma[..c]);
-    let mean_g = math::sum_by(c, |i| dy[i] * gamma[i]) / c as f32;
-    let mean_gx = math::sum_by(c, |i| dy[i] * gamma[i] * (x[i] - mean)) * rstd / c as f32;
-    for i in 0..c {
-        let x_hat = (x[i] - mean) * rstd;
-        dx[i] = (dy[i] * gamma[i] - mean_g - x_hat * mean_gx) * rstd;
-    }
+fn input_gradient<S: Simd>(simd: S, dx: &mut [f32], rows: [&[f32]; 3], mean: f32, rstd: f32) {
+    let c = dx.len() as f32;
+    let [dy, gamma, _] = rows;
+    let center = simd.splat_f32s(mean);
+    let mean_g = vector::sum(simd, [dy, gamma], |[dy, gamma]| simd.mul_f32s(dy, gamma)) / c;
+    let mean_gx = vector::sum(simd, rows, |[dy, gamma, x]| {
+        simd.mul_f32s(simd.mul_f32s(dy, gamma), simd.sub_f32s(x, center))
+    }) * rstd
+        / c;
+    let [mean_g, mean_gx, rstd] = [mean_g, mean_gx, rstd].map(|value| simd.splat_f32s(value));
+    vector::map(simd, dx, rows, |_, [dy, gamma, x]| {
+        let normal = simd.mul_f32s(simd.sub_f32s(x, center), rstd);
+        let g = simd.sub_f32s(simd.mul_f32s(dy, gamma), mean_g);
+        simd.mul_f32s(simd.sub_f32s(g, simd.mul_f32s(normal, mean_gx)), rstd)
+    });
 }

@@ -82,7 +82,7 @@ fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
 }
 
 vectorised! {
-    fn gelu(y: &mut [f32], x: &[f32], form: Gelu) {
+    fn gelu<S>(_simd; y: &mut [f32], x: &[f32], form: Gelu) {
         match form {
             Gelu::Tanh => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_tanh(x)),
             Gelu::Erf => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_erf(x)),
@@ -92,7 +92,7 @@ vectorised! {
 
 vectorised! {
     /// Adds rows to `sums`.
-    fn add_rows(rows: &[f32], sums: &mut [f32]) {
+    fn add_rows<S>(_simd; rows: &[f32], sums: &mut [f32]) {
         for row in rows.chunks(sums.len()) {
             math::axpy(sums, 1.0, row);
         }

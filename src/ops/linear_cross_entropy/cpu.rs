@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use burn::backend::{Flex, TensorMetadata};
+use pulp::Simd;
 use rayon::prelude::*;
 
 use super::CrossEntropy;
 use crate::ops::shared::cpu::product::{Factor, Output, product};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, vectorised,
+    CpuTensor, contiguous, from_values, memory, rows_per_task, values, vector, vectorised,
 };
 use crate::ops::shared::{Shards, split};
 
@@ -102,30 +103,27 @@ fn softmax_rows(logits: &mut [f32], targets: &[u32], vocab: usize, scale: Option
 }
 
 vectorised! {
-    fn softmax_block(
+    fn softmax_block<S>(simd;
         logits: &mut [f32],
         targets: &[u32],
         vocab: usize,
         scale: Option<f32>,
     ) -> Vec<f64> {
         let rows = logits.chunks_mut(vocab).zip(targets);
-        rows.map(|(row, &target)| softmax_row(row, target as usize, scale)).collect()
+        rows.map(|(row, &target)| softmax_row(simd, row, target as usize, scale)).collect()
     }
 }
 
 #[inline(always)]
-fn softmax_row(row: &mut [f32], target: usize, scale: Option<f32>) -> f64 {
-    let max = math::max(row);
+fn softmax_row<S: Simd>(simd: S, row: &mut [f32], target: usize, scale: Option<f32>) -> f64 {
+    let max = vector::max(simd, row);
     let at_target = row[target] - max;
-    for logit in row.iter_mut() {
-        *logit = math::exp(*logit - max);
-    }
-    let sum = math::sum_by(row.len(), |i| row[i]);
+    let shift = simd.splat_f32s(max);
+    vector::map(simd, row, [], |logit, []| vector::exp(simd, simd.sub_f32s(logit, shift)));
+    let sum = vector::sum(simd, [row], |[p]| p);
     if let Some(scale) = scale {
-        let factor = scale / sum;
-        for p in row.iter_mut() {
-            *p *= factor;
-        }
+        let factor = simd.splat_f32s(scale / sum);
+        vector::map(simd, row, [], |p, []| simd.mul_f32s(p, factor));
         row[target] -= scale;
     }
     f64::from(sum.ln() - at_target)

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, values, values_mut, vectorised,
+    CpuTensor, contiguous, from_values, values, values_mut, vector, vectorised,
 };
 
 pub(super) fn sum_squares(
@@ -25,8 +25,12 @@ pub(super) fn sum_squares(
 }
 
 vectorised! {
-    fn sum_squares_of(x: &[f32], factor: f32) -> f32 {
-        math::sum_by(x.len(), |i| (x[i] * factor) * (x[i] * factor))
+    fn sum_squares_of<S>(simd; x: &[f32], factor: f32) -> f32 {
+        let factor = simd.splat_f32s(factor);
+        vector::sum(simd, [x], |[x]| {
+            let x = simd.mul_f32s(x, factor);
+            simd.mul_f32s(x, x)
+        })
     }
 }
 
@@ -37,7 +41,7 @@ pub(super) fn decide(
 ) -> (CpuTensor, CpuTensor, CpuTensor) {
     let [sums, loss_scale] = [sums, loss_scale].map(contiguous);
     let sums = values(&sums);
-    let norm = math::sum_by(sums.len(), |i| sums[i]).sqrt();
+    let norm = sums.iter().copied().map(f64::from).sum::<f64>().sqrt() as f32;
     let [scale, clean, skipped, in_a_row] = [0, 1, 2, 3].map(|i| values(&loss_scale)[i]);
     let UpdateSettings { grad_clip, divisor, scales_loss, .. } = settings;
     let clip = if grad_clip == 0.0 { 1.0 } else { (grad_clip / (norm + NORM_EPS)).min(1.0) };

@@ -3,10 +3,10 @@
 use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
+use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::panels::{Panels, Right};
 use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
-use crate::ops::shared::cpu::vector::{exp, vectors};
-use crate::ops::shared::cpu::{math, memory};
+use crate::ops::shared::cpu::vector::{self, exp, vectors};
 
 /// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
 /// cache until the gradients of keys and values are summed from their columns.
@@ -132,7 +132,8 @@ fn gradients_of_scores<S: Simd>(
     for query in query..query + rows {
         let at = (query - block.first) * stride;
         let [out, dout] = [saved.out, saved.dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
-        let (delta, log_sum_exp) = (math::dot(dout, out), saved.log_sum_exp[query]);
+        let delta = vector::sum(simd, [dout, out], |[dout, out]| simd.mul_f32s(dout, out));
+        let log_sum_exp = saved.log_sum_exp[query];
         let (p, ds) = (&mut block.p[at..at + stride], &mut block.ds[at..at + stride]);
         let len = query + 1;
         head.drop_out(&mut ds[..len], query);

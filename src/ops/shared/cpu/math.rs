@@ -73,61 +73,6 @@ pub(in crate::ops) fn gelu_tanh_and_derivative(x: f32) -> (f32, f32) {
     (x * s, s + 2.0 * x * s * (e * s) * slope)
 }
 
-/// Accumulators of a reduction: as many as the widest vector has lanes.
-const LANES: usize = 16;
-
-/// A sum in `LANES` independent accumulators, which vectorises and rounds less than one.
-#[inline(always)]
-pub(in crate::ops) fn sum_by(len: usize, term: impl Fn(usize) -> f32) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let whole = len / LANES * LANES;
-    for from in (0..whole).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += term(from + lane);
-        }
-    }
-    let mut total = total(lanes);
-    for i in whole..len {
-        total += term(i);
-    }
-    total
-}
-
-/// By halves: additions one after the other wait for each other.
-#[inline(always)]
-fn total(mut lanes: [f32; LANES]) -> f32 {
-    let mut add = |width: usize| {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-    };
-    add(8);
-    add(4);
-    add(2);
-    add(1);
-    lanes[0]
-}
-
-/// The largest element; minus infinity if empty.
-#[inline(always)]
-pub(in crate::ops) fn max(x: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
-        }
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
-}
-
-#[inline(always)]
-pub(in crate::ops) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let len = a.len().min(b.len());
-    let (a, b) = (&a[..len], &b[..len]);
-    sum_by(len, |i| a[i] * b[i])
-}
-
 /// `y += a * x`.
 #[inline(always)]
 pub(in crate::ops) fn axpy(y: &mut [f32], a: f32, x: &[f32]) {

@@ -58,12 +58,13 @@ pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
 
 /// Defines a function whose body runs with the widest vector instructions of this CPU. The body and
 /// all that it calls must be inlined into the version for each instruction set, or it is compiled for
-/// the oldest one: so it is a method with `#[inline(always)]`, which a closure cannot be.
+/// the oldest one: so it is a method with `#[inline(always)]`, which a closure cannot be. `S` and the
+/// first argument are the instruction set.
 macro_rules! vectorised {
     (@output) => { () };
     (@output $result:ty) => { $result };
-    ($(#[$attribute:meta])* $visibility:vis fn $name:ident(
-        $($argument:ident: $type:ty),* $(,)?
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident<$simd_type:ident>(
+        $simd:ident; $($argument:ident: $type:ty),* $(,)?
     ) $(-> $result:ty)? $body:block) => {
         $(#[$attribute])*
         $visibility fn $name($($argument: $type),*) $(-> $result)? {
@@ -73,7 +74,7 @@ macro_rules! vectorised {
                 type Output = vectorised!(@output $($result)?);
 
                 #[inline(always)]
-                fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
+                fn with_simd<$simd_type: pulp::Simd>(self, $simd: $simd_type) -> Self::Output {
                     let Self(($($argument,)*)) = self;
                     $body
                 }

@@ -1,7 +1,9 @@
-//! Elementary functions of vectors, for rows so short that a compiler's loop would spend its time on
-//! the elements beyond the last whole vector.
+//! Loops over rows in vectors, where a compiler's own loop would spend its time on checks of indices
+//! or on the elements beyond the last whole vector.
 
 use pulp::Simd;
+
+use super::tile::WIDEST;
 
 /// `e^x` as [`math::exp`](super::math::exp), with multiplication and addition fused where the CPU can.
 #[inline(always)]
@@ -35,6 +37,65 @@ pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 #[inline(always)]
 pub(in crate::ops) fn vectors<S: Simd>(row: &mut [f32], len: usize) -> &mut [S::f32s] {
     &mut S::as_mut_simd_f32s(row).0[..len.div_ceil(S::F32_LANES)]
+}
+
+/// The sum of a term of the elements at the same place of all rows, which have the length of the first.
+#[inline(always)]
+pub(in crate::ops) fn sum<S: Simd, const N: usize>(
+    simd: S,
+    rows: [&[f32]; N],
+    term: impl Fn([S::f32s; N]) -> S::f32s,
+) -> f32 {
+    let len = rows[0].len();
+    let rows = rows.map(|row| &row[..len]);
+    let (whole, rest) = (rows.map(|row| S::as_simd_f32s(row).0), len % S::F32_LANES);
+    let mut sums = [simd.splat_f32s(0.0); 2];
+    for at in 0..len / S::F32_LANES {
+        // Two sums: additions to one would wait for each other.
+        sums[at % 2] = simd.add_f32s(sums[at % 2], term(whole.map(|row| row[at])));
+    }
+    let mut sum = simd.add_f32s(sums[0], sums[1]);
+    if rest > 0 {
+        let mut terms = [0.0; WIDEST];
+        let last = term(rows.map(|row| simd.partial_load_f32s(&row[len - rest..])));
+        simd.partial_store_f32s(&mut terms[..rest], last);
+        sum = simd.add_f32s(sum, simd.partial_load_f32s(&terms[..S::F32_LANES]));
+    }
+    simd.reduce_sum_f32s(sum)
+}
+
+/// Sets each element to a function of itself and of the elements at the same place of all rows.
+#[inline(always)]
+pub(in crate::ops) fn map<S: Simd, const N: usize>(
+    simd: S,
+    out: &mut [f32],
+    rows: [&[f32]; N],
+    f: impl Fn(S::f32s, [S::f32s; N]) -> S::f32s,
+) {
+    let len = out.len();
+    let rows = rows.map(|row| &row[..len]);
+    let (whole, rest) = S::as_mut_simd_f32s(out);
+    let from = len - rest.len();
+    let vectors = rows.map(|row| S::as_simd_f32s(row).0);
+    for (at, out) in whole.iter_mut().enumerate() {
+        *out = f(*out, vectors.map(|row| row[at]));
+    }
+    if !rest.is_empty() {
+        let value =
+            f(simd.partial_load_f32s(rest), rows.map(|row| simd.partial_load_f32s(&row[from..])));
+        simd.partial_store_f32s(rest, value);
+    }
+}
+
+/// The largest element; NaN or any element if one is NaN.
+#[inline(always)]
+pub(in crate::ops) fn max<S: Simd>(simd: S, row: &[f32]) -> f32 {
+    let (whole, rest) = S::as_simd_f32s(row);
+    let mut max = simd.splat_f32s(f32::NEG_INFINITY);
+    for x in whole {
+        max = simd.max_f32s(max, *x);
+    }
+    rest.iter().copied().fold(simd.reduce_max_f32s(max), f32::max)
 }
 
 #[cfg(test)]
