@@ -25,6 +25,8 @@ pub(in crate::ops) struct Panels {
     /// Elements of a vector.
     lanes: usize,
     vectors: usize,
+    /// Vectors of the widest panel.
+    widest: usize,
 }
 
 /// A packed panel, or some of its rows.
@@ -39,26 +41,27 @@ pub(in crate::ops) struct Panel<'a> {
     pub columns: usize,
 }
 
-/// The elements of a vector on this CPU.
-fn lanes() -> usize {
-    struct Lanes;
-    impl WithSimd for Lanes {
-        type Output = usize;
-        fn with_simd<S: Simd>(self, _: S) -> usize {
-            S::F32_LANES
+/// The elements of a vector on this CPU, and the vectors of the widest panel.
+fn vector_sizes() -> (usize, usize) {
+    struct Sizes;
+    impl WithSimd for Sizes {
+        type Output = (usize, usize);
+        fn with_simd<S: Simd>(self, _: S) -> (usize, usize) {
+            // With 16 registers, half a strip has 8 sums: of 12 one would be in memory.
+            (S::F32_LANES, if S::REGISTER_COUNT >= 32 { PANEL } else { PANEL - 1 })
         }
     }
-    pulp::Arch::new().dispatch(Lanes)
+    pulp::Arch::new().dispatch(Sizes)
 }
 
 impl Panels {
     pub fn new(depth: usize, columns: usize) -> Self {
-        let lanes = lanes();
-        Self { depth, columns, lanes, vectors: columns.div_ceil(lanes) }
+        let (lanes, widest) = vector_sizes();
+        Self { depth, columns, lanes, vectors: columns.div_ceil(lanes), widest }
     }
 
     pub fn count(&self) -> usize {
-        self.vectors.div_ceil(PANEL)
+        self.vectors.div_ceil(self.widest)
     }
 
     /// The elements of all packed panels.
@@ -74,12 +77,12 @@ impl Panels {
     /// The first vector of panel `index` and the number of its vectors. A last panel of one vector
     /// would load more than it multiplies: the last four vectors are two panels of two.
     fn vectors_of(&self, index: usize) -> (usize, usize) {
-        let narrow = self.vectors % PANEL == 1 && self.vectors > 1;
-        let first = index * PANEL;
+        let narrow = self.widest == PANEL && self.vectors % PANEL == 1 && self.vectors > 1;
+        let first = index * self.widest;
         match (self.count() - index, narrow) {
             (2, true) => (first, 2),
             (1, true) => (first - 1, 2),
-            _ => (first, PANEL.min(self.vectors - first)),
+            _ => (first, self.widest.min(self.vectors - first)),
         }
     }
 
@@ -108,7 +111,7 @@ impl Panels {
 
     /// Elements of a row of the widest panel.
     pub fn widest(&self) -> usize {
-        self.vectors.min(PANEL) * self.lanes
+        self.vectors.min(self.widest) * self.lanes
     }
 
     /// Packs the first `rows` rows of panel `index` of `right`.

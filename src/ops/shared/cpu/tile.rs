@@ -218,8 +218,9 @@ fn sums<S: Simd, const R: usize, const V: usize>(
     left: impl Columns<R>,
 ) -> [[S::f32s; V]; R] {
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
-    for (k, right) in right.iter().enumerate() {
-        let left = left.column(k);
+    // By an index, whose bound is that of the rows: nothing is left to check in the loop.
+    for k in 0..right.len() {
+        let (left, right) = (left.column(k), &right[k]);
         for r in 0..R {
             let factor = simd.splat_f32s(left[r]);
             for v in 0..V {
