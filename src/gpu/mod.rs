@@ -205,6 +205,9 @@ impl SelectedDevice {
     /// If its driver refuses.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
+        if self.info.kind == Kind::Cpu {
+            compute_on_this_thread();
+        }
         pollster::block_on(self.open_async(precision))
     }
 
@@ -227,6 +230,17 @@ impl SelectedDevice {
         }
         let reason = format!("{error}; --device={} tries again", self.info.id);
         Ok(Self { info: DeviceInfo::cpu(), reason, auto: false })
+    }
+}
+
+/// Makes this thread one of those that compute on the CPU. As an outsider it would hand each loop to
+/// another thread and wait for it: two context switches for each of a step's hundreds of loops.
+#[cfg(not(target_arch = "wasm32"))]
+fn compute_on_this_thread() {
+    // Alone it would make other threads wait until it computes.
+    if std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1) {
+        // An error means that the threads exist already; they compute the same.
+        let _ = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
     }
 }
 

@@ -1,12 +1,12 @@
-//! The linear layer: a product whose last step on each row adds the bias and the residual, or
-//! multiplies by the derivative of the activation.
+//! The linear layer: a product, with one pass for what is added to it and one for what it is
+//! multiplied by.
 
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
 use super::Activation;
 use crate::config::Gelu;
-use crate::ops::shared::cpu::product::{Epilogue, Factor, Output, Segment, product};
+use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, values_mut,
     vectorised,
@@ -23,11 +23,26 @@ pub(super) fn forward(
     let (x, w) = (activate(contiguous(x), activation), contiguous(w));
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
     let mut y = memory::take(n * out);
-    let (bias, added) = (b.as_ref().map(values), residual.as_ref().map(values));
     let (left, right) =
         (Factor::new(values(&x), [n, inner]), Factor::new(values(&w), [inner, out]));
-    let output = Output { values: &mut y, add: false, beside: None };
-    product(left, right, output, Add { out, bias, residual: added });
+    let rows = rows_per_task(n, out);
+    let parts = y.par_chunks_mut(rows * out);
+    // Added before the product, these take one pass that only writes.
+    match (b.as_ref().map(values), residual.as_ref().map(values)) {
+        (None, None) => product(left, right, &mut y),
+        (Some(bias), None) => {
+            parts.for_each(|y| y.chunks_mut(out).for_each(|y| y.copy_from_slice(bias)));
+            add_product(left, right, &mut y);
+        }
+        (None, Some(residual)) => {
+            parts.zip(residual.par_chunks(rows * out)).for_each(|(y, x)| y.copy_from_slice(x));
+            add_product(left, right, &mut y);
+        }
+        (Some(bias), Some(residual)) => {
+            parts.zip(residual.par_chunks(rows * out)).for_each(|(y, x)| add_bias(y, x, bias));
+            add_product(left, right, &mut y);
+        }
+    }
     memory::recycle([x].into_iter().chain(residual));
     from_values(y, [n, out].into())
 }
@@ -44,21 +59,16 @@ pub(super) fn backward(
     let mut dx = memory::take(n * inner);
     let dy_factor = Factor::new(values(&dy), [n, out]);
     let w_factor = Factor::new(values(&w), [inner, out]).transpose();
-    // The input, which nothing needs after this layer, becomes its activation in place: the
-    // gradient of the activation has computed most of that.
-    let beside = match activation {
-        Activation::Identity => None,
-        Activation::Gelu(_) => Some(values_mut(&mut x)),
-    };
-    let output = Output { values: &mut dx, add: false, beside };
-    match activation {
-        Activation::Identity => product(dy_factor, w_factor, output, ()),
-        Activation::Gelu(form) => product(dy_factor, w_factor, output, ThroughGelu(form)),
+    product(dy_factor, w_factor, &mut dx);
+    if let Activation::Gelu(form) = activation {
+        // The input, which nothing needs after this layer, becomes its activation in place: the
+        // derivative has computed most of that.
+        let chunk = rows_per_task(dx.len(), 1);
+        let x = values_mut(&mut x).par_chunks_mut(chunk);
+        dx.par_chunks_mut(chunk).zip(x).for_each(|(dx, x)| gelu_backward(dx, x, form));
     }
     let mut dw = memory::take(inner * out);
-    let h = Factor::new(values(&x), [n, inner]).transpose();
-    let output = Output { values: &mut dw, add: false, beside: None };
-    product(h, dy_factor, output, ());
+    product(Factor::new(values(&x), [n, inner]).transpose(), dy_factor, &mut dw);
     let db = bias.then(|| {
         let dy = values(&dy);
         let sums = sum_rows(n, out, |rows, sums| {
@@ -91,43 +101,11 @@ vectorised! {
 }
 
 vectorised! {
-    /// Adds rows to `sums`.
-    fn add_rows<S>(_simd; rows: &[f32], sums: &mut [f32]) {
-        for row in rows.chunks(sums.len()) {
-            math::axpy(sums, 1.0, row);
-        }
-    }
-}
-
-/// Adds the bias and the residual.
-struct Add<'a> {
-    out: usize,
-    bias: Option<&'a [f32]>,
-    residual: Option<&'a [f32]>,
-}
-
-impl Epilogue for Add<'_> {
-    #[inline(always)]
-    fn finish(&self, segment: Segment) {
-        let Segment { row, columns, values, .. } = segment;
-        if let Some(bias) = self.bias {
-            math::axpy(values, 1.0, &bias[columns.clone()]);
-        }
-        if let Some(residual) = self.residual {
-            math::axpy(values, 1.0, &residual[row * self.out..][columns]);
-        }
-    }
-}
-
-/// Multiplies the gradients by the derivative of the activation, and puts the activation in the place
-/// of its input.
-struct ThroughGelu(Gelu);
-
-impl Epilogue for ThroughGelu {
-    #[inline(always)]
-    fn finish(&self, segment: Segment) {
-        let elements = segment.values.iter_mut().zip(segment.beside);
-        match self.0 {
+    /// Multiplies the gradients by the derivative of the activation, and puts the activation in the
+    /// place of its input.
+    fn gelu_backward<S>(_simd; dx: &mut [f32], x: &mut [f32], form: Gelu) {
+        let elements = dx.iter_mut().zip(x);
+        match form {
             Gelu::Tanh => elements.for_each(|(d, x)| {
                 let (y, derivative) = math::gelu_tanh_and_derivative(*x);
                 (*d, *x) = (*d * derivative, y);
@@ -136,6 +114,26 @@ impl Epilogue for ThroughGelu {
                 let (y, derivative) = math::gelu_erf_and_derivative(*x);
                 (*d, *x) = (*d * derivative, y);
             }),
+        }
+    }
+}
+
+vectorised! {
+    /// Sets rows to the sum of `x` and the bias.
+    fn add_bias<S>(_simd; y: &mut [f32], x: &[f32], bias: &[f32]) {
+        for (y, x) in y.chunks_mut(bias.len()).zip(x.chunks(bias.len())) {
+            for ((y, x), b) in y.iter_mut().zip(x).zip(bias) {
+                *y = x + b;
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// Adds rows to `sums`.
+    fn add_rows<S>(_simd; rows: &[f32], sums: &mut [f32]) {
+        for row in rows.chunks(sums.len()) {
+            math::axpy(sums, 1.0, row);
         }
     }
 }

@@ -7,7 +7,7 @@ use pulp::Simd;
 use rayon::prelude::*;
 
 use super::CrossEntropy;
-use crate::ops::shared::cpu::product::{Factor, Output, product};
+use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, memory, rows_per_task, values, vector, vectorised,
 };
@@ -56,9 +56,11 @@ pub(super) fn gradients(
         let mut d = logits(x, c, w, rows);
         sum += softmax_rows(&mut d, targets, loss.vocab, Some(scale));
         let (d_factor, x) = (Factor::new(&d, [rows, loss.vocab]), Factor::new(x, [rows, c]));
-        let to_dw = Output { values: &mut *dw_real, add: from > 0, beside: None };
-        product(d_factor.transpose(), x, to_dw, ());
-        product(d_factor, w, Output { values: dx, add: false, beside: None }, ());
+        match from {
+            0 => product(d_factor.transpose(), x, dw_real),
+            _ => add_product(d_factor.transpose(), x, dw_real),
+        }
+        product(d_factor, w, dx);
         memory::give(d);
     }
     memory::recycle([x_tensor]);
@@ -81,8 +83,7 @@ fn chunks<'a>(targets: &'a [u32], loss: &CrossEntropy) -> impl Iterator<Item = (
 fn logits(x: &[f32], c: usize, w: Factor, rows: usize) -> Vec<f32> {
     let w = w.transpose();
     let mut logits = memory::take(rows * w.columns());
-    let output = Output { values: &mut logits, add: false, beside: None };
-    product(Factor::new(x, [rows, c]), w, output, ());
+    product(Factor::new(x, [rows, c]), w, &mut logits);
     logits
 }
 

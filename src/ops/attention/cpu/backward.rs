@@ -3,9 +3,9 @@
 use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
+use super::panels::{Panels, Right};
+use super::tile::{Left, STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
-use crate::ops::shared::cpu::panels::{Panels, Right};
-use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, multiply};
 use crate::ops::shared::cpu::vector::{self, exp, vectors};
 
 /// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
@@ -121,11 +121,13 @@ fn gradients_of_scores<S: Simd>(
     for index in 0..packed.across.count() {
         let panel = packed.across.panel(packed.k_transposed, index, 0, head.size);
         if panel.first < query + rows {
-            let to = Strided { values: &mut block.p[at..], stride, rows };
-            multiply(simd, q, panel, Target { rows: to, column: panel.first, add: false });
+            let column = panel.first;
+            let to = Target { values: &mut block.p[at..], stride, rows, column, add: false };
+            multiply(simd, q, panel, to);
             let panel = packed.across.panel(packed.v_transposed, index, 0, head.size);
-            let to = Strided { values: &mut block.ds[at..], stride, rows };
-            multiply(simd, dout, panel, Target { rows: to, column: panel.first, add: false });
+            let column = panel.first;
+            let to = Target { values: &mut block.ds[at..], stride, rows, column, add: false };
+            multiply(simd, dout, panel, to);
         }
     }
     let scale = head.shape.scale(head.c);
@@ -165,8 +167,9 @@ fn gradients_of_queries<S: Simd>(
     let stride = packed.down.width();
     for index in 0..packed.down.count() {
         let panel = packed.down.panel(packed.k, index, 0, query + rows);
-        let to = Strided { values: &mut *dq, stride, rows };
-        multiply(simd, ds, panel, Target { rows: to, column: panel.first, add: false });
+        let column = panel.first;
+        let to = Target { values: &mut *dq, stride, rows, column, add: false };
+        multiply(simd, ds, panel, to);
     }
     for (r, dq) in dq.chunks(stride).enumerate().take(rows) {
         let row = &mut dqkv[3 * (query + r)];
@@ -190,11 +193,12 @@ fn add_columns<S: Simd>(
         let from = key.saturating_sub(block.first);
         for index in 0..panels.count() {
             let panel = panels.panel(right, index, from, block.rows);
-            let to = Strided { values: &mut sums[key * stride..], stride, rows: STRIP };
             let left = Left::Columns(&left[from * block.stride + key..], block.stride);
             // The block that holds a key is the first one that sees it.
-            let target = Target { rows: to, column: panel.first, add: key < block.first };
-            multiply(simd, left, panel, target);
+            let values = &mut sums[key * stride..];
+            let add = key < block.first;
+            let to = Target { values, stride, rows: STRIP, column: panel.first, add };
+            multiply(simd, left, panel, to);
         }
     }
 }

@@ -3,10 +3,10 @@
 use pulp::{Simd, WithSimd};
 
 use super::head::{Head, parts};
+use super::panels::{Panels, Right};
+use super::tile::{Left, STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
-use crate::ops::shared::cpu::panels::{Panels, Right};
-use crate::ops::shared::cpu::tile::{Left, STRIP, Strided, Target, WIDEST, multiply};
-use crate::ops::shared::cpu::vector::{exp, vectors};
+use crate::ops::shared::cpu::vector::{WIDEST, exp, vectors};
 
 pub(super) struct Forward<'a> {
     pub head: Head<'a>,
@@ -39,8 +39,9 @@ impl WithSimd for Forward<'_> {
             for index in 0..keys.count() {
                 let panel = keys.panel(packed_k, index, 0, head.size);
                 if panel.first < visible {
-                    let to = Strided { values: &mut *scores, stride, rows };
-                    multiply(simd, q, panel, Target { rows: to, column: panel.first, add: false });
+                    let column = panel.first;
+                    let to = Target { values: &mut *scores, stride, rows, column, add: false };
+                    multiply(simd, q, panel, to);
                 }
             }
             let mut factors = [0.0; STRIP];
@@ -48,11 +49,12 @@ impl WithSimd for Forward<'_> {
                 let row = &mut scores[r * stride..][..stride];
                 (*factor, log_sum_exp[query + r]) = softmax(simd, &head, row, query + r);
             }
+            let p = Left::Rows(scores, stride);
             for index in 0..vs.count() {
                 let panel = vs.panel(packed_v, index, 0, visible);
-                let to = Strided { values: &mut *sums, stride: out_stride, rows };
-                let target = Target { rows: to, column: panel.first, add: false };
-                multiply(simd, Left::Rows(scores, stride), panel, target);
+                let (stride, column) = (out_stride, panel.first);
+                let to = Target { values: &mut *sums, stride, rows, column, add: false };
+                multiply(simd, p, panel, to);
             }
             for (r, sums) in sums.chunks(out_stride).enumerate().take(rows) {
                 for (out, sum) in out[query + r].iter_mut().zip(sums) {

@@ -13,6 +13,8 @@ use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, memory, values
 mod backward;
 mod forward;
 mod head;
+mod panels;
+mod tile;
 
 use backward::{Backward, Saved};
 use forward::Forward;

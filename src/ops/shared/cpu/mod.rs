@@ -13,9 +13,7 @@ use rayon::prelude::*;
 
 pub(in crate::ops) mod math;
 pub(in crate::ops) mod memory;
-pub(in crate::ops) mod panels;
 pub(in crate::ops) mod product;
-pub(in crate::ops) mod tile;
 pub(in crate::ops) mod vector;
 
 pub(in crate::ops) type CpuTensor = FloatTensor<Flex>;

@@ -3,7 +3,8 @@
 
 use pulp::Simd;
 
-use super::tile::WIDEST;
+/// Elements of the widest vector of any CPU.
+pub(in crate::ops) const WIDEST: usize = 16;
 
 /// `e^x` as [`math::exp`](super::math::exp), with multiplication and addition fused where the CPU can.
 #[inline(always)]

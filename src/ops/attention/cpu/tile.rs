@@ -1,5 +1,4 @@
-//! Products of matrices in the registers: the loop that linear layers, the output head and attention
-//! spend their time in.
+//! Products of matrices in the registers: the loop that attention spends its time in.
 //!
 //! A strip of [`STRIP`] rows of the left factor meets a panel of up to [`PANEL`] vectors of columns of
 //! the right factor. The sums of both stay in the registers while the loop runs over the depth, so
@@ -10,13 +9,14 @@
 use pulp::Simd;
 
 use super::panels::{PANEL, Panel};
+use crate::ops::shared::cpu::vector::WIDEST;
 
 /// Rows of a strip.
-pub(in crate::ops) const STRIP: usize = 8;
+pub(super) const STRIP: usize = 8;
 
 /// A matrix as the left factor, at the first row of a strip and the first column of the depth.
 #[derive(Clone, Copy)]
-pub(in crate::ops) enum Left<'a> {
+pub(super) enum Left<'a> {
     /// Row-major, with this many elements from row to row.
     Rows(&'a [f32], usize),
     /// Column-major, with this many elements from column to column. A whole strip of each column can
@@ -24,92 +24,55 @@ pub(in crate::ops) enum Left<'a> {
     Columns(&'a [f32], usize),
 }
 
-/// Rows of a result, at most [`STRIP`].
-pub(in crate::ops) trait ResultRows {
-    fn count(&self) -> usize;
-    fn row(&mut self, r: usize) -> &mut [f32];
-}
-
-impl ResultRows for &mut [&mut [f32]] {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    #[inline(always)]
-    fn row(&mut self, r: usize) -> &mut [f32] {
-        self[r]
-    }
-}
-
-/// Rows `stride` elements apart.
-pub(in crate::ops) struct Strided<'a> {
+/// Where the product of a strip and a panel goes: rows `stride` elements apart, at most [`STRIP`].
+pub(super) struct Target<'a> {
     pub values: &'a mut [f32],
     pub stride: usize,
     pub rows: usize,
-}
-
-impl ResultRows for Strided<'_> {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.rows
-    }
-
-    #[inline(always)]
-    fn row(&mut self, r: usize) -> &mut [f32] {
-        &mut self.values[r * self.stride..]
-    }
-}
-
-/// Where the product of a strip and a panel goes.
-pub(in crate::ops) struct Target<R> {
-    pub rows: R,
     /// The panel's first column in the rows.
     pub column: usize,
     /// Adds the product to the values.
     pub add: bool,
 }
 
+impl Target<'_> {
+    /// Row `r` from the panel's first column on.
+    #[inline(always)]
+    fn row(&mut self, r: usize) -> &mut [f32] {
+        &mut self.values[r * self.stride + self.column..]
+    }
+}
+
 /// The product of a strip of `left` and a panel.
 #[inline(always)]
-pub(in crate::ops) fn multiply<S: Simd>(
-    simd: S,
-    left: Left,
-    panel: Panel,
-    mut to: Target<impl ResultRows>,
-) {
+pub(super) fn multiply<S: Simd>(simd: S, left: Left, panel: Panel, mut to: Target) {
     match panel.vectors {
-        1 => strip::<S, _, 1>(simd, left, panel, &mut to),
-        2 => strip::<S, _, 2>(simd, left, panel, &mut to),
-        _ => strip::<S, _, PANEL>(simd, left, panel, &mut to),
+        1 => strip::<S, 1>(simd, left, panel, &mut to),
+        2 => strip::<S, 2>(simd, left, panel, &mut to),
+        _ => strip::<S, PANEL>(simd, left, panel, &mut to),
     }
 }
 
 /// With fewer registers, a strip is two of half as many rows.
 #[inline(always)]
-fn strip<S: Simd, T: ResultRows, const V: usize>(
-    simd: S,
-    left: Left,
-    panel: Panel,
-    to: &mut Target<T>,
-) {
+fn strip<S: Simd, const V: usize>(simd: S, left: Left, panel: Panel, to: &mut Target) {
     if S::REGISTER_COUNT >= 32 {
-        rows::<S, T, STRIP, V>(simd, left, 0, panel, to);
+        rows::<S, STRIP, V>(simd, left, 0, panel, to);
     } else {
-        for first in (0..to.rows.count()).step_by(STRIP / 2) {
-            rows::<S, T, { STRIP / 2 }, V>(simd, left, first, panel, to);
+        for first in (0..to.rows).step_by(STRIP / 2) {
+            rows::<S, { STRIP / 2 }, V>(simd, left, first, panel, to);
         }
     }
 }
 
 /// Rows `first..first + R` of a strip.
 #[inline(always)]
-fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
+fn rows<S: Simd, const R: usize, const V: usize>(
     simd: S,
     left: Left,
     first: usize,
     panel: Panel,
-    to: &mut Target<T>,
+    to: &mut Target,
 ) {
     let right = S::as_simd_f32s(panel.values).0.as_chunks::<V>().0;
     let sums = match left {
@@ -117,7 +80,7 @@ fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
             let mut rows: [&[f32]; R] = [&[]; R];
             for (r, row) in rows.iter_mut().enumerate() {
                 // Beyond the last row, that row again: its sums are not stored.
-                *row = &values[(first + r).min(to.rows.count() - 1) * stride..][..right.len()];
+                *row = &values[(first + r).min(to.rows - 1) * stride..][..right.len()];
             }
             sums(simd, right, RowMajor(rows))
         }
@@ -128,7 +91,7 @@ fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
     // The bodies of these loops are so small that the loops are unrolled: an index that is known at run
     // time only would keep the sums in memory, not in registers.
     let width = V * S::F32_LANES;
-    if panel.columns < width || to.rows.count() < first + R {
+    if panel.columns < width || to.rows < first + R {
         let mut whole = [0.0; STRIP * PANEL * WIDEST];
         let values = S::as_mut_simd_f32s(&mut whole).0;
         for r in 0..R {
@@ -141,7 +104,7 @@ fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
     }
     if to.add {
         for r in 0..R {
-            let row = &mut to.rows.row(first + r)[to.column..][..width];
+            let row = &mut to.row(first + r)[..width];
             let row = &mut S::as_mut_simd_f32s(row).0[..V];
             for v in 0..V {
                 row[v] = simd.add_f32s(row[v], sums[r][v]);
@@ -149,28 +112,20 @@ fn rows<S: Simd, T: ResultRows, const R: usize, const V: usize>(
         }
     } else {
         for r in 0..R {
-            let row = &mut to.rows.row(first + r)[to.column..][..width];
+            let row = &mut to.row(first + r)[..width];
             S::as_mut_simd_f32s(row).0[..V].copy_from_slice(&sums[r]);
         }
     }
 }
 
-/// Elements of the widest vector of any CPU.
-pub(in crate::ops) const WIDEST: usize = 16;
-
 /// Stores the rows and columns of `sums`, in rows of `width`, that the product has.
 #[inline(never)]
-fn store_part(
-    sums: &[f32],
-    width: usize,
-    first: usize,
-    columns: usize,
-    to: &mut Target<impl ResultRows>,
-) {
-    for (r, sums) in sums.chunks(width).enumerate().take(to.rows.count() - first) {
-        let row = &mut to.rows.row(first + r)[to.column..][..columns];
+fn store_part(sums: &[f32], width: usize, first: usize, columns: usize, to: &mut Target) {
+    for (r, sums) in sums.chunks(width).enumerate().take(to.rows - first) {
+        let add = to.add;
+        let row = &mut to.row(first + r)[..columns];
         for (value, sum) in row.iter_mut().zip(sums) {
-            *value = if to.add { *value + sum } else { *sum };
+            *value = if add { *value + sum } else { *sum };
         }
     }
 }

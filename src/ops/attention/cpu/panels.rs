@@ -10,7 +10,7 @@ pub(super) const PANEL: usize = 3;
 
 /// A matrix `[depth, columns]` as the right factor.
 #[derive(Clone, Copy)]
-pub(in crate::ops) enum Right<'a> {
+pub(super) enum Right<'a> {
     /// Row-major, with this many elements from row to row.
     Rows(&'a [f32], usize),
     /// Column-major, with this many elements from column to column.
@@ -19,9 +19,9 @@ pub(in crate::ops) enum Right<'a> {
 
 /// How a right factor is split into panels.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Panels {
-    pub depth: usize,
-    pub columns: usize,
+pub(super) struct Panels {
+    depth: usize,
+    columns: usize,
     /// Elements of a vector.
     lanes: usize,
     vectors: usize,
@@ -31,7 +31,7 @@ pub(in crate::ops) struct Panels {
 
 /// A packed panel, or some of its rows.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Panel<'a> {
+pub(super) struct Panel<'a> {
     /// `[depth, vectors * lanes]`.
     pub values: &'a [f32],
     pub vectors: usize,
@@ -100,38 +100,8 @@ impl Panels {
         }
     }
 
-    /// The columns of some panels.
-    pub fn columns_of(&self, panels: &Range<usize>) -> Range<usize> {
-        let column = |index: usize| match index < self.count() {
-            true => self.vectors_of(index).0 * self.lanes,
-            false => self.columns,
-        };
-        column(panels.start)..column(panels.end)
-    }
-
-    /// Elements of a row of the widest panel.
-    pub fn widest(&self) -> usize {
-        self.vectors.min(self.widest) * self.lanes
-    }
-
-    /// Packs the first `rows` rows of panel `index` of `right`.
-    #[inline(always)]
-    pub fn pack_rows<'a>(
-        &self,
-        index: usize,
-        right: Right,
-        rows: usize,
-        packed: &'a mut [f32],
-    ) -> Panel<'a> {
-        let (first, vectors) = self.vectors_of(index);
-        let (first, width) = (first * self.lanes, vectors * self.lanes);
-        let packed = &mut packed[..rows * width];
-        self.pack_panel(index, right, packed);
-        Panel { values: packed, vectors, first, columns: width.min(self.columns - first) }
-    }
-
     /// Splits the memory of a packed factor into that of its panels.
-    pub fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
+    fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
         let mut panels = Vec::with_capacity(self.count());
         for index in 0..self.count() {
             let (_, vectors) = self.vectors_of(index);
@@ -144,7 +114,7 @@ impl Panels {
 
     /// Packs panel `index` of `right`.
     #[inline(always)]
-    pub fn pack_panel(&self, index: usize, right: Right, panel: &mut [f32]) {
+    fn pack_panel(&self, index: usize, right: Right, panel: &mut [f32]) {
         let (first, vectors) = self.vectors_of(index);
         let (first, width) = (first * self.lanes, vectors * self.lanes);
         let columns = width.min(self.columns - first);
