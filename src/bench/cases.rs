@@ -11,7 +11,7 @@ use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
     self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode,
-    UpdateSettings,
+    UpdateSettings, WeightUpdate,
 };
 
 /// All cases, in the order of a training step.
@@ -409,9 +409,10 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
                 let grads = std::slice::from_ref(&grad);
                 let control =
                     ops::update_control(grads, loss_scale.clone(), settings, mode).control;
-                let (w, _, moments) =
-                    ops::adamw(w, None, grad.clone(), moments, control, scalars, mode);
-                state = Some((w, moments));
+                let weight =
+                    WeightUpdate { w, half: None, grad: grad.clone(), moments, decays: true };
+                let updated = ops::adamw(vec![weight], control, scalars, mode).pop();
+                state = updated.map(|(w, _, moments)| (w, moments));
             },
         )
     };

@@ -4,6 +4,7 @@
 //! and the key under which the compiled pipeline is cached, so that the two cannot differ.
 
 use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
 
 use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::KernelId;
@@ -13,16 +14,31 @@ use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
 pub use super::queue::{Queue, Workgroups};
-use super::unroll::unroll;
+use super::unroll::{repeat, unroll};
 use crate::config::Matrices;
 
 /// A file of `shaders/` with the files that it depends on.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 pub struct Shader {
-    /// The file's name without its extension.
+    /// The file's name without its extension, or another name that no other shader has.
     pub name: &'static str,
     /// The texts of all files, in the order in which they are concatenated.
     pub parts: &'static [&'static str],
+}
+
+// By name: each launch looks its pipeline up, and should not hash kilobytes of text for it.
+impl PartialEq for Shader {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Shader {}
+
+impl Hash for Shader {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
 }
 
 /// Includes the text of a file of `shaders/`.
@@ -152,7 +168,13 @@ impl Spec {
         self.matrices
     }
 
-    /// The whole WGSL text: the header, then the files with their marked loops unrolled.
+    /// Runs on `count` tensors, `TENSORS` in the source, at once: see [`repeat`].
+    pub fn on_tensors(self, count: usize) -> Self {
+        self.with("TENSORS", count as u32)
+    }
+
+    /// The whole WGSL text: the header, then the files with their marked parts repeated for each
+    /// tensor and their marked loops unrolled.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
         let half = self.stored.iter().any(|&(_, element)| element == Element::F16);
@@ -182,8 +204,10 @@ impl Spec {
             Some(Matrices::Sixteen) => wgsl!("matrices16"),
         });
         let counts: Vec<(&str, u32)> = self.constants.iter().filter_map(count).collect();
+        let tensors = counts.iter().find(|&&(name, _)| name == "TENSORS");
+        let tensors = tensors.map_or(1, |&(_, count)| count);
         for part in self.shader.parts {
-            text.push_str(&unroll(part, &counts));
+            text.push_str(&unroll(&repeat(part, tensors), &counts));
         }
         text
     }

@@ -92,6 +92,12 @@ impl Queue {
         self.client.properties().hardware.max_shared_memory_size
     }
 
+    /// The storage buffers that a kernel may bind: at least the 8 that WebGPU guarantees.
+    pub fn storage_buffers(&self) -> usize {
+        // cubecl counts one less than the device has, which Metal needs for the uniforms.
+        self.client.properties().hardware.max_bindings.max(8) as usize
+    }
+
     /// A new f32 tensor with uninitialised elements.
     pub fn empty(&self, shape: impl Into<Shape>) -> CubeTensor {
         self.empty_of(shape, DType::F32)

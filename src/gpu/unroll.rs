@@ -1,5 +1,6 @@
-//! Unrolls loops of WGSL, so that arrays that must stay in registers have constant indices without
-//! the driver's help.
+//! Writes out parts of WGSL: loops, so that arrays that must stay in registers have constant indices
+//! without the driver's help, and what a kernel has for each of its tensors, since WGSL has no arrays
+//! of buffers.
 
 /// A loop of more iterations stays a loop: its text would take longer to compile than it saves.
 const MOST: u32 = 8;
@@ -11,6 +12,29 @@ pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     let lines: Vec<String> = source.lines().map(str::to_string).collect();
     let mut text = String::with_capacity(2 * source.len());
     write_lines(&lines, constants, &mut text);
+    text
+}
+
+/// Writes the lines between a line `// repeat` and the next line `// end` `count` times, with the
+/// number of the repetition, from 0, in place of `TENSOR`.
+pub(super) fn repeat(source: &str, count: u32) -> String {
+    let is = |line: &str, mark: &str| line.trim() == mark;
+    let mut lines = source.lines();
+    let mut text = String::with_capacity(2 * source.len());
+    while let Some(line) = lines.next() {
+        if is(line, "// repeat") {
+            let part: Vec<&str> = lines.by_ref().take_while(|line| !is(line, "// end")).collect();
+            for tensor in 0..count {
+                for line in &part {
+                    text.push_str(&line.replace("TENSOR", &tensor.to_string()));
+                    text.push('\n');
+                }
+            }
+        } else {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
     text
 }
 
@@ -122,6 +146,13 @@ after(i);
                 "after(i);",
             ]
         );
+    }
+
+    #[test]
+    fn parts_are_repeated_for_each_tensor() {
+        let source = "a\n// repeat\nvar x_TENSOR = TENSOR;\n  // end\nb(TENSORS)\n";
+        assert_eq!(repeat(source, 2), "a\nvar x_0 = 0;\nvar x_1 = 1;\nb(TENSORS)\n");
+        assert_eq!(repeat("a\nb\n", 2), "a\nb\n");
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod shared;
 mod softmax;
 mod update_control;
 
-pub use adamw::{AdamW, Moments, adamw};
+pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward};

@@ -1,7 +1,9 @@
 //! Compares the control of updates and AdamW with the same computation in f64.
 
 use burn::tensor::{Device, FloatDType, Tensor};
-use wgpt::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings};
+use wgpt::ops::{
+    self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
+};
 
 use crate::case::{dot, noise, values};
 use crate::check::{VALUE, compare};
@@ -29,6 +31,19 @@ fn tensor(values: &[f32], device: &Device) -> Tensor<1> {
     Tensor::from_data(values, device)
 }
 
+/// Updates one weight, which decays.
+fn adamw(
+    w: Tensor<1>,
+    half: Option<Tensor<1>>,
+    grad: Tensor<1>,
+    moments: Moments,
+    control: Tensor<1>,
+    mode: OpsMode,
+) -> UpdatedWeight {
+    let weight = WeightUpdate { w, half, grad, moments, decays: true };
+    ops::adamw(vec![weight], control, SCALARS, mode).pop().expect("the weight")
+}
+
 /// Returns the gradients of an update: those of a weight, and those of another one that is one
 /// element longer than the span of a workgroup. The second update overflows.
 fn gradients(step: u64, len: usize) -> [Vec<f32>; 2] {
@@ -51,7 +66,7 @@ pub fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 6] {
         let update = ops::update_control(&grads, loss_scale, settings(step), mode);
         let [grad, _] = grads;
         let control = update.control.clone();
-        (w, _, moments) = ops::adamw(w, None, grad, moments, control, SCALARS, mode);
+        (w, _, moments) = adamw(w, None, grad, moments, control, mode);
         loss_scale = update.loss_scale.clone();
         last = Some(update);
     }
@@ -97,6 +112,7 @@ pub fn check_optimizer(device: &Device, mode: OpsMode) {
     check_loss_scale(device, mode);
     check_large_gradients(device, mode);
     check_skipped_update(device, mode);
+    check_many_weights(device, mode);
 }
 
 /// Adam's bias corrections lose no digits, however many updates were made.
@@ -174,7 +190,7 @@ fn check_skipped_update(device: &Device, mode: OpsMode) {
         let grad = Tensor::full([len], if finite { 1.0 } else { f32::INFINITY }, device);
         let control = tensor(&[0.5, f32::from(u8::from(finite)), 0.1, 1.5], device);
         let moments = Moments { m, v: v.abs() };
-        let (w, half, moments) = ops::adamw(w, half, grad, moments, control, SCALARS, mode);
+        let (w, half, moments) = adamw(w, half, grad, moments, control, mode);
         assert_eq!(half.is_some(), has_half);
         let w = values(w);
         if let Some(half) = half {
@@ -187,5 +203,54 @@ fn check_skipped_update(device: &Device, mode: OpsMode) {
         let is_same =
             [(was, w), (m, values(moments.m)), (v, values(moments.v))].map(|(a, b)| a == b);
         assert_eq!(is_same, [!finite; 3], "{mode:?}, {len} elements");
+    }
+}
+
+/// Weights in one update become what each becomes alone, bit by bit, whatever their number, their
+/// lengths and their copies in float16. So does the norm of all their gradients, up to rounding.
+fn check_many_weights(device: &Device, mode: OpsMode) {
+    let has_half = device.supports_dtype(FloatDType::F16);
+    let lens = [4, 5, 16_384, 16_388, 40_001, 1, 12];
+    for count in [2, 7, 40] {
+        let control = tensor(&[0.5, 1.0, 0.1, 1.5], device);
+        let weights = || {
+            let weight = |index: usize| {
+                let len = lens[index % lens.len()];
+                let [w, grad, m, v] =
+                    [0, 1, 2, 3].map(|seed| tensor(&noise(4 * index as u64 + seed, len), device));
+                let half = (has_half && index % 3 == 0).then(|| w.clone().cast(FloatDType::F16));
+                let moments = Moments { m, v: v.abs() };
+                WeightUpdate { w, half, grad, moments, decays: index % 2 == 0 }
+            };
+            (0..count).map(weight).collect::<Vec<_>>()
+        };
+        let results = |updated: Vec<UpdatedWeight>| {
+            let of_weight = |(w, half, Moments { m, v }): UpdatedWeight| {
+                [Some(w), half, Some(m), Some(v)].map(|tensor| tensor.map(values))
+            };
+            updated.into_iter().map(of_weight).collect::<Vec<_>>()
+        };
+        let alone = weights()
+            .into_iter()
+            .flat_map(|weight| ops::adamw(vec![weight], control.clone(), SCALARS, mode));
+        let alone = results(alone.collect());
+        let together = results(ops::adamw(weights(), control, SCALARS, mode));
+        assert_eq!(together.len(), count);
+        for (index, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            assert_eq!(together[1].is_some(), has_half && index % 3 == 0);
+            assert!(together == alone, "{mode:?}: weight {index} of {count} differs");
+        }
+
+        let grads: Vec<Tensor<1>> = weights().into_iter().map(|weight| weight.grad).collect();
+        let all: Vec<f32> = grads.iter().cloned().flat_map(values).collect();
+        let one = tensor(&[1.0, 0.0, 0.0, 0.0], device);
+        let norm = ops::update_control(&grads, one, settings(1), mode).norm;
+        let want = dot(
+            &all.iter().copied().map(f64::from).collect::<Vec<_>>(),
+            &all.iter().copied().map(f64::from).collect::<Vec<_>>(),
+        )
+        .sqrt()
+            / f64::from(DIVISOR);
+        compare("the norm of many", &values(norm), &[want], VALUE).unwrap();
     }
 }

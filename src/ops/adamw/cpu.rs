@@ -5,25 +5,30 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;
 use rayon::prelude::*;
 
-use super::{AdamW, Updated, Weight};
+use super::{AdamW, Lists, Updated, Weight, into_lists};
 use crate::ops::shared::cpu::{CpuTensor, contiguous, memory, values, values_mut, vectorised};
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
 
 pub(super) fn update(
-    weight: Weight<Flex>,
-    grad: CpuTensor,
+    weights: Vec<Weight<Flex>>,
     control: CpuTensor,
     scalars: AdamW,
-) -> Updated<Flex> {
-    let Weight { w, half, m, v } = weight;
-    let half = half.into_option();
+) -> Lists<Flex> {
     let control = contiguous(control);
-    let [factor, applied, step_size, second_correction] = [0, 1, 2, 3].map(|i| values(&control)[i]);
+    let control = [0, 1, 2, 3].map(|i| values(&control)[i]);
+    let [_, applied, ..] = control;
     if applied == 0.0 {
-        return (w, half, m, v);
+        return into_lists::<Flex>(weights.into_iter().map(Weight::into_updated));
     }
+    into_lists::<Flex>(weights.into_iter().map(|weight| update_weight(weight, control, scalars)))
+}
+
+fn update_weight(weight: Weight<Flex>, control: [f32; 4], scalars: AdamW) -> Updated<Flex> {
+    let Weight { w, half, grad, m, v, decays } = weight;
+    let [factor, _, step_size, second_correction] = control;
+    let scalars = AdamW { decay: scalars.decay_of(decays), ..scalars };
     let grad = contiguous(grad);
     let [mut w, mut m, mut v] = [w, m, v].map(contiguous);
     values_mut(&mut w)

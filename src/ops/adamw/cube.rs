@@ -7,7 +7,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AdamW, Updated, Weight};
+use super::{AdamW, Lists, Updated, Weight, into_lists};
 use crate::ops::shared::cube::{CubeKernels, argument, cover, launch};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
 
@@ -39,15 +39,26 @@ fn update_element(
 
 pub(super) fn update(
     kernels: &CubeKernels,
-    weight: Weight<CubeBackend>,
-    grad: CubeTensor,
+    weights: Vec<Weight<CubeBackend>>,
     control: CubeTensor,
     scalars: AdamW,
+) -> Lists<CubeBackend> {
+    let control = contiguous(control);
+    let updated =
+        weights.into_iter().map(|weight| update_weight(kernels, weight, &control, scalars));
+    into_lists::<CubeBackend>(updated)
+}
+
+fn update_weight(
+    kernels: &CubeKernels,
+    weight: Weight<CubeBackend>,
+    control: &CubeTensor,
+    scalars: AdamW,
 ) -> Updated<CubeBackend> {
-    let Weight { w, half, m, v } = weight;
+    let Weight { w, half, grad, m, v, decays } = weight;
     let [w, m, v] = [w, m, v].map(owned);
-    let (grad, control) = (contiguous(grad), contiguous(control));
-    let AdamW { decay, beta1, beta2, eps } = scalars;
+    let grad = contiguous(grad);
+    let AdamW { beta1, beta2, eps, .. } = scalars;
     let (count, dim) = cover(elements(&w));
     launch!(update_element(
         kernels.client(),
@@ -57,14 +68,14 @@ pub(super) fn update(
         argument(&grad),
         argument(&m),
         argument(&v),
-        argument(&control),
+        argument(control),
         elements(&w),
-        decay,
+        scalars.decay_of(decays),
         beta1,
         beta2,
         eps,
     ));
     // No run on these kernels keeps copies: their products cast a weight where they use it.
-    let half = half.into_option().map(|_| CubeBackend::float_cast(w.clone(), FloatDType::F16));
+    let half = half.map(|_| CubeBackend::float_cast(w.clone(), FloatDType::F16));
     (w, half, m, v)
 }

@@ -11,11 +11,11 @@ use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, memory, rows_per_task, values, vector, vectorised,
 };
-use crate::ops::shared::{Shards, split};
+use crate::ops::shared::{Tensors, split};
 
 pub(super) fn forward(
     x: CpuTensor,
-    wte: Shards<Flex>,
+    wte: Tensors<Flex>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CpuTensor {
@@ -35,7 +35,7 @@ pub(super) fn forward(
 
 pub(super) fn gradients(
     x: CpuTensor,
-    wte: Shards<Flex>,
+    wte: Tensors<Flex>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
     loss_scale: Option<CpuTensor>,

@@ -15,7 +15,7 @@ use crate::ops::shared::cube::math::{exp, ln};
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, cover, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements};
-use crate::ops::shared::{Shards, split};
+use crate::ops::shared::{Tensors, split};
 
 /// Invocations that share a row of logits.
 const UNITS: u32 = 256;
@@ -213,7 +213,7 @@ fn place(kernels: &CubeKernels, part: &CubeTensor, whole: &CubeTensor, first: us
 pub(super) fn forward(
     kernels: &CubeKernels,
     x: CubeTensor,
-    wte: Shards<CubeBackend>,
+    wte: Tensors<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
@@ -227,7 +227,7 @@ pub(super) fn forward(
 pub(super) fn gradients(
     kernels: &CubeKernels,
     x: CubeTensor,
-    wte: Shards<CubeBackend>,
+    wte: Tensors<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
     loss_scale: Option<CubeTensor>,

@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use super::OpsMode;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::shared::kernels::Kernels;
-use super::shared::{Optional, Shards, implement};
+use super::shared::{Optional, Tensors, implement};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -53,7 +53,7 @@ pub fn linear_cross_entropy(
     loss: CrossEntropy,
     mode: OpsMode,
 ) -> Tensor<1> {
-    let wte = Shards::new(wte.into_iter().map(Tensor::into_dispatch));
+    let wte = Tensors(wte.into_iter().map(Tensor::into_dispatch).collect());
     let value = Dispatch::linear_cross_entropy(x.into_dispatch(), wte, targets, loss, mode);
     Tensor::from_dispatch(value)
 }
@@ -72,7 +72,7 @@ pub fn linear_cross_entropy_gradients(
     loss_scale: Option<Tensor<1>>,
     mode: OpsMode,
 ) -> (Tensor<1>, HeadGradients) {
-    let wte = Shards::new(wte.into_iter().map(Tensor::into_dispatch));
+    let wte = Tensors(wte.into_iter().map(Tensor::into_dispatch).collect());
     let (x, loss_scale) = (x.into_dispatch(), loss_scale.map(Tensor::into_dispatch).into());
     let (value, dx, dwte) =
         Dispatch::linear_cross_entropy_gradients(x, wte, targets, loss, loss_scale, mode);
@@ -89,7 +89,7 @@ pub trait LinearCrossEntropy: Backend {
     /// Returns the loss, `[1]`.
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        #[extension_type] wte: Shards<Self>,
+        #[extension_type] wte: Tensors<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
@@ -98,7 +98,7 @@ pub trait LinearCrossEntropy: Backend {
     /// Returns the loss `[1]`, `dx` `[n, c]` and `dwte` in the shards of `wte`.
     fn linear_cross_entropy_gradients(
         x: FloatTensor<Self>,
-        #[extension_type] wte: Shards<Self>,
+        #[extension_type] wte: Tensors<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         #[extension_type] loss_scale: Optional<Self>,
@@ -110,7 +110,7 @@ implement! {
     LinearCrossEntropy:
     fn linear_cross_entropy(
         x: FloatTensor<Self>,
-        wte: Shards<Self>,
+        wte: Tensors<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         mode: OpsMode,
@@ -120,7 +120,7 @@ implement! {
 
     fn linear_cross_entropy_gradients(
         x: FloatTensor<Self>,
-        wte: Shards<Self>,
+        wte: Tensors<Self>,
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         loss_scale: Optional<Self>,

@@ -7,11 +7,11 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, TensorData};
 
 use super::CrossEntropy;
-use crate::ops::shared::{Shards, device, shape, split};
+use crate::ops::shared::{Tensors, device, shape, split};
 
 pub(super) fn forward<B: Backend>(
     x: FloatTensor<B>,
-    wte: Shards<B>,
+    wte: Tensors<B>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> FloatTensor<B> {
@@ -81,7 +81,7 @@ fn logits_gradient<B: Backend>(
 
 pub(super) fn gradients<B: Backend>(
     x: FloatTensor<B>,
-    wte: Shards<B>,
+    wte: Tensors<B>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
     loss_scale: Option<FloatTensor<B>>,

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::shared::Shards;
+use crate::ops::shared::Tensors;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::gemm::{Fusion, Layout, Matrix};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
@@ -150,12 +150,12 @@ fn tokens_of(shard: &CubeTensor) -> usize {
 pub(super) fn forward(
     kernels: &WgslKernels,
     x: CubeTensor,
-    wte: Shards<CubeBackend>,
+    wte: Tensors<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
     let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
+    let wte: Vec<CubeTensor> = wte.0.into_iter().map(contiguous).collect();
     let head = Head::new(kernels, &x, &wte, &targets, &loss, None);
     for chunk in head.chunks() {
         head.losses(chunk, false);
@@ -166,13 +166,13 @@ pub(super) fn forward(
 pub(super) fn gradients(
     kernels: &WgslKernels,
     x: CubeTensor,
-    wte: Shards<CubeBackend>,
+    wte: Tensors<CubeBackend>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
     loss_scale: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
     let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.into_vec().into_iter().map(contiguous).collect();
+    let wte: Vec<CubeTensor> = wte.0.into_iter().map(contiguous).collect();
     let head = Head::new(kernels, &x, &wte, &targets, &loss, loss_scale);
     let Head { rows, c, .. } = head;
     let dx = kernels.queue.empty_of([rows, c], x.dtype);

@@ -2,7 +2,10 @@
 //! each kind of device the launch, the matrix products and the reductions.
 
 use burn::backend::tensor::{Device, FloatTensor};
-use burn::backend::{Backend, ExtensionType, TensorMetadata};
+use burn::backend::{
+    Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
+    ExtensionType, TensorMetadata,
+};
 use burn::tensor::Shape;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -25,7 +28,8 @@ macro_rules! implement {
     )*) => {
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
         impl $op for burn_cubecl::CubeBackend {
-            $(fn $method($($parameters)*) -> $output {
+            $(#[allow(clippy::too_many_arguments, reason = "those of the trait")]
+            fn $method($($parameters)*) -> $output {
                 match $kernels {
                     Kernels::Reference => {
                         reference::$function::<burn_cubecl::CubeBackend>($($argument),*)
@@ -39,7 +43,8 @@ macro_rules! implement {
 
         #[cfg(not(target_arch = "wasm32"))]
         impl $op for burn::backend::Flex {
-            $(fn $method($($parameters)*) -> $output {
+            $(#[allow(clippy::too_many_arguments, reason = "those of the trait")]
+            fn $method($($parameters)*) -> $output {
                 match $mode.is_reference() {
                     true => reference::$function::<burn::backend::Flex>($($argument),*),
                     false => cpu::$function($($argument),*),
@@ -78,43 +83,52 @@ impl<B: Backend> Optional<B> {
     }
 }
 
+/// Any number of tensors. burn derives how a type crosses its dispatch for structs and enums of
+/// tensors, not for a `Vec`.
+#[derive(Clone, Debug)]
+pub struct Tensors<B: Backend>(pub Vec<FloatTensor<B>>);
+
+impl<B: Backend> ExtensionType<B> for Tensors<B> {
+    type Target = Tensors<Dispatch>;
+
+    fn map_to_dispatch<F>(self, map_kind: F, autodiff: DispatchAutodiffContext) -> Self::Target
+    where
+        F: Fn(BackendTensor<B>) -> DispatchTensorKind,
+    {
+        let map =
+            |tensor| DispatchTensor { kind: map_kind(BackendTensor::Float(tensor)), autodiff };
+        Tensors(self.0.into_iter().map(map).collect())
+    }
+
+    fn map_from_dispatch<F>(target: Self::Target, unwrap_kind: F) -> Self
+    where
+        F: Fn(DispatchTensor) -> BackendTensor<B>,
+    {
+        Self(target.0.into_iter().map(|tensor| unwrap_kind(tensor).float()).collect())
+    }
+
+    fn routing_tensor(target: &Self::Target) -> Option<&DispatchTensor> {
+        target.0.first()
+    }
+
+    fn routing_float_tensor(target: &Self::Target) -> Option<&DispatchTensor> {
+        target.0.first()
+    }
+
+    fn autodiff_context(target: &Self::Target) -> DispatchAutodiffContext {
+        let contexts = target.0.iter().map(|tensor| tensor.autodiff);
+        contexts.fold(DispatchAutodiffContext::Disabled, DispatchAutodiffContext::merge)
+    }
+}
+
 /// The largest number of shards of one embedding.
 pub const MAX_SHARDS: usize = 4;
 
-/// The rows of a matrix, split over one to [`MAX_SHARDS`] tensors for devices that bind no larger
-/// one. burn's dispatch carries no `Vec`.
-#[derive(Clone, Debug, ExtensionType)]
-pub struct Shards<B: Backend> {
-    first: FloatTensor<B>,
-    #[extension_type]
-    second: Optional<B>,
-    #[extension_type]
-    third: Optional<B>,
-    #[extension_type]
-    fourth: Optional<B>,
-}
-
-impl<B: Backend> Shards<B> {
-    /// # Panics
-    /// If `shards` is empty. The caller has checked that they are at most [`MAX_SHARDS`].
-    pub(super) fn new(shards: impl IntoIterator<Item = FloatTensor<B>>) -> Self {
-        let mut shards = shards.into_iter();
-        Self {
-            first: shards.next().expect("a matrix has rows"),
-            second: shards.next().into(),
-            third: shards.next().into(),
-            fourth: shards.next().into(),
-        }
-    }
-
-    pub(super) fn into_vec(self) -> Vec<FloatTensor<B>> {
-        let more = [self.second, self.third, self.fourth].map(Optional::into_option);
-        [self.first].into_iter().chain(more.into_iter().flatten()).collect()
-    }
-
-    /// The whole matrix and the number of rows of each shard. Copies if it has several shards.
+impl<B: Backend> Tensors<B> {
+    /// Joins the shards of a matrix. Returns the number of rows of each, too. Copies if there are
+    /// several.
     pub(super) fn join(self) -> (FloatTensor<B>, Vec<usize>) {
-        let mut shards = self.into_vec();
+        let Self(mut shards) = self;
         let rows = shards.iter().map(|shard| shape::<B>(shard).dims::<2>()[0]).collect();
         let whole = match shards.len() {
             1 => shards.remove(0),

@@ -3,25 +3,18 @@
 use rayon::prelude::*;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
-use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, values, values_mut, vector, vectorised,
-};
+use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, values, vector, vectorised};
 
-pub(super) fn sum_squares(
-    x: CpuTensor,
-    sums: CpuTensor,
-    loss_scale: CpuTensor,
-    divisor: f32,
-    first: usize,
-) -> CpuTensor {
-    let [x, mut sums, loss_scale] = [x, sums, loss_scale].map(contiguous);
-    let factor = 1.0 / (values(&loss_scale)[0] * divisor);
-    values(&x).par_chunks(NORM_SPAN).zip(&mut values_mut(&mut sums)[first..]).for_each(
-        |(span, sum)| {
-            *sum = sum_squares_of(span, factor);
-        },
-    );
-    sums
+pub(super) fn sum_squares(grads: Vec<CpuTensor>, loss_scale: CpuTensor, divisor: f32) -> CpuTensor {
+    let factor = 1.0 / (values(&contiguous(loss_scale))[0] * divisor);
+    let mut sums = Vec::new();
+    for grad in grads {
+        let grad = contiguous(grad);
+        let spans = values(&grad).par_chunks(NORM_SPAN);
+        sums.par_extend(spans.map(|span| sum_squares_of(span, factor)));
+    }
+    let count = sums.len();
+    from_values(sums, [count].into())
 }
 
 vectorised! {

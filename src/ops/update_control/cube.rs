@@ -8,7 +8,7 @@ use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, Up
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, each, launch};
-use crate::ops::shared::kernels::{contiguous, elements, owned};
+use crate::ops::shared::kernels::{contiguous, elements};
 
 /// The sum of the squares of each `NORM_SPAN` elements of `x`, divided by the loss scale and
 /// `divisor`, in `sums[first..]`: a workgroup for each.
@@ -109,27 +109,31 @@ fn decision(
 
 pub(super) fn sum_squares(
     kernels: &CubeKernels,
-    x: CubeTensor,
-    sums: CubeTensor,
+    grads: Vec<CubeTensor>,
     loss_scale: CubeTensor,
     divisor: f32,
-    first: usize,
 ) -> CubeTensor {
-    let (x, sums, loss_scale) = (contiguous(x), owned(sums), contiguous(loss_scale));
-    let spans = elements(&x).div_ceil(NORM_SPAN);
-    let (count, dim) = each(spans, ELEMENTWISE);
-    launch!(squares(
-        kernels.client(),
-        count,
-        dim,
-        argument(&x),
-        argument(&sums),
-        argument(&loss_scale),
-        elements(&x),
-        first,
-        spans,
-        divisor,
-    ));
+    let loss_scale = contiguous(loss_scale);
+    let spans = |grad: &CubeTensor| elements(grad).div_ceil(NORM_SPAN);
+    let sums = kernels.queue.empty([grads.iter().map(spans).sum::<usize>()]);
+    let mut first = 0;
+    for grad in grads {
+        let (spans, grad) = (spans(&grad), contiguous(grad));
+        let (count, dim) = each(spans, ELEMENTWISE);
+        launch!(squares(
+            kernels.client(),
+            count,
+            dim,
+            argument(&grad),
+            argument(&sums),
+            argument(&loss_scale),
+            elements(&grad),
+            first,
+            spans,
+            divisor,
+        ));
+        first += spans;
+    }
     sums
 }
 

@@ -11,9 +11,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::shared::kernels::Kernels;
+use super::shared::{Tensors, implement};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -100,16 +100,9 @@ pub fn update_control(
     settings: UpdateSettings,
     mode: OpsMode,
 ) -> UpdateControl {
-    let spans = |grad: &Tensor<1>| grad.dims()[0].div_ceil(NORM_SPAN);
-    let count = grads.iter().map(spans).sum::<usize>();
-    let mut sums = Tensor::<1>::empty([count], &grads[0].device()).into_dispatch();
+    let grads = Tensors(grads.iter().map(|grad| grad.clone().into_dispatch()).collect());
     let loss_scale = loss_scale.into_dispatch();
-    let mut first = 0;
-    for grad in grads {
-        let (x, scale) = (grad.clone().into_dispatch(), loss_scale.clone());
-        sums = Dispatch::sum_squares(x, sums, scale, settings.divisor, first, mode);
-        first += spans(grad);
-    }
+    let sums = Dispatch::sum_squares(grads, loss_scale.clone(), settings.divisor, mode);
     let (norm, control, loss_scale) = Dispatch::decide(sums, loss_scale, settings, mode);
     UpdateControl {
         norm: Tensor::from_dispatch(norm),
@@ -124,15 +117,13 @@ pub fn update_control(
     Flex: cfg(not(target_arch = "wasm32")),
 )]
 pub trait ControlUpdate: Backend {
-    /// Writes the sums of the squares of each [`NORM_SPAN`] elements of `x` `[elements]` to
-    /// `sums[first..]`; returns `sums`. The elements are divided by the loss scale and `divisor`
-    /// first: the squares of scaled gradients would leave the range of f32.
+    /// Returns the sums of the squares of each [`NORM_SPAN`] elements of each of `grads` `[elements]`,
+    /// in order. The elements are divided by the loss scale and `divisor` first: the squares of scaled
+    /// gradients would leave the range of f32.
     fn sum_squares(
-        x: FloatTensor<Self>,
-        sums: FloatTensor<Self>,
+        #[extension_type] grads: Tensors<Self>,
         loss_scale: FloatTensor<Self>,
         divisor: f32,
-        first: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self>;
 
@@ -149,14 +140,12 @@ pub trait ControlUpdate: Backend {
 implement! {
     ControlUpdate:
     fn sum_squares(
-        x: FloatTensor<Self>,
-        sums: FloatTensor<Self>,
+        grads: Tensors<Self>,
         loss_scale: FloatTensor<Self>,
         divisor: f32,
-        first: usize,
         mode: OpsMode,
     ) -> FloatTensor<Self> {
-        Kernels::of(&x, mode), mode => sum_squares(x, sums, loss_scale, divisor, first)
+        Kernels::of(&loss_scale, mode), mode => sum_squares(grads.0, loss_scale, divisor)
     }
 
     fn decide(

@@ -8,28 +8,30 @@ use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, Up
 use crate::ops::shared::{device, shape};
 
 pub(super) fn sum_squares<B: Backend>(
-    x: FloatTensor<B>,
-    sums: FloatTensor<B>,
+    grads: Vec<FloatTensor<B>>,
     loss_scale: FloatTensor<B>,
     divisor: f32,
-    first: usize,
 ) -> FloatTensor<B> {
     let divisor = B::float_mul_scalar(element::<B>(&loss_scale, 0), divisor.into());
-    let x = B::float_mul(x, B::float_recip(divisor));
+    let factor = B::float_recip(divisor);
+    let sums = grads.into_iter().flat_map(|grad| sums_of::<B>(grad, &factor));
+    B::float_cat(sums.collect(), 0)
+}
+
+/// The sums of the squares of `x` times `factor`: of its whole spans, and of what remains.
+fn sums_of<B: Backend>(x: FloatTensor<B>, factor: &FloatTensor<B>) -> Vec<FloatTensor<B>> {
+    let x = B::float_mul(x, factor.clone());
     let squares = B::float_mul(x.clone(), x);
     let elements = shape::<B>(&squares).num_elements();
     let whole = elements / NORM_SPAN;
     let part = |from: usize, to: usize| B::float_slice(squares.clone(), &[Slice::from(from..to)]);
-    let place = |from: usize, to: usize| [Slice::from(first + from..first + to)];
-    let mut sums = sums;
+    let mut sums = Vec::new();
     if whole > 0 {
         let rows = B::float_reshape(part(0, whole * NORM_SPAN), [whole, NORM_SPAN].into());
-        let rows = B::float_reshape(B::float_sum_dim(rows, 1), [whole].into());
-        sums = B::float_slice_assign(sums, &place(0, whole), rows);
+        sums.push(B::float_reshape(B::float_sum_dim(rows, 1), [whole].into()));
     }
     if whole * NORM_SPAN < elements {
-        let rest = B::float_sum(part(whole * NORM_SPAN, elements));
-        sums = B::float_slice_assign(sums, &place(whole, whole + 1), rest);
+        sums.push(B::float_sum(part(whole * NORM_SPAN, elements)));
     }
     sums
 }

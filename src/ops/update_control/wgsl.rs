@@ -4,7 +4,8 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_SPAN, UpdateSettings};
 use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::shared::kernels::{contiguous, elements, owned};
+use crate::ops::shared::kernels::{contiguous, elements};
+use crate::ops::shared::wgsl::tensors::Segment;
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
 static SQUARES: Shader = Shader {
@@ -17,7 +18,7 @@ static DECISION: Shader = Shader {
 };
 
 fn squares_spec(pack: u32) -> Spec {
-    Spec::new(&SQUARES, ELEMENTWISE).packed(pack).with("SPAN", NORM_SPAN as u32 / pack)
+    Spec::new(&SQUARES, ELEMENTWISE).packed(pack)
 }
 
 fn decision_spec(scales_loss: bool) -> Spec {
@@ -29,27 +30,39 @@ fn decision_spec(scales_loss: bool) -> Spec {
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
-    vec![squares_spec(1), squares_spec(4), decision_spec(false), decision_spec(true)]
+    let squares = [1, 4].map(|pack| squares_spec(pack).with("SPAN", 64).on_tensors(6));
+    squares.into_iter().chain([false, true].map(decision_spec)).collect()
 }
 
 pub(super) fn sum_squares(
     kernels: &WgslKernels,
-    x: CubeTensor,
-    sums: CubeTensor,
+    grads: Vec<CubeTensor>,
     loss_scale: CubeTensor,
     divisor: f32,
-    first: usize,
 ) -> CubeTensor {
-    let (x, sums, loss_scale) = (contiguous(x), owned(sums), contiguous(loss_scale));
-    let spec = squares_spec(pack_of(&[elements(&x)]));
-    let packs = elements(&x) / spec.pack() as usize;
-    let spans = elements(&x).div_ceil(NORM_SPAN);
-    kernels.queue.launch(
-        spec,
-        Workgroups::Line(spans),
-        [&x, &sums, &loss_scale].map(|tensor| tensor.handle.clone().binding()),
-        &[packs as u32, first as u32, spans as u32, divisor.to_bits()],
-    );
+    let loss_scale = contiguous(loss_scale);
+    let grads: Vec<CubeTensor> = grads.into_iter().map(contiguous).collect();
+    let mut count = 0;
+    // The index of its first sum, for each.
+    let first = |grad: &CubeTensor| {
+        count += elements(grad).div_ceil(NORM_SPAN);
+        count - elements(grad).div_ceil(NORM_SPAN)
+    };
+    let firsts: Vec<usize> = grads.iter().map(first).collect();
+    let sums = kernels.queue.empty([count]);
+    for pack in [4, 1] {
+        let of_pack = |(grad, _): &(&CubeTensor, &usize)| pack_of(&[elements(grad)]) == pack;
+        let segment = |(grad, &first): (_, &usize)| Segment {
+            buffers: vec![grad],
+            packs: elements(grad) / pack as usize,
+            word: first as u32,
+        };
+        let segments: Vec<Segment> =
+            grads.iter().zip(&firsts).filter(of_pack).map(segment).collect();
+        let (span, header) = (NORM_SPAN / pack as usize, [divisor.to_bits()]);
+        let shared = [&sums, &loss_scale];
+        kernels.launch_on_tensors(squares_spec(pack), span, &shared, &header, &segments);
+    }
     sums
 }
 

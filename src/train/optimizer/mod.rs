@@ -4,13 +4,15 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Shape, Tensor};
 
 use super::LossScale;
 use crate::config::Config;
 use crate::gpu::Watchdog;
 use crate::model::{Gpt, HalfWeights, Parameter, parameters};
-use crate::ops::{self, AdamW, OpsMode, UpdateControl, UpdateSettings};
+use crate::ops::{
+    self, AdamW, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
+};
 
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
@@ -251,19 +253,24 @@ impl Optimizer {
         control: Tensor<1>,
         learning_rate: f64,
     ) -> Gpt {
-        let mut update = Update {
-            scalars: self.scalars(learning_rate),
+        let device = control.device();
+        let mut taken = Take {
             muon: self.muon(learning_rate, control.clone()),
             grads: grads.into_iter(),
             old: std::mem::take(&mut self.parts).into_iter(),
-            new: Vec::new(),
+            taken: Vec::new(),
+            weights: Vec::new(),
             halves: model.take_half_weights(),
-            control,
-            mode: self.mode,
+            placeholder: Tensor::empty([1], &device),
         };
-        let mut model = model.map(&mut update);
-        model.put_half_weights(update.halves);
-        self.parts = update.new;
+        let model = model.map(&mut taken);
+        let Take { taken, weights, halves, .. } = taken;
+        let scalars = self.scalars(learning_rate);
+        let updated = ops::adamw(weights, control, scalars, self.mode).into_iter();
+        let mut put = Put { taken: taken.into_iter(), updated, parts: Vec::new(), halves };
+        let mut model = model.map(&mut put);
+        model.put_half_weights(put.halves);
+        self.parts = put.parts;
         model
     }
 
@@ -271,73 +278,103 @@ impl Optimizer {
         Muon { learning_rate, weight_decay: self.weight_decay, control, mode: self.mode }
     }
 
-    fn scalars(&self, learning_rate: f64) -> Scalars {
-        let scalars = |weight_decay: f64| AdamW {
-            decay: (1.0 - learning_rate * weight_decay) as f32,
+    fn scalars(&self, learning_rate: f64) -> AdamW {
+        AdamW {
+            decay: (1.0 - learning_rate * self.weight_decay) as f32,
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
             eps: EPS as f32,
-        };
-        Scalars { with_decay: scalars(self.weight_decay), without_decay: scalars(0.0) }
+        }
     }
 }
 
-/// The scalars of one update.
-#[derive(Clone, Copy)]
-struct Scalars {
-    with_decay: AdamW,
-    without_decay: AdamW,
+/// Returns true if a weight of so many dimensions decays. As in GPT-2, matrices and embeddings do,
+/// biases and layer norms do not.
+fn decays(dimensions: usize) -> bool {
+    dimensions >= 2
 }
 
-impl Scalars {
-    /// Returns the scalars of a weight of so many dimensions. As in GPT-2, matrices and embeddings
-    /// decay, biases and layer norms do not.
-    fn of(&self, dimensions: usize) -> AdamW {
-        if dimensions >= 2 { self.with_decay } else { self.without_decay }
-    }
+/// A weight that [`Take`] has gone past.
+enum Taken {
+    /// Its shape: AdamW updates it, with all others at once.
+    AdamW(Shape),
+    /// The new state of a weight that has been updated.
+    Updated(Part),
 }
 
-/// A mapper from every weight to its next value.
-struct Update {
-    scalars: Scalars,
+/// A mapper that takes the weights that AdamW updates out of a model and updates the others.
+struct Take {
     muon: Muon,
     grads: std::vec::IntoIter<Tensor<1>>,
     old: std::vec::IntoIter<Part>,
-    new: Vec<Part>,
-    /// The copies in float16, before and after the update.
+    taken: Vec<Taken>,
+    /// The weights for AdamW, which alone holds them and updates them in place.
+    weights: Vec<WeightUpdate>,
+    /// The copies in float16 of the other weights.
     halves: HalfWeights,
-    control: Tensor<1>,
-    mode: OpsMode,
+    /// Takes the place of a weight, `[1]`.
+    placeholder: Tensor<1>,
 }
 
-impl ModuleMapper for Update {
+impl ModuleMapper for Take {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let state = self.old.next().and_then(|mut part| part.states.pop());
+        let part = self.old.next().unwrap_or_default();
+        let state = part.states.into_iter().next();
         let (Some(grad), Some(state)) = (self.grads.next(), state) else {
+            self.taken.push(Taken::Updated(Part::default()));
             return param;
         };
         let (id, value, mapper) = param.consume();
         let shape = value.shape();
-        let flat = value.reshape([shape.num_elements()]);
-        let half = self.halves.remove(&id).map(|half| half.reshape([shape.num_elements()]));
-        let control = self.control.clone();
-        let (flat, half, state) = match state {
+        let elements = [shape.num_elements()];
+        let w = value.reshape(elements);
+        let half = self.halves.remove(&id).map(|half| half.reshape(elements));
+        let (w, half) = match state {
             State::AdamW(moments) => {
-                let scalars = self.scalars.of(D);
-                let (flat, half, moments) =
-                    ops::adamw(flat, half, grad, moments, control, scalars, self.mode);
-                (flat, half, State::AdamW(moments))
+                let decays = decays(D);
+                self.weights.push(WeightUpdate { w, half, grad, moments, decays });
+                self.taken.push(Taken::AdamW(shape));
+                let placeholder = self.placeholder.clone().reshape([1; D]);
+                return Param::from_mapped_value(id, placeholder, mapper);
             }
             State::Muon(momentum) => {
-                let (flat, half, momentum) =
-                    self.muon.update(flat, half, grad, momentum, shape.dims());
-                (flat, half, State::Muon(momentum))
+                let (w, half, momentum) = self.muon.update(w, half, grad, momentum, shape.dims());
+                let states = vec![State::Muon(momentum)];
+                self.taken.push(Taken::Updated(Part { masters: Vec::new(), states }));
+                (w, half)
             }
         };
-        self.new.push(Part { masters: Vec::new(), states: vec![state] });
         if let Some(half) = half {
             self.halves.insert(id, half.reshape(shape.clone()));
         }
-        Param::from_mapped_value(id, flat.reshape(shape), mapper)
+        Param::from_mapped_value(id, w.reshape(shape), mapper)
+    }
+}
+
+/// A mapper that puts the weights back that [`Take`] has taken.
+struct Put {
+    taken: std::vec::IntoIter<Taken>,
+    updated: std::vec::IntoIter<UpdatedWeight>,
+    parts: Vec<Part>,
+    halves: HalfWeights,
+}
+
+impl ModuleMapper for Put {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let shape = match self.taken.next() {
+            Some(Taken::AdamW(shape)) => shape,
+            Some(Taken::Updated(part)) => {
+                self.parts.push(part);
+                return param;
+            }
+            None => return param,
+        };
+        let Some((w, half, moments)) = self.updated.next() else { return param };
+        self.parts.push(Part { masters: Vec::new(), states: vec![State::AdamW(moments)] });
+        let (id, _, mapper) = param.consume();
+        if let Some(half) = half {
+            self.halves.insert(id, half.reshape(shape.clone()));
+        }
+        Param::from_mapped_value(id, w.reshape(shape), mapper)
     }
 }

@@ -19,13 +19,15 @@ use rayon::prelude::*;
 use web_time::Instant;
 
 use super::muon::{Momentum, Muon};
-use super::{Optimizer, Part, Scalars, State, pieces};
+use super::{Optimizer, Part, State, decays, pieces};
 use crate::gpu::{self, Reading, Watchdog};
 use crate::model::{Gpt, values};
-use crate::ops::{self, AdamW, OpsMode};
+use crate::ops::{self, AdamW, OpsMode, WeightUpdate};
 
 /// Elements that one task converts.
 const CHUNK: usize = 16 * 1024;
+
+const ONE: &str = "an update of one weight returns one";
 
 impl Optimizer {
     /// Updates a model by states in host memory. Waits for the device.
@@ -84,7 +86,7 @@ impl Optimizer {
 
 /// A mapper from every weight to its next value.
 struct Update<'a> {
-    scalars: Scalars,
+    scalars: AdamW,
     muon: Muon,
     /// The gradients that AdamW applies; `None` in a dry run, which reads nothing.
     slices: Option<ReadAhead<'a>>,
@@ -109,7 +111,7 @@ impl ModuleMapper for Update<'_> {
         let flat = value.reshape([shape.num_elements()]);
         let (flat, part) = match part.states.first() {
             Some(State::Muon(_)) => self.update_matrix(flat, part, shape.dims()),
-            _ => self.update_in_pieces(flat, part, self.scalars.of(D)),
+            _ => self.update_in_pieces(flat, part, decays(D)),
         };
         self.new.push(part);
         Param::from_mapped_value(id, flat.reshape(shape), mapper)
@@ -122,7 +124,7 @@ impl Update<'_> {
         &mut self,
         mut weight: Tensor<1>,
         part: Part,
-        scalars: AdamW,
+        decays: bool,
     ) -> (Tensor<1>, Part) {
         let mut updated = Part::default();
         let of_pieces = part.masters.into_iter().zip(part.states).zip(pieces(weight.dims()[0]));
@@ -131,9 +133,10 @@ impl Update<'_> {
             let (mut master, state) = match (grad, state) {
                 (Some(grad), State::AdamW(moments)) => {
                     let grad = Tensor::from_data(grad, &self.host);
+                    let piece = WeightUpdate { w: master, half: None, grad, moments, decays };
                     let (control, mode) = (self.control.clone(), OpsMode::AUTO);
-                    let (master, _, moments) =
-                        ops::adamw(master, None, grad, moments, control, scalars, mode);
+                    let updated = ops::adamw(vec![piece], control, self.scalars, mode);
+                    let (master, _, moments) = updated.into_iter().next().expect(ONE);
                     (master, State::AdamW(moments))
                 }
                 (_, state) => (master, state),

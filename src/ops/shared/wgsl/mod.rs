@@ -13,6 +13,7 @@ use crate::gpu::kernel::Queue;
 use crate::ops::OpsMode;
 
 pub(in crate::ops) mod gemm;
+pub(in crate::ops) mod tensors;
 
 /// The kind of device that a kernel's tiles are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,3 +71,6 @@ impl WgslKernels {
 
 /// Invocations in a workgroup of elementwise kernels.
 pub(in crate::ops) const ELEMENTWISE: u32 = 256;
+
+/// Elements that a workgroup of a kernel on many tensors takes.
+pub(in crate::ops) const TENSOR_SPAN: usize = 16 * 1024;

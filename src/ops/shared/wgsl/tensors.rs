@@ -1,0 +1,80 @@
+//! Launches on many tensors at once. A model has hundreds of weights, most of them small: with a
+//! launch for each, the host would take longer than the device.
+//!
+//! WGSL has no arrays of buffers, so the source of such a kernel is written out for each tensor of a
+//! launch (`repeat` in `gpu/unroll.rs`). A table in the uniforms has a row for each, and each
+//! workgroup takes a span of one. It goes over it in a loop: on a software adapter, which runs the
+//! code of every tensor with masked lanes, the loops of the others end after a masked iteration.
+
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Tier, WgslKernels};
+use crate::gpu::kernel::{Spec, Workgroups};
+
+/// One tensor of a launch.
+pub(in crate::ops) struct Segment<'a> {
+    /// Its buffers in the order of their bindings, as many for each tensor.
+    pub buffers: Vec<&'a CubeTensor>,
+    /// The packs that its workgroups go over.
+    pub packs: usize,
+    /// What else the kernel needs to know of it.
+    pub word: u32,
+}
+
+impl Tier {
+    /// The most storage buffers of a launch, if the device has them. Each tensor adds to the text
+    /// that the driver compiles, which on software adapters is much of a first step.
+    fn most_buffers(self) -> usize {
+        match self {
+            Tier::Wide => 64,
+            Tier::Narrow(_) => 16,
+        }
+    }
+}
+
+impl WgslKernels {
+    /// Launches a kernel that takes `TENSORS` tensors at a time on all `segments`, in as few launches
+    /// as the device's bindings allow. A workgroup takes up to `span` packs of one tensor.
+    ///
+    /// The bindings are `shared`, then the buffers of each tensor, then the uniforms: `header`, and
+    /// for each tensor from the next 16 bytes on its first workgroup, its number of workgroups, its
+    /// packs and its word.
+    pub fn launch_on_tensors(
+        &self,
+        spec: Spec,
+        span: usize,
+        shared: &[&CubeTensor],
+        header: &[u32],
+        segments: &[Segment],
+    ) {
+        let Some(Segment { buffers, .. }) = segments.first() else { return };
+        let each = buffers.len();
+        let buffers = self.queue.storage_buffers().min(self.tier.most_buffers());
+        let most = ((buffers - shared.len()) / each).max(1);
+        // Launches of equal size are one kernel.
+        let size = segments.len().div_ceil(segments.len().div_ceil(most));
+        let spec = spec.with("SPAN", span as u32).on_tensors(size);
+        for batch in segments.chunks(size) {
+            let mut params = header.to_vec();
+            params.resize(header.len().next_multiple_of(4), 0);
+            let mut first = 0;
+            for segment in batch {
+                let groups = segment.packs.div_ceil(span);
+                params.extend([first as u32, groups as u32, segment.packs as u32, segment.word]);
+                first += groups;
+            }
+            // Without workgroups of their own.
+            params.extend((batch.len()..size).flat_map(|_| [0; 4]));
+            let nothing: Vec<CubeTensor> =
+                (batch.len() * each..size * each).map(|_| self.queue.nothing()).collect();
+            let own = batch.iter().flat_map(|segment| segment.buffers.iter().copied());
+            let buffers = shared.iter().copied().chain(own).chain(&nothing);
+            self.queue.launch(
+                spec.clone(),
+                Workgroups::Line(first),
+                buffers.map(|tensor| tensor.handle.clone().binding()),
+                &params,
+            );
+        }
+    }
+}
