@@ -1,6 +1,7 @@
-// Computes dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, and the partial
-// sums of d_gamma and d_beta over p.rows_per_group rows. A workgroup loops over its rows in order
-// and keeps both sums in registers, so that dy and x are read once. Needs reduce.wgsl.
+// Computes dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, added to what dx
+// holds if p.accumulates, and the partial sums of d_gamma and d_beta over p.rows_per_group rows. A
+// workgroup loops over its rows in order and keeps both sums in registers, so that dy and x are read
+// once. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
@@ -16,6 +17,8 @@ const COLUMNS = (WIDTH + WG - 1u) / WG;
 struct Params {
     rows: u32,
     rows_per_group: u32,
+    // 1 or 0, not a constant: one kernel to compile less.
+    accumulates: u32,
 }
 @group(0) @binding(7) var<uniform> p: Params;
 
@@ -54,7 +57,10 @@ fn main(
         for (var i = 0u; i < COLUMNS; i++) {
             let column = i * WG + lane;
             if (column < WIDTH) {
-                let value = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                var value = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                if (p.accumulates != 0u) {
+                    value += pack(dx[base + column]);
+                }
                 dx[base + column] = activation(value);
             }
         }

@@ -1,31 +1,45 @@
-// Second stage of d_gamma and d_beta: adds the partial sums of layer_norm_backward.wgsl in the
-// order of its workgroups. One pack of columns per invocation.
+// Second stage of d_gamma and d_beta of TENSORS layers: adds the partial sums of
+// layer_norm_backward.wgsl in the order of its workgroups. One pack of columns per invocation.
 
+// repeat
 // [groups, 2, width].
-@group(0) @binding(0) var<storage, read_write> partial: array<pack>;
-@group(0) @binding(1) var<storage, read_write> d_gamma: array<pack>;
-@group(0) @binding(2) var<storage, read_write> d_beta: array<pack>;
+@group(0) @binding(3 * TENSOR) var<storage, read_write> partial_TENSOR: array<pack>;
+@group(0) @binding(3 * TENSOR + 1) var<storage, read_write> d_gamma_TENSOR: array<pack>;
+@group(0) @binding(3 * TENSOR + 2) var<storage, read_write> d_beta_TENSOR: array<pack>;
+// end
 
 struct Params {
-    groups: u32,
-    // In packs.
-    width: u32,
+    // For each layer: its first workgroup, its number of workgroups, both widths together in packs,
+    // and the number of groups.
+    layers: array<vec4<u32>, TENSORS>,
 }
-@group(0) @binding(3) var<uniform> p: Params;
+@group(0) @binding(3 * TENSORS) var<uniform> p: Params;
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let column = group.x * WG + lane;
-    if (column >= 2u * p.width) {
-        return;
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let index = group.x + group.y * groups.x;
+    // repeat
+    {
+        let layer = p.layers[TENSOR];
+        let width = layer.z / 2u;
+        // Huge before the layer's first workgroup.
+        let span = index - layer.x;
+        let column = span * SPAN + lane;
+        if (span < layer.y && column < layer.z) {
+            var sum = pack();
+            for (var i = 0u; i < layer.w; i++) {
+                sum += partial_TENSOR[i * layer.z + column];
+            }
+            if (column < width) {
+                d_gamma_TENSOR[column] = sum;
+            } else {
+                d_beta_TENSOR[column - width] = sum;
+            }
+        }
     }
-    var sum = pack();
-    for (var i = 0u; i < p.groups; i++) {
-        sum += partial[i * 2u * p.width + column];
-    }
-    if (column < p.width) {
-        d_gamma[column] = sum;
-    } else {
-        d_beta[column - p.width] = sum;
-    }
+    // end
 }

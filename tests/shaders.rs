@@ -3,7 +3,7 @@
 
 #![cfg(feature = "wgpu")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -12,9 +12,13 @@ use wgpt::ops::kernel_variants;
 #[test]
 fn every_variant_is_valid() {
     let mut failures = Vec::new();
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut by_key) = (BTreeSet::new(), HashMap::new());
     for spec in kernel_variants() {
         let source = spec.source();
+        let other = by_key.insert(spec.clone(), source.clone());
+        if other.is_some_and(|other| other != source) {
+            failures.push(format!("{}: another kernel has its key", spec.name()));
+        }
         if !seen.insert(source.clone()) {
             continue;
         }
@@ -35,6 +39,9 @@ fn every_variant_is_valid() {
         if spec.matrices().is_some() {
             capabilities |= Capabilities::COOPERATIVE_MATRIX;
             most_memory = 32_768;
+        }
+        if source.contains("// repeat") || source.contains("// end") {
+            failures.push(format!("{variant}: a part is marked, but not repeated"));
         }
         if source.contains("// unroll") {
             failures.push(format!("{variant}: a loop is marked, but not of the form to unroll"));

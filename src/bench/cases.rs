@@ -140,7 +140,9 @@ fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceErro
         cost,
         || {
             let statistics = statistics.clone();
-            ops::layer_norm_backward(dy.clone(), x.clone(), gamma.clone(), statistics, mode)
+            let (dy, x, gamma) = (dy.clone(), x.clone(), gamma.clone());
+            let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, None, mode);
+            (dx, ops::layer_norm_weight_gradients(vec![partial], mode))
         },
         || {
             let (x, gamma, beta) = leaves.clone();

@@ -98,6 +98,9 @@ pub(crate) struct StepRow {
     pub fraction: Option<f64>,
     /// Kernel launches per step.
     pub launches: usize,
+    /// The time that the host takes to queue a step and to submit it to the driver, per launch, in
+    /// microseconds: the best of several steps. `None` on the CPU.
+    pub host_us_per_launch: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,
 }

@@ -203,7 +203,15 @@ pub(super) fn measure(
     gpu::wait(device)?;
     let first_ms = start.elapsed().as_secs_f64() * 1e3;
     let ((), launches) = gpu::count_launches(|| bench.step());
-    let seconds = best_seconds(device, || (), |()| bench.step())?;
+    let mut host = f64::INFINITY;
+    let step = |()| {
+        let start = Instant::now();
+        bench.step();
+        // Waits for cubecl's queue, not for the device.
+        gpu::memory(device);
+        host = host.min(start.elapsed().as_secs_f64());
+    };
+    let seconds = best_seconds(device, || (), step)?;
     bench.check()?;
     let architecture =
         bench.model.as_ref().expect("the step has put the model back").architecture().clone();
@@ -230,6 +238,7 @@ pub(super) fn measure(
         gflop_per_s: operations / seconds * 1e-9,
         fraction: fraction(peaks, 0.0, operations, seconds),
         launches,
+        host_us_per_launch: (launches > 0).then(|| host * 1e6 / launches as f64),
         peak_bytes: gpu::memory(device).map(|memory| memory.reserved),
     })
 }

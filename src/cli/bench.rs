@@ -61,7 +61,7 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
         Line::Step(row) => {
             if !std::mem::replace(&mut steps, true) {
                 output!(
-                    "\n{:<10} {:>11} {:>5} {:>6} {:>10} {:>10} {:>10} {:>9} {:>5} {:>8} {:>10}",
+                    "\n{:<10} {:>11} {:>5} {:>6} {:>10} {:>10} {:>10} {:>9} {:>5} {:>8} {:>7} {:>10}",
                     "ops",
                     "parameters",
                     "batch",
@@ -72,6 +72,7 @@ pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
                     "GFLOP/s",
                     "peak",
                     "launches",
+                    "us each",
                     "memory"
                 );
             }
@@ -132,8 +133,9 @@ fn show_step(row: &StepRow) {
         || "-".into(),
         |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
     );
+    let host = row.host_us_per_launch.map_or_else(|| "-".into(), |us| format!("{us:.1}"));
     output!(
-        "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {memory:>10}",
+        "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {host:>7} {memory:>10}",
         row.ops,
         row.parameters,
         row.micro_batch,

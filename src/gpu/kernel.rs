@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::KernelId;
@@ -227,7 +228,8 @@ pub fn pack_of(row_lengths: &[usize]) -> u32 {
     if row_lengths.iter().all(|length| length.is_multiple_of(4)) { 4 } else { 1 }
 }
 
-struct Text(Spec);
+/// Shared with the keys of pipelines, of which each launch makes some.
+struct Text(Arc<Spec>);
 
 impl KernelSource for Text {
     fn source(&self) -> SourceTemplate {
@@ -267,7 +269,7 @@ impl Queue {
             .with_buffers(buffers.into_iter().collect())
             .with_info(MetadataBindingInfo::custom(words));
         let dim = CubeDim::new_1d(spec.workgroup);
-        let kernel = SourceKernel::new(Text(spec), dim);
+        let kernel = SourceKernel::new(Text(Arc::new(spec)), dim);
         self.client.launch(Box::new(kernel), workgroups.count(), arguments);
     }
 }

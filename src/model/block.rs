@@ -6,10 +6,7 @@ use burn::tensor::Tensor;
 use super::half_weights::factor;
 use super::{Pass, site};
 use crate::config::Gelu;
-use crate::ops::{
-    self, Activation, AttentionShape, LayerNormGradients, LayerNormStatistics, LinearGradients,
-    OpsMode,
-};
+use crate::ops::{self, Activation, AttentionShape, LayerNormStatistics, LinearGradients, OpsMode};
 
 /// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
 #[derive(Module, Debug)]
@@ -92,18 +89,16 @@ struct SavedMlp {
     pre_activation: Tensor<2>,
 }
 
-/// The gradients of one layer's weights, flat.
-pub(super) struct LayerGradients {
-    weight: Tensor<1>,
-    bias: Option<Tensor<1>>,
+/// The gradients of a block's weights.
+pub(super) struct BlockGradients {
+    /// Of the linear layers, flat, in the order of the block's fields.
+    pub linear: Vec<Tensor<1>>,
+    /// The partial sums of those of `ln_1` and `ln_2`.
+    pub norms: [Tensor<3>; 2],
 }
 
-impl LayerGradients {
-    /// In the order of the layer's fields.
-    pub fn into_iter(self) -> impl Iterator<Item = Tensor<1>> {
-        [self.weight].into_iter().chain(self.bias)
-    }
-}
+/// The gradients of a linear layer's weights, flat, in the order of its fields.
+type LinearWeights = Vec<Tensor<1>>;
 
 impl Block {
     /// Returns the residual stream `[n, c]` after the block, and what [`backward`](Self::backward)
@@ -121,18 +116,18 @@ impl Block {
         self.forward_mlp(x, at).0
     }
 
-    /// Returns the gradient of the block's input, and those of its weights in the order of its
-    /// fields, from `dy`, the gradient of its output.
+    /// Returns the gradient of the block's input, and those of its weights, from `dy`, the gradient
+    /// of its output.
     pub fn backward(
         &self,
         dy: Tensor<2>,
         saved: Saved,
         at: BlockPass,
-    ) -> (Tensor<2>, Vec<Tensor<1>>) {
-        let (dx, mlp) = self.backward_mlp(dy, saved.mlp, at);
-        let (dx, attention) = self.backward_attention(dx, saved.attention, at);
-        let layers = attention.into_iter().chain(mlp);
-        (dx, layers.flat_map(LayerGradients::into_iter).collect())
+    ) -> (Tensor<2>, BlockGradients) {
+        let (dx, mlp, ln_2) = self.backward_mlp(dy, saved.mlp, at);
+        let (dx, attention, ln_1) = self.backward_attention(dx, saved.attention, at);
+        let linear = attention.into_iter().chain(mlp).flatten().collect();
+        (dx, BlockGradients { linear, norms: [ln_1, ln_2] })
     }
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
@@ -158,15 +153,15 @@ impl Block {
         dy: Tensor<2>,
         saved: SavedAttention,
         at: BlockPass,
-    ) -> (Tensor<2>, [LayerGradients; 3]) {
+    ) -> (Tensor<2>, [LinearWeights; 2], Tensor<3>) {
         let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::attention_projection(at.index));
         let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), Activation::Identity, mode);
         let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
         let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, Activation::Identity, mode);
-        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, mode);
-        (dy + dx, [ln_1, c_attn, c_proj])
+        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
+        (dx, [c_attn, c_proj], ln_1)
     }
 
     fn backward_mlp(
@@ -174,15 +169,15 @@ impl Block {
         dy: Tensor<2>,
         saved: SavedMlp,
         at: BlockPass,
-    ) -> (Tensor<2>, [LayerGradients; 3]) {
+    ) -> (Tensor<2>, [LinearWeights; 2], Tensor<3>) {
         let SavedMlp { x, ln_2, h, pre_activation } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::mlp_projection(at.index));
         let gelu = Activation::Gelu(at.gelu);
         let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
         let (dh, c_fc) = self.mlp.c_fc.backward(d, h, Activation::Identity, mode);
-        let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, mode);
-        (dy + dx, [ln_2, c_fc, c_proj])
+        let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
+        (dx, [c_fc, c_proj], ln_2)
     }
 }
 
@@ -243,12 +238,12 @@ impl Conv1d {
         x: Tensor<2>,
         activation: Activation,
         mode: OpsMode,
-    ) -> (Tensor<2>, LayerGradients) {
+    ) -> (Tensor<2>, LinearWeights) {
         let has_bias = self.bias.is_some();
         let weight = factor(&self.weight, &self.half, mode);
         let LinearGradients { x, w, b } =
             ops::linear_backward(dy, x, weight, activation, has_bias, mode);
-        (x, LayerGradients { weight: w.flatten(0, 1), bias: b })
+        (x, [w.flatten(0, 1)].into_iter().chain(b).collect())
     }
 }
 
@@ -258,17 +253,16 @@ impl Norm {
         ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
     }
 
-    /// Returns the gradients of the input `x` and of the weights, from `dy`.
+    /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of those of
+    /// the weights, from `dy`.
     pub fn backward(
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
         statistics: LayerNormStatistics,
+        residual: Option<Tensor<2>>,
         mode: OpsMode,
-    ) -> (Tensor<2>, LayerGradients) {
-        let LayerNormGradients { x, gamma, beta } =
-            ops::layer_norm_backward(dy, x, self.weight.val(), statistics, mode);
-        let bias = self.bias.is_some().then_some(beta);
-        (x, LayerGradients { weight: gamma, bias })
+    ) -> (Tensor<2>, Tensor<3>) {
+        ops::layer_norm_backward(dy, x, self.weight.val(), statistics, residual, mode)
     }
 }

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use super::block::{LayerGradients, Saved};
+use super::block::{BlockGradients, Saved};
 use super::{Gpt, MicroBatch, Pass, site};
 use crate::ops::{self, CrossEntropy, HeadGradients};
 
@@ -14,9 +14,10 @@ pub struct WeightGradients {
     /// loss is scaled.
     loss_scale: Option<Tensor<1>>,
     embeddings: Vec<Tensor<1>>,
-    /// By block, the first block first; empty before the first micro-batch.
-    blocks: Vec<Vec<Tensor<1>>>,
-    ln_f: Vec<Tensor<1>>,
+    /// Of the linear layers, by block, the first block first; empty before the first micro-batch.
+    linear: Vec<Vec<Tensor<1>>>,
+    /// Of the layer norms: both of each block, then the last one.
+    norms: Vec<Tensor<1>>,
 }
 
 impl WeightGradients {
@@ -41,8 +42,10 @@ impl WeightGradients {
             zeros.0
         }
         let embeddings = of(&model.wte).into_iter().chain(of(&model.wpe)).collect();
-        let (blocks, ln_f) = (model.h.iter().map(of).collect(), of(&model.ln_f));
-        Self { loss_scale: None, embeddings, blocks, ln_f }
+        let linear = model.h.iter().map(|block| [of(&block.attn), of(&block.mlp)].concat());
+        let norms = model.h.iter().flat_map(|block| [&block.ln_1, &block.ln_2]);
+        let norms = norms.chain([&model.ln_f]).flat_map(of).collect();
+        Self { loss_scale: None, embeddings, linear: linear.collect(), norms }
     }
 
     /// Scales the gradients that are added from here on. With `loss_scale`, the state of loss scaling
@@ -53,8 +56,20 @@ impl WeightGradients {
 
     /// Flat, one tensor for each shard of each weight, in the model's order.
     pub fn into_vec(self) -> Vec<Tensor<1>> {
-        let blocks = self.blocks.into_iter().flatten();
-        self.embeddings.into_iter().chain(blocks).chain(self.ln_f).collect()
+        let mut all = self.embeddings;
+        // One for each layer, or two with a bias.
+        let of_layer = self.norms.len() / (2 * self.linear.len() + 1);
+        let mut norms = self.norms.into_iter();
+        for linear in self.linear {
+            let mut linear = linear.into_iter();
+            // A layer norm and two linear layers, twice.
+            for _ in 0..2 {
+                all.extend(norms.by_ref().take(of_layer));
+                all.extend(linear.by_ref().take(2 * of_layer));
+            }
+        }
+        all.extend(norms);
+        all
     }
 }
 
@@ -105,9 +120,11 @@ impl Gpt {
             }
         }
 
-        let (value, mut dx, dwte) = self.backward_head(x, batch, loss, pass, sums);
+        let (value, mut dx, dwte, ln_f) = self.backward_head(x, batch, loss, pass, sums);
 
-        sums.blocks.resize_with(self.h.len(), Vec::new);
+        // The last layer first.
+        let mut norms = vec![ln_f];
+        sums.linear.resize_with(self.h.len(), Vec::new);
         for (index, block) in self.h.iter().enumerate().rev() {
             let at = self.block_pass(index, sequences, time, pass);
             let saved = match blocks.pop() {
@@ -116,9 +133,16 @@ impl Gpt {
                 None => break,
             };
             let (before, grads) = block.backward(dx, saved, at);
+            let BlockGradients { linear, norms: [ln_1, ln_2] } = grads;
             dx = before;
-            add(&mut sums.blocks[index], grads);
+            add(&mut sums.linear[index], linear);
+            norms.extend([ln_2, ln_1]);
         }
+        norms.reverse();
+        let norms = ops::layer_norm_weight_gradients(norms, pass.mode);
+        let weights = if self.ln_f.bias.is_some() { 2 } else { 1 };
+        let norms = norms.into_iter().flat_map(|both| both.into_iter().take(weights));
+        add(&mut sums.norms, norms.collect());
 
         if let Some(dropout) = pass.dropout(site::EMBEDDING) {
             dx = ops::dropout(dx, None, time, dropout, pass.mode);
@@ -131,16 +155,16 @@ impl Gpt {
         value
     }
 
-    /// Returns the loss, the gradient of the last block's output `x`, and the output head's
-    /// gradient of the token embedding.
+    /// Returns the loss, the gradient of the last block's output `x`, the output head's gradient of
+    /// the token embedding, and the partial sums of the gradients of the last layer norm.
     fn backward_head(
         &self,
         x: Tensor<2>,
         batch: &MicroBatch,
         loss: CrossEntropy,
         pass: Pass,
-        sums: &mut WeightGradients,
-    ) -> (Tensor<1>, Tensor<2>, Vec<Tensor<2>>) {
+        sums: &WeightGradients,
+    ) -> (Tensor<1>, Tensor<2>, Vec<Tensor<2>>, Tensor<3>) {
         let (h, statistics) = self.ln_f.forward(x.clone(), pass.mode);
         let (value, HeadGradients { x: dh, wte }) = ops::linear_cross_entropy_gradients(
             h,
@@ -150,8 +174,7 @@ impl Gpt {
             sums.loss_scale.clone(),
             pass.mode,
         );
-        let (dx, ln_f) = self.ln_f.backward(dh, x, statistics, pass.mode);
-        add(&mut sums.ln_f, LayerGradients::into_iter(ln_f).collect());
-        (value, dx, wte)
+        let (dx, ln_f) = self.ln_f.backward(dh, x, statistics, None, pass.mode);
+        (value, dx, wte, ln_f)
     }
 }

@@ -165,9 +165,6 @@ impl Gpt {
     ///
     /// # Errors
     /// If `source` fails.
-    ///
-    /// # Panics
-    /// Any pass of the model panics if `shards` is more than [`ops::MAX_SHARDS`].
     pub fn with_shards(
         architecture: &Architecture,
         source: &mut dyn WeightSource,

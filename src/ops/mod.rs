@@ -33,7 +33,9 @@ pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward};
-pub use layer_norm::{LayerNormGradients, LayerNormStatistics, layer_norm, layer_norm_backward};
+pub use layer_norm::{
+    LayerNormStatistics, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
+};
 pub use linear::{Activation, LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, linear_cross_entropy, linear_cross_entropy_gradients,

@@ -40,6 +40,9 @@ pub(super) struct Sizes {
 /// Largest number of shards of an embedding, as in `ops`.
 const MAX_SHARDS: u64 = 4;
 
+/// Workgroups that share the rows of a layer norm's backward pass, as in `ops`.
+const NORM_GROUPS: u64 = 128;
+
 /// Rows of a half embedding that sampling casts at a time, as in `model`.
 const CAST_ROWS: u64 = 4096;
 
@@ -110,6 +113,13 @@ impl Sizes {
             }
             _ => embedding,
         }
+    }
+
+    /// Counts the elements of the partial sums for the weights of a layer norm, over groups of rows.
+    fn norm_sums(&self, plan: &Plan) -> u64 {
+        let n = self.tokens(plan);
+        let groups = if self.cpu() { 1 } else { n.div_ceil(n.div_ceil(NORM_GROUPS).max(1)) };
+        2 * groups * self.width
     }
 
     /// Counts the elements of the largest matrix of a block, [C, 4 C].
@@ -276,11 +286,16 @@ impl Sizes {
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
         let vectors = self.width * if self.bias { 2 } else { 1 };
-        let gradients = finished * self.block_parameters() + vectors + matrices * matrix;
+        // Those of the layer norms are partial sums until the end of the pass.
+        let of_block = self.block_parameters() - 2 * vectors;
+        let gradients = finished * of_block + vectors + matrices * matrix;
+        let norms = 2 * (self.layers - 1 - block) + 1;
         let mut rows = self.permanent(plan);
         rows.push(self.accumulated_gradients(plan));
         rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
         rows.push(Row::f32("block gradients", Class::Gradients, gradients));
+        let sums = norms * self.norm_sums(plan);
+        rows.push(Row::f32("layer norm gradients, partial sums", Class::Workspace, sums));
         match plan.grad_checkpoint {
             true => {
                 rows.push(self.activations("checkpointed block inputs", wide * block));
@@ -309,8 +324,11 @@ impl Sizes {
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
         rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
         rows.push(Row::f32("embedding gradient", Class::Gradients, of_head));
-        let temporary = 2 * self.tokens(plan) * self.width;
-        rows.push(self.row("temporary gradients", Class::Workspace, temporary));
+        // Before the gradient of the positions exists, the partial sums of the layer norms do.
+        let activation = self.tokens(plan) * self.width * self.precision.activation_bytes();
+        let sums = 4 * (2 * self.layers + 1) * self.norm_sums(plan);
+        let temporary = activation + activation.max(sums);
+        rows.push(Row::new("temporary gradients", Class::Workspace, temporary));
         rows
     }
 

@@ -14,13 +14,16 @@ pub struct Work {
     pub host_seconds: f64,
 }
 
-/// Ops per block of a forward and a backward pass (`tests/memory.rs` counts 287 launches for 12
+/// Ops per block of a forward and a backward pass (`tests/memory.rs` counts the launches of 12
 /// blocks), and of a forward pass alone.
-const OPS_PER_BLOCK: f64 = 24.0;
-const FORWARD_OPS_PER_BLOCK: f64 = 8.0;
+const OPS_PER_BLOCK: f64 = 20.0;
+const FORWARD_OPS_PER_BLOCK: f64 = 7.0;
 
-/// Weights of a block, each with its own ops in an update.
+/// Weights of a block, each of which is added to its sum by an op of its own.
 const WEIGHTS_PER_BLOCK: f64 = 12.0;
+
+/// Weights that an op of an update takes at once, of the norm or of AdamW.
+const WEIGHTS_AT_ONCE: f64 = 12.0;
 
 /// Ops of a logits chunk.
 const OPS_PER_CHUNK: f64 = 4.0;
@@ -104,8 +107,10 @@ impl Work {
         Self {
             flop: micro_batch.flop * accumulation
                 + muon * MUON_FLOP * f64::from(config.n_embd.get()).powi(3),
-            // Each weight has an op of the norm and one of AdamW.
-            ops: micro_batch.ops * accumulation + sums + 2.0 * weights + muon * MUON_OPS,
+            ops: micro_batch.ops * accumulation
+                + sums
+                + 2.0 * weights / WEIGHTS_AT_ONCE
+                + muon * MUON_OPS,
             host_seconds: if plan.offload_optimizer { offload_seconds(config, vocab) } else { 0.0 },
         }
     }

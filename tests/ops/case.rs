@@ -117,9 +117,11 @@ impl Case {
                 let (x, gamma) = (next(), vector(next()));
                 let shift = beta.then(|| vector(next()));
                 let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, mode);
-                let grads = ops::layer_norm_backward(dy, x, gamma, statistics, mode);
-                let shift = beta.then(|| row(grads.beta));
-                (y, [grads.x, row(grads.gamma)].into_iter().chain(shift).collect())
+                let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, None, mode);
+                let grads = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
+                let [dgamma, dbeta] = grads.map(row);
+                let shift = beta.then_some(dbeta);
+                (y, [dx, dgamma].into_iter().chain(shift).collect())
             }
             Op::Linear { bias, residual, activation, .. } => {
                 let (x, w) = (next(), next());

@@ -10,6 +10,7 @@ use crate::check::{
     Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
     check_small, compare, head_cases, long_cases, run,
 };
+use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
 
 /// Opens all devices of a backend, at least one. Returns them and their kinds.
@@ -33,6 +34,7 @@ fn check_kernels(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
     check_large(head_cases(), device, mode);
     check_optimizer(device, mode);
+    check_layer_norms(device, mode);
     let dropout = Dropout::new(0.3, 1, 2, 3, 4);
     let on_the_cpu = mask(dropout, 2, 999, &Device::flex(), OpsMode::AUTO);
     let on_the_device = mask(dropout, 2, 999, device, mode);

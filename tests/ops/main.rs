@@ -6,6 +6,7 @@ mod case;
 mod check;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod devices;
+mod layer_norm;
 mod optimizer;
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -13,6 +14,7 @@ use wgpt::ops::{self, AttentionShape, Dropout, OpsMode};
 
 use case::{Case, Op, mask, noise, values};
 use check::{Outcome, check, check_large, check_small, long_cases, run, truth};
+use layer_norm::check_layer_norms;
 use optimizer::{check_optimizer, optimize};
 
 const MODES: [OpsMode; 2] = [OpsMode::AUTO, OpsMode::REFERENCE];
@@ -46,6 +48,13 @@ fn long_sequences() {
 fn optimizer() {
     for mode in MODES {
         check_optimizer(&Device::flex(), mode);
+    }
+}
+
+#[test]
+fn layer_norms() {
+    for mode in MODES {
+        check_layer_norms(&Device::flex(), mode);
     }
 }
 

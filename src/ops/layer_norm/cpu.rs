@@ -74,9 +74,11 @@ pub(super) fn backward(
     gamma: CpuTensor,
     mean: CpuTensor,
     rstd: CpuTensor,
-) -> (CpuTensor, CpuTensor, CpuTensor) {
+    residual: Option<CpuTensor>,
+) -> (CpuTensor, CpuTensor) {
     let shape = x.shape();
     let [n, c] = shape.dims();
+    let residual = residual.map(contiguous);
     let ([dy_tensor, x_tensor], gamma) = ([dy, x].map(contiguous), contiguous(gamma));
     let (dy, x, gamma) = (values(&dy_tensor), values(&x_tensor), values(&gamma));
     let (mean, rstd) = (values(&mean), values(&rstd));
@@ -84,14 +86,28 @@ pub(super) fn backward(
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
     let saved = SavedRows { dy, x, gamma, mean, rstd };
+    let added = residual.as_ref().map(values);
     dx.par_chunks_mut(rows * c).enumerate().for_each(|(task, dx)| {
-        input_gradients(dx, saved.rows(task * rows..(task * rows + dx.len() / c)));
+        let rows = task * rows..(task * rows + dx.len() / c);
+        let added = added.map(|added| &added[rows.start * c..rows.end * c]);
+        input_gradients(dx, saved.rows(rows), added);
     });
     // The sums for gamma, then those for beta.
-    let mut sums = sum_rows(n, 2 * c, |rows, sums| weight_gradients(saved.rows(rows), sums));
-    let dbeta = sums.split_off(c);
-    memory::recycle([dy_tensor, x_tensor]);
-    (from_values(dx, shape), from_values(sums, [c].into()), from_values(dbeta, [c].into()))
+    let sums = sum_rows(n, 2 * c, |rows, sums| sum_weight_gradients(saved.rows(rows), sums));
+    memory::recycle([dy_tensor, x_tensor].into_iter().chain(residual));
+    (from_values(dx, shape), from_values(sums, [1, 2, c].into()))
+}
+
+/// The partial sums are whole sums.
+pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> (Vec<CpuTensor>, Vec<CpuTensor>) {
+    let both = partial.into_iter().map(|sums| {
+        let [_, _, c] = sums.shape().dims();
+        let sums = contiguous(sums);
+        let (gamma, beta) = values(&sums).split_at(c);
+        let tensor = |values: &[f32]| from_values(values.to_vec(), [c].into());
+        (tensor(gamma), tensor(beta))
+    });
+    both.unzip()
 }
 
 /// Rows of the inputs of the backward pass.
@@ -122,16 +138,26 @@ impl<'a> SavedRows<'a> {
 }
 
 vectorised! {
-    fn input_gradients<S>(simd; dx: &mut [f32], saved: SavedRows<'_>) {
-        for (dx, (dy, x, mean, rstd)) in dx.chunks_mut(saved.gamma.len()).zip(saved.iter()) {
+    /// Adds `added`, if any.
+    fn input_gradients<S>(simd;
+        dx: &mut [f32],
+        saved: SavedRows<'_>,
+        added: Option<&[f32]>,
+    ) {
+        let c = saved.gamma.len();
+        for (row, (dx, (dy, x, mean, rstd))) in dx.chunks_mut(c).zip(saved.iter()).enumerate() {
             input_gradient(simd, dx, [dy, saved.gamma, x], mean, rstd);
+            if let Some(added) = added {
+                let added = &added[row * c..(row + 1) * c];
+                vector::map(simd, dx, [added], |dx, [added]| simd.add_f32s(added, dx));
+            }
         }
     }
 }
 
 vectorised! {
     /// Adds to the sums for gamma, then to those for beta.
-    fn weight_gradients<S>(simd; saved: SavedRows<'_>, sums: &mut [f32]) {
+    fn sum_weight_gradients<S>(simd; saved: SavedRows<'_>, sums: &mut [f32]) {
         let c = saved.gamma.len();
         let (dgamma, dbeta) = sums.split_at_mut(c);
         for (dy, x, mean, rstd) in saved.iter() {

@@ -1,6 +1,9 @@
 //! Layer normalisation in cubecl's language.
 
 use burn::backend::TensorMetadata;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::Slice;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::EPS;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, argument, each, elem, launch};
-use crate::ops::shared::kernels::contiguous;
+use crate::ops::shared::kernels::{contiguous, owned};
 
 /// Invocations that share a row.
 const UNITS: u32 = 128;
@@ -78,9 +81,9 @@ fn normalise<T: Float>(
     }
 }
 
-/// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, and the sums over
-/// `rows_per_group` rows that make up d-gamma and d-beta, `[groups, width]` both. A workgroup goes
-/// through its rows in order and keeps both sums in registers.
+/// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, added to what `dx`
+/// holds if `accumulates`, and the sums over `rows_per_group` rows that make up d-gamma and d-beta,
+/// `[groups, 2, width]`. A workgroup goes through its rows in order and keeps both sums in registers.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn gradients<T: Float>(
@@ -90,11 +93,11 @@ fn gradients<T: Float>(
     mean: &[f32],
     rstd: &[f32],
     dx: &mut [T],
-    partial_gamma: &mut [f32],
-    partial_beta: &mut [f32],
+    partial: &mut [f32],
     rows: usize,
     rows_per_group: usize,
     #[comptime] width: usize,
+    #[comptime] accumulates: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let units = UNITS as usize;
@@ -137,7 +140,10 @@ fn gradients<T: Float>(
         for i in 0..columns {
             let column = i * units + lane;
             if column < width {
-                let slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                let mut slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                if comptime!(accumulates) {
+                    slope += f32::cast_from(dx[base + column]);
+                }
                 dx[base + column] = T::cast_from(slope);
             }
         }
@@ -145,8 +151,8 @@ fn gradients<T: Float>(
     for i in 0..columns {
         let column = i * units + lane;
         if column < width {
-            partial_gamma[group * width + column] = d_gamma[i];
-            partial_beta[group * width + column] = d_beta[i];
+            partial[2 * group * width + column] = d_gamma[i];
+            partial[(2 * group + 1) * width + column] = d_beta[i];
         }
     }
 }
@@ -187,13 +193,15 @@ pub(super) fn backward(
     gamma: CubeTensor,
     mean: CubeTensor,
     rstd: CubeTensor,
-) -> (CubeTensor, CubeTensor, CubeTensor) {
+    residual: Option<CubeTensor>,
+) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
+    let accumulates = residual.is_some();
     let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(GROUPS);
     let groups = n.div_ceil(rows_per_group);
-    let dx = kernels.queue.empty_of([n, c], x.dtype);
-    let [partial_gamma, partial_beta] = [(); 2].map(|()| kernels.queue.empty([groups, c]));
+    let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
+    let partial = kernels.queue.empty([groups, 2, c]);
     let (count, dim) = each(groups, UNITS);
     launch!(gradients(
         kernels.client(),
@@ -205,14 +213,25 @@ pub(super) fn backward(
         argument(&mean),
         argument(&rstd),
         argument(&dx),
-        argument(&partial_gamma),
-        argument(&partial_beta),
+        argument(&partial),
         n,
         rows_per_group,
         c,
+        accumulates,
         elem(&x),
     ));
-    let [dgamma, dbeta] =
-        [&partial_gamma, &partial_beta].map(|partial| kernels.sum_groups(partial, groups, c));
-    (dx, dgamma, dbeta)
+    (dx, partial)
+}
+
+pub(super) fn weight_gradients(
+    kernels: &CubeKernels,
+    partial: Vec<CubeTensor>,
+) -> (Vec<CubeTensor>, Vec<CubeTensor>) {
+    let both = partial.into_iter().map(|partial| {
+        let [groups, _, c] = partial.shape().dims();
+        let sums = kernels.sum_groups(&contiguous(partial), groups, 2 * c);
+        let of = |first| CubeBackend::float_slice(sums.clone(), &[Slice::from(first..first + c)]);
+        (of(0), of(c))
+    });
+    both.unzip()
 }

@@ -4,10 +4,9 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::Optional;
-use super::shared::implement;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::shared::kernels::Kernels;
+use super::shared::{Optional, Tensors, implement};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -28,16 +27,6 @@ pub struct LayerNormStatistics {
     rstd: Tensor<2>,
 }
 
-/// The gradients of a layer normalisation.
-pub struct LayerNormGradients {
-    /// The gradient of the input, `[n, c]`.
-    pub x: Tensor<2>,
-    /// The gradient of the scale, `[c]`.
-    pub gamma: Tensor<1>,
-    /// The gradient of the shift, `[c]`.
-    pub beta: Tensor<1>,
-}
-
 /// Normalises the rows of `x` `[n, c]` to `y = (x - mean) * rstd * gamma + beta`, with `gamma` and
 /// `beta` `[c]`. Returns `y` `[n, c]` and the statistics for the backward pass.
 pub fn layer_norm(
@@ -56,27 +45,41 @@ pub fn layer_norm(
     (y, LayerNormStatistics { mean, rstd })
 }
 
-/// Returns the gradients of [`layer_norm`] from `dy` `[n, c]`.
+/// Returns the gradient of the input of [`layer_norm`], `[n, c]`, from `dy` `[n, c]`, and the partial
+/// sums `[groups, 2, c]` of the gradients of `gamma` and `beta`, for [`layer_norm_weight_gradients`].
+///
+/// `residual` `[n, c]`, the gradient of the residual stream around the layer, is added to the former,
+/// in place if nothing else holds it.
 pub fn layer_norm_backward(
     dy: Tensor<2>,
     x: Tensor<2>,
     gamma: Tensor<1>,
     statistics: LayerNormStatistics,
+    residual: Option<Tensor<2>>,
     mode: OpsMode,
-) -> LayerNormGradients {
-    let (dx, dgamma, dbeta) = Dispatch::layer_norm_backward(
+) -> (Tensor<2>, Tensor<3>) {
+    let (dx, partial) = Dispatch::layer_norm_backward(
         dy.into_dispatch(),
         x.into_dispatch(),
         gamma.into_dispatch(),
         statistics.mean.into_dispatch(),
         statistics.rstd.into_dispatch(),
+        residual.map(Tensor::into_dispatch).into(),
         mode,
     );
-    LayerNormGradients {
-        x: Tensor::from_dispatch(dx),
-        gamma: Tensor::from_dispatch(dgamma),
-        beta: Tensor::from_dispatch(dbeta),
+    (Tensor::from_dispatch(dx), Tensor::from_dispatch(partial))
+}
+
+/// Returns the gradients of `gamma` and `beta`, `[c]` both, of several layers, from the partial sums
+/// of each. Kernels take many layers in one launch.
+pub fn layer_norm_weight_gradients(partial: Vec<Tensor<3>>, mode: OpsMode) -> Vec<[Tensor<1>; 2]> {
+    if partial.is_empty() {
+        return Vec::new();
     }
+    let partial = Tensors(partial.into_iter().map(Tensor::into_dispatch).collect());
+    let (gamma, beta) = Dispatch::layer_norm_weight_gradients(partial, mode);
+    let pairs = gamma.into_iter().zip(beta);
+    pairs.map(|(gamma, beta)| [gamma, beta].map(Tensor::from_dispatch)).collect()
 }
 
 /// The op on each backend.
@@ -93,15 +96,23 @@ pub trait LayerNorm: Backend {
         mode: OpsMode,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Returns `dx` `[n, c]`, `dgamma` `[c]` and `dbeta` `[c]`.
+    /// Returns `dx` `[n, c]`, with `residual` added, and the partial sums `[groups, 2, c]` of
+    /// `dgamma` and `dbeta`.
     fn layer_norm_backward(
         dy: FloatTensor<Self>,
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         mean: FloatTensor<Self>,
         rstd: FloatTensor<Self>,
+        #[extension_type] residual: Optional<Self>,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Returns `dgamma` and `dbeta`, `[c]` each, for each of `partial`, which is not empty.
+    fn layer_norm_weight_gradients(
+        #[extension_type] partial: Tensors<Self>,
+        mode: OpsMode,
+    ) -> (Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>);
 }
 
 implement! {
@@ -121,8 +132,16 @@ implement! {
         gamma: FloatTensor<Self>,
         mean: FloatTensor<Self>,
         rstd: FloatTensor<Self>,
+        residual: Optional<Self>,
         mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        Kernels::of(&x, mode), mode => backward(dy, x, gamma, mean, rstd)
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        Kernels::of(&x, mode), mode => backward(dy, x, gamma, mean, rstd, residual.into_option())
+    }
+
+    fn layer_norm_weight_gradients(
+        partial: Tensors<Self>,
+        mode: OpsMode,
+    ) -> (Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>) {
+        Kernels::of(&partial.0[0], mode), mode => weight_gradients(partial.0)
     }
 }

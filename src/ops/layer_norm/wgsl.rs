@@ -5,7 +5,8 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::EPS;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::shared::kernels::contiguous;
+use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::wgsl::tensors::Segment;
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
 static FORWARD: Shader =
@@ -42,7 +43,7 @@ fn weights_spec(width: usize) -> Spec {
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let mut specs = Vec::new();
     for width in [1, 39, 384, 768, 1600] {
-        specs.push(weights_spec(width));
+        specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).on_tensors(2));
         for activation in Element::ALL {
             specs.push(backward_spec(tier, activation, width));
             specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));
@@ -84,29 +85,45 @@ pub(super) fn backward(
     gamma: CubeTensor,
     mean: CubeTensor,
     rstd: CubeTensor,
-) -> (CubeTensor, CubeTensor, CubeTensor) {
+    residual: Option<CubeTensor>,
+) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
     let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
     let inputs = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(GROUPS);
     let groups = n.div_ceil(rows_per_group);
-    let dx = kernels.queue.empty_of([n, c], dtype);
+    let accumulates = u32::from(residual.is_some());
+    let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);
     let outputs = [&dx, &partial].map(|tensor| tensor.handle.clone().binding());
     kernels.queue.launch(
         spec,
         Workgroups::Plane(groups, 1),
         inputs.map(|tensor| tensor.handle.binding()).into_iter().chain(outputs),
-        &[n as u32, rows_per_group as u32],
+        &[n as u32, rows_per_group as u32, accumulates],
     );
-    let [dgamma, dbeta] = [(); 2].map(|()| kernels.queue.empty([c]));
-    let spec = weights_spec(c);
-    let width = c / spec.pack() as usize;
-    kernels.queue.launch(
-        spec,
-        Workgroups::Plane((2 * width).div_ceil(ELEMENTWISE as usize), 1),
-        [&partial, &dgamma, &dbeta].map(|tensor| tensor.handle.clone().binding()),
-        &[groups as u32, width as u32],
-    );
-    (dx, dgamma, dbeta)
+    (dx, partial)
+}
+
+pub(super) fn weight_gradients(
+    kernels: &WgslKernels,
+    partial: Vec<CubeTensor>,
+) -> (Vec<CubeTensor>, Vec<CubeTensor>) {
+    let partial: Vec<CubeTensor> = partial.into_iter().map(contiguous).collect();
+    let vector = |partial: &CubeTensor| kernels.queue.empty([partial.shape()[2]]);
+    let gamma: Vec<CubeTensor> = partial.iter().map(vector).collect();
+    let beta: Vec<CubeTensor> = partial.iter().map(vector).collect();
+    // All layers of a model have one width.
+    let spec = weights_spec(partial[0].shape()[2]);
+    let segments = partial.iter().zip(gamma.iter().zip(&beta)).map(|(partial, (gamma, beta))| {
+        let [groups, _, c] = partial.shape().dims();
+        Segment {
+            buffers: vec![partial, gamma, beta],
+            packs: 2 * c / spec.pack() as usize,
+            word: groups as u32,
+        }
+    });
+    let segments: Vec<Segment> = segments.collect();
+    kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], &[], &segments);
+    (gamma, beta)
 }

@@ -44,7 +44,7 @@ pub struct HeadGradients {
 }
 
 /// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets,
-/// `[1]`. `wte` `[padded vocab, c]` is in one to [`MAX_SHARDS`](super::MAX_SHARDS) shards. Targets
+/// `[1]`. `wte` `[padded vocab, c]` is in one or more shards. Targets
 /// are below `vocab`: the reader of the data checks that.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
