@@ -1,18 +1,17 @@
-//! The headline and the control bar: device, state and figures of the run, and its buttons.
+//! The control bar: progress and figures of the run, and its buttons.
+
+mod headline;
 
 use std::time::Duration;
 
 use eframe::egui::{self, Button, Color32, RichText};
 
 use super::charts::group_thousands;
-use super::form::capitalize;
 use super::{Intent, theme};
 use crate::config::bytes;
-use crate::progress::{Level, Progress, State};
-use crate::protocol::{Command, DeviceLine, Setting, StopReason};
-
-/// Width reserved for the buttons to the right of the headline, in points.
-const MENU_WIDTH: f32 = 140.0;
+use crate::progress::{Progress, State};
+use crate::protocol::{Command, Setting, StopReason};
+pub(super) use headline::{headline, obstacle, status, title};
 
 /// Input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
@@ -92,127 +91,6 @@ pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Inten
         }
         _ => None,
     }
-}
-
-/// Describes the state of the run in a few words.
-pub(super) fn status(progress: &Progress) -> (String, Level) {
-    if let (State::Starting | State::Running, Some(working)) = (&progress.state, progress.working) {
-        return (working.to_string(), Level::Info);
-    }
-    let (words, level) = match &progress.state {
-        State::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
-        State::Idle => ("no run", Level::Info),
-        State::Starting => ("starting", Level::Info),
-        State::Running => ("training", Level::Info),
-        State::Paused => ("paused", Level::Warning),
-        State::Recovering => ("restarting from the last checkpoint", Level::Warning),
-        State::Waiting { text, .. } => (text.as_str(), Level::Warning),
-        State::Finished(StopReason::Finished) => ("finished", Level::Info),
-        State::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
-        State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
-        State::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
-        State::Interrupted => ("interrupted", Level::Warning),
-        State::Failed { text, .. } => {
-            let line = text.lines().next().unwrap_or_default();
-            return (format!("failed: {line}"), Level::Error);
-        }
-    };
-    (words.into(), level)
-}
-
-/// Returns the title of the window: state, run and program, the most important first.
-pub(super) fn title(progress: &Progress, run: Option<&str>) -> String {
-    let Some(run) = run else { return "wgpt".into() };
-    let percent = format!("{}%", (progress.fraction() * 100.0) as u32);
-    let state = match &progress.state {
-        State::Idle => String::new(),
-        State::Starting => "starting ".into(),
-        State::Running => format!("{percent} "),
-        State::Paused => format!("paused at {percent}: "),
-        State::Recovering | State::Waiting { .. } => format!("restarting at {percent}: "),
-        State::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
-        State::Finished(_) => "finished: ".into(),
-        State::Interrupted => format!("interrupted at {percent}: "),
-        State::Failed { .. } => format!("failed at {percent}: "),
-    };
-    format!("{state}{run} - wgpt")
-}
-
-/// Draws a problem that prevents or limits training: what it is, and what to do.
-pub(super) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
-    let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
-    let sentence = |text: &str| capitalize(text) + ".";
-    ui.horizontal_wrapped(|ui| {
-        ui.colored_label(color, RichText::new(sentence(text)).strong());
-        ui.label(sentence(hint));
-    });
-}
-
-/// Draws the run's device and state.
-pub(super) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlState) {
-    if let Some(device) = &progress.device {
-        ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
-        // A browser may reveal no more than the kind, which is then the name too.
-        let kind = kind(device);
-        if kind != device.name {
-            ui.weak(kind);
-        }
-        if matches!(device.kind.as_str(), "software" | "cpu") {
-            ui.colored_label(theme::warning(ui), "no graphics card: slow").on_hover_text(
-                "This run uses no graphics card. If this computer has one, choose it under Setup.",
-            );
-        }
-        ui.separator();
-    }
-    let (mut words, level) = status(progress);
-    if let Some(seconds) = state.countdown(progress, ui.input(|input| input.time)) {
-        words += &format!(" in {seconds} s");
-        ui.ctx().request_repaint_after(Duration::from_secs(1));
-    }
-    let color = match (level, &progress.state) {
-        (Level::Error, _) => theme::error(ui),
-        (Level::Warning, _) => theme::warning(ui),
-        (Level::Info, State::Running) => theme::good(ui),
-        (Level::Info, State::Finished(StopReason::Finished)) => theme::good(ui),
-        (Level::Info, _) => ui.visuals().weak_text_color(),
-    };
-    dot(ui, color);
-    let width = (ui.available_width() - MENU_WIDTH).max(60.0);
-    let label = ui.scope(|ui| {
-        ui.set_max_width(width);
-        ui.add(egui::Label::new(words).truncate())
-    });
-    if let State::Failed { text, hint, .. } = &progress.state {
-        label.inner.on_hover_text(format!("{text}\n\n{hint}"));
-    }
-}
-
-fn dot(ui: &mut egui::Ui, color: Color32) {
-    let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
-    let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
-    ui.painter().circle_filled(rect.center(), 4.0, color);
-}
-
-/// Describes a device by its API and kind: `Vulkan, graphics card`.
-fn kind(device: &DeviceLine) -> String {
-    let backend = match device.backend.as_str() {
-        "vulkan" => "Vulkan",
-        "dx12" => "DirectX 12",
-        "gl" => "OpenGL",
-        "metal" => "Metal",
-        "cuda" => "CUDA",
-        "webgpu" => "WebGPU",
-        "cpu" => return "CPU".into(),
-        other => other,
-    };
-    let kind = match device.kind.as_str() {
-        "discrete" => "graphics card",
-        "integrated" => "integrated graphics",
-        "virtual" => "virtual graphics card",
-        "software" => "software renderer",
-        other => other,
-    };
-    format!("{backend}, {kind}")
 }
 
 fn buttons(
@@ -387,7 +265,8 @@ fn clock(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Event, Task, Working};
+    use crate::progress::Level;
+    use crate::protocol::Event;
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {
@@ -403,17 +282,6 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
         progress.apply(&Event::Paused { iter: 0 });
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
-        assert_eq!(status(&progress), ("paused".into(), Level::Warning));
-    }
-
-    #[test]
-    fn the_status_names_work_that_lasts() {
-        let mut progress = Progress { state: State::Running, ..Progress::default() };
-        let working = Working { task: Task::Evaluation, done: 37, total: 400 };
-        progress.apply(&Event::Working(working));
-        assert_eq!(status(&progress), ("evaluating 37/400".into(), Level::Info));
-        progress.apply(&Event::Paused { iter: 0 });
-        progress.apply(&Event::Working(Working { task: Task::Sample, ..working }));
         assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }
 
@@ -448,20 +316,6 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), None);
         progress.state = State::Finished(StopReason::Finished);
         assert_eq!(pause_or_continue(&progress, false), None);
-    }
-
-    #[test]
-    fn the_title_has_the_state_and_the_run() {
-        let mut progress = Progress::default();
-        assert_eq!(title(&progress, None), "wgpt");
-        assert_eq!(title(&progress, Some("gpt2")), "gpt2 - wgpt");
-        (progress.max_iters, progress.iteration) = (1500, 630);
-        progress.state = State::Running;
-        assert_eq!(title(&progress, Some("demo-3")), "42% demo-3 - wgpt");
-        progress.state = State::Paused;
-        assert_eq!(title(&progress, Some("demo-3")), "paused at 42%: demo-3 - wgpt");
-        progress.state = State::Finished(StopReason::Finished);
-        assert_eq!(title(&progress, Some("demo-3")), "finished: demo-3 - wgpt");
     }
 
     #[test]

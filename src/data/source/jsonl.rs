@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 
 use serde_json::{Map, Value};
 
-use super::{DataError, Input, Part, Sink};
+use super::file::Input;
+use super::{DataError, Part, Sink};
 
 /// Largest line in bytes. A longer document belongs in a text file.
 const MAX_LINE: u64 = 256 << 20;

@@ -4,7 +4,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use super::super::pieces::PIECE;
-use super::{DataError, File};
+use super::DataError;
+use crate::disk::File;
 
 /// Copies stdin to a file without a name, which ends with this process; also returns its length.
 /// The file is on the disk of `out`, the output folder: that disk needs the room for the tokens

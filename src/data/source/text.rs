@@ -8,7 +8,8 @@ use std::io::Read;
 use std::ops::ControlFlow;
 
 use super::super::tokenizer::END_OF_TEXT;
-use super::{BLOCK, DataError, Input, Part, Sink};
+use super::file::{BLOCK, Input};
+use super::{DataError, Part, Sink};
 
 /// Reads the documents of a text file into `sink`.
 pub(super) fn read(
