@@ -302,6 +302,13 @@ pub struct DeviceLine {
     pub kind: String,
 }
 
+impl DeviceLine {
+    /// Returns true if the memory of the device is the machine's.
+    pub fn shares_memory(&self) -> bool {
+        ["cpu", "software", "integrated"].contains(&self.kind.as_str())
+    }
+}
+
 /// An event as a JSON line. Readers ignore `v` and `time`: records of former versions have no time.
 #[derive(Serialize)]
 struct Line<'a> {

@@ -20,6 +20,10 @@ const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
 /// The exit code of a run whose device was never available.
 pub(crate) const EXIT_UNAVAILABLE: u8 = 4;
 
+/// The exit code of a run that fits no plan.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) const EXIT_REFUSED: u8 = 3;
+
 /// The exit code of a run whose recovery gave up.
 pub(crate) const EXIT_GAVE_UP: u8 = 5;
 
@@ -32,6 +36,8 @@ pub struct TrainerFailure {
     pub iteration: u64,
     /// True if it had its device open.
     pub opened: bool,
+    /// True if the memory of its device is the machine's: offloading the optimizer would free none.
+    pub shares_memory: bool,
     /// The message: what failed, and where.
     pub text: String,
     /// A hint at the next step.
@@ -44,8 +50,9 @@ impl TrainerFailure {
     /// Records an event of the trainer.
     pub fn observe(&mut self, event: &Event) {
         match event {
-            Event::Start { resumed_from, .. } => {
+            Event::Start { resumed_from, device, .. } => {
                 self.opened = true;
+                self.shares_memory = device.shares_memory();
                 self.iteration = resumed_from.unwrap_or(0);
             }
             Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
@@ -136,6 +143,8 @@ pub struct Recovery {
     waits: usize,
     /// True once a trainer had its device open.
     opened: bool,
+    /// How the last trainer ran out of memory, if that is why the next one got a smaller plan.
+    out_of_memory: Option<String>,
 }
 
 impl Recovery {
@@ -144,6 +153,7 @@ impl Recovery {
         if failure.iteration > self.furthest {
             (self.furthest, self.failures, self.waits) = (failure.iteration, 0, 0);
         }
+        self.out_of_memory = None;
         let of_device = matches!(failure.cause, Some(Cause::OutOfMemory | Cause::DeviceLost));
         self.opened |= failure.opened || of_device;
         if failure.cause == Some(Cause::Unavailable) {
@@ -165,6 +175,16 @@ impl Recovery {
         self.wait(failure, "restarting".into(), vec![replan])
     }
 
+    /// Decides what follows if the trainer refused to run: not enough memory is free for its plan. That
+    /// gives up a run which ran out of memory before; `None` for any other, which was never possible.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn refused(&self, refusal: &TrainerFailure) -> Option<Decision> {
+        let before = self.out_of_memory.as_ref()?;
+        let text = format!("{before}, and a smaller plan was refused: {}", refusal.text);
+        let failure = TrainerFailure { cause: Some(Cause::OutOfMemory), ..refusal.clone() };
+        Some(give_up(failure, text))
+    }
+
     /// Returns the number of updates that any trainer made.
     pub fn furthest(&self) -> u64 {
         self.furthest
@@ -172,8 +192,11 @@ impl Recovery {
 
     /// Restarts at once with the next smaller plan. A failure before there was a plan may have been
     /// another program's memory.
-    fn after_out_of_memory(&self, failure: TrainerFailure) -> Decision {
-        let plan = match failure.plan.as_ref().map(smaller_or_offloaded) {
+    fn after_out_of_memory(&mut self, failure: TrainerFailure) -> Decision {
+        // A browser has no CPU backend that would update the weights.
+        let can_offload = !failure.shares_memory && !cfg!(target_arch = "wasm32");
+        let next = |plan| smaller_or_offloaded(plan, can_offload);
+        let plan = match failure.plan.as_ref().map(next) {
             Some(Some(plan)) => Some(plan),
             Some(None) => {
                 let text = format!("{}, and its steps cannot be split smaller", failure.text);
@@ -183,6 +206,7 @@ impl Recovery {
             None => None,
         };
         let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
+        self.out_of_memory = Some(failure.text);
         Decision::Restart { events: vec![event], delay: Duration::ZERO, plan }
     }
 
@@ -230,7 +254,8 @@ mod tests {
             eval_batch_size: 4,
         };
         let (text, hint) = ("it stopped".into(), String::new());
-        TrainerFailure { plan: Some(plan), iteration, opened: true, text, hint, cause }
+        let (opened, shares_memory) = (true, false);
+        TrainerFailure { plan: Some(plan), iteration, opened, shares_memory, text, hint, cause }
     }
 
     fn unavailable() -> TrainerFailure {
@@ -357,7 +382,32 @@ mod tests {
             panic!("the optimizer fits in host memory")
         };
         assert!(plan.is_some_and(|plan| plan.offload_optimizer));
-        let decision = recovery.decide(smallest(true));
-        assert!(matches!(decision, Decision::GiveUp { exit_code: 5, .. }), "{decision:?}");
+        // Where both are the same memory, that would free nothing.
+        let unified = TrainerFailure { shares_memory: true, ..smallest(false) };
+        for smallest in [smallest(true), unified] {
+            let last = Recovery::default().decide(smallest);
+            let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 } = last else {
+                panic!("{last:?}")
+            };
+            assert!(text.ends_with("its steps cannot be split smaller"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_plan_that_is_refused_ends_as_out_of_memory() {
+        let refusal =
+            TrainerFailure { text: "it does not fit".into(), ..TrainerFailure::default() };
+        let mut recovery = Recovery::default();
+        assert_eq!(recovery.refused(&refusal), None);
+        recovery.decide(failure(0, Some(Cause::OutOfMemory)));
+        let last = recovery.refused(&refusal);
+        let Some(Decision::GiveUp { error: Event::Error { text, cause, .. }, exit_code }) = last
+        else {
+            panic!("{last:?}")
+        };
+        assert_eq!(text, "it stopped, and a smaller plan was refused: it does not fit");
+        assert_eq!((cause, exit_code), (Some(Cause::OutOfMemory), 5));
+        recovery.decide(failure(1, Some(Cause::DeviceLost)));
+        assert_eq!(recovery.refused(&refusal), None);
     }
 }

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use crate::plan::Plan;
 use crate::protocol::{Cause, Command, DeviceLine, Event, StopReason};
 use crate::recovery::{
-    AppliedCommands, Decision, EXIT_GAVE_UP, EXIT_UNAVAILABLE, Recovery, TrainerFailure,
+    AppliedCommands, Decision, EXIT_GAVE_UP, EXIT_REFUSED, EXIT_UNAVAILABLE, Recovery,
+    TrainerFailure,
 };
 use crate::train::{EVENTS_FILE, has_checkpoint, record};
 
@@ -106,6 +107,12 @@ impl Supervisor<'_> {
             let exit = self.run_trainer(&next, began.elapsed(), commands, &mut applied)?;
             next.device = exit.device.clone().or(next.device);
             if !exit.is_recoverable() {
+                let is_refused = exit.code == Some(EXIT_REFUSED);
+                let decision = is_refused.then(|| recovery.refused(&exit.failure)).flatten();
+                if let Some(Decision::GiveUp { error, exit_code }) = decision {
+                    self.emit_and_record(&error);
+                    return Ok(exit_code);
+                }
                 if exit.reported {
                     (self.emit)(&exit.failure.into_event());
                 }

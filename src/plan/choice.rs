@@ -95,12 +95,10 @@ pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
 }
 
 /// Returns the next smaller plan for a trainer that is restarted: as [`smaller()`], and at last with
-/// the optimizer in host memory.
-pub(crate) fn smaller_or_offloaded(plan: &Plan) -> Option<Plan> {
+/// the optimizer in host memory, if `can_offload`.
+pub(crate) fn smaller_or_offloaded(plan: &Plan, can_offload: bool) -> Option<Plan> {
     let offloaded = || Plan { offload_optimizer: true, ..plan.clone() };
-    // A browser has no CPU backend that would update them.
-    let can_offload = !plan.offload_optimizer && !cfg!(target_arch = "wasm32");
-    smaller(plan).or_else(|| can_offload.then(offloaded))
+    smaller(plan).or_else(|| (can_offload && !plan.offload_optimizer).then(offloaded))
 }
 
 /// A search for the plan of a run.

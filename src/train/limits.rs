@@ -34,6 +34,6 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         abilities: mode.abilities(device),
         speed: super::speed::known(device, mode),
         host_budget,
-        unified: matches!(device.kind, Kind::Cpu | Kind::Software | Kind::Integrated),
+        unified: device.line().shares_memory(),
     }
 }

@@ -176,7 +176,7 @@ fn smaller_plans_end_with_activation_checkpointing_and_then_the_host() {
         eval_batch_size: 8,
     };
     let mut seen = Vec::new();
-    while let Some(next) = smaller_or_offloaded(&plan) {
+    while let Some(next) = smaller_or_offloaded(&plan, true) {
         assert_eq!(next.micro_batch * next.accumulation, 480);
         let Plan { micro_batch, loss_chunk, grad_checkpoint, offload_optimizer, .. } = next;
         // A running trainer never moves its optimizer.
@@ -193,6 +193,8 @@ fn smaller_plans_end_with_activation_checkpointing_and_then_the_host() {
         (1, 50, true, true),
     ];
     assert_eq!(seen, wanted);
+    let on_device = Plan { offload_optimizer: false, ..plan };
+    assert_eq!(smaller_or_offloaded(&on_device, false), None);
 }
 
 /// The limits of a run on a GPU of this size, whose machine has any amount of memory.
