@@ -192,6 +192,9 @@ impl Update<'_> {
     }
 
     /// Uploads pieces as one tensor `[elements]` in f32. Returns them too.
+    ///
+    /// Waits for each piece: wgpu would keep the staging memory of all pieces until the device is
+    /// next waited for, twice 40 MB at a matrix of GPT-2 XL.
     fn assemble(
         &self,
         pieces_of: Vec<Tensor<1>>,
@@ -205,10 +208,19 @@ impl Update<'_> {
                 let (unchanged, copy) = upload(part, DType::F32, device);
                 whole = whole.slice_assign([piece], copy);
                 part = unchanged;
+                self.finish(device);
             }
             kept.push(part);
         }
         (kept, whole)
+    }
+
+    /// Waits until the device has finished all queued work. That it has failed shows at the next read.
+    fn finish(&self, device: &Device) {
+        if !self.dry {
+            let _ = pollster::block_on(gpu::finish(device));
+            self.watchdog.restart();
+        }
     }
 
     /// Replaces pieces in host memory by those of `new` `[elements]`.
