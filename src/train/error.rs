@@ -173,6 +173,8 @@ impl TrainError {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
+            // The window shows what takes the memory, and changes that make a run fit.
+            TrainError::Plan(_) if cfg!(target_arch = "wasm32") => "see \"Will it fit?\"",
             TrainError::Plan(error) => match &**error {
                 PlanError::TooBig { least, .. } if least.lacks_host_memory() => {
                     "close other programs, or make one of these changes; `wgpt plan` shows what takes \

@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
             learning_rate: state.and_then(|state| state.learning_rate),
             model: Some(model),
             last_update: None,
-            memory: MemoryMonitor::new(&device),
+            memory: MemoryMonitor::new(&device, forecast.host_bytes),
             pace: PaceMonitor::default(),
             plans_schedule,
             config,

@@ -20,6 +20,8 @@ const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct MemoryMonitor {
     /// The most that the pools have held.
     peak: u64,
+    /// What the run holds in host memory, where that is the memory of the device too.
+    on_host: u64,
     others: Option<u64>,
     /// The time of the last query of `others`.
     queried: Instant,
@@ -39,17 +41,20 @@ pub(super) struct MemoryUse {
 }
 
 impl MemoryMonitor {
-    pub fn new(device: &OpenDevice) -> Self {
+    /// Creates a monitor for a run that holds `host_bytes` of host memory besides the program, for its
+    /// whole time.
+    pub fn new(device: &OpenDevice, host_bytes: u64) -> Self {
+        let on_host = if device.info.line().shares_memory() { host_bytes } else { 0 };
         let held = held(device).unwrap_or(0);
-        let others = others(&device.info, held);
-        Self { peak: held, others, queried: Instant::now(), crossings: 0 }
+        let others = others(&device.info, held + on_host);
+        Self { peak: held, on_host, others, queried: Instant::now(), crossings: 0 }
     }
 
     pub fn read(&mut self, device: &OpenDevice) -> MemoryUse {
         let held = held(device);
         self.peak = self.peak.max(held.unwrap_or(0));
         if self.queried.elapsed() >= OTHERS_INTERVAL {
-            self.others = others(&device.info, held.unwrap_or(0));
+            self.others = others(&device.info, held.unwrap_or(0) + self.on_host);
             self.queried = Instant::now();
         }
         MemoryUse { held, peak: held.map(|_| self.peak), others: self.others }
