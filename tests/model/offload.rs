@@ -115,6 +115,18 @@ fn an_offloaded_optimizer_has_the_losses_of_one_on_the_device() {
     }
 }
 
+/// Matrices of more than a piece, of which the second ends where the device binds no buffer.
+#[test]
+fn an_offloaded_optimizer_updates_large_tensors_of_unaligned_size() {
+    let config = settings(OptimizerKind::AdamW);
+    for info in gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan) {
+        let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
+        let mode = OpsMode::AUTO.on(open.info.kind);
+        // [594, 3 x 594] and [594, 4 x 594] elements: 4.04 and 5.4 MiB, no multiples of 256 bytes.
+        muon::check_offload(&config, 594, &open.device, mode);
+    }
+}
+
 /// On the CPU both are the same loops.
 #[test]
 fn an_offloaded_optimizer_of_a_model_on_the_cpu_changes_no_bit() {
