@@ -147,8 +147,16 @@ impl Forecast {
         }
         let (need, free) = (self.host_bytes, self.host_budget_bytes.unwrap_or(u64::MAX));
         if need > free {
-            let [need, free] = [need, free].map(bytes);
-            return format!("needs {need} of host memory, but {free} are free for a run");
+            return match free {
+                _ if cfg!(target_arch = "wasm32") => {
+                    "a browser cannot keep the optimizer in host memory".into()
+                }
+                0 => format!("needs {} of host memory, and none is free for a run", bytes(need)),
+                _ => {
+                    let [need, free] = [need, free].map(bytes);
+                    format!("needs {need} of host memory, but {free} are free for a run")
+                }
+            };
         }
         String::new()
     }
