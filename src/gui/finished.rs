@@ -2,6 +2,7 @@
 
 use eframe::egui::{self, RichText};
 
+use super::charts::group_thousands;
 use super::{Intent, theme};
 use crate::progress::Progress;
 
@@ -49,8 +50,8 @@ pub(super) fn show(ui: &mut egui::Ui, name: &str, progress: &Progress) -> Option
 }
 
 /// Describes what came of the run.
-fn result(progress: &Progress) -> String {
-    let mut text = format!("after {} iterations", progress.iteration);
+pub(super) fn result(progress: &Progress) -> String {
+    let mut text = format!("after {} iterations", group_thousands(progress.iteration as f64, 0));
     if let Some(loss) = progress.val_loss.or(progress.loss) {
         let name = if progress.val_loss.is_some() { "validation loss" } else { "loss" };
         text += &format!(", {name} {loss:.4}");
@@ -78,5 +79,7 @@ mod tests {
         progress.best_val_loss = Some(1.25);
         let worse = "after 120 iterations, validation loss 1.5000 (best 1.2500).";
         assert_eq!(result(&progress), worse);
+        progress.iteration = 1500;
+        assert!(result(&progress).starts_with("after 1,500 iterations, "));
     }
 }

@@ -3,6 +3,7 @@
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
 use super::Intent;
+use super::charts::group_thousands;
 use super::prompt::{self, PromptState};
 use super::selection::Selection;
 use crate::progress::{Progress, State};
@@ -72,10 +73,10 @@ fn selector(
         copied = ui.button("Copy").on_hover_text("Copy this sample to the clipboard.").clicked();
         // Padded to a constant width: a longer text after the slider would move it to another row.
         let iterations = progress.max_iters.max(progress.iteration);
-        let [count_width, iter_width] = [count.to_string().len(), iterations.to_string().len()];
-        let number = index + 1;
-        let text =
-            format!("iteration {:>iter_width$}, {number:>count_width$} of {count}", sample.iter);
+        let grouped = |iteration: u64| group_thousands(iteration as f64, 0);
+        let [count_width, iter_width] = [count.to_string().len(), grouped(iterations).len()];
+        let (iter, number) = (grouped(sample.iter), index + 1);
+        let text = format!("iteration {iter:>iter_width$}, {number:>count_width$} of {count}");
         ui.add(egui::Label::new(egui::RichText::new(text).monospace().weak()).extend());
     });
     let sample = &progress.samples[index];

@@ -8,8 +8,9 @@ use eframe::egui;
 use super::actions::absolute;
 use super::{App, FOLLOW, Pace, Stored};
 use crate::gui::charts::Overlay;
+use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
-use crate::gui::setup;
+use crate::gui::{finished, setup};
 use crate::progress::{Progress, Sample};
 use crate::protocol::{DeviceLine, Event, StopReason};
 use crate::run_index::{self, RunSummary};
@@ -45,10 +46,11 @@ impl App {
         for event in events {
             match event {
                 Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
-                    self.platform.notify(&format!("{name} has finished"));
+                    let result = capitalize(&finished::result(&self.progress));
+                    self.platform.notify(&format!("{name} has finished"), &result);
                 }
                 Event::Error { text, .. } => {
-                    self.platform.notify(&format!("{name} has failed: {text}"));
+                    self.platform.notify(&format!("{name} has failed"), &capitalize(text));
                 }
                 _ => {}
             }

@@ -124,7 +124,7 @@ impl Platform {
 
     /// Does nothing: the title of the page says that a run has ended. Notifications would need a
     /// permission.
-    pub fn notify(&self, _: &str) {}
+    pub fn notify(&self, _: &str, _: &str) {}
 
     /// Refuses: a page has no folders to show.
     ///

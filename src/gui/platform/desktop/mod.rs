@@ -133,11 +133,11 @@ impl Platform {
     }
 
     /// Tells a person who looks at something else that a run has ended.
-    pub fn notify(&self, text: &str) {
+    pub fn notify(&self, title: &str, text: &str) {
         if !self.ctx.input(|input| input.focused) {
             let attention = egui::UserAttentionType::Informational;
             self.ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
-            notification::show(text);
+            notification::show(title, text);
         }
     }
 
