@@ -17,7 +17,7 @@ use std::path::Path;
 #[path = "sources/tokens.rs"]
 mod tokens;
 
-use tokens::{Named, Token, paths, tokens};
+use tokens::{Token, paths, tokens};
 
 /// The layer of a module: it decides what the module may name.
 #[derive(Clone, Copy, Debug, PartialEq)]

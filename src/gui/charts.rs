@@ -83,7 +83,7 @@ pub(super) fn loss(
         .collect();
     let averages = follow(averages, state.half_life, &raw);
     let mut chart =
-        Chart { legend: Some(Corner::LeftBottom), ..chart("loss", scale, axis, progress) };
+        Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, axis, progress) };
     chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
     for (index, overlay) in overlays.iter().enumerate() {
         let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);

@@ -11,7 +11,9 @@ use super::{Intent, theme};
 use crate::config::bytes;
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, StopReason};
-pub(super) use headline::{headline, obstacle, status, title};
+#[cfg(target_arch = "wasm32")]
+pub(super) use headline::status;
+pub(super) use headline::{headline, obstacle, title};
 
 /// Input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
@@ -264,6 +266,7 @@ fn clock(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::headline::status;
     use super::*;
     use crate::progress::Level;
     use crate::protocol::Event;

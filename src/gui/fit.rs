@@ -224,7 +224,8 @@ fn budget(
     let mut gib = budget.map_or(max, |budget| budget as f64 / GIB);
     let is_dragged = ui.horizontal_wrapped(|ui| {
         let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
-        ui.spacing_mut().slider_width = (ui.available_width() - 140.0).clamp(60.0, 260.0);
+        let left = ui.available_size_before_wrap().x;
+        ui.spacing_mut().slider_width = (left - 140.0).clamp(60.0, 260.0);
         let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
         // `Always` would round an untouched budget to a step, and that counts as an edit.
         let slider = slider.clamping(egui::SliderClamping::Edits);

@@ -24,8 +24,8 @@ pub(super) const START: u64 = 8 << 10;
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub path: PathBuf,
-    format: Format,
-    compression: Compression,
+    pub format: Format,
+    pub compression: Compression,
     /// Its size on disk.
     pub bytes: u64,
     /// The content, for stdin.

@@ -66,7 +66,11 @@ pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut Form, fixes: &[Fix]) {
     }
     ui.weak("Any of these changes makes it fit:");
     for fix in fixes {
-        let text = format!("{}  ({})", in_words(&fix.option), bytes(fix.predicted_bytes));
+        let words = in_words(&fix.option);
+        let text = match fix.option.starts_with("--vram_budget=") {
+            true => words,
+            false => format!("{words}  ({})", bytes(fix.predicted_bytes)),
+        };
         let button = ui.add(egui::Button::new(text).wrap());
         if button.on_hover_text("Apply this change to the settings").clicked() {
             apply(form, &fix.option);

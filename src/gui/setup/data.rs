@@ -122,7 +122,8 @@ fn preview(ui: &mut egui::Ui, form: &Form, selected: &str) {
         wrapped(ui, RichText::new(text).small().weak());
     };
     match &form.data {
-        _ if selected.is_empty() => weak(ui, "Choose data to train on."),
+        // The start button says that data are missing.
+        _ if selected.is_empty() => {}
         None => weak(ui, "Reading..."),
         Some(Err(error)) => {
             wrapped(ui, RichText::new(error).small().color(theme::error(ui)));
