@@ -88,7 +88,7 @@ pub enum ConfigError {
         hint: String,
     },
     /// A line that cannot be parsed.
-    #[error("{file}:{line}: {problem}\n    {quote}\n{hint}")]
+    #[error("{file}:{line}: {problem}\n    {quote}\n  hint: {hint}")]
     Syntax {
         /// The name of the file as the caller gave it.
         file: String,
