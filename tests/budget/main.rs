@@ -225,7 +225,7 @@ fn a_run_keeps_a_lowered_budget() {
     let mut args = small_run();
     // Large enough that its activations, not the allocator's overhead, decide what fits.
     let larger = ["--n_embd=128", "--vocab_size=5000", "--vram_budget=200MiB"];
-    let long = ["--max_iters=24", "--eval_interval=1000"];
+    let long = ["--max_iters=12", "--eval_interval=1000"];
     args.extend(larger.into_iter().chain(long).map(String::from));
     let predicted = plan(&args);
     let less = (predicted * 0.8) as u64;

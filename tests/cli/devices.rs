@@ -7,32 +7,39 @@ fn without_device() -> &'static [&'static str] {
     &TINY[..TINY.len() - 1]
 }
 
-/// Trains ten steps with the options `from` and ten more with `to`. Returns the loss of each step.
-fn losses_across(folder: &Path, name: &str, from: &[&str], to: &[&str]) -> BTreeMap<u64, f64> {
-    let settings = ["--eval_interval=100", "--no-supervise"];
-    let mut both = BTreeMap::new();
-    let run = format!("--run={name}");
-    let first = ["train", "--json", run.as_str()];
-    let args = [&first, without_device(), &settings, from, &["--max_iters=10"]].concat();
-    both.extend(losses(&events(&ok(folder, &args))));
-    let args = ["train", "--json", "--resume", run.as_str(), "--no-supervise", "--max_iters=20"];
-    both.extend(losses(&events(&ok(folder, &[&args, to].concat()))));
-    both.into_iter().map(|(iter, loss)| (iter, loss.parse().unwrap())).collect()
-}
-
 /// A checkpoint does not depend on the kernels that computed it: a run continues with CUDA's
 /// kernels, which also run on Vulkan, as if nothing had changed, and the other way round.
 #[cfg(feature = "wgpu")]
 #[test]
 fn a_run_continues_with_other_kernels() {
     let folder = temporary();
-    let wgsl = ["--device=vulkan:0", "--ops=auto"];
-    let cube = ["--device=vulkan:0", "--ops=cube"];
+    let device = vulkan(folder.path());
+    let [wgsl, cube] = ["--ops=auto", "--ops=cube"].map(|ops| [device.as_str(), ops]);
     let cpu = ["--device=cpu", "--ops=auto"];
-    let unchanged = losses_across(folder.path(), "unchanged", &wgsl, &wgsl);
+    let train = |start: &[&str], run: &str, more: [&str; 2], max_iters: &str| {
+        let run = format!("--run={run}");
+        let args = [start, &more, &[run.as_str(), max_iters, "--no-supervise"]].concat();
+        let losses = losses(&events(&ok(folder.path(), &args))).into_iter();
+        losses.map(|(iter, loss)| (iter, loss.parse().unwrap())).collect::<BTreeMap<u64, f64>>()
+    };
+    let quick = ["--eval_interval=100", "--eval_iters=1", "--sample_tokens=0"];
+    let first = [&["train", "--json"], without_device(), &quick].concat();
+    let [of_wgsl, of_cube] = [("wgsl", wgsl), ("cube", cube)]
+        .map(|(name, flags)| train(&first, name, flags, "--max_iters=10"));
+    let next = |name: &str, from: &str, before: &BTreeMap<u64, f64>, to: [&str; 2]| {
+        copy(&folder.path().join(from), &folder.path().join(name));
+        let mut losses = train(&["train", "--json", "--resume"], name, to, "--max_iters=20");
+        losses.extend(before);
+        losses
+    };
+    let unchanged = next("unchanged", "wgsl", &of_wgsl, wgsl);
     assert_eq!(unchanged.len(), 20);
-    for (name, from, to) in [("there", wgsl, cube), ("back", cube, wgsl), ("cpu", cube, cpu)] {
-        let losses = losses_across(folder.path(), name, &from, &to);
+    for (name, from, before, to) in [
+        ("there", "wgsl", &of_wgsl, cube),
+        ("back", "cube", &of_cube, wgsl),
+        ("cpu", "cube", &of_cube, cpu),
+    ] {
+        let losses = next(name, from, before, to);
         for (iter, loss) in &unchanged {
             let difference = (losses[iter] - loss).abs();
             assert!(difference < 1e-4, "{name}, iteration {iter}: {} for {loss}", losses[iter]);

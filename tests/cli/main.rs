@@ -149,6 +149,20 @@ fn a_run_is_neither_overwritten_nor_trained_by_two_processes() {
     first.wait().unwrap();
 }
 
+/// Returns the flag of a Vulkan adapter that stores float16, as recent GPUs and Mesa's lavapipe do.
+/// SwiftShader does not, and compiles every kernel anew in every process.
+#[cfg(feature = "wgpu")]
+fn vulkan(folder: &Path) -> String {
+    let devices: Value = serde_json::from_str(&ok(folder, &["devices", "--json"])).unwrap();
+    let is_able = |device: &&Value| {
+        let dtypes = device["dtypes"].as_array().unwrap();
+        device["backend"] == "vulkan" && dtypes.contains(&"float16".into())
+    };
+    let able = devices.as_array().unwrap().iter().find(is_able);
+    let able = able.expect("a Vulkan adapter that stores f16, as Mesa's lavapipe does");
+    format!("--device={}", able["id"].as_str().unwrap())
+}
+
 fn wait_for(path: &Path, child: &mut Child) {
     for _ in 0..600 {
         if path.exists() {

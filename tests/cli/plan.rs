@@ -156,7 +156,7 @@ fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
             "--n_head=4",
             "--n_embd=256",
             "--block_size=256",
-            "--max_iters=2",
+            "--max_iters=1",
             "--eval_iters=1",
             "--sample_tokens=0",
             "--device=cpu",

@@ -8,7 +8,8 @@ use super::*;
 #[test]
 fn kill_and_resume_change_no_bit() {
     let folder = temporary();
-    let long = ["--max_iters=2000", "--lr_decay_iters=2000", "--eval_interval=15"];
+    let long =
+        ["--max_iters=2000", "--lr_decay_iters=2000", "--eval_interval=15", "--sample_tokens=0"];
     let want = losses(&train(folder.path(), "whole", &long));
     assert_eq!(want.len(), 2000);
 
@@ -77,14 +78,7 @@ fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
 #[test]
 fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
     let folder = temporary();
-    let devices: Value = serde_json::from_str(&ok(folder.path(), &["devices", "--json"])).unwrap();
-    let is_able = |device: &&Value| {
-        let dtypes = device["dtypes"].as_array().unwrap();
-        device["backend"] == "vulkan" && dtypes.contains(&"float16".into())
-    };
-    let able = devices.as_array().unwrap().iter().find(is_able);
-    let able = able.expect("a Vulkan adapter that stores f16, as Mesa's lavapipe does");
-    let device = format!("--device={}", able["id"].as_str().unwrap());
+    let device = vulkan(folder.path());
     let half = [&device, "--dtype=float16", "--no-supervise"];
     let state_file = |run: &str, iteration: u64| {
         folder.path().join(run).join(format!("checkpoints/{iteration:08}/state.json"))
@@ -99,7 +93,7 @@ fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
     };
     for run in ["once", "twice"] {
         let flag = format!("--run={run}");
-        let first = ["train", "--json", &flag, "--max_iters=10"];
+        let first = ["train", "--json", &flag, "--max_iters=10", "--sample_tokens=0"];
         // `TINY` ends with its device.
         let args = [&first[..3], &TINY[..TINY.len() - 1], &first[3..], &half].concat();
         let seen = events(&ok(folder.path(), &args));
@@ -135,14 +129,6 @@ fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
     assert_eq!(told, skipped, "{log}");
 }
 
-/// Returns the flag of a Vulkan adapter.
-#[cfg(feature = "wgpu")]
-fn vulkan(folder: &Path) -> String {
-    let devices: Value = serde_json::from_str(&ok(folder, &["devices", "--json"])).unwrap();
-    let adapter = devices.as_array().unwrap().iter().find(|device| device["backend"] == "vulkan");
-    format!("--device={}", adapter.expect("a Vulkan adapter")["id"].as_str().unwrap())
-}
-
 /// Returns the loss of each iteration as a number.
 #[cfg(feature = "wgpu")]
 fn numbers(events: &[Value]) -> Vec<f64> {
@@ -161,8 +147,8 @@ fn the_optimizer_may_move_to_host_memory_and_back_at_a_resume() {
         let offload = format!("--offload_optimizer={offload}");
         let max_iters = format!("--max_iters={max_iters}");
         let flags = [run.as_str(), offload.as_str(), max_iters.as_str(), device.as_str()];
-        let first: &[&str] = if resume { &["--resume"] } else { tiny };
-        events(&ok(folder.path(), &[&["train", "--json"][..], first, &flags].concat()))
+        let first = if resume { vec!["--resume"] } else { [tiny, &["--sample_tokens=0"]].concat() };
+        events(&ok(folder.path(), &[&["train", "--json"][..], &first, &flags].concat()))
     };
     let header = |run: &str, file: &str| {
         let path = folder.path().join(run).join("checkpoints/00000030").join(file);
@@ -203,8 +189,8 @@ fn a_kill_during_an_offloaded_update_loses_nothing() {
         device.as_str(),
         "--no-supervise",
         "--offload_optimizer=true",
-        "--max_iters=60",
         "--eval_interval=5",
+        "--sample_tokens=0",
     ];
     let train = |run: &str| {
         let run = format!("--run={run}");

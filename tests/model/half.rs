@@ -169,12 +169,7 @@ fn f16_adapters_match_pytorch_in_half_precision() {
         eprintln!("{}: {}", info.id, info.name);
         let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
         let mode = OpsMode::AUTO.on(open.info.kind).in_precision(precision);
-        for (name, gelu, bias, shards) in [
-            ("tanh_bias", Gelu::Tanh, true, 1),
-            ("tanh_nobias", Gelu::Tanh, false, 3),
-            ("erf_bias", Gelu::Erf, true, 4),
-            ("erf_nobias", Gelu::Erf, false, 1),
-        ] {
+        for (name, gelu, bias, shards) in CASES {
             let tolerance = Tolerance { loss: 1e-4, grad: 5e-3 };
             check_half(name, gelu, bias, &open.device, mode, shards, &tolerance);
         }

@@ -8,7 +8,7 @@ use wgpt::train::Masters;
 use super::*;
 
 /// Updates of the comparison. The reference has data for ten, which repeat.
-const STEPS: usize = 50;
+const STEPS: usize = 20;
 const DATA: usize = 10;
 
 fn settings(optimizer: OptimizerKind) -> Config {
