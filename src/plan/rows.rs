@@ -324,10 +324,11 @@ impl Sizes {
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
         rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
         rows.push(Row::f32("embedding gradient", Class::Gradients, of_head));
-        // Before the gradient of the positions exists, the partial sums of the layer norms do.
-        let activation = self.tokens(plan) * self.width * self.precision.activation_bytes();
+        // In the first layer norm: its input, the gradient of its output, the residual's, and their
+        // sum, with the partial sums of all layer norms.
+        let activations = 4 * self.tokens(plan) * self.width * self.precision.activation_bytes();
         let sums = 4 * (2 * self.layers + 1) * self.norm_sums(plan);
-        let temporary = activation + activation.max(sums);
+        let temporary = activations + sums;
         rows.push(Row::new("temporary gradients", Class::Workspace, temporary));
         rows
     }
