@@ -158,8 +158,8 @@ fn shape(number: usize) -> Config {
         ("vocab_size", pick(5, &[65, 500, 5000])),
         ("loss_chunk", pick(6, &[0, 64, 200])),
     ]);
-    config.bias = number % 2 == 0;
-    config.dropout = if number % 3 == 0 { 0.1 } else { 0.0 };
+    config.bias = number.is_multiple_of(2);
+    config.dropout = if number.is_multiple_of(3) { 0.1 } else { 0.0 };
     config.grad_checkpoint = if number % 4 == 1 { Choice::True } else { Choice::False };
     config
 }

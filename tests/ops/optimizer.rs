@@ -218,9 +218,10 @@ fn check_many_weights(device: &Device, mode: OpsMode) {
                 let len = lens[index % lens.len()];
                 let [w, grad, m, v] =
                     [0, 1, 2, 3].map(|seed| tensor(&noise(4 * index as u64 + seed, len), device));
-                let half = (has_half && index % 3 == 0).then(|| w.clone().cast(FloatDType::F16));
+                let half =
+                    (has_half && index.is_multiple_of(3)).then(|| w.clone().cast(FloatDType::F16));
                 let moments = Moments { m, v: v.abs() };
-                WeightUpdate { w, half, grad, moments, decays: index % 2 == 0 }
+                WeightUpdate { w, half, grad, moments, decays: index.is_multiple_of(2) }
             };
             (0..count).map(weight).collect::<Vec<_>>()
         };
@@ -237,7 +238,7 @@ fn check_many_weights(device: &Device, mode: OpsMode) {
         let together = results(ops::adamw(weights(), control, SCALARS, mode));
         assert_eq!(together.len(), count);
         for (index, (together, alone)) in together.iter().zip(&alone).enumerate() {
-            assert_eq!(together[1].is_some(), has_half && index % 3 == 0);
+            assert_eq!(together[1].is_some(), has_half && index.is_multiple_of(3));
             assert!(together == alone, "{mode:?}: weight {index} of {count} differs");
         }
 

@@ -67,6 +67,7 @@ fn strip<S: Simd, const V: usize>(simd: S, left: Left, panel: Panel, to: &mut Ta
 
 /// Rows `first..first + R` of a strip.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "an iterator may keep the sums in memory")]
 fn rows<S: Simd, const R: usize, const V: usize>(
     simd: S,
     left: Left,
@@ -141,8 +142,8 @@ impl<const R: usize> Columns<R> for RowMajor<'_, R> {
     #[inline(always)]
     fn column(&self, k: usize) -> [f32; R] {
         let mut column = [0.0; R];
-        for r in 0..R {
-            column[r] = self.0[r][k];
+        for (value, row) in column.iter_mut().zip(&self.0) {
+            *value = row[k];
         }
         column
     }
@@ -158,9 +159,7 @@ impl<const R: usize> Columns<R> for ColumnMajor<'_> {
     fn column(&self, k: usize) -> [f32; R] {
         let values = &self.values[k * self.stride..][..R];
         let mut column = [0.0; R];
-        for r in 0..R {
-            column[r] = values[r];
-        }
+        column.copy_from_slice(values);
         column
     }
 }

@@ -55,7 +55,7 @@ pub(in crate::ops) fn add_product(left: Factor, right: Factor, result: &mut [f32
     multiply(left, right, result, true);
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "gemm takes pointers")]
 fn multiply(left: Factor, right: Factor, result: &mut [f32], add: bool) {
     let (m, depth, n) = (left.rows, left.columns, right.columns);
     assert_eq!(depth, right.rows, "inner dimensions match");
