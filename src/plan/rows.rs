@@ -179,6 +179,7 @@ impl Sizes {
         points.push(self.loss(plan));
         points.push(self.embedding_backward(plan));
         points.extend((0..self.layers).map(|block| self.block_backward(plan, block)));
+        points.extend((0..self.layers).map(|block| self.block_end(plan, block)));
         let total = |rows: &Vec<Row>| rows.iter().map(|row| row.bytes).sum::<u64>();
         let mut rows = points.into_iter().max_by_key(total).unwrap_or_default();
         rows.retain(|row| row.bytes > 0);
@@ -318,17 +319,38 @@ impl Sizes {
         rows
     }
 
+    /// The end of a block's backward pass, in its first layer norm: with the gradients of all its
+    /// matrices, and nothing of what it saved but its input.
+    fn block_end(&self, plan: &Plan, block: u64) -> Vec<Row> {
+        let wide = self.tokens(plan) * self.width;
+        let vectors = self.width * if self.bias { 2 } else { 1 };
+        let finished = if plan.accumulation > 1 { 1 } else { self.layers - block };
+        let gradients = finished * (self.block_parameters() - 2 * vectors);
+        let sums = (2 * (self.layers - block) + 1) * self.norm_sums(plan);
+        let mut rows = self.permanent(plan);
+        rows.push(self.accumulated_gradients(plan));
+        rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
+        rows.push(Row::f32("block gradients", Class::Gradients, gradients));
+        rows.push(Row::f32("layer norm gradients, partial sums", Class::Workspace, sums));
+        match plan.grad_checkpoint {
+            true => rows.push(self.activations("checkpointed block inputs", wide * block)),
+            false => rows.extend(self.saved(self.tokens(plan), block)),
+        }
+        // The input, the gradient of the output, that of the residual, and the sum of both.
+        rows.push(self.row("temporary gradients", Class::Workspace, 4 * wide));
+        rows
+    }
+
     /// The end of the backward pass.
     fn embedding_backward(&self, plan: &Plan) -> Vec<Row> {
         let mut rows = self.permanent(plan);
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };
         rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
         rows.push(Row::f32("embedding gradient", Class::Gradients, of_head));
-        // In the first layer norm: its input, the gradient of its output, the residual's, and their
-        // sum, with the partial sums of all layer norms.
-        let activations = 4 * self.tokens(plan) * self.width * self.precision.activation_bytes();
+        // Before the gradient of the positions exists, the partial sums of the layer norms do.
+        let activation = self.tokens(plan) * self.width * self.precision.activation_bytes();
         let sums = 4 * (2 * self.layers + 1) * self.norm_sums(plan);
-        let temporary = activations + sums;
+        let temporary = activation + activation.max(sums);
         rows.push(Row::new("temporary gradients", Class::Workspace, temporary));
         rows
     }
