@@ -169,7 +169,7 @@ impl Spec {
         self.matrices
     }
 
-    /// Runs on `count` tensors, `TENSORS` in the source, at once: see [`repeat`].
+    /// Runs on `count` tensors, `TENSORS` in the source, at once: see `repeat` in `unroll.rs`.
     pub fn on_tensors(self, count: usize) -> Self {
         self.with("TENSORS", count as u32)
     }
