@@ -7,8 +7,8 @@
 //! memory in half precision: then the masters are there, and the device has the matrices and
 //! embeddings in half. `host` lists the host's memory.
 //!
-//! On the CPU the result of a matrix product exists twice for a moment: burn's backend copies it to
-//! align it.
+//! On the CPU each new product counts twice: memory that ops have freed waits for the next tensor of
+//! its size.
 
 mod host;
 
