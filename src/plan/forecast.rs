@@ -26,7 +26,7 @@ pub struct Forecast {
     /// Bytes at the peak, by class.
     #[serde(default)]
     pub classes: BTreeMap<Class, u64>,
-    /// What the run holds in host memory besides the program, if its optimizer is there.
+    /// Host memory of the run, without the program itself; empty if the optimizer is on the device.
     #[serde(default)]
     pub host_rows: Vec<Row>,
     /// The sum of `host_rows`.

@@ -98,7 +98,7 @@ pub fn adamw(
     updated.collect()
 }
 
-/// What the tensors of a weight do not tell of it.
+/// Properties of a weight that its tensors do not show.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     has_half: bool,

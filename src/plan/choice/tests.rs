@@ -301,8 +301,7 @@ fn the_cpu_and_a_browser_have_no_other_memory() {
     assert!(error.contains("of host memory, and none is free"), "{error}");
 }
 
-/// Where launches take most of the time, half the micro-batch takes longer than recomputing the
-/// blocks.
+/// If launches take most of the time, halving the micro-batch costs more than recomputing the blocks.
 #[test]
 fn the_speed_of_the_device_decides_between_ways_that_fit() {
     let flags = [

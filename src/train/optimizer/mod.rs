@@ -30,7 +30,7 @@ const EPS: f64 = 1e-8;
 pub struct Optimizer {
     /// One for each part of each parameter, in the order of the model.
     parts: Vec<Part>,
-    /// What an update in host memory needs besides; `None` if states are on the model's device.
+    /// Present if the states are in host memory; `None` if they are on the model's device.
     offload: Option<Offload>,
     /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
     loss_scale: Tensor<1>,

@@ -1,4 +1,4 @@
-//! What an optimizer keeps of each parameter, under the names of its checkpoints.
+//! The optimizer state of each parameter, under its names in checkpoints.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -58,7 +58,7 @@ impl Rule {
     }
 }
 
-/// What an optimizer remembers of one part of a parameter, or of a piece of the part.
+/// The optimizer state of one part of a parameter, or of a piece of that part.
 #[allow(clippy::large_enum_variant, reason = "AdamW's is the one that most runs have")]
 #[derive(Clone, Debug)]
 pub enum State {
@@ -78,7 +78,7 @@ impl State {
     }
 }
 
-/// What an optimizer keeps of one part of a parameter.
+/// The optimizer state of one part of a parameter, and its master weights.
 #[derive(Default)]
 pub(super) struct Part {
     /// The master weights in [`pieces`], where they are in host memory; else none.

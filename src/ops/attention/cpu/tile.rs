@@ -24,7 +24,8 @@ pub(super) enum Left<'a> {
     Columns(&'a [f32], usize),
 }
 
-/// Where the product of a strip and a panel goes: rows `stride` elements apart, at most [`STRIP`].
+/// The destination of the product of a strip and a panel: at most [`STRIP`] rows, `stride` elements
+/// apart.
 pub(super) struct Target<'a> {
     pub values: &'a mut [f32],
     pub stride: usize,

@@ -17,7 +17,7 @@ pub(in crate::ops) struct Segment<'a> {
     pub buffers: Vec<&'a CubeTensor>,
     /// The packs that its workgroups go over.
     pub packs: usize,
-    /// What else the kernel needs to know of it.
+    /// One more parameter of this tensor for the kernel.
     pub word: u32,
 }
 
