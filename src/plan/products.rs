@@ -20,9 +20,117 @@ pub(crate) fn ranges_of_k(tiles: usize, k: usize) -> usize {
     }
 }
 
+/// The tile of a workgroup of a product in cubecl's language, in elements of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tile {
+    /// 128 x 128.
+    Large,
+    /// 64 x 64.
+    Small,
+}
+
+impl Tile {
+    /// The rows and the columns.
+    pub fn side(self) -> usize {
+        match self {
+            Tile::Large => 128,
+            Tile::Small => 64,
+        }
+    }
+}
+
+/// How a product in cubecl's language is spread over a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tiling {
+    pub tile: Tile,
+    /// The ranges of k that are multiplied separately, and then added up: 1 or more.
+    pub ranges: usize,
+}
+
+/// The multiprocessors of a GPU that does not say how many it has.
+const MULTIPROCESSORS: usize = 32;
+
+/// The most ranges, what the k of each is a multiple of, and the most elements of all their
+/// products, in f32: 24 MiB.
+const MOST_RANGES: usize = 16;
+const RANGE: usize = 64;
+const MOST_PARTIAL: usize = 6 << 20;
+
+/// What a workgroup does besides multiplying, its first loads and the stores of its output, in
+/// multiplications of its tile.
+const FIXED: f64 = 64.0;
+/// The share of its speed that a multiprocessor reaches with one workgroup, which waits for each of
+/// its loads.
+const ALONE: f64 = 0.6;
+/// The share of its speed that it reaches with small tiles, which load twice as much.
+const SMALL: f64 = 0.75;
+/// The multiplications that a GPU does while an element of a partial product is stored and read: 8
+/// bytes.
+const PARTIAL: f64 = 512.0;
+
+impl Tiling {
+    /// Returns the tiling of a product `[m, n, k]` on so many multiprocessors, by a model of its
+    /// time: the tiles that the busiest multiprocessor computes one after the other, and the sum
+    /// over the ranges. The constants are estimates, not measured.
+    ///
+    /// It depends on nothing else, so that the order of the sums does not either.
+    pub fn of([m, n, k]: [usize; 3], multiprocessors: Option<usize>) -> Self {
+        let processors = multiprocessors.unwrap_or(MULTIPROCESSORS).max(1) as f64;
+        let time = |tiling: &Tiling| {
+            let (side, ranges) = (tiling.tile.side(), tiling.ranges);
+            let tiles = m.div_ceil(side) * n.div_ceil(side) * ranges;
+            let rounds = (tiles as f64 / processors).ceil();
+            let of_tile = if tiling.tile == Tile::Small { SMALL } else { 1.0 };
+            let speed = if rounds > 1.0 { of_tile } else { of_tile * ALONE };
+            let depth = k as f64 / ranges as f64 + FIXED;
+            let partial = if ranges > 1 { ranges * m * n } else { 0 };
+            rounds * (side * side) as f64 * depth / speed + partial as f64 * PARTIAL / processors
+        };
+        let allowed = |&ranges: &usize| {
+            ranges == 1 || k.is_multiple_of(RANGE * ranges) && ranges * m * n <= MOST_PARTIAL
+        };
+        let tilings = (1..=MOST_RANGES)
+            .filter(allowed)
+            .flat_map(|ranges| [Tile::Large, Tile::Small].map(|tile| Tiling { tile, ranges }));
+        // The first of equals, with the fewest ranges and the large tile.
+        let first = Tiling { tile: Tile::Large, ranges: 1 };
+        tilings.min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(first)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On the multiprocessors of a 4070 and of an H200.
+    #[test]
+    fn products_in_cubecl_fill_a_gpu() {
+        for (size, on_4070, on_h200) in [
+            // GPT-2's forward products of four sequences: qkv, proj, fc, and its logits of a chunk.
+            ([4096, 2304, 768], (128, 1), (128, 1)),
+            ([4096, 768, 768], (128, 1), (128, 1)),
+            ([4096, 3072, 768], (128, 1), (128, 1)),
+            ([1024, 50_304, 768], (128, 1), (128, 1)),
+            // The gradients of its weights, of the head's input and of the embedding.
+            ([768, 2304, 4096], (128, 1), (128, 2)),
+            ([768, 768, 4096], (128, 2), (64, 4)),
+            ([768, 3072, 4096], (128, 1), (64, 1)),
+            ([1024, 768, 50_304], (128, 6), (64, 2)),
+            ([50_304, 768, 1024], (128, 1), (128, 1)),
+            // The gradient of a weight of the char recipe.
+            ([384, 384, 16_384], (128, 8), (64, 16)),
+        ] {
+            let tiling = |processors| {
+                let Tiling { tile, ranges } = Tiling::of(size, Some(processors));
+                (tile.side(), ranges)
+            };
+            assert_eq!((tiling(46), tiling(132)), (on_4070, on_h200), "{size:?}");
+        }
+        // A range is whole stages of k, and there are no more partial products than 24 MiB.
+        for size in [[64, 64, 1000], [1, 1, 1], [8192, 4096, 1 << 20]] {
+            assert_eq!(Tiling::of(size, Some(132)).ranges, 1, "{size:?}");
+        }
+    }
 
     #[test]
     fn only_deep_products_with_few_tiles_are_split() {

@@ -12,7 +12,7 @@
 
 mod host;
 
-use super::products::ranges_of_k;
+use super::products::{Tiling, ranges_of_k};
 use super::{Class, Kernels, Limits, Plan, Row};
 use crate::config::{self, Config, OptimizerKind, Precision};
 
@@ -80,7 +80,10 @@ impl Sizes {
 
     /// Returns true if each product casts its weight to the dtype of activations.
     fn casts_weights(&self, plan: &Plan) -> bool {
-        self.kernels == Kernels::Cube && self.precision.is_half() && !self.has_half_weights(plan)
+        self.kernels == Kernels::Cube
+            && self.precision.is_half()
+            && !self.precision.keeps_half_weights()
+            && !self.has_half_weights(plan)
     }
 
     fn cpu(&self) -> bool {
@@ -228,12 +231,9 @@ impl Sizes {
         let head_input = 2 * n * self.width;
         rows.push(self.row("head input and its gradient", Class::Workspace, head_input));
         let chunk = (plan.loss_chunk as u64).min(n);
-        let of_gradients = [[chunk, self.width, self.vocab], [self.vocab, self.width, chunk]];
-        let partial = of_gradients.map(|size| self.partial_products(size)).into_iter().max();
-        rows.push(Row::f32("partial products", Class::Workspace, partial.unwrap_or(0)));
-        if self.unfused() && chunk < n {
-            rows.push(Row::f32("embedding gradient of a chunk", Class::Workspace, embedding));
-        }
+        let (width, vocab) = (self.width, self.vocab);
+        let sizes = [[chunk, vocab, width], [chunk, width, vocab], [vocab, width, chunk]];
+        rows.push(self.partial_products(&sizes));
         if self.cpu() {
             // Of the logits, or of the gradient that a chunk adds to the embedding's.
             let of_gradient = if chunk < n { 2 * embedding } else { embedding };
@@ -245,14 +245,26 @@ impl Sizes {
         rows
     }
 
-    /// Counts the elements of the products over ranges of k that a product `[m, n]` is the sum of,
-    /// if `ops` splits it: on cooperative matrices, where few tiles would leave a GPU idle.
-    fn partial_products(&self, [m, n, k]: [u64; 3]) -> u64 {
-        let Some(matrices) = self.precision.matrices() else { return 0 };
-        let side = 4 * u64::from(matrices.side());
-        let tiles = m.div_ceil(side) * n.div_ceil(side);
-        let ranges = ranges_of_k(tiles as usize, k as usize) as u64;
-        if ranges > 1 { ranges * m * n } else { 0 }
+    /// The products over ranges of k that a product `[m, n, k]` is the sum of, if `ops` splits it
+    /// where few tiles would leave a GPU idle: the largest of several products. CUDA counts its
+    /// multiprocessors, which the plan does not know: it may take up to 24 MiB more or less.
+    fn partial_products(&self, sizes: &[[u64; 3]]) -> Row {
+        let elements = |&[m, n, k]: &[u64; 3]| {
+            let ranges = match self.precision.matrices() {
+                _ if self.kernels == Kernels::Cube => {
+                    Tiling::of([m, n, k].map(|size| size as usize), None).ranges as u64
+                }
+                Some(matrices) => {
+                    let side = 4 * u64::from(matrices.side());
+                    let tiles = m.div_ceil(side) * n.div_ceil(side);
+                    ranges_of_k(tiles as usize, k as usize) as u64
+                }
+                None => 1,
+            };
+            if ranges > 1 { ranges * m * n } else { 0 }
+        };
+        let most = sizes.iter().map(elements).max().unwrap_or(0);
+        Row::f32("partial products", Class::Workspace, most)
     }
 
     /// The logits of the output head and its temporary tensors, for `n` tokens.
@@ -260,10 +272,6 @@ impl Sizes {
         let chunk = (plan.loss_chunk as u64).min(n);
         let mut rows = vec![self.row("logits chunk", Class::Logits, chunk * self.vocab)];
         rows.push(self.cast(plan, "embedding in the activation dtype", self.vocab * self.width));
-        if self.unfused() {
-            let copied = if chunk < n { chunk * self.width } else { 0 };
-            rows.push(self.row("head input of a chunk", Class::Workspace, copied));
-        }
         rows
     }
 
@@ -305,9 +313,14 @@ impl Sizes {
             false => rows.extend(self.saved(n, block + 1)),
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
-        let [wide_k, narrow_k] = [[n, self.width, 4 * self.width], [n, 4 * self.width, self.width]];
-        let partial = self.partial_products(if first_is_larger { wide_k } else { narrow_k });
-        rows.push(Row::f32("partial products", Class::Workspace, partial));
+        let (from, to) = match first_is_larger {
+            true => (self.width, 4 * self.width),
+            false => (4 * self.width, self.width),
+        };
+        let [of_input, of_weight] = [[n, from, to], [from, to, n]];
+        // Elsewhere the weight's are gone when the memory is fullest, at the gradient of the input.
+        let of_weight = if self.unfused() { of_weight } else { of_input };
+        rows.push(self.partial_products(&[of_input, of_weight]));
         rows.push(self.cast(plan, "weight in the activation dtype", matrix));
         if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
@@ -366,6 +379,10 @@ impl Sizes {
             let copied = if self.cpu() { matrix } else { 0 };
             let products = matrix + matrix / 4 + copied;
             rows.push(Row::f32("Newton-Schulz matrices", Class::Workspace, products));
+            if self.unfused() {
+                let (c, wide) = (self.width, 4 * self.width);
+                rows.push(self.partial_products(&[[c, c, wide], [c, wide, c], [c, c, c]]));
+            }
             if plan.offload_optimizer {
                 rows.push(Row::f32("Muon momentum", Class::Optimizer, matrix));
                 let master = if self.has_half_weights(plan) { matrix } else { 0 };
@@ -387,6 +404,10 @@ impl Sizes {
             rows.push(self.row("MLP activations", Class::Workspace, activated));
         }
         rows.extend(self.head(plan, n));
+        if self.unfused() {
+            let chunk = (plan.loss_chunk as u64).min(n);
+            rows.push(self.partial_products(&[[chunk, self.vocab, self.width]]));
+        }
         rows
     }
 

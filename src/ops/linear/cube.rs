@@ -1,5 +1,5 @@
-//! The linear layer in cubecl's language: activation, bias and residual are separate passes around
-//! the matrix products.
+//! The linear layer in cubecl's language: GELU and the gradient of the bias are separate passes, all
+//! else is in the matrix products.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -12,50 +12,13 @@ use burn_cubecl::tensor::CubeTensor;
 use super::Activation;
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
-use crate::ops::shared::cube::math::{erf, exp};
+use crate::ops::shared::cube::gelu::gelu;
+use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, cover, elem, launch};
-use crate::ops::shared::kernels::{contiguous, elements};
-use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
+use crate::ops::shared::kernels::contiguous;
 
 /// Groups of rows in the first stage of a bias gradient; the second stage adds their sums.
 const GROUPS: usize = 64;
-
-/// `exp(-2 u)` of the tanh form, `u` bounded where the logistic function of `2 u` is 0 or 1 in f32:
-/// the exp of some drivers overflows to NaN.
-#[cube]
-fn exp_minus_2u(x: f32) -> f32 {
-    let u = x * (TANH_SCALE + comptime!(TANH_SCALE * TANH_CUBIC) * x * x);
-    exp(clamp(-2.0f32 * u, -80.0f32, 80.0f32))
-}
-
-/// The normal distribution's share below `x`.
-#[cube]
-fn normal_share(x: f32) -> f32 {
-    0.5f32 * (1.0f32 + erf(x * comptime!(std::f32::consts::FRAC_1_SQRT_2)))
-}
-
-#[cube]
-fn gelu(x: f32, #[comptime] exact: bool) -> f32 {
-    if comptime!(exact) {
-        x * normal_share(x)
-    } else {
-        // (1 + tanh(u)) / 2 is the logistic function of 2 u, which does not cancel.
-        x / (1.0f32 + exp_minus_2u(x))
-    }
-}
-
-#[cube]
-fn gelu_derivative(x: f32, #[comptime] exact: bool) -> f32 {
-    if comptime!(exact) {
-        normal_share(x) + x * NORMAL_PEAK * exp(-0.5f32 * x * x)
-    } else {
-        // With s the logistic function of 2 u: s + 2 x s (1 - s) u'.
-        let slope = TANH_SCALE + comptime!(3.0 * TANH_SCALE * TANH_CUBIC) * x * x;
-        let e = exp_minus_2u(x);
-        let s = 1.0f32 / (1.0f32 + e);
-        s + 2.0f32 * x * s * (e * s) * slope
-    }
-}
 
 #[cube(launch_unchecked)]
 fn apply_gelu<T: Float>(
@@ -68,48 +31,6 @@ fn apply_gelu<T: Float>(
     let i = ABSOLUTE_POS;
     if i < elements {
         h[i] = T::cast_from(gelu(f32::cast_from(x[i]), exact));
-    }
-}
-
-/// Multiplies `d` by the derivative of GELU at `x`.
-#[cube(launch_unchecked)]
-fn apply_gelu_derivative<T: Float>(
-    x: &[T],
-    d: &mut [T],
-    elements: usize,
-    #[comptime] exact: bool,
-    #[define(T)] _elem: ElemType,
-) {
-    let i = ABSOLUTE_POS;
-    if i < elements {
-        let slope = gelu_derivative(f32::cast_from(x[i]), exact);
-        d[i] = T::cast_from(f32::cast_from(d[i]) * slope);
-    }
-}
-
-/// Adds the bias and the residual to `y`, if any.
-#[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn add<T: Float>(
-    y: &mut [T],
-    bias: &[f32],
-    residual: &[T],
-    elements: usize,
-    width: usize,
-    #[comptime] has_bias: bool,
-    #[comptime] has_residual: bool,
-    #[define(T)] _elem: ElemType,
-) {
-    let i = ABSOLUTE_POS;
-    if i < elements {
-        let mut value = f32::cast_from(y[i]);
-        if comptime!(has_bias) {
-            value += bias[i % width];
-        }
-        if comptime!(has_residual) {
-            value += f32::cast_from(residual[i]);
-        }
-        y[i] = T::cast_from(value);
     }
 }
 
@@ -184,27 +105,10 @@ pub(super) fn forward(
 ) -> CubeTensor {
     let h = activate(kernels, &contiguous(x), activation);
     let (w, dtype) = (kernels.cast(w, &h), h.dtype);
-    let y = kernels.product(h, w, dtype);
-    if b.is_none() && residual.is_none() {
-        return y;
-    }
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
-    let [_, width] = y.shape().dims();
-    let (count, dim) = cover(elements(&y));
-    launch!(add(
-        kernels.client(),
-        count,
-        dim,
-        argument(&y),
-        kernels.optional(b.as_ref()),
-        kernels.optional(residual.as_ref()),
-        elements(&y),
-        width,
-        b.is_some(),
-        residual.is_some(),
-        elem(&y),
-    ));
-    y
+    let epilogue =
+        Epilogue { bias: b.as_ref(), residual: residual.as_ref(), ..Epilogue::default() };
+    kernels.product(h, w, dtype, epilogue)
 }
 
 pub(super) fn backward(
@@ -217,21 +121,11 @@ pub(super) fn backward(
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
     let (dy, x) = (contiguous(dy), contiguous(x));
     let db = bias.then(|| column_sums(kernels, &dy));
-    let h = activate(kernels, &x, activation);
-    let dw = kernels.product(CubeBackend::float_transpose(h), dy.clone(), DType::F32);
+    let h = CubeBackend::float_transpose(activate(kernels, &x, activation));
+    let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());
     let w = CubeBackend::float_transpose(kernels.cast(w, &x));
-    let dx = kernels.product(dy, w, x.dtype);
-    let Some(form) = activation.form() else { return (dx, dw, db) };
-    let (count, dim) = cover(elements(&dx));
-    launch!(apply_gelu_derivative(
-        kernels.client(),
-        count,
-        dim,
-        argument(&x),
-        argument(&dx),
-        elements(&dx),
-        form == Gelu::Erf,
-        elem(&x),
-    ));
+    let derivative = activation.form().map(|form| (form, &x));
+    let epilogue = Epilogue { derivative, ..Epilogue::default() };
+    let dx = kernels.product(dy, w, x.dtype, epilogue);
     (dx, dw, db)
 }

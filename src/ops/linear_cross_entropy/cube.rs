@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, Slice};
+use burn::tensor::Slice;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
@@ -12,8 +12,9 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
 use crate::ops::shared::cube::math::{exp, ln};
+use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, cover, each, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements};
 use crate::ops::shared::{Tensors, split};
 
@@ -101,21 +102,6 @@ fn scaled_sum(x: &[f32], sum: &mut [f32], elements: usize, scale: f32) {
     }
 }
 
-/// Copies `part` into `whole` from element `first` on.
-#[cube(launch_unchecked)]
-fn copy_into<T: Float>(
-    part: &[T],
-    whole: &mut [T],
-    elements: usize,
-    first: usize,
-    #[define(T)] _elem: ElemType,
-) {
-    let i = ABSOLUTE_POS;
-    if i < elements {
-        whole[first + i] = part[i];
-    }
-}
-
 /// One pass over the rows: the inputs, and the losses `[rows]`.
 struct Head<'a> {
     kernels: &'a CubeKernels,
@@ -156,7 +142,7 @@ impl<'a> Head<'a> {
     /// Computes the losses of a chunk. Returns its logits, with `gradient` their gradient.
     fn losses(&self, first: usize, x: CubeTensor, gradient: bool) -> CubeTensor {
         let (wte, dtype) = (CubeBackend::float_transpose(self.wte.clone()), x.dtype);
-        let logits = self.kernels.product(x, wte, dtype);
+        let logits = self.kernels.product(x, wte, dtype, Epilogue::default());
         let [rows, width] = logits.shape().dims();
         let (count, dim) = each(rows, UNITS);
         launch!(softmax_loss(
@@ -196,20 +182,6 @@ impl<'a> Head<'a> {
     }
 }
 
-fn place(kernels: &CubeKernels, part: &CubeTensor, whole: &CubeTensor, first: usize) {
-    let (count, dim) = cover(elements(part));
-    launch!(copy_into(
-        kernels.client(),
-        count,
-        dim,
-        argument(part),
-        argument(whole),
-        elements(part),
-        first,
-        elem(part),
-    ));
-}
-
 pub(super) fn forward(
     kernels: &CubeKernels,
     x: CubeTensor,
@@ -235,25 +207,14 @@ pub(super) fn gradients(
     let (wte, shard_rows) = wte.join();
     let head = Head::new(kernels, x, wte, &targets, &loss, loss_scale);
     let [n, c] = head.x.shape().dims();
-    let (mut dx, mut dwte) = (None, None);
+    let dx = kernels.queue.empty_of([n, c], head.x.dtype);
+    let dwte = kernels.queue.empty(head.wte.shape());
     for (first, x) in head.chunks() {
         let d = head.losses(first, x.clone(), true);
-        let rows = elements(&d) / d.shape().dims::<2>()[1];
-        let part = kernels.product(CubeBackend::float_transpose(d.clone()), x, DType::F32);
-        dwte = Some(match dwte {
-            Some(sum) => CubeBackend::float_add(sum, part),
-            None => part,
-        });
-        let part = kernels.product(d, head.wte.clone(), head.x.dtype);
-        dx = Some(match dx {
-            None if rows == n => part,
-            dx => {
-                let dx = dx.unwrap_or_else(|| kernels.queue.empty_of([n, c], head.x.dtype));
-                place(kernels, &part, &dx, first * c);
-                dx
-            }
-        });
+        let of_chunk = Epilogue { accumulate: first > 0, ..Epilogue::default() };
+        kernels.product_into(CubeBackend::float_transpose(d.clone()), x, &dwte, of_chunk);
+        let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
+        kernels.product_into(d, head.wte.clone(), &dx, of_chunk);
     }
-    let (dx, dwte) = dx.zip(dwte).expect("a batch has rows");
     (head.total(), dx, split::<CubeBackend>(dwte, &shard_rows))
 }

@@ -15,8 +15,9 @@ use burn_cubecl::tensor::CubeTensor;
 use crate::config::Dtype;
 use crate::gpu::queue::{Queue, Workgroups};
 
+pub(in crate::ops) mod gelu;
 pub(in crate::ops) mod math;
-mod product;
+pub(in crate::ops) mod product;
 pub(in crate::ops) mod reduce;
 
 /// Launches a `#[cube(launch_unchecked)]` kernel:

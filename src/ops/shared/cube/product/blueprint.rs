@@ -1,0 +1,153 @@
+//! How cubek multiplies: which instructions, in tiles of what size, over how many ranges of k.
+//!
+//! cubek can infer this, for shapes and devices in general. For the products of a training step it
+//! then keeps one stage in flight, gives workgroups tiles of 512 x 128 or 32 x 128, and leaves half
+//! of a GPU idle where outputs are small. What is chosen instead:
+//!
+//! - **Two stages, loaded in any order** (`DoubleBufferingMatmulFamily`). cubek's ordered loading
+//!   saves a stage of the left factor, but synchronizes subgroups before each of its loads: compilers
+//!   then move no load ahead of another, and each waits for device memory by itself. It also gives
+//!   each subgroup whole rows of the tile, which reads the right factor from workgroup memory eight
+//!   times. `cp.async` and the tensor memory accelerator are not an option: cubecl's LLVM backend
+//!   has neither.
+//! - **`mma.sync`** ([`Instruction::Mma`]), whose factors `ldmatrix` loads and whose sums are read
+//!   where they are, rather than `wmma`, which needs each tile of sums in workgroup memory.
+//! - **128 x 128 outputs** for eight subgroups of 32 x 64, which have 64 registers of sums per lane
+//!   and multiply 21 times per value read from workgroup memory; 64 x 64 where that fills a GPU
+//!   better (`plan::products`). All widths of GPT-2 are multiples of 64, so its steps check no bounds.
+
+use burn_cubecl::cubecl::prelude::{Scalar, tf32};
+use cubek::matmul::definition::{MatmulElems, MatmulProblem};
+use cubek::matmul::multi_level::components::stage::PartitionBuffering;
+use cubek::matmul::multi_level::components::tile::TileMatmulKind;
+use cubek::matmul::multi_level::definition::{BatchMatmulBlueprint, TilingScheme};
+use cubek::matmul::multi_level::stage::{SwizzleMode, SwizzleModes};
+use cubek::matmul::multi_level::{GlobalPartitionSize, PartitionSize, StageSize, TileSize};
+use cubek::std::MatrixLayout;
+use cubek::std::cube_count::{CubeCountStrategy, GlobalOrder, HypercubeBlueprint};
+
+use crate::plan::products::Tile;
+
+/// What multiplies the tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Instruction {
+    /// `mma.sync` m16n8k16 of float16 or bfloat16: compute capability 8.0.
+    Mma,
+    /// `mma.sync` m16n8k8 of tf32: compute capability 8.0.
+    MmaTf32,
+    /// `wmma` m16n16k16 of float16: compute capability 7.0.
+    Wmma,
+    /// Multiply-adds of single invocations.
+    Scalar,
+}
+
+impl Instruction {
+    fn kind(self) -> TileMatmulKind {
+        match self {
+            Instruction::Mma | Instruction::MmaTf32 => TileMatmulKind::Mma,
+            Instruction::Wmma => TileMatmulKind::Cmma,
+            Instruction::Scalar => TileMatmulKind::Register,
+        }
+    }
+
+    /// The table: the tile of one instruction, the tiles of a subgroup (of an invocation without
+    /// tensor cores), and the subgroups of a workgroup; each `(m, n, k)`. Two stages of the large
+    /// tile take 32 KiB of workgroup memory (16 KiB without tensor cores), so that every generation
+    /// holds two workgroups at once.
+    fn scheme(self, tile: Tile) -> TilingScheme {
+        type Sizes = (u32, u32, u32);
+        let large = tile == Tile::Large;
+        let (instruction, partition, stage): (Sizes, Sizes, Sizes) = match (self, large) {
+            (Instruction::Mma, true) => ((16, 8, 16), (2, 8, 2), (4, 2, 1)),
+            (Instruction::Mma, false) => ((16, 8, 16), (2, 4, 2), (2, 2, 1)),
+            // Elements take twice the bytes, so a stage has half of k.
+            (Instruction::MmaTf32, true) => ((16, 8, 8), (2, 8, 2), (4, 2, 1)),
+            (Instruction::MmaTf32, false) => ((16, 8, 8), (2, 4, 2), (2, 2, 1)),
+            (Instruction::Wmma, true) => ((16, 16, 16), (2, 4, 2), (4, 2, 1)),
+            (Instruction::Wmma, false) => ((16, 16, 16), (2, 2, 2), (2, 2, 1)),
+            // 8 x 8 outputs for each of 256 or 64 invocations.
+            (Instruction::Scalar, true) => ((4, 4, 4), (2, 2, 2), (16, 16, 1)),
+            (Instruction::Scalar, false) => ((4, 4, 4), (2, 2, 2), (8, 8, 1)),
+        };
+        TilingScheme {
+            tile_size: TileSize::from(instruction),
+            partition_size: PartitionSize::from(partition),
+            stage_size: StageSize::from(stage),
+            global_partition_size: GlobalPartitionSize::new(1, 1, 1),
+        }
+    }
+
+    /// How 16 bytes of a stage change places, so that a subgroup's reads of a tile meet different
+    /// banks. cubek stores tile after tile; the rows of most have 32 bytes, of which reads across
+    /// rows take 16: every fourth row would meet the same banks. The rows of others are read whole.
+    fn swizzle(self, lhs: MatrixLayout, rhs: MatrixLayout) -> SwizzleModes {
+        use MatrixLayout::{ColMajor, RowMajor};
+        let or_none = |swizzled| if swizzled { SwizzleMode::B32 } else { SwizzleMode::None };
+        let along_k = |along_k| if along_k { SwizzleMode::B32 } else { SwizzleMode::B128 };
+        let (lhs, rhs) = match self {
+            Instruction::Mma => (SwizzleMode::B32, or_none(rhs == ColMajor)),
+            Instruction::MmaTf32 => (or_none(lhs == RowMajor), or_none(rhs == ColMajor)),
+            // `wmma` reads no swizzled matrix.
+            Instruction::Wmma => (SwizzleMode::None, SwizzleMode::None),
+            // As cubek infers it: by the bytes of the stage that are contiguous.
+            Instruction::Scalar => (along_k(lhs == RowMajor), along_k(rhs == ColMajor)),
+        };
+        SwizzleModes { lhs, rhs, ..SwizzleModes::default() }
+    }
+
+    /// Returns the blueprint of a product for subgroups of `plane` invocations.
+    pub fn blueprint(
+        self,
+        tile: Tile,
+        problem: &MatmulProblem,
+        plane: u32,
+        aligned: bool,
+    ) -> BatchMatmulBlueprint {
+        // Workgroups that run at once share factors through the cache if they are neighbours both
+        // ways: they take strips of up to eight rows of tiles.
+        let rows = problem.m.div_ceil(tile.side()) as u32;
+        let strip = [8, 4, 2].into_iter().find(|strip| rows.is_multiple_of(*strip)).unwrap_or(1);
+        let order = HypercubeBlueprint::builder()
+            .global_order(GlobalOrder::SwizzleRow(strip).canonicalize())
+            .cube_count_strategy(CubeCountStrategy::Flattened)
+            .build();
+        // While a tile of the right factor is multiplied, the next one is read.
+        let buffering = match self {
+            Instruction::Scalar => PartitionBuffering::Single,
+            _ => PartitionBuffering::Double,
+        };
+        let swizzle = match aligned {
+            true => self.swizzle(problem.lhs_layout, problem.rhs_layout),
+            false => SwizzleModes::default(),
+        };
+        BatchMatmulBlueprint::builder(self.kind(), self.scheme(tile), plane, problem)
+            .stage_buffering(2)
+            .partition_buffering(buffering)
+            .shared_swizzle(swizzle)
+            .hypercube_blueprint(order)
+            .build()
+    }
+
+    /// Returns the dtypes in device memory, in stages and in registers.
+    pub fn elements(self, problem: &MatmulProblem) -> MatmulElems {
+        let mut elems = MatmulElems::from_globals(&problem.global_dtypes);
+        match self {
+            // Sums are staged on their way to the output in its dtype.
+            Instruction::Mma => elems.adjust_stage_dtypes(),
+            // Rounded once, on their way to a stage.
+            Instruction::MmaTf32 => {
+                elems.adjust_stage_dtypes();
+                let tf32 = tf32::elem_type_native();
+                elems.lhs_stage = tf32;
+                elems.rhs_stage = tf32;
+                elems.lhs_register = tf32;
+                elems.rhs_register = tf32;
+            }
+            Instruction::Wmma | Instruction::Scalar => {}
+        }
+        elems
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+use burn_cubecl::cubecl::ir::features::{Features, MmaConfig};
+use burn_cubecl::cubecl::ir::{
+    AddressType, DeviceIdentity, DeviceProperties, ElemType, HardwareProperties,
+    MemoryDeviceProperties,
+};
+use burn_cubecl::cubecl::prelude::{Scalar, tf32};
+use burn_cubecl::cubecl::profile::TimingMethod;
+use cubek::matmul::definition::{MatmulGlobalElems, MatmulProblem, MatmulVectorSizes};
+use cubek::matmul::multi_level::components::batch::{
+    BatchMatmulFamily, PartitionedBatchMatmulFamily, RowMajorGlobalPartitionMatmul,
+};
+use cubek::matmul::multi_level::components::global::multi_stage::double_buffering::DoubleBufferingMatmulFamily;
+use cubek::matmul::multi_level::components::global::read::sync_full_cyclic::SyncFullCyclicLoading;
+use cubek::matmul::multi_level::components::global::read::sync_partial_cyclic::SyncPartialCyclicLoading;
+use cubek::matmul::multi_level::components::global::{PlaneWriterFamily, UnitWriterFamily};
+use cubek::matmul::multi_level::components::stage::{PlanePartitioner, UnitPartitioner};
+use cubek::matmul::multi_level::tile::RowMajorTilingOrder;
+use cubek::std::MatrixLayout::{self, ColMajor, RowMajor};
+
+use super::Instruction;
+use crate::plan::products::{Tile, Tiling};
+
+type Family<Partitioner, Writer> = PartitionedBatchMatmulFamily<
+    (),
+    DoubleBufferingMatmulFamily<
+        Partitioner,
+        (),
+        SyncPartialCyclicLoading<RowMajorTilingOrder>,
+        SyncPartialCyclicLoading<RowMajorTilingOrder>,
+        SyncFullCyclicLoading<RowMajorTilingOrder>,
+        Writer,
+    >,
+    RowMajorGlobalPartitionMatmul,
+>;
+
+/// The properties of a GPU of compute capability 8.0 that blueprints depend on.
+fn gpu() -> DeviceProperties {
+    let [f16, bf16, f32] =
+        [half::f16::elem_type_native(), half::bf16::elem_type_native(), f32::elem_type_native()];
+    let mut features = Features::default();
+    features.alignment = true;
+    features.matmul.ldmatrix.extend([f16, bf16]);
+    for (a, k) in [(f16, 16), (bf16, 16), (tf32::elem_type_native(), 8)] {
+        let shape = MmaConfig { a_type: a, b_type: a, cd_type: f32, m: 16, n: 8, k };
+        features.matmul.mma.insert(shape);
+    }
+    let hardware = HardwareProperties {
+        load_width: 128,
+        vector_register_count: None,
+        plane_size_min: 32,
+        plane_size_max: 32,
+        max_bindings: 32,
+        max_shared_memory_size: 99 << 10,
+        max_cube_count: (i32::MAX as u32, 65_535, 65_535),
+        max_units_per_cube: 1024,
+        max_cube_dim: (1024, 1024, 64),
+        num_streaming_multiprocessors: Some(46),
+        num_tensor_cores: None,
+        min_tensor_cores_dim: None,
+        num_cpu_cores: None,
+        last_level_cache_size: None,
+        max_vector_size: usize::MAX,
+        cube_mma_reserved_shared_memory: 0,
+    };
+    let identity =
+        DeviceIdentity { name: "a GPU".into(), fingerprint: "a GPU".into(), physical: None };
+    let memory = MemoryDeviceProperties::new(u64::MAX, 512);
+    DeviceProperties::new(features, memory, hardware, TimingMethod::Device, identity)
+}
+
+/// A product `[m, n, k]` of factors in these layouts; the gradient of a weight is stored in f32.
+struct Shape {
+    size: [usize; 3],
+    layouts: (MatrixLayout, MatrixLayout),
+    of_weight: bool,
+}
+
+/// The products of a step of `n` tokens of a model of width `c`, with a vocabulary of `v`.
+fn step(n: usize, c: usize, v: usize) -> Vec<Shape> {
+    let chunk = n.min(1024);
+    let linear = [(c, 3 * c), (c, c), (c, 4 * c), (4 * c, c)];
+    let forward = linear.map(|(from, to)| ([n, to, from], (RowMajor, RowMajor), false));
+    let of_inputs = linear.map(|(from, to)| ([n, from, to], (RowMajor, ColMajor), false));
+    let of_weights = linear.map(|(from, to)| ([from, to, n], (ColMajor, RowMajor), true));
+    let head = [
+        ([chunk, v, c], (RowMajor, ColMajor), false),
+        ([chunk, c, v], (RowMajor, RowMajor), false),
+        ([v, c, chunk], (ColMajor, RowMajor), true),
+    ];
+    let all = forward.into_iter().chain(of_inputs).chain(of_weights).chain(head);
+    all.map(|(size, layouts, of_weight)| Shape { size, layouts, of_weight }).collect()
+}
+
+impl Shape {
+    fn problem(&self, factor: ElemType, ranges: usize) -> MatmulProblem {
+        let [m, n, k] = self.size;
+        let batches = || match ranges {
+            1 => [].into(),
+            ranges => [ranges].into(),
+        };
+        let single = self.of_weight || ranges > 1;
+        let out = if single { f32::elem_type_native() } else { factor };
+        MatmulProblem::from_parameters(
+            m,
+            n,
+            k / ranges,
+            batches(),
+            batches(),
+            self.layouts.0,
+            self.layouts.1,
+            RowMajor,
+            None,
+            None,
+            MatmulGlobalElems { lhs: factor, rhs: factor, out },
+            AddressType::default(),
+        )
+    }
+}
+
+/// cubek accepts what is chosen for each product of a step, without a device: its loaders, its
+/// writer and the sizes of its tiles.
+#[test]
+fn cubek_accepts_the_blueprints_of_a_step() {
+    let gpu = gpu();
+    let models =
+        [(4096, 768, 50_304), (4096, 1024, 50_304), (1024, 1600, 50_304), (16_384, 384, 128)];
+    let instructions = [
+        (Instruction::Mma, half::bf16::elem_type_native()),
+        (Instruction::Mma, half::f16::elem_type_native()),
+        (Instruction::MmaTf32, f32::elem_type_native()),
+        (Instruction::Wmma, half::f16::elem_type_native()),
+        (Instruction::Scalar, f32::elem_type_native()),
+    ];
+    for (instruction, factor) in instructions {
+        for (n, c, v) in models {
+            for shape in step(n, c, v) {
+                for processors in [28, 46, 132] {
+                    let Tiling { tile, ranges } = Tiling::of(shape.size, Some(processors));
+                    let problem = shape.problem(factor, ranges);
+                    let blueprint = instruction.blueprint(tile, &problem, 32, true);
+                    let elems = instruction.elements(&problem);
+                    let out = problem.global_dtypes.out.size();
+                    let lanes = 16 / factor.size();
+                    let vectors = MatmulVectorSizes { lhs: lanes, rhs: lanes, out: 16 / out };
+                    let refused = match instruction {
+                        Instruction::Scalar => {
+                            Family::<UnitPartitioner, UnitWriterFamily>::expand_config(
+                                &gpu, &blueprint, &elems, &vectors,
+                            )
+                            .err()
+                        }
+                        _ => Family::<PlanePartitioner, PlaneWriterFamily>::expand_config(
+                            &gpu, &blueprint, &elems, &vectors,
+                        )
+                        .err(),
+                    };
+                    let what = format!("{instruction:?} {:?} {tile:?} x {ranges}", shape.size);
+                    assert!(refused.is_none(), "{what}: {refused:?}");
+                    // Only the width of GPT-2 XL is no multiple of 128.
+                    let checked = [
+                        blueprint.check_m_bounds,
+                        blueprint.check_n_bounds,
+                        blueprint.check_k_bounds,
+                    ];
+                    assert!(c == 1600 || checked == [false; 3], "{what}: {checked:?}");
+                    assert!(!blueprint.check_k_bounds, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Two workgroups fit in the 64 KiB of Turing, eight subgroups or 256 invocations make one, and
+/// both tiles have the size that the plan counts.
+#[test]
+fn tiles_have_their_size_and_fit() {
+    for instruction in
+        [Instruction::Mma, Instruction::MmaTf32, Instruction::Wmma, Instruction::Scalar]
+    {
+        for tile in [Tile::Large, Tile::Small] {
+            let scheme = instruction.scheme(tile);
+            let sides = [scheme.elements_per_stage_along_m(), scheme.elements_per_stage_along_n()];
+            assert_eq!(sides, [tile.side() as u32; 2], "{instruction:?} {tile:?}");
+            let bytes =
+                if matches!(instruction, Instruction::Mma | Instruction::Wmma) { 2 } else { 4 };
+            let stages = 2 * (sides[0] + sides[1]) * scheme.elements_per_stage_along_k() * bytes;
+            assert!(stages <= 32 << 10, "{instruction:?} {tile:?}: {stages}");
+            let parts = u32::from(scheme.stage_size.m) * u32::from(scheme.stage_size.n);
+            let most = if instruction == Instruction::Scalar { 256 } else { 8 };
+            assert!(parts <= most, "{instruction:?} {tile:?}: {parts}");
+        }
+    }
+}

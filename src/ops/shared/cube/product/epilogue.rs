@@ -1,0 +1,335 @@
+//! What follows a product, in the kernel of the product: cubek writes its results through a view,
+//! and this one changes each value on its way.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::barrier::Barrier;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::cubecl::std::tensor::{
+    View, ViewMut, ViewMutExpand, ViewOperations, ViewOperationsExpand, ViewOperationsMut,
+    ViewOperationsMutExpand,
+};
+use burn_cubecl::tensor::CubeTensor;
+use cubek::matmul::multi_level::args::{BatchedCoords, MatmulArgs, TensorArgs, TensorOutput};
+use cubek::matmul::multi_level::components::global::memory::GlobalLayoutConfig;
+
+use crate::config::Gelu;
+use crate::ops::shared::cube::gelu::gelu_derivative;
+
+/// What is done to the sums of a product before they are stored, in this order, in f32.
+#[derive(Clone, Copy, Default)]
+pub(in crate::ops) struct Epilogue<'a> {
+    /// Multiplies by the derivative of GELU at this tensor `[m, n]`.
+    pub derivative: Option<(Gelu, &'a CubeTensor)>,
+    /// Adds this bias `[n]`, f32.
+    pub bias: Option<&'a CubeTensor>,
+    /// Adds this tensor `[m, n]`.
+    pub residual: Option<&'a CubeTensor>,
+    /// Adds what the output holds.
+    pub accumulate: bool,
+    /// The row of the output that the first of the product is.
+    pub first_row: usize,
+}
+
+impl Epilogue<'_> {
+    /// True if GELU is the exact one.
+    pub fn is_exact(&self) -> bool {
+        self.derivative.is_some_and(|(form, _)| form == Gelu::Erf)
+    }
+}
+
+/// cubek's arguments of a product, with an output that runs the epilogue.
+#[derive(Clone)]
+pub(super) struct EpilogueArgs;
+
+/// The output of a product and what its epilogue reads.
+#[derive(CubeType, CubeLaunch, Clone)]
+#[expand(derive(Clone))]
+#[allow(dead_code, reason = "only their expansions are read")]
+pub(super) struct EpilogueOutput<E: CubePrimitive> {
+    pub output: TensorOutput<E>,
+    pub factor: ComptimeOption<View<'static, E, BatchedCoords>>,
+    pub bias: ComptimeOption<Box<[f32]>>,
+    pub residual: ComptimeOption<View<'static, E, BatchedCoords>>,
+    pub first: usize,
+    #[cube(comptime)]
+    pub exact: bool,
+    #[cube(comptime)]
+    pub accumulate: bool,
+}
+
+type Plain = TensorArgs<()>;
+type Tensors<Lhs, Rhs, E> = <Plain as MatmulArgs>::State<Lhs, Rhs, E>;
+
+/// What the kernel of a product keeps: cubek's own state and the output again.
+#[derive(CubeType)]
+pub(super) struct EpilogueState<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive> {
+    tensors: Tensors<Lhs, Rhs, E>,
+    output: EpilogueOutput<E>,
+}
+
+#[cube]
+impl MatmulArgs for EpilogueArgs {
+    type Input<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive> =
+        <Plain as MatmulArgs>::Input<Lhs, Rhs, E>;
+    type Output<E: CubePrimitive> = EpilogueOutput<E>;
+    type Config = ();
+    type State<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive> =
+        EpilogueState<Lhs, Rhs, E>;
+
+    fn init_state<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        input: &Self::Input<Lhs, Rhs, E>,
+        output: &mut Self::Output<E>,
+        config: Self::Config,
+        #[comptime] lhs_layout_config: GlobalLayoutConfig,
+        #[comptime] rhs_layout_config: GlobalLayoutConfig,
+        #[comptime] out_layout_config: GlobalLayoutConfig,
+    ) -> Self::State<Lhs, Rhs, E> {
+        let kept = output.clone();
+        let tensors = Plain::init_state::<Lhs, Rhs, E>(
+            input,
+            &mut output.output,
+            config,
+            lhs_layout_config,
+            rhs_layout_config,
+            out_layout_config,
+        );
+        EpilogueState::<Lhs, Rhs, E> { tensors, output: kept }
+    }
+
+    fn view_lhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+    ) -> View<'_, Lhs, BatchedCoords> {
+        Plain::view_lhs::<Lhs, Rhs, E>(&state.tensors)
+    }
+
+    fn batch_lhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+        batch: usize,
+    ) -> usize {
+        Plain::batch_lhs::<Lhs, Rhs, E>(&state.tensors, batch)
+    }
+
+    fn view_rhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+    ) -> View<'_, Rhs, BatchedCoords> {
+        Plain::view_rhs::<Lhs, Rhs, E>(&state.tensors)
+    }
+
+    fn batch_rhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+        batch: usize,
+    ) -> usize {
+        Plain::batch_rhs::<Lhs, Rhs, E>(&state.tensors, batch)
+    }
+
+    fn view_acc<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+    ) -> ComptimeOption<View<'_, E, BatchedCoords>> {
+        Plain::view_acc::<Lhs, Rhs, E>(&state.tensors)
+    }
+
+    fn batch_acc<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+        batch: usize,
+    ) -> usize {
+        Plain::batch_acc::<Lhs, Rhs, E>(&state.tensors, batch)
+    }
+
+    fn view_out<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+    ) -> ViewMut<'_, E, BatchedCoords> {
+        let out = Plain::view_out::<Lhs, Rhs, E>(&state.tensors);
+        epilogued::<E>(out, state.output.clone())
+    }
+
+    fn batch_out<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        state: &Self::State<Lhs, Rhs, E>,
+        batch: usize,
+    ) -> usize {
+        Plain::batch_out::<Lhs, Rhs, E>(&state.tensors, batch)
+    }
+
+    fn runtime_config<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
+        _state: &Self::State<Lhs, Rhs, E>,
+    ) -> Self::Config {
+    }
+}
+
+/// The output of a product as cubek writes it.
+#[derive(CubeType, Clone)]
+#[expand(derive(Clone))]
+#[allow(dead_code, reason = "only their expansions are read")]
+struct Epilogued<'a, E: CubePrimitive> {
+    out: ViewMut<'a, E, BatchedCoords>,
+    factor: ComptimeOption<View<'static, E, BatchedCoords>>,
+    bias: ComptimeOption<Box<[f32]>>,
+    residual: ComptimeOption<View<'static, E, BatchedCoords>>,
+    first: usize,
+    #[cube(comptime)]
+    exact: bool,
+    #[cube(comptime)]
+    accumulate: bool,
+}
+
+/// The view `out`, through which values go to the epilogue.
+#[cube]
+#[allow(unused_variables, reason = "only their expansion reads them")]
+fn epilogued<'a, E: CubePrimitive>(
+    out: ViewMut<'a, E, BatchedCoords>,
+    output: EpilogueOutput<E>,
+) -> ViewMut<'a, E, BatchedCoords> {
+    intrinsic!(|scope| {
+        let EpilogueOutputExpand { factor, bias, residual, first, exact, accumulate, .. } = output;
+        let view = EpiloguedExpand { out, factor, bias, residual, first, exact, accumulate };
+        ViewMutExpand::new(scope, view)
+    })
+}
+
+#[cube]
+impl<'a, E: CubePrimitive> Epilogued<'a, E> {
+    /// Runs the epilogue on a vector of sums of one row, and stores it.
+    #[allow(dead_code, reason = "only its expansion is called")]
+    fn store(&self, position: BatchedCoords, value: E) {
+        // In cubek's views, the number of a matrix is the offset of its first element.
+        let (offset, row, column) = position;
+        let place = (offset + self.first, row, column);
+        if self.out.is_in_bounds(place) {
+            let out = self.out;
+            let lanes = out.vector_size().comptime();
+            let mut sum = Vector::<f32, E::Size>::cast_from(value);
+            #[comptime]
+            match &self.factor {
+                ComptimeOption::Some(at) => {
+                    let at = Vector::<f32, E::Size>::cast_from(at.read(position));
+                    #[unroll]
+                    for lane in 0..lanes {
+                        let slope = gelu_derivative(at.extract(lane), self.exact);
+                        sum.insert(lane, sum.extract(lane) * slope);
+                    }
+                }
+                ComptimeOption::None => {}
+            };
+            #[comptime]
+            match &self.bias {
+                ComptimeOption::Some(bias) =>
+                {
+                    #[unroll]
+                    for lane in 0..lanes {
+                        sum.insert(lane, sum.extract(lane) + bias[column as usize + lane]);
+                    }
+                }
+                ComptimeOption::None => {}
+            };
+            #[comptime]
+            match &self.residual {
+                ComptimeOption::Some(residual) => {
+                    sum += Vector::<f32, E::Size>::cast_from(residual.read(position));
+                }
+                ComptimeOption::None => {}
+            };
+            if comptime!(self.accumulate) {
+                sum += Vector::<f32, E::Size>::cast_from(out.read(place));
+            }
+            out.write(place, E::cast_from(sum));
+        }
+    }
+}
+
+impl<E: CubePrimitive> Vectorized for Epilogued<'_, E> {}
+impl<E: CubePrimitive> VectorizedExpand for EpiloguedExpand<'_, E> {
+    fn __expand_vector_size_method(&self, scope: &Scope) -> VectorSize {
+        self.out.__expand_vector_size_method(scope)
+    }
+}
+
+type Position = <BatchedCoords as CubeType>::ExpandType;
+
+/// cubek only writes outputs, and asks for their shape.
+impl<E: CubePrimitive> ViewOperations<E, BatchedCoords> for Epilogued<'_, E> {}
+impl<E: CubePrimitive> ViewOperationsExpand<E, BatchedCoords> for EpiloguedExpand<'_, E> {
+    fn __expand_read_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
+        self.out.__expand_read_method(scope, position)
+    }
+
+    fn __expand_read_checked_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
+        self.out.__expand_read_checked_method(scope, position)
+    }
+
+    fn __expand_read_masked_method(
+        &self,
+        scope: &Scope,
+        position: Position,
+        value: E::ExpandType,
+    ) -> E::ExpandType {
+        self.out.__expand_read_masked_method(scope, position, value)
+    }
+
+    fn __expand_read_unchecked_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
+        self.out.__expand_read_unchecked_method(scope, position)
+    }
+
+    fn __expand_as_linear_slice_method(
+        &self,
+        _scope: &Scope,
+        _position: Position,
+        _size: Position,
+    ) -> &SliceExpand<E> {
+        unreachable!("the output of a product is no slice")
+    }
+
+    fn __expand_tensor_map_load_method(
+        &self,
+        _scope: &Scope,
+        _barrier: &NativeExpand<Barrier>,
+        _shared_memory: &mut SliceExpand<E>,
+        _position: Position,
+    ) {
+        unreachable!("the output of a product is no tensor map")
+    }
+
+    fn __expand_shape_method(&self, scope: &Scope) -> Position {
+        self.out.__expand_shape_method(scope)
+    }
+
+    fn __expand_is_in_bounds_method(
+        &self,
+        scope: &Scope,
+        position: Position,
+    ) -> NativeExpand<bool> {
+        self.out.__expand_is_in_bounds_method(scope, position)
+    }
+}
+
+impl<E: CubePrimitive> ViewOperationsMut<E, BatchedCoords> for Epilogued<'_, E> {}
+impl<E: CubePrimitive> ViewOperationsMutExpand<E, BatchedCoords> for EpiloguedExpand<'_, E> {
+    fn __expand_write_method(&self, scope: &Scope, position: Position, value: E::ExpandType) {
+        self.clone().__expand_store_method(scope, position, value);
+    }
+
+    fn __expand_write_checked_method(
+        &self,
+        scope: &Scope,
+        position: Position,
+        value: E::ExpandType,
+    ) {
+        self.clone().__expand_store_method(scope, position, value);
+    }
+
+    fn __expand_as_linear_slice_mut_method(
+        &self,
+        _scope: &Scope,
+        _position: Position,
+        _size: Position,
+    ) -> &mut SliceExpand<E> {
+        unreachable!("the output of a product is no slice")
+    }
+
+    fn __expand_tensor_map_store_method(
+        &self,
+        _scope: &Scope,
+        _shared_memory: &SliceExpand<E>,
+        _position: Position,
+    ) {
+        unreachable!("the output of a product is no tensor map")
+    }
+}

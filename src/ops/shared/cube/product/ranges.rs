@@ -1,0 +1,81 @@
+//! The sum of a product over ranges of k that were multiplied separately.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::Epilogue;
+use crate::ops::shared::cube::gelu::gelu_derivative;
+use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+
+/// Adds up the products over ranges of k, in the order of k, and runs the epilogue: an invocation
+/// for each element.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
+fn sum_ranges<T: Float>(
+    partial: &[f32],
+    y: &mut [T],
+    factor: &[T],
+    bias: &[f32],
+    residual: &[T],
+    elements: usize,
+    width: usize,
+    first: usize,
+    ranges: usize,
+    #[comptime] has_factor: bool,
+    #[comptime] exact: bool,
+    #[comptime] has_bias: bool,
+    #[comptime] has_residual: bool,
+    #[comptime] accumulate: bool,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let mut sum = 0.0f32;
+        for range in 0..ranges {
+            sum += partial[range * elements + i];
+        }
+        if comptime!(has_factor) {
+            sum *= gelu_derivative(f32::cast_from(factor[i]), exact);
+        }
+        if comptime!(has_bias) {
+            sum += bias[i % width];
+        }
+        if comptime!(has_residual) {
+            sum += f32::cast_from(residual[i]);
+        }
+        if comptime!(accumulate) {
+            sum += f32::cast_from(y[first + i]);
+        }
+        y[first + i] = T::cast_from(sum);
+    }
+}
+
+impl CubeKernels {
+    /// Adds the products over ranges of k, `[ranges, m, n]`, up to `m` rows of `y` `[.., n]`.
+    pub(super) fn sum_ranges(&self, partial: &CubeTensor, y: &CubeTensor, epilogue: Epilogue) {
+        let [ranges, rows, width] = partial.shape().dims();
+        let (count, dim) = cover(rows * width);
+        launch!(sum_ranges(
+            self.client(),
+            count,
+            dim,
+            argument(partial),
+            argument(y),
+            self.optional(epilogue.derivative.map(|(_, x)| x)),
+            self.optional(epilogue.bias),
+            self.optional(epilogue.residual),
+            rows * width,
+            width,
+            epilogue.first_row * width,
+            ranges,
+            epilogue.derivative.is_some(),
+            epilogue.is_exact(),
+            epilogue.bias.is_some(),
+            epilogue.residual.is_some(),
+            epilogue.accumulate,
+            elem(y),
+        ));
+    }
+}
