@@ -77,17 +77,22 @@ impl Bench<'_> {
 
     /// Returns random activations, in the precision of the mode.
     pub fn activations(&self, shape: [usize; 2]) -> Tensor<2> {
-        self.random(shape).cast(match self.mode.precision.dtype() {
+        self.random(shape).cast(self.dtype())
+    }
+
+    /// Returns a random weight as products read it: a copy in half, where runs keep one.
+    pub fn weight(&self, shape: [usize; 2]) -> Tensor<2> {
+        let is_half = self.mode.precision.keeps_half_weights();
+        self.random(shape).cast(if is_half { self.dtype() } else { FloatDType::F32 })
+    }
+
+    /// The dtype of activations.
+    fn dtype(&self) -> FloatDType {
+        match self.mode.precision.dtype() {
             Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
             Dtype::Bfloat16 => FloatDType::BF16,
             Dtype::Float16 => FloatDType::F16,
-        })
-    }
-
-    /// Returns a random weight as products read it: a copy in float16, where runs keep one.
-    pub fn weight(&self, shape: [usize; 2]) -> Tensor<2> {
-        let is_half = self.mode.precision.keeps_half_weights();
-        self.random(shape).cast(if is_half { FloatDType::F16 } else { FloatDType::F32 })
+        }
     }
 
     /// Returns the bytes of activations.

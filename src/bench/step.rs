@@ -179,9 +179,7 @@ fn on_device(
     mode: OpsMode,
 ) -> (Gpt, Optimizer) {
     let mut model = Gpt::new(&architecture(config), weights, device).expect(EVERY_NAME);
-    if mode.precision.keeps_half_weights() {
-        model.keep_half_weights();
-    }
+    model.keep_half_weights(mode.precision);
     let optimizer = Optimizer::new(config, &model, mode);
     (model, optimizer)
 }

@@ -184,10 +184,10 @@ impl Precision {
         self.activation_bytes() == 2
     }
 
-    /// Returns true if a copy of each weight matrix in float16 is kept beside it, for cooperative
-    /// matrices to load.
+    /// Returns true if a copy of each weight matrix in the dtype of activations is kept beside it,
+    /// for the products to load: float16 for cooperative matrices, bfloat16 for tensor cores.
     pub fn keeps_half_weights(self) -> bool {
-        self.matrices.is_some()
+        self.matrices.is_some() || self.dtype == Dtype::Bfloat16
     }
 
     /// Returns true if the loss is scaled, so that small gradients do not underflow: float16 has 5
@@ -248,7 +248,8 @@ mod tests {
         assert!(!matrices.precision(Dtype::Float32).unwrap().keeps_half_weights());
         assert!(!storage.precision(Dtype::Float16).unwrap().keeps_half_weights());
         assert_eq!(none.precision(Dtype::Float16), None);
-        assert!(none.planned(Dtype::Bfloat16).is_half());
+        let bfloat16 = none.planned(Dtype::Bfloat16);
+        assert!(bfloat16.is_half() && bfloat16.keeps_half_weights());
         assert_eq!(cuda.to_string(), "float32, tf32, bfloat16, float16");
         assert_eq!(matrices.to_string(), "float32, float16 (16x16 matrices)");
     }

@@ -13,7 +13,7 @@ use crate::ops::{self, Activation, AttentionShape, LayerNormStatistics, LinearGr
 pub(super) struct Conv1d {
     pub(super) weight: Param<Tensor<2>>,
     pub(super) bias: Option<Param<Tensor<1>>>,
-    /// The copy of `weight` in float16, if the model keeps one.
+    /// The copy of `weight` in half precision, if the model keeps one.
     #[module(skip)]
     pub(super) half: Option<Tensor<2>>,
 }

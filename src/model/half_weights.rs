@@ -1,4 +1,5 @@
-//! Copies of the weight matrices in float16, where cooperative matrices multiply them.
+//! Copies of the weight matrices in half precision: in float16 where cooperative matrices multiply
+//! them, in bfloat16 for tensor cores.
 //!
 //! They belong to a model in training only. The optimizer, which writes both, takes them out of the
 //! model for an update, so that it alone holds them and writes them in place. They are no
@@ -11,17 +12,25 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::Gpt;
 use super::block::{Block, Conv1d};
+use crate::config::{Dtype, Precision};
 use crate::ops::OpsMode;
 
 /// The copies of a model's matrices, by the parameters that they are copies of.
 pub type HalfWeights = HashMap<ParamId, Tensor<2>>;
 
 impl Gpt {
-    /// Makes a copy in float16 of each matrix that products multiply: those of the blocks, and the
-    /// token embedding. Updates keep them in step with the weights.
-    pub fn keep_half_weights(&mut self) {
+    /// Makes a copy of each matrix that products multiply, those of the blocks and the token
+    /// embedding, if runs in `precision` keep one. Updates keep them in step with the weights.
+    pub fn keep_half_weights(&mut self, precision: Precision) {
+        if !precision.keeps_half_weights() {
+            return;
+        }
+        let dtype = match precision.dtype() {
+            Dtype::Bfloat16 => FloatDType::BF16,
+            _ => FloatDType::F16,
+        };
         for (weight, half) in self.matrices() {
-            *half = Some(weight.val().cast(FloatDType::F16));
+            *half = Some(weight.val().cast(dtype));
         }
     }
 
@@ -49,8 +58,7 @@ impl Gpt {
     }
 }
 
-/// Returns the tensor that products multiply: the copy in float16 if the precision of `mode` keeps
-/// one, else the weight itself, which may be stored in half precision too.
+/// Returns the tensor that products multiply: the copy in half if the precision of `mode` keeps one, else the weight itself, which may be stored in half precision too.
 pub(super) fn factor(
     weight: &Param<Tensor<2>>,
     half: &Option<Tensor<2>>,

@@ -69,7 +69,7 @@ struct Embedding {
 #[derive(Module, Debug)]
 struct TokenEmbedding {
     weight: Vec<Param<Tensor<2>>>,
-    /// The copies of the shards in float16, for the output head, if the model keeps them.
+    /// The copies of the shards in half precision, for the output head, if the model keeps them.
     #[module(skip)]
     half: Vec<Option<Tensor<2>>>,
 }

@@ -137,7 +137,7 @@ impl Setup {
             true => Masters::new(config),
             false => None,
         };
-        let keeps_copies = mode.precision.keeps_half_weights() && masters.is_none();
+        let keeps_copies = masters.is_none();
         let (mut model, optimizer) = match &self.loaded {
             Some((checkpoint, _)) => {
                 checkpoint.load(config, architecture, device, masters, *mode)?
@@ -145,7 +145,7 @@ impl Setup {
             None => self.initialize(device, masters)?,
         };
         if keeps_copies {
-            model.keep_half_weights();
+            model.keep_half_weights(mode.precision);
         }
         Ok((model, optimizer))
     }

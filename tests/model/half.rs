@@ -37,9 +37,7 @@ fn check_half(
 fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
-    if mode.precision.keeps_half_weights() {
-        model.keep_half_weights();
-    }
+    model.keep_half_weights(mode.precision);
     let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
     let tokens = BATCH * TIME;
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
@@ -96,9 +94,7 @@ fn train(device: &Device, mode: OpsMode) -> Training {
     let mut case = Case::open("half_training.safetensors");
     let architecture = Architecture { n_layer: 4, ..architecture(Gelu::Tanh, true) };
     let mut model = Gpt::new(&architecture, &mut case, device).unwrap();
-    if mode.precision.keeps_half_weights() {
-        model.keep_half_weights();
-    }
+    model.keep_half_weights(mode.precision);
     let config = Config { grad_clip: 1.0, ..optimizer_config() };
     let mut optimizer = Optimizer::new(&config, &model, mode);
     let tokens = BATCH * TIME;

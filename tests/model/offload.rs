@@ -29,9 +29,7 @@ fn offloaded(config: &Config, device: &Device, mode: OpsMode) -> (Gpt, Optimizer
 fn on_device(config: &Config, device: &Device, mode: OpsMode) -> (Gpt, Optimizer) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
-    if mode.precision.keeps_half_weights() {
-        model.keep_half_weights();
-    }
+    model.keep_half_weights(mode.precision);
     let optimizer = Optimizer::new(config, &model, mode);
     (model, optimizer)
 }

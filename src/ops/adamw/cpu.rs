@@ -40,7 +40,7 @@ fn update_weight(weight: Weight<Flex>, control: [f32; 4], scalars: AdamW) -> Upd
             update_elements(w, grad, (m, v), scalars, (factor, step_size, second_correction));
         });
     memory::recycle([grad]);
-    let half = half.map(|_| Flex::float_cast(w.clone(), FloatDType::F16));
+    let half = half.map(|old| Flex::float_cast(w.clone(), FloatDType::from(old.dtype())));
     (w, half, m, v)
 }
 

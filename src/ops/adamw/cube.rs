@@ -1,21 +1,21 @@
 //! AdamW in cubecl's language.
 
-use burn::backend::ops::FloatTensorOps;
-use burn::tensor::FloatDType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AdamW, Lists, Updated, Weight, into_lists};
-use crate::ops::shared::cube::{CubeKernels, argument, cover, launch};
+use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
 
-/// One update in place, element by element, if `control[1]` is not 0.
+/// One update in place, element by element, if `control[1]` is not 0. With `has_half`, `half` is the
+/// copy of `w`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and scalar")]
-fn update_element(
+fn update_element<H: Float>(
     w: &mut [f32],
+    half: &mut [H],
     grad: &[f32],
     m: &mut [f32],
     v: &mut [f32],
@@ -25,6 +25,8 @@ fn update_element(
     beta1: f32,
     beta2: f32,
     eps: f32,
+    #[comptime] has_half: bool,
+    #[define(H)] _half: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < elements && control[1] != 0.0f32 {
@@ -33,7 +35,11 @@ fn update_element(
         let second = beta2 * v[i] + (1.0f32 - beta2) * g * g;
         m[i] = first;
         v[i] = second;
-        w[i] = decay * w[i] - control[2] * first / (second.sqrt() * control[3] + eps);
+        let next = decay * w[i] - control[2] * first / (second.sqrt() * control[3] + eps);
+        w[i] = next;
+        if comptime!(has_half) {
+            half[i] = H::cast_from(next);
+        }
     }
 }
 
@@ -57,6 +63,7 @@ fn update_weight(
 ) -> Updated<CubeBackend> {
     let Weight { w, half, grad, m, v, decays } = weight;
     let [w, m, v] = [w, m, v].map(owned);
+    let half = half.map(owned);
     let grad = contiguous(grad);
     let AdamW { beta1, beta2, eps, .. } = scalars;
     let (count, dim) = cover(elements(&w));
@@ -65,6 +72,7 @@ fn update_weight(
         count,
         dim,
         argument(&w),
+        kernels.optional(half.as_ref()),
         argument(&grad),
         argument(&m),
         argument(&v),
@@ -74,8 +82,8 @@ fn update_weight(
         beta1,
         beta2,
         eps,
+        half.is_some(),
+        half.as_ref().map_or_else(f32::elem_type_native, elem),
     ));
-    // No run on these kernels keeps copies: their products cast a weight where they use it.
-    let half = half.map(|_| CubeBackend::float_cast(w.clone(), FloatDType::F16));
     (w, half, m, v)
 }

@@ -53,7 +53,7 @@ pub struct Moments {
 pub struct WeightUpdate {
     /// The weight.
     pub w: Tensor<1>,
-    /// Its copy in float16, if there is one, which follows it.
+    /// Its copy in half precision, if there is one, which follows it.
     pub half: Option<Tensor<1>>,
     /// Its gradient.
     pub grad: Tensor<1>,
@@ -63,7 +63,7 @@ pub struct WeightUpdate {
     pub decays: bool,
 }
 
-/// A weight after an update: the weight, its copy in float16 and its moments.
+/// A weight after an update: the weight, its copy in half precision and its moments.
 pub type UpdatedWeight = (Tensor<1>, Option<Tensor<1>>, Moments);
 
 /// Updates weights and their moments by their gradients, as `control` `[4]` of
@@ -139,11 +139,11 @@ impl<B: Backend> Weight<B> {
     }
 }
 
-/// Lists of `w`, the copies in float16, `m` and `v`.
+/// Lists of `w`, the copies in half precision, `m` and `v`.
 type Lists<B> =
     (Vec<FloatTensor<B>>, Vec<FloatTensor<B>>, Vec<FloatTensor<B>>, Vec<FloatTensor<B>>);
 
-/// A weight, its copy in float16 and its moments after an update.
+/// A weight, its copy in half precision and its moments after an update.
 type Updated<B> = (FloatTensor<B>, Option<FloatTensor<B>>, FloatTensor<B>, FloatTensor<B>);
 
 fn into_lists<B: Backend>(updated: impl Iterator<Item = Updated<B>>) -> Lists<B> {

@@ -1,7 +1,7 @@
 //! AdamW by tensor operations.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, get_or_init_device_settings};
+use burn::backend::{Backend, TensorMetadata, get_or_init_device_settings};
 use burn::tensor::{FloatDType, Slice};
 
 use super::{AdamW, Lists, Updated, Weight, into_lists};
@@ -44,6 +44,6 @@ fn update_weight<B: Backend>(
     let applied = B::bool_expand(applied, shape::<B>(&w));
     let choose = |old, new| B::float_mask_where(old, applied.clone(), new);
     let w = choose(w, new_w);
-    let half = half.map(|_| B::float_cast(w.clone(), FloatDType::F16));
+    let half = half.map(|old| B::float_cast(w.clone(), FloatDType::from(old.dtype())));
     (w, half, choose(m, new_m), choose(v, new_v))
 }

@@ -310,7 +310,7 @@ struct Take {
     taken: Vec<Taken>,
     /// The weights for AdamW, which alone holds them and updates them in place.
     weights: Vec<WeightUpdate>,
-    /// The copies in float16 of the other weights.
+    /// The copies in half precision of the other weights.
     halves: HalfWeights,
     /// Takes the place of a weight, `[1]`.
     placeholder: Tensor<1>,

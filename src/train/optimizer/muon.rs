@@ -66,7 +66,7 @@ pub(super) struct Muon {
 impl Muon {
     /// Updates a weight `w` of `shape` `[in, out]` and its momentum by `grad`, all `[elements]` in
     /// f32. An update that `control` skips changes no bit of them, whatever is in the gradient.
-    /// `half`, if any, is the copy of `w` in float16, which follows it.
+    /// `half`, if any, is the copy of `w` in half precision, which follows it.
     ///
     /// The iterates take the memory of the gradient, if nothing else holds that. Beside it, the
     /// weight and the momentum, a block of width `c` needs at most `5 c^2` elements: for a matrix of
@@ -98,8 +98,9 @@ impl Muon {
         let new_w = w.clone() * decay - step;
         let w = w.mask_where(applied, new_w);
         let half = half.map(|old| {
+            let dtype = FloatDType::from(old.dtype());
             drop(old);
-            w.clone().cast(FloatDType::F16)
+            w.clone().cast(dtype)
         });
         (w, half, Momentum { m, matrices })
     }
