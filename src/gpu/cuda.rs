@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, DeviceType};
 
-use super::{Backend, DeviceId, DeviceInfo, Kind, dtypes};
+use super::{Backend, DeviceId, DeviceInfo, Kind, dtypes, meter};
 use crate::config::{Abilities, Dtype};
 
 /// The library that opens CUDA. It comes with NVIDIA's driver.
@@ -61,6 +61,21 @@ fn abilities(gpu: &Device) -> Abilities {
         float16: has(Dtype::Float16),
         ..Abilities::default()
     }
+}
+
+/// See [`SelectedDevice::without_tensor_cores`](super::SelectedDevice::without_tensor_cores).
+pub(super) fn without_tensor_cores(info: &DeviceInfo, dtype: Dtype) -> Option<String> {
+    let DeviceInfo { id, name, .. } = info;
+    if id.backend != Backend::Cuda || dtype == Dtype::Float32 {
+        return None;
+    }
+    let without = !meter::has_tensor_cores(&Device::cuda(id.index), dtype);
+    without.then(|| {
+        format!(
+            "{name} ({id}) has no tensor cores for {dtype}: its products run without, several times \
+             slower than with them"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -60,6 +60,21 @@ mod pools {
         known.into_iter().filter(|&(_, elem)| supports(elem)).map(|(known, _)| known).collect()
     }
 
+    /// Returns true if products in `dtype` run on tensor cores of `device`.
+    #[cfg(feature = "cuda")]
+    pub fn has_tensor_cores(device: &Device, dtype: Dtype) -> bool {
+        let factor = match dtype {
+            Dtype::Auto | Dtype::Float32 => return false,
+            Dtype::Tf32 => tf32::elem_type_native(),
+            Dtype::Bfloat16 => half::bf16::elem_type_native(),
+            Dtype::Float16 => half::f16::elem_type_native(),
+        };
+        let Some(device) = cube(device) else { return false };
+        let client = device.client();
+        let matmul = &client.properties().features.matmul;
+        matmul.mma.iter().chain(&matmul.cmma).any(|shape| shape.a_type == factor)
+    }
+
     /// Returns what the pools of `device` hold; `None` on the CPU, which has none. Waits until
     /// cubecl's own queue is submitted to the driver, not for the device.
     pub fn memory(device: &Device) -> Option<Memory> {
@@ -188,6 +203,8 @@ mod pools {
 
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub(super) use pools::cube;
+#[cfg(feature = "cuda")]
+pub use pools::has_tensor_cores;
 pub(super) use pools::other_dtypes;
 pub use pools::{
     count_launches, dry_run, finish, is_dry_run, largest_tensor, memory, release_unused, size_pages,

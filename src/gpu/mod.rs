@@ -199,6 +199,19 @@ impl SelectedDevice {
         None
     }
 
+    /// Returns a warning if this is an NVIDIA GPU whose tensor cores do not multiply in `dtype`, or
+    /// that has none: a product then takes several times as long.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn without_tensor_cores(&self, dtype: Dtype) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return cuda::without_tensor_cores(&self.info, dtype);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = dtype;
+            None
+        }
+    }
+
     /// Opens the device for a run in this precision.
     ///
     /// # Errors

@@ -72,13 +72,16 @@ impl OpsMode {
         Ok(self.in_precision(precision).on(device.kind))
     }
 
-    /// Checks the cooperative matrices of a device if a run in `dtype` would use them: see
-    /// [`SelectedDevice::confirm_matrices`]. Returns a warning if they fail.
+    /// Checks what a run in `dtype` would multiply with, the cooperative matrices of a device or the
+    /// tensor cores of an NVIDIA GPU: see [`SelectedDevice::confirm_matrices`] and
+    /// [`SelectedDevice::without_tensor_cores`]. Returns a warning if they fail or are not there.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn confirm(self, dtype: Dtype, device: &mut SelectedDevice) -> Option<String> {
         let mode = self.for_run(dtype, &device.info).ok()?;
-        mode.precision.matrices()?;
-        device.confirm_matrices()
+        match mode.precision.matrices() {
+            Some(_) => device.confirm_matrices(),
+            None => device.without_tensor_cores(mode.precision.dtype()),
+        }
     }
 
     /// Returns what this implementation computes in on a device: only the device's own kernels
