@@ -75,28 +75,49 @@ compiles() {
     ! grep -Eqi 'an? (launch )?error happened|compilation' stderr || fail "wgpt $*: a kernel did not compile"
 }
 
-# Products of a model wide enough for tensor cores: with float32 none may read a tf32, with the other
-# dtypes they must use the tensor cores, and a GPU without tf32 must be refused.
+# uses KERNEL PATTERN: the kernels of this name contain the instruction. There is at least one.
+uses() {
+    local files file
+    files=$(grep -lE "^\.visible \.entry $1" ptx/*.ptx) || fail "no kernel is called $1"
+    for file in $files; do
+        grep -Eq "$2" "$file" || fail "$(grep -m 1 '\.entry' "$file") has no $2"
+    done
+}
+
+# Products and attention of a model as wide as their tiles: with float32 none may read a tf32, with
+# the other dtypes they must use the tensor cores, by the instructions of docs/kernels.md. A GPU
+# without them must say so, and one without tf32 must refuse it.
 dtypes() {
     local gpu dtype
     local wide=(bench --only=steps --no-compare --preset=gpt2 --n_layer=1 --n_head=2 --n_embd=128
         --block_size=128 --batch_size=2 --vocab_size=256)
-    for gpu in 86:12000 120:12080; do
+    for gpu in 80:12000 86:12000 89:12000 90:12000 120:12080; do
         export CUDA_DRIVER_CAPABILITY=${gpu%:*} CUDA_DRIVER_VERSION=${gpu#*:}
-        for dtype in float32 tf32 bfloat16; do
+        for dtype in float32 tf32 bfloat16 float16; do
             rm -f ptx/*
             compiles "${wide[@]}" --dtype=$dtype
             case $dtype in
-                float32) ! grep -lq 'tf32\|bf16' ptx/*.ptx || fail 'a product in float32 uses tensor cores' ;;
-                tf32) grep -lq 'tf32' ptx/*.ptx || fail 'no product uses tf32' ;;
-                bfloat16) grep -lq 'mma.*bf16' ptx/*.ptx || fail 'no product uses bfloat16' ;;
+                float32) ! grep -lq 'mma\|tf32\|bf16' ptx/*.ptx || fail 'float32 uses tensor cores' ;;
+                tf32) uses matmul 'mma\.sync\.aligned\.m16n8k8.*tf32' ;;
+                *)
+                    uses matmul "mma\.sync\.aligned\.m16n8k16.*\.${dtype/float/f}"
+                    uses matmul 'ldmatrix\.sync\.aligned'
+                    uses '(attend|backward_queries|backward_keys)' 'mma\.sync'
+                    ;;
             esac
+            ! grep -q 'no tensor cores' stderr || fail "compute capability ${gpu%:*} has tensor cores"
             echo "compute capability $CUDA_DRIVER_CAPABILITY: products in $dtype"
         done
     done
     export CUDA_DRIVER_CAPABILITY=75 CUDA_DRIVER_VERSION=12000
+    rm -f ptx/*
+    compiles "${wide[@]}" --dtype=float16
+    uses matmul 'wmma\.mma\.sync'
+    compiles "${wide[@]}" --dtype=bfloat16
+    says '^warning: .* has no tensor cores for bfloat16' stderr
     expect 2 "${wide[@]}" --device=cuda:0 --dtype=tf32
     says 'does not support tf32; it supports float32' stderr
+    echo 'compute capability 75: products in float16, and in bfloat16 without tensor cores'
 }
 
 with_a_driver() {
