@@ -9,7 +9,8 @@
 //!   then move no load ahead of another, and each waits for device memory by itself. It also gives
 //!   each subgroup whole rows of the tile, which reads the right factor from workgroup memory eight
 //!   times. `cp.async` and the tensor memory accelerator are not an option: cubecl's LLVM backend
-//!   has neither.
+//!   has neither. Without tensor cores there is one stage: two would make the kernels four times as
+//!   long, and software renderers, which test them, compile for minutes.
 //! - **`mma.sync`** ([`Instruction::Mma`]), whose factors `ldmatrix` loads and whose sums are read
 //!   where they are, rather than `wmma`, which needs each tile of sums in workgroup memory.
 //! - **128 x 128 outputs** for eight subgroups of 32 x 64, which have 64 registers of sums per lane
@@ -52,8 +53,8 @@ impl Instruction {
 
     /// The table: the tile of one instruction, the tiles of a subgroup (of an invocation without
     /// tensor cores), and the subgroups of a workgroup; each `(m, n, k)`. Two stages of the large
-    /// tile take 32 KiB of workgroup memory (16 KiB without tensor cores), so that every generation
-    /// holds two workgroups at once.
+    /// tile take 32 KiB of workgroup memory (one without tensor cores 8 KiB, and the output 16), so
+    /// that every generation holds two workgroups at once.
     fn scheme(self, tile: Tile) -> TilingScheme {
         type Sizes = (u32, u32, u32);
         let large = tile == Tile::Large;
@@ -75,6 +76,11 @@ impl Instruction {
             stage_size: StageSize::from(stage),
             global_partition_size: GlobalPartitionSize::new(1, 1, 1),
         }
+    }
+
+    /// The stages in workgroup memory at once.
+    fn stages(self) -> u32 {
+        if self == Instruction::Scalar { 1 } else { 2 }
     }
 
     /// How 16 bytes of a stage change places, so that a subgroup's reads of a tile meet different
@@ -121,7 +127,7 @@ impl Instruction {
             false => SwizzleModes::default(),
         };
         BatchMatmulBlueprint::builder(self.kind(), self.scheme(tile), plane, problem)
-            .stage_buffering(2)
+            .stage_buffering(self.stages())
             .partition_buffering(buffering)
             .shared_swizzle(swizzle)
             .hypercube_blueprint(order)

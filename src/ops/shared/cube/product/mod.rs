@@ -16,7 +16,6 @@ use cubek::matmul::multi_level::args::{
 use cubek::matmul::multi_level::components::global::memory::{GlobalLayout, GlobalLayoutLaunch};
 use cubek::matmul::multi_level::definition::{BatchMatmulBlueprint, Blueprint};
 use cubek::matmul::multi_level::routines::batch::double_buffering::CyclicDoubleBufferingAlgorithm;
-use cubek::matmul::multi_level::routines::batch::double_unit::DoubleUnitAlgorithm;
 use cubek::matmul::multi_level::routines::batch::simple_unit::SimpleUnitAlgorithm;
 use cubek::matmul::multi_level::{BatchMatmulRoutine, ExpandInfo, LaunchInfo, launch_kernel};
 use cubek::matmul::routine::{BlueprintStrategy, DeviceSettings};
@@ -93,7 +92,7 @@ impl CubeKernels {
                 Ok(ExpandInfo { blueprint, dtypes: instruction.elements(problem) })
             };
             let launched = match instruction {
-                Instruction::Scalar => product.launch::<DoubleUnitAlgorithm>(self, chosen),
+                Instruction::Scalar => product.launch::<SimpleUnitAlgorithm>(self, chosen),
                 _ => product.launch::<CyclicDoubleBufferingAlgorithm>(self, chosen),
             };
             match launched {

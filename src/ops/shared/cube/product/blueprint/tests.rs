@@ -9,26 +9,27 @@ use cubek::matmul::definition::{MatmulGlobalElems, MatmulProblem, MatmulVectorSi
 use cubek::matmul::multi_level::components::batch::{
     BatchMatmulFamily, PartitionedBatchMatmulFamily, RowMajorGlobalPartitionMatmul,
 };
+use cubek::matmul::multi_level::components::global::PlaneWriterFamily;
 use cubek::matmul::multi_level::components::global::multi_stage::double_buffering::DoubleBufferingMatmulFamily;
 use cubek::matmul::multi_level::components::global::read::sync_full_cyclic::SyncFullCyclicLoading;
 use cubek::matmul::multi_level::components::global::read::sync_partial_cyclic::SyncPartialCyclicLoading;
-use cubek::matmul::multi_level::components::global::{PlaneWriterFamily, UnitWriterFamily};
-use cubek::matmul::multi_level::components::stage::{PlanePartitioner, UnitPartitioner};
+use cubek::matmul::multi_level::components::stage::PlanePartitioner;
 use cubek::matmul::multi_level::tile::RowMajorTilingOrder;
 use cubek::std::MatrixLayout::{self, ColMajor, RowMajor};
 
 use super::Instruction;
 use crate::plan::products::{Tile, Tiling};
 
-type Family<Partitioner, Writer> = PartitionedBatchMatmulFamily<
+/// The kernels of products on tensor cores.
+type Family = PartitionedBatchMatmulFamily<
     (),
     DoubleBufferingMatmulFamily<
-        Partitioner,
+        PlanePartitioner,
         (),
         SyncPartialCyclicLoading<RowMajorTilingOrder>,
         SyncPartialCyclicLoading<RowMajorTilingOrder>,
         SyncFullCyclicLoading<RowMajorTilingOrder>,
-        Writer,
+        PlaneWriterFamily,
     >,
     RowMajorGlobalPartitionMatmul,
 >;
@@ -117,8 +118,8 @@ impl Shape {
     }
 }
 
-/// cubek accepts what is chosen for each product of a step, without a device: its loaders, its
-/// writer and the sizes of its tiles.
+/// cubek accepts what is chosen for each product of a step on tensor cores, without a device: its
+/// loaders, its writer and the sizes of its tiles. What is chosen without them runs on all devices.
 #[test]
 fn cubek_accepts_the_blueprints_of_a_step() {
     let gpu = gpu();
@@ -129,7 +130,6 @@ fn cubek_accepts_the_blueprints_of_a_step() {
         (Instruction::Mma, half::f16::elem_type_native()),
         (Instruction::MmaTf32, f32::elem_type_native()),
         (Instruction::Wmma, half::f16::elem_type_native()),
-        (Instruction::Scalar, f32::elem_type_native()),
     ];
     for (instruction, factor) in instructions {
         for (n, c, v) in models {
@@ -142,18 +142,7 @@ fn cubek_accepts_the_blueprints_of_a_step() {
                     let out = problem.global_dtypes.out.size();
                     let lanes = 16 / factor.size();
                     let vectors = MatmulVectorSizes { lhs: lanes, rhs: lanes, out: 16 / out };
-                    let refused = match instruction {
-                        Instruction::Scalar => {
-                            Family::<UnitPartitioner, UnitWriterFamily>::expand_config(
-                                &gpu, &blueprint, &elems, &vectors,
-                            )
-                            .err()
-                        }
-                        _ => Family::<PlanePartitioner, PlaneWriterFamily>::expand_config(
-                            &gpu, &blueprint, &elems, &vectors,
-                        )
-                        .err(),
-                    };
+                    let refused = Family::expand_config(&gpu, &blueprint, &elems, &vectors).err();
                     let what = format!("{instruction:?} {:?} {tile:?} x {ranges}", shape.size);
                     assert!(refused.is_none(), "{what}: {refused:?}");
                     // Only the width of GPT-2 XL is no multiple of 128.
@@ -183,7 +172,10 @@ fn tiles_have_their_size_and_fit() {
             assert_eq!(sides, [tile.side() as u32; 2], "{instruction:?} {tile:?}");
             let bytes =
                 if matches!(instruction, Instruction::Mma | Instruction::Wmma) { 2 } else { 4 };
-            let stages = 2 * (sides[0] + sides[1]) * scheme.elements_per_stage_along_k() * bytes;
+            let stages = instruction.stages()
+                * (sides[0] + sides[1])
+                * scheme.elements_per_stage_along_k()
+                * bytes;
             assert!(stages <= 32 << 10, "{instruction:?} {tile:?}: {stages}");
             let parts = u32::from(scheme.stage_size.m) * u32::from(scheme.stage_size.n);
             let most = if instruction == Instruction::Scalar { 256 } else { 8 };
