@@ -19,7 +19,7 @@ pub(in crate::ops) struct Mask {
     /// A hash whose upper 24 bits are below this is dropped.
     threshold: u32,
     /// The factor of a kept element.
-    scale: f32,
+    pub scale: f32,
 }
 
 /// The mask of a dropout; without dropout, a placeholder that no kernel reads.

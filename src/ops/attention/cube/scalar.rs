@@ -1,23 +1,130 @@
-//! The backward pass: one kernel for the gradient of the queries, one for keys and values.
+//! Attention without tensor cores, in f32: an invocation owns a row, and the workgroup walks over
+//! the other side in shared tiles.
 
-use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
-use burn_cubecl::tensor::CubeTensor;
 
-use super::{Form, Launches, Packed, UNITS, mask_at, packed_at, row_at};
-use crate::ops::AttentionShape;
+use super::{LEAST, Packed, mask_at, packed_at, row_at};
 use crate::ops::dropout::cube::{Mask, keep, sequence_key};
-use crate::ops::shared::cube::math::exp;
-use crate::ops::shared::cube::{CubeKernels, argument, elem, launch};
-use crate::ops::shared::kernels::contiguous;
+use crate::ops::shared::cube::math::{exp, ln};
+
+/// Invocations in a workgroup.
+pub(super) const UNITS: u32 = 64;
+
+/// The compile-time parameters of all passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Form {
+    /// A head's size in vectors.
+    size: usize,
+    /// Positions in a tile.
+    tile: usize,
+    dropout: bool,
+}
+
+impl Form {
+    /// For heads of `size` vectors of `vector` elements. In a tile are rows of two matrices, and two
+    /// values for each row, within `memory` bytes.
+    pub fn new(memory: usize, size: usize, vector: usize, dropout: bool) -> Self {
+        let mut tile = 32;
+        while tile > 8 && tile * (2 * size * vector + 2) * 4 > memory {
+            tile /= 2;
+        }
+        Self { size, tile, dropout }
+    }
+}
+
+/// The output and the log-sum-exp of the scores, `[batch, heads, time]`, by a running maximum. An
+/// invocation owns a query; the workgroup goes through the keys up to its last query.
+#[cube(launch_unchecked)]
+pub(super) fn attend<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    out: &mut [Vector<T, N>],
+    log_sum_exp: &mut [f32],
+    p: Packed,
+    mask: Mask,
+    #[comptime] form: Form,
+    #[define(T)] _elem: ElemType,
+) {
+    let size = comptime!(form.size);
+    let tile = comptime!(form.tile);
+    let lane = UNIT_POS as usize;
+    let units = UNITS as usize;
+    let pair = p.first_pair + CUBE_POS_Y as usize;
+    // The last queries see the most keys: they come first.
+    let first = (p.blocks - 1 - CUBE_POS_X as usize) * units;
+    let own = first + lane;
+    let mask_key = sequence_key(&mask, pair / p.heads);
+
+    let mut keys = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut values = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut q = Array::<Vector<f32, N>>::new(size);
+    let mut acc = Array::<Vector<f32, N>>::new(size);
+    let at = packed_at(&p, pair, own, 0usize, size);
+    for d in 0..size {
+        // Scaled before the product: the large scores of a long row stay in range.
+        q[d] = Vector::<f32, N>::cast_from(qkv[at + d]) * Vector::new(p.scale);
+        acc[d] = Vector::new(0.0f32);
+    }
+    let mut largest = LEAST.runtime();
+    let mut sum = 0.0f32;
+
+    let end = min(first + units, p.time);
+    let mut begin = 0usize.runtime();
+    while begin < end {
+        let mut i = lane;
+        while i < tile * size {
+            let position = begin + i / size;
+            keys[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 1usize, size) + i % size]);
+            values[i] =
+                Vector::cast_from(qkv[packed_at(&p, pair, position, 2usize, size) + i % size]);
+            i += units;
+        }
+        sync_cube();
+        let seen = min(min(begin + tile, end), own + 1);
+        for key in begin..seen {
+            let place = (key - begin) * size;
+            let mut products = Vector::<f32, N>::new(0.0f32);
+            for d in 0..size {
+                products += q[d] * keys[place + d];
+            }
+            let score = products.vector_sum();
+            if score > largest {
+                let factor = exp(largest - score);
+                sum *= factor;
+                for d in 0..size {
+                    acc[d] *= Vector::new(factor);
+                }
+                largest = score;
+            }
+            let mut prob = exp(score - largest);
+            sum += prob;
+            if comptime!(form.dropout) {
+                prob *= keep(&mask, mask_key, mask_at(&p, pair, own, key));
+            }
+            for d in 0..size {
+                acc[d] += values[place + d] * Vector::new(prob);
+            }
+        }
+        sync_cube();
+        begin += tile;
+    }
+
+    if own < p.time {
+        let at = row_at(&p, pair, own, size);
+        for d in 0..size {
+            out[at + d] = Vector::cast_from(acc[d] * Vector::new(1.0f32 / sum));
+        }
+        log_sum_exp[pair * p.time + own] = largest + ln(sum);
+    }
+}
 
 /// The gradient of the queries, and `delta = rowsum(d_out * out)` for `backward_keys`. With p the
 /// probabilities, recomputed from the log-sum-exp: `ds = p * (d_out v^T - delta)`,
 /// `dq = ds k * scale`. As in `attend`, an invocation owns a query.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer")]
-fn backward_queries<T: Float, N: Size>(
+pub(super) fn backward_queries<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     out: &[Vector<T, N>],
     d_out: &[Vector<T, N>],
@@ -104,7 +211,7 @@ fn backward_queries<T: Float, N: Size>(
 /// first key on.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer")]
-fn backward_keys<T: Float, N: Size>(
+pub(super) fn backward_keys<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     d_out: &[Vector<T, N>],
     log_sum_exp: &[f32],
@@ -127,6 +234,8 @@ fn backward_keys<T: Float, N: Size>(
 
     let mut queries = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
     let mut d_outs = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut offsets = Shared::<[f32]>::new_slice(tile);
+    let mut deltas = Shared::<[f32]>::new_slice(tile);
     let mut k = Array::<Vector<f32, N>>::new(size);
     let mut v = Array::<Vector<f32, N>>::new(size);
     let mut d_k = Array::<Vector<f32, N>>::new(size);
@@ -150,23 +259,29 @@ fn backward_keys<T: Float, N: Size>(
             d_outs[i] = Vector::cast_from(d_out[row_at(&p, pair, position, size) + i % size]);
             i += units;
         }
+        if lane < tile {
+            let statistic = pair * p.time + min(begin + lane, p.time - 1);
+            offsets[lane] = log_sum_exp[statistic];
+            deltas[lane] = delta[statistic];
+        }
         sync_cube();
         let last = min(begin + tile, p.time);
         for query in max(begin, own)..last {
-            let place = (query - begin) * size;
+            let staged = query - begin;
+            let place = staged * size;
             let mut scores = Vector::<f32, N>::new(0.0f32);
             let mut d_probs = Vector::<f32, N>::new(0.0f32);
             for d in 0..size {
                 scores += queries[place + d] * k[d];
                 d_probs += d_outs[place + d] * v[d];
             }
-            let prob = exp(scores.vector_sum() - log_sum_exp[pair * p.time + query]);
+            let prob = exp(scores.vector_sum() - offsets[staged]);
             let mut factor = 1.0f32;
             if comptime!(form.dropout) {
                 factor = keep(&mask, mask_key, mask_at(&p, pair, query, own));
             }
             let d_prob = d_probs.vector_sum() * factor;
-            let d_score = prob * (d_prob - delta[pair * p.time + query]);
+            let d_score = prob * (d_prob - deltas[staged]);
             for d in 0..size {
                 d_k[d] += queries[place + d] * Vector::new(d_score);
                 d_v[d] += d_outs[place + d] * Vector::new(prob * factor);
@@ -182,55 +297,4 @@ fn backward_keys<T: Float, N: Size>(
             d_qkv[value_at + d] = Vector::cast_from(d_v[d]);
         }
     }
-}
-
-pub(in crate::ops::attention) fn backward(
-    kernels: &CubeKernels,
-    dout: CubeTensor,
-    qkv: CubeTensor,
-    out: CubeTensor,
-    log_sum_exp: CubeTensor,
-    shape: AttentionShape,
-) -> CubeTensor {
-    let [n, three_c] = qkv.shape().dims();
-    let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
-    let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    let dqkv = kernels.queue.empty_of([n, three_c], qkv.dtype);
-    let launches = Launches::new(kernels, shape, three_c / 3);
-    for (count, packed, mask) in launches.each() {
-        launch!(backward_queries(
-            kernels.client(),
-            count,
-            CubeDim::new_1d(UNITS),
-            launches.vector,
-            argument(&qkv),
-            argument(&out),
-            argument(&dout),
-            argument(&log_sum_exp),
-            argument(&delta),
-            argument(&dqkv),
-            packed,
-            mask,
-            launches.form,
-            elem(&qkv),
-        ));
-    }
-    for (count, packed, mask) in launches.each() {
-        launch!(backward_keys(
-            kernels.client(),
-            count,
-            CubeDim::new_1d(UNITS),
-            launches.vector,
-            argument(&qkv),
-            argument(&dout),
-            argument(&log_sum_exp),
-            argument(&delta),
-            argument(&dqkv),
-            packed,
-            mask,
-            launches.form,
-            elem(&qkv),
-        ));
-    }
-    dqkv
 }

@@ -1,0 +1,124 @@
+//! How strips of rows lie in shared memory and their tensors in memory.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+
+use super::{Packed, packed_at, row_at};
+
+/// Planes of a workgroup.
+pub(super) const PLANES: usize = 4;
+
+/// Positions of the other side in a tile.
+pub(super) const COLUMNS: usize = 32;
+
+/// Elements between two rows in shared memory beyond their length. Matrices are loaded with one
+/// stride, which rules out a swizzle: with 16 bytes more, eight rows of f16 lie in different banks.
+const PADDING: usize = 8;
+
+/// The distance of two rows of scores or of factors, in elements.
+pub(super) const CELL_STRIDE: usize = COLUMNS + PADDING;
+
+/// The compile-time parameters of all passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Layout {
+    /// A head's size.
+    pub size: usize,
+    /// Elements of a vector in memory.
+    pub vector: usize,
+    /// Rows and columns of a matrix; the rows of a strip.
+    pub side: usize,
+    /// Invocations of a plane, a multiple of `side`.
+    pub lanes: usize,
+    pub dropout: bool,
+}
+
+impl Layout {
+    /// The positions that a workgroup owns.
+    pub fn rows(self) -> usize {
+        PLANES * self.side
+    }
+
+    /// A head in matrices. The last one is filled up with zeros.
+    pub fn matrices(self) -> usize {
+        self.size.div_ceil(self.side)
+    }
+
+    /// Bytes of shared memory.
+    pub fn memory(self) -> usize {
+        2 * self.staged() + 6 * self.cells() + 8 * COLUMNS
+    }
+
+    /// Staged elements: a tile of two parts or, at first, the workgroup's rows of one.
+    pub(super) fn staged(self) -> usize {
+        self.rows().max(2 * COLUMNS) * self.staged_stride()
+    }
+
+    /// Elements of all strips of a tile.
+    pub(super) fn cells(self) -> usize {
+        self.rows() * CELL_STRIDE
+    }
+
+    pub(super) fn staged_stride(self) -> usize {
+        self.matrices() * self.side + PADDING
+    }
+
+    /// The lanes that share a row.
+    pub(super) fn share(self) -> usize {
+        self.lanes / self.side
+    }
+
+    /// Sums leave their registers in chunks of `COLUMNS` columns.
+    pub(super) fn chunks(self) -> usize {
+        (self.matrices() * self.side).div_ceil(COLUMNS)
+    }
+
+    pub(super) fn first_in_chunk(self, chunk: usize) -> usize {
+        chunk * COLUMNS / self.side
+    }
+
+    pub(super) fn in_chunk(self, chunk: usize) -> usize {
+        (COLUMNS / self.side).min(self.matrices() - self.first_in_chunk(chunk))
+    }
+
+    /// The elements of a tile that a lane has, all in one row.
+    pub(super) fn elements(self) -> usize {
+        COLUMNS / self.share()
+    }
+}
+
+/// The rows of a pair of a sequence and a head in a tensor.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Part {
+    /// The offset of the first row, in vectors.
+    start: usize,
+    stride: usize,
+    /// The last position.
+    pub last: usize,
+}
+
+#[cube]
+impl Part {
+    /// Queries, keys or values in packed qkv: parts 0, 1, 2.
+    pub fn packed(
+        p: &Packed,
+        pair: usize,
+        #[comptime] third: usize,
+        #[comptime] size: usize,
+    ) -> Part {
+        Part {
+            start: packed_at(p, pair, 0usize, third, size),
+            stride: 3 * p.heads * size,
+            last: p.time - 1,
+        }
+    }
+
+    /// Rows of the output or of its gradient.
+    pub fn merged(p: &Packed, pair: usize, #[comptime] size: usize) -> Part {
+        Part { start: row_at(p, pair, 0usize, size), stride: p.heads * size, last: p.time - 1 }
+    }
+
+    /// The offset of a row. Positions beyond the last have its offset.
+    pub fn at(&self, position: usize) -> usize {
+        self.start + min(position, self.last) * self.stride
+    }
+}
