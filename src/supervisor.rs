@@ -5,11 +5,11 @@
 //! out, and when the trainer fails it starts another from the last checkpoint, as
 //! [`crate::recovery`] decides.
 //!
-//! If the supervisor itself is killed, the trainer's stdin closes: it writes a checkpoint and
-//! exits.
+//! If the supervisor itself is killed, or its console closes, the trainer's stdin closes: it writes a
+//! checkpoint and exits. A job object of Windows would kill it before that.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -53,6 +53,8 @@ pub(crate) struct Supervisor<'a> {
     pub trainer: TrainerProcess,
     /// Receives the events of all trainers, and of the supervisor.
     pub emit: &'a mut dyn FnMut(&Event),
+    /// Prints a line of a trainer's stderr, where the trainer has another console than this process.
+    pub say: fn(&str),
 }
 
 /// A handle of the trainer's process that another thread can kill.
@@ -171,6 +173,9 @@ impl Supervisor<'_> {
     ) -> io::Result<TrainerExit> {
         let mut child = self.spawn(options, elapsed)?;
         let events = read_events(&mut child);
+        let say = self.say;
+        let errors = child.stderr.take();
+        let errors = errors.map(|pipe| std::thread::spawn(move || read_lines(pipe, say)));
         let mut input = child.stdin.take();
         self.trainer.replace(Some(child));
         applied.replay().for_each(|command| send(&mut input, &command));
@@ -196,6 +201,10 @@ impl Supervisor<'_> {
         }
         let child = self.trainer.replace(None);
         let status = child.expect("the process that was just started").wait()?;
+        if let Some(errors) = errors {
+            // Else this process could exit before their last line.
+            let _ = errors.join();
+        }
         // A process that was killed on Windows has an exit code, which may be larger than a byte.
         exit.code = status.code().and_then(|code| u8::try_from(code).ok());
         Ok(exit)
@@ -215,10 +224,24 @@ impl Supervisor<'_> {
             process.arg("--resume");
         }
         process.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Ctrl-C in the terminal is for this process, which passes it on as a command.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut process, 0);
+        if cfg!(windows) {
+            // A console takes no output of a process that has another one.
+            process.stderr(Stdio::piped());
+        }
+        detach(&mut process);
         process.spawn()
+    }
+}
+
+/// Keeps the terminal's Ctrl-C and its end from a process: they are for this one. On Windows the process
+/// has a console without a window, so that none appears if this process has none.
+pub(crate) fn detach(process: &mut Process) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(process, 0);
+    #[cfg(windows)]
+    {
+        const CREATE_NO_WINDOW: u32 = 0x0800_0000;
+        std::os::windows::process::CommandExt::creation_flags(process, CREATE_NO_WINDOW);
     }
 }
 
@@ -252,7 +275,7 @@ impl TrainerExit {
             return self.failure;
         }
         let text = match self.code {
-            None => "the trainer process was killed".to_string(),
+            None | Some(1) => "the trainer process was killed".to_string(),
             Some(code) => format!("the trainer process crashed (exit code {code})"),
         };
         let hint = "the lines above may explain it; -v shows the messages of the driver".into();
@@ -299,6 +322,13 @@ fn send(input: &mut Option<ChildStdin>, command: &Command) {
     }
 }
 
+/// Passes on the lines of a pipe until it closes.
+fn read_lines(pipe: impl Read, say: impl Fn(&str)) {
+    for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+        say(String::from_utf8_lossy(&line).trim_end_matches('\r'));
+    }
+}
+
 /// Reads the trainer's events on a thread; the channel closes when the trainer exits.
 fn read_events(child: &mut Child) -> Receiver<Event> {
     let (sender, receiver) = sync_channel(EVENT_CAPACITY);
@@ -314,4 +344,39 @@ fn read_events(child: &mut Child) -> Receiver<Event> {
         });
     }
     receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn exit(code: Option<u8>, reported: bool) -> TrainerExit {
+        TrainerExit { code, reported, failure: TrainerFailure::default(), device: None }
+    }
+
+    #[test]
+    fn a_killed_trainer_is_restarted_and_one_that_reported_an_error_is_not() {
+        // A signal; a panic; on Windows, where a killed process has code 1, that too.
+        for (code, is_recoverable) in [(None, true), (Some(101), true), (Some(1), cfg!(windows))] {
+            assert_eq!(exit(code, false).is_recoverable(), is_recoverable, "{code:?}");
+        }
+        for code in [1, 2, 3, 7] {
+            assert!(!exit(Some(code), true).is_recoverable(), "{code}");
+        }
+        let text = |code| exit(code, false).into_failure().text;
+        assert_eq!(text(None), "the trainer process was killed");
+        assert_eq!(text(Some(1)), text(None));
+        assert_eq!(text(Some(101)), "the trainer process crashed (exit code 101)");
+    }
+
+    #[test]
+    fn lines_are_passed_on_without_their_ends() {
+        let said = RefCell::new(Vec::new());
+        read_lines(&b"error: a\r\n  hint: \xff\nlast"[..], |line| {
+            said.borrow_mut().push(line.to_string())
+        });
+        assert_eq!(said.into_inner(), ["error: a", "  hint: \u{fffd}", "last"]);
+    }
 }

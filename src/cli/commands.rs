@@ -31,7 +31,8 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
     };
     let reads_stdin = args.inputs.iter().any(|input| input.as_os_str() == "-");
     if reads_stdin && !global.quiet && std::io::stdin().is_terminal() {
-        message!("reading text from the terminal; end it with Ctrl-D on a line of its own");
+        let end = if cfg!(windows) { "Ctrl-Z and Enter" } else { "Ctrl-D" };
+        message!("reading text from the terminal; end it with {end} on a line of its own");
     }
     let bar = if global.quiet { ProgressBar::hidden() } else { bytes_bar() };
     let mut show = |progress: PrepareProgress| {

@@ -3,59 +3,42 @@
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
-use super::CliError;
 use super::report::print_event;
+use super::{CliError, signals};
 use crate::protocol::{Command, Event, Setting};
 use crate::run_index::Tail;
 use crate::supervisor::TrainerProcess;
 
-/// The interval at which signals are polled.
-const SIGNAL_POLL: Duration = Duration::from_millis(50);
-
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);
 
-/// Listens for signals on a thread. The first one stops the run with a checkpoint, the second ends
-/// this process and its trainer at once. Returns the number of the first signal, 0 until it comes.
+/// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
+/// and its trainer at once. Returns the number of the first signal, 0 until it comes.
 ///
 /// # Errors
 /// If the system does not let this process handle signals.
 pub(super) fn handle_signals(
     sender: Sender<Command>,
     trainer: TrainerProcess,
-) -> Result<Arc<AtomicUsize>, CliError> {
-    let pending = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_usize(signal, pending.clone(), signal as usize)
-            .map_err(CliError::Signals)?;
-    }
-    let first = Arc::new(AtomicUsize::new(0));
+) -> Result<Arc<AtomicI32>, CliError> {
+    let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(SIGNAL_POLL);
-            match (pending.swap(0, Ordering::SeqCst), seen.load(Ordering::SeqCst)) {
-                (0, _) => {}
-                (signal, 0) => {
-                    seen.store(signal, Ordering::SeqCst);
-                    let _ = sender.send(Command::Stop);
-                    message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
-                }
-                (signal, _) => {
-                    trainer.kill();
-                    signal_hook::low_level::exit(128 + signal as i32);
-                }
-            }
+    let handle = move |signal| {
+        if seen.load(Ordering::SeqCst) != 0 {
+            trainer.kill();
+            signals::exit(128 + signal);
         }
-    });
+        seen.store(signal, Ordering::SeqCst);
+        let _ = sender.send(Command::Stop);
+        message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+    };
+    signals::listen(handle).map_err(CliError::Signals)?;
     Ok(first)
 }
 

@@ -51,6 +51,7 @@ mod plan;
 mod report;
 mod runs;
 mod sample;
+mod signals;
 mod source;
 mod terminal;
 mod torch;
@@ -100,7 +101,7 @@ fn start_logging(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(anstream::stderr)
         .with_ansi(terminal::has_color())
         .init();
 }

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-use signal_hook::consts::SIGINT;
-use signal_hook::flag;
 
-use super::CliError;
 use super::activity::Activity;
 use super::args::{Global, SampleArgs};
 use super::model::{find_model, find_tokenizer, open_device};
+use super::{CliError, signals};
 use crate::data::Tokenizer;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
@@ -143,9 +141,14 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
 /// while the loop waits for a line, and else sets the second, to stop a text.
 fn interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), CliError> {
     let (waits, stopped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    flag::register_conditional_default(SIGINT, waits.clone())
-        .and_then(|_| flag::register(SIGINT, stopped.clone()))
-        .map_err(CliError::Signals)?;
+    let (is_waiting, stop) = (waits.clone(), stopped.clone());
+    let handle = move |signal| {
+        if signal != signals::INTERRUPT || is_waiting.load(Ordering::SeqCst) {
+            signals::exit(128 + signal);
+        }
+        stop.store(true, Ordering::SeqCst);
+    };
+    signals::listen(handle).map_err(CliError::Signals)?;
     Ok((waits, stopped))
 }
 

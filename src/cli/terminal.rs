@@ -26,10 +26,16 @@ const CLEAR_LINE: &str = "\r\u{1b}[2K";
 /// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
 pub(super) fn message(text: &str) {
     let stderr = std::io::stderr();
-    if cfg!(unix) && draws(&stderr) {
+    let is_drawn = draws(&stderr);
+    if cfg!(unix) && is_drawn {
         let _ = (&stderr).write_all(CLEAR_LINE.as_bytes());
     }
-    let _ = anstream::stderr().lock().write_all(paint(text).as_bytes());
+    let mut stderr = anstream::stderr().lock();
+    if cfg!(windows) && is_drawn {
+        // The stream knows whether this console reads escape sequences.
+        let _ = stderr.write_all(CLEAR_LINE.as_bytes());
+    }
+    let _ = stderr.write_all(paint(text).as_bytes());
 }
 
 /// Returns true if lines on `output` can be drawn again.

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::CliError;
 use super::args::{Global, TrainArgs};
 use super::input::{follow_file, handle_signals, read_stdin};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
 use super::watch::{FailureOutput, watch};
+use super::{CliError, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
@@ -106,6 +106,7 @@ fn train(
             resume,
             trainer,
             emit: &mut |event| show_supervised(event, report, args.json),
+            say: terminal::message,
         };
         return Ok(Outcome::Code(supervisor.run(commands).map_err(CliError::Process)?));
     }

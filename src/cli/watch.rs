@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::CliError;
+use super::{CliError, signals};
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::protocol::Event;
 use crate::train::{TrainError, json_line};
@@ -89,7 +89,7 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, hint: &str, output: FailureOutput) {
+fn exit(error: &CliError, hint: &str, output: FailureOutput) -> ! {
     let (text, hint) = (error.to_string(), hint.to_string());
     if output != FailureOutput::Event {
         message!("error: {text}");
@@ -100,6 +100,5 @@ fn exit(error: &CliError, hint: &str, output: FailureOutput) {
         let line = json_line(&Event::Error { text, hint, cause: error.cause() });
         let _ = writeln!(std::io::stdout(), "{line}");
     }
-    // Without the exit handlers of a driver, which may wait for its device.
-    signal_hook::low_level::exit(i32::from(error.exit_code()));
+    signals::exit(i32::from(error.exit_code()));
 }

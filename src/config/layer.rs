@@ -8,7 +8,7 @@ use super::presets::{preset_names, preset_texts};
 use super::python::{self, quote};
 use super::value::{InvalidValue, Kind, Value};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 use toml::de::{DeTable, DeValue};
 
 /// The source of a [`Layer`], in order of precedence: a later one wins.
@@ -59,6 +59,10 @@ pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
     })?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
 }
+
+/// The hint at a line of TOML that has a backslash and does not parse.
+const BACKSLASH_HINT: &str = "a backslash in \"quotes\" begins an escape: write a Windows path in \
+                              'single quotes', or with /";
 
 impl Layer {
     /// Reads a built-in config; `preset_names` lists them.
@@ -215,7 +219,11 @@ impl Layer {
         let table = DeTable::parse(text).map_err(|error| {
             let line = line_at(error.span().map_or(0, |span| span.start));
             let problem = error.message().trim_end().replace('\n', ", ");
-            syntax(line, problem, "write one `key = value` per line, with text in \"quotes\"")
+            let hint = match text.lines().nth(line - 1).unwrap_or_default().contains('\\') {
+                true => BACKSLASH_HINT,
+                false => "write one `key = value` per line, with text in \"quotes\"",
+            };
+            syntax(line, problem, hint)
         })?;
         // In the order of the file, to report its first error.
         let mut entries: Vec<_> = table.into_inner().into_iter().collect();
@@ -237,7 +245,9 @@ impl Layer {
     /// Sets `data` from nanoGPT's `dataset`, unless this layer sets `data` too.
     fn with_dataset(mut self) -> Self {
         if let Some((Value::Text(dataset), provenance)) = self.values.remove(DATASET.name) {
-            let data = match Path::new(&dataset).is_absolute() {
+            // Windows takes `/mnt` for relative, and joins nothing before `C:`.
+            let first = Path::new(&dataset).components().next();
+            let data = match matches!(first, Some(Component::RootDir | Component::Prefix(_))) {
                 true => Value::Text(dataset),
                 false => Value::Text(format!("data/{dataset}")),
             };
@@ -329,10 +339,10 @@ mod tests {
         let shakespeare = Value::Text("data/shakespeare".into());
         let layer = Layer::python("a.py", "dataset = 'shakespeare'").unwrap();
         assert_eq!(data(&layer), Some(&shakespeare));
-        #[cfg(unix)]
-        {
-            let layer = Layer::flags(pairs(&[("dataset", "/mnt/owt")])).unwrap();
-            assert_eq!(data(&layer), Some(&Value::Text("/mnt/owt".into())));
+        let absolute = if cfg!(windows) { &["/mnt/owt", r"C:\owt", r"\\s\owt"][..] } else { &["/mnt/owt"] };
+        for dataset in absolute {
+            let layer = Layer::flags(pairs(&[("dataset", dataset)])).unwrap();
+            assert_eq!(data(&layer), Some(&Value::Text(dataset.to_string())));
         }
         for text in ["data = 'x'\ndataset = 'y'", "dataset = 'y'\ndata = 'x'"] {
             let layer = Layer::python("a.py", text).unwrap();
@@ -362,6 +372,16 @@ mod tests {
             for part in parts {
                 assert!(error.contains(part), "{part} is not in: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_windows_path_in_quotes_is_explained() {
+        let error = Layer::toml("a.toml", r#"data = "C:\Users\a""#).unwrap_err().to_string();
+        assert!(error.contains("'single quotes'"), "{error}");
+        for text in [r"data = 'C:\Users\a'", r#"data = "C:\\Users\\a""#] {
+            let layer = Layer::toml("a.toml", text).unwrap();
+            assert_eq!(data(&layer), Some(&Value::Text(r"C:\Users\a".into())));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Config, Layer, resolve};
+use super::{Config, Layer, file_name, resolve};
 
 const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
 const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
@@ -35,9 +35,6 @@ pub(super) fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
     PRESETS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts)
 }
 
-/// The longest part of a run's name that comes from its data, in characters.
-const LONGEST_DATA_NAME: usize = 40;
-
 /// Returns a name for the folder of a run that starts from a preset with this configuration.
 ///
 /// The name is the preset's as long as the run has its model, and its data where it brings some: a
@@ -53,11 +50,7 @@ pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     }
     let data = config.data.strip_prefix("builtin:").unwrap_or(&config.data);
     let data = Path::new(data).file_name().unwrap_or_default().to_string_lossy();
-    let is_safe = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    let safe = |c: char| if is_safe(c) { c } else { '-' };
-    let data: String = data.chars().take(LONGEST_DATA_NAME).map(safe).collect();
-    let data = if data.trim_matches('.').is_empty() { "gpt" } else { &data };
-    format!("{data}-{}x{}", config.n_layer, config.n_embd)
+    format!("{}-{}x{}", file_name(&data, "gpt"), config.n_layer, config.n_embd)
 }
 
 #[cfg(test)]

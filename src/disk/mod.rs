@@ -17,12 +17,15 @@ pub fn absolute(path: &Path) -> PathBuf {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native {
+    use std::fs;
     use std::io::{self, Write};
     use std::path::Path;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     pub use std::fs::{
         DirEntry, File, OpenOptions, TryLockError, create_dir_all, metadata, read, read_dir,
-        read_to_string, remove_dir_all, remove_file, rename, write,
+        read_to_string, write,
     };
 
     /// Returns true if a file or folder exists at `path`.
@@ -50,8 +53,58 @@ mod native {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(content)?;
         file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
+        // Not `persist`, which fails on Windows while another process reads `path`.
+        let (file, written) = file.keep().map_err(|error| error.error)?;
+        drop(file);
+        if let Err(error) = rename(&written, path) {
+            let _ = remove_file(&written);
+            return Err(error);
+        }
         super::sync_folder(folder)
+    }
+
+    /// Renames a file or a folder, and replaces a file at `to`.
+    ///
+    /// # Errors
+    /// As [`std::fs::rename`].
+    pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        patiently(|| fs::rename(&from, &to))
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As [`std::fs::remove_file`].
+    pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
+        patiently(|| fs::remove_file(&path))
+    }
+
+    /// Removes a folder and everything in it.
+    ///
+    /// # Errors
+    /// As [`std::fs::remove_dir_all`].
+    pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+        patiently(|| fs::remove_dir_all(&path))
+    }
+
+    /// Retries for two seconds what Windows refuses while a file is open. Virus scanners and search
+    /// indexers open each file that was just written, and then neither it nor its folder can be renamed.
+    fn patiently(action: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        for _ in 0..40 {
+            match action() {
+                Err(error) if is_in_use(&error) => sleep(Duration::from_millis(50)),
+                result => return result,
+            }
+        }
+        action()
+    }
+
+    fn is_in_use(error: &io::Error) -> bool {
+        const ACCESS_DENIED: i32 = 5;
+        const SHARING_VIOLATION: i32 = 32;
+        const DIR_NOT_EMPTY: i32 = 145;
+        let codes = [ACCESS_DENIED, SHARING_VIOLATION, DIR_NOT_EMPTY];
+        cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
     }
 
     /// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
@@ -64,16 +117,16 @@ mod native {
     }
 
     /// Locks a file. Retries for 0.2 s, since a check of whether a run is active holds its lock for
-    /// a moment.
+    /// a moment; on Windows for two seconds, since it may release the lock of a killed process late.
     ///
     /// # Errors
     /// `WouldBlock` if another process holds the lock.
     pub fn lock(file: &File) -> Result<(), TryLockError> {
-        for _ in 0..10 {
+        for _ in 0..if cfg!(windows) { 100 } else { 10 } {
             if file.try_lock().is_ok() {
                 return Ok(());
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
         file.try_lock()
     }
@@ -91,3 +144,35 @@ pub use pool::mounted::{
     metadata, mount, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
     sync_folder, write,
 };
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// A view may read a file that is replaced, and a killed process may have left another behind.
+    #[test]
+    fn files_are_replaced_while_they_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        replace(&path, b"old").unwrap();
+        let mut reader = File::open(&path).unwrap();
+        replace(&path, b"new").unwrap();
+        let mut seen = String::new();
+        reader.read_to_string(&mut seen).unwrap();
+        assert_eq!((seen.as_str(), read(&path).unwrap().as_slice()), ("old", &b"new"[..]));
+        assert_eq!(read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        assert!(replace(&folder.path().join("no/folder"), b"").is_err());
+    }
+
+    #[test]
+    fn what_does_not_exist_is_an_error_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let nothing = folder.path().join("nothing");
+        let begun = std::time::Instant::now();
+        assert!(rename(&nothing, folder.path().join("b")).is_err());
+        assert!(remove_file(&nothing).is_err() && remove_dir_all(&nothing).is_err());
+        assert!(begun.elapsed().as_secs() < 1);
+    }
+}

@@ -20,6 +20,8 @@ use crate::ops::OpsMode;
 use crate::progress::Progress;
 use crate::run_index::{self, Tail};
 #[cfg(not(target_arch = "wasm32"))]
+use crate::supervisor::detach;
+#[cfg(not(target_arch = "wasm32"))]
 use crate::train;
 use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
 
@@ -179,6 +181,7 @@ fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure>
     let out = if empty { folder } else { folder.join(name) };
     let run = || {
         let mut process = std::process::Command::new(std::env::current_exe()?);
+        detach(&mut process);
         process.args(["export", "-q"]).arg(checkpoint).arg("-o").arg(&out).output()
     };
     let output =

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{DataInfo, Reply, Texts};
-use crate::config::{Config, ConfigError, Layer, resolve};
+use crate::config::{Config, ConfigError, Layer, file_name, resolve};
 use crate::data::{
     self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind,
     stories,
@@ -17,9 +17,6 @@ const STORIES: &str = "builtin:stories";
 
 /// Below this size a text is small enough that characters teach more than words.
 const CHARACTERS: u64 = 5 << 20;
-
-/// The longest name of a new folder, in characters.
-const LONGEST_NAME: usize = 40;
 
 /// Tokens at the beginning of the training split that a preview shows.
 const EXCERPT: u64 = 240;
@@ -115,12 +112,7 @@ fn prepare_files(
 
 /// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.
 pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
-    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-    let name: String = name.chars().take(LONGEST_NAME).map(safe).collect();
-    let name = match name.trim_matches('.') {
-        "" => "text",
-        name => name,
-    };
+    let name = file_name(name, "text");
     let numbered = |number: u32| match number {
         1 => folder.join(format!("{name}{extension}")),
         _ => folder.join(format!("{name}-{number}{extension}")),

@@ -1,8 +1,9 @@
 //! The path of a run's data: the same from any folder, and after run and data were moved together.
 //!
 //! A run records absolute paths of its data and of itself. Older runs, and configurations that a
-//! person wrote, have relative ones.
+//! person wrote, have relative ones. A run that was trained on another system has paths of that one.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::TrainError;
@@ -19,7 +20,9 @@ pub fn find_data(config: &Config, run: &Path) -> Result<String, TrainError> {
     if is_builtin(data) {
         return Ok(data.to_owned());
     }
-    let paths = possible_paths(Path::new(data), Path::new(&config.out_dir), &disk::absolute(run));
+    let (recorded, out_dir) = (readable(data), readable(&config.out_dir));
+    let (recorded, out_dir) = (Path::new(&*recorded), Path::new(&*out_dir));
+    let paths = possible_paths(recorded, out_dir, &disk::absolute(run));
     match paths.iter().find(|path| disk::exists(path)) {
         Some(path) => Ok(text(path, data)),
         None => Err(Dataset::not_found(data, &paths).into()),
@@ -32,6 +35,24 @@ pub fn absolute_data(data: &str) -> String {
         true => data.to_owned(),
         false => text(&disk::absolute(Path::new(data)), data),
     }
+}
+
+/// Returns a path of Windows with the separators of this system.
+fn readable(path: &str) -> Cow<'_, str> {
+    match !cfg!(windows) && (has_drive(path) || path.starts_with(r"\\")) {
+        true => path.replace('\\', "/").into(),
+        false => path.into(),
+    }
+}
+
+/// Returns true for a path that begins with a drive, like `C:\data`.
+fn has_drive(path: &str) -> bool {
+    matches!(path.as_bytes(), [drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic())
+}
+
+/// Returns true for a path that is absolute on this system or was on another.
+fn is_rooted(path: &Path) -> bool {
+    path.has_root() || path.to_str().is_some_and(has_drive)
 }
 
 /// Returns the text of a path. The settings are text: a path that is not stays as it was typed.
@@ -48,10 +69,10 @@ fn possible_paths(data: &Path, out_dir: &Path, run: &Path) -> Vec<PathBuf> {
             paths.push(path);
         }
     };
-    if data.is_relative() {
+    if !is_rooted(data) {
         // The folder that the run was started in.
         let out_dir = out_dir.strip_prefix(".").unwrap_or(out_dir);
-        if out_dir.is_relative()
+        if !is_rooted(out_dir)
             && run.ends_with(out_dir)
             && let Some(started) = run.ancestors().nth(out_dir.components().count())
         {
@@ -98,6 +119,29 @@ mod tests {
         assert_eq!(found, [here.as_str(), "/p/data/x", "/p/out/r/data/x"]);
         let found = paths("../data/x", "elsewhere", "/p/out/r");
         assert_eq!(found[1..], ["/p/out/r/../data/x"]);
+    }
+
+    /// A run from Windows on Linux, and one from Linux on Windows.
+    #[test]
+    fn data_of_another_system_is_found_beside_its_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("data/x")).unwrap();
+        let config = |data: &str, out_dir: &str| Config {
+            data: data.into(),
+            out_dir: out_dir.into(),
+            ..Config::default()
+        };
+        for (data, out_dir) in [
+            (r"C:\Users\a b\wgpt\data\x", r"C:\Users\a b\wgpt\out\r"),
+            (r"\\server\share\p\data\x", r"\\server\share\p\out\r"),
+            ("D:/wgpt/data/x", "D:/wgpt/out/r"),
+            ("/home/a/wgpt/data/x", "/home/a/wgpt/out/r"),
+        ] {
+            let found = find_data(&config(data, out_dir), &at("out/r"));
+            assert_eq!(Path::new(&found.unwrap()), at("data/x"), "{data}");
+        }
+        assert!(find_data(&config(r"C:\p\data\x", r"D:\p\out\r"), &at("out/r")).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Command, Event};
 use crate::service::trainer::Transport;
 use crate::service::{Ended, Launch, Start};
+use crate::supervisor::detach;
 
 /// Lines of a trainer's output that an error message quotes.
 const LAST_LINES: usize = 20;
@@ -117,18 +118,4 @@ fn lines<T: Send + 'static>(
         wake();
     });
     receiver
-}
-
-/// Keeps a Ctrl-C in the window's terminal, and the end of the window, from a process; on Windows
-/// also a console of its own.
-pub(super) fn detach(process: &mut Process) {
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(process, 0);
-    #[cfg(windows)]
-    {
-        const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
-        const CREATE_NO_WINDOW: u32 = 0x0800_0000;
-        let flags = CREATE_NEW_PROCESS_GROUP | CREATE_NO_WINDOW;
-        std::os::windows::process::CommandExt::creation_flags(process, flags);
-    }
 }

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::process::{detach, without_settings};
+use super::process::without_settings;
 use crate::service::answer::Failure;
 use crate::service::{Job, Reply, SampleRequest};
+use crate::supervisor::detach;
 
 /// A text that is being generated. Dropping it ends the process.
 pub(super) struct Sampling {

@@ -1,0 +1,53 @@
+//! Signals to this process: those of Unix, and the events of a Windows console under their numbers.
+
+use std::io;
+
+/// Ctrl-C.
+pub(super) const INTERRUPT: i32 = 2;
+/// The request to end: SIGTERM on Unix, a console that closes on Windows.
+pub(super) const TERMINATE: i32 = 15;
+
+/// Calls `handle` with the number of each signal, on a thread. The signals no longer end the process.
+///
+/// Once a Windows console closes, the system ends the process within five seconds, or as soon as `main`
+/// returns.
+///
+/// # Errors
+/// If the system does not let this process handle signals.
+#[cfg(unix)]
+pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
+    std::thread::spawn(move || signals.forever().for_each(&mut handle));
+    Ok(())
+}
+
+#[cfg(windows)]
+pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::signal::windows;
+
+    let mut interrupts = windows::ctrl_c()?;
+    let mut breaks = windows::ctrl_break()?;
+    let mut closes = windows::ctrl_close()?;
+    std::thread::spawn(move || {
+        loop {
+            let next = poll_fn(|context| {
+                let is_interrupted = interrupts.poll_recv(context).is_ready();
+                // A process in a group of its own gets Ctrl-Break alone.
+                if is_interrupted | breaks.poll_recv(context).is_ready() {
+                    return Poll::Ready(INTERRUPT);
+                }
+                closes.poll_recv(context).map(|_| TERMINATE)
+            });
+            handle(pollster::block_on(next));
+        }
+    });
+    Ok(())
+}
+
+/// Ends this process at once, without the exit handlers of a driver, which may wait for its device.
+pub(super) fn exit(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
+}
