@@ -1,12 +1,14 @@
-//! Checks every variant of every kernel in `shaders/`: it parses, validates, and respects the
-//! limits that WebGPU guarantees. Every file is part of a kernel.
+//! Checks every variant of every kernel in `shaders/`: it parses, validates, respects the limits that
+//! WebGPU guarantees, and becomes HLSL for DirectX 12. Every file is part of a kernel.
 
 #![cfg(feature = "wgpu")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::back::hlsl;
+use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
+use naga::{Block, Expression, Function, Handle, Statement, TypeInner};
 use wgpt::ops::kernel_variants;
 
 #[test]
@@ -88,5 +90,149 @@ fn every_file_is_part_of_a_kernel() {
         let text = std::fs::read_to_string(&path).unwrap();
         let first = text.lines().next().unwrap();
         assert!(sources.iter().any(|source| source.contains(first)), "{}", path.display());
+    }
+}
+
+/// All kernels but those with cooperative matrices, which HLSL does not have: its adapters list none. A
+/// device whose kernels DXC compiles has float16 and subgroups, one with FXC neither.
+#[test]
+fn every_variant_becomes_hlsl() {
+    let (mut failures, mut of_fxc) = (Vec::new(), 0);
+    let mut seen = BTreeSet::new();
+    for spec in kernel_variants().into_iter().filter(|spec| spec.matrices().is_none()) {
+        let source = spec.source();
+        if !seen.insert(source.clone()) {
+            continue;
+        }
+        let module = naga::front::wgsl::parse_str(&source).expect("a valid variant");
+        let valid = |capabilities| {
+            Validator::new(ValidationFlags::all(), capabilities).validate(&module).ok()
+        };
+        let for_dxc = valid(Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16);
+        let info = for_dxc.expect("a valid variant");
+        let mut models = vec![hlsl::ShaderModel::V6_2];
+        if valid(Capabilities::empty()).is_some() {
+            of_fxc += 1;
+            models.push(hlsl::ShaderModel::V5_1);
+            failures.extend(
+                refused_by_fxc(&module, &info).map(|what| format!("{}: {what}", spec.name())),
+            );
+        }
+        for shader_model in models {
+            // cubecl asks for kernels without checks of indices and loops; wgpu's default has them.
+            for checked in [false, true] {
+                let options = hlsl::Options {
+                    shader_model,
+                    restrict_indexing: checked,
+                    force_loop_bounding: checked,
+                    ..Default::default()
+                };
+                if let Err(error) = to_hlsl(&module, &info, &options) {
+                    failures.push(format!("{}, {shader_model:?}: {error}", spec.name()));
+                }
+            }
+        }
+    }
+    println!("{} variants, {of_fxc} of them for FXC too", seen.len());
+    assert!(of_fxc > 100, "most kernels need neither float16 nor subgroups");
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+fn to_hlsl(
+    module: &naga::Module,
+    info: &ModuleInfo,
+    options: &hlsl::Options,
+) -> Result<String, String> {
+    let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+    let written = hlsl::Writer::new(&mut text, options, &pipeline).write(module, info, None);
+    let names = written.map_err(|error| error.to_string())?.entry_point_names;
+    for name in names {
+        name.map_err(|error| error.to_string())?;
+    }
+    match text.contains("[numthreads(") {
+        true => Ok(text),
+        false => Err("it has no entry point".into()),
+    }
+}
+
+/// Finds what naga writes and FXC refuses (error X3500): to store to an element of a vector or a matrix
+/// in registers by an index that is not a constant.
+fn refused_by_fxc(module: &naga::Module, info: &ModuleInfo) -> Option<String> {
+    let entries = module.entry_points.iter().enumerate();
+    let entries = entries.map(|(index, entry)| (&entry.function, info.get_entry_point(index)));
+    let functions = module.functions.iter().map(|(handle, function)| (function, &info[handle]));
+    let of_one = |(function, info): (&Function, &FunctionInfo)| {
+        let is_refused = |pointer| is_element_by_index(module, function, info, pointer);
+        let name = function.name.as_deref().unwrap_or("main");
+        stores(&function.body).into_iter().any(is_refused).then(|| name.to_string())
+    };
+    let found: Vec<String> = entries.chain(functions).filter_map(of_one).collect();
+    (!found.is_empty()).then(|| format!("stores by index in {}", found.join(", ")))
+}
+
+fn is_element_by_index(
+    module: &naga::Module,
+    function: &Function,
+    info: &FunctionInfo,
+    mut pointer: Handle<Expression>,
+) -> bool {
+    loop {
+        let is_element = match info[pointer].ty.inner_with(&module.types) {
+            TypeInner::ValuePointer { space, .. } => {
+                !matches!(space, naga::AddressSpace::Storage { .. })
+            }
+            _ => false,
+        };
+        pointer = match function.expressions[pointer] {
+            Expression::Access { .. } if is_element => return true,
+            Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => base,
+            _ => return false,
+        };
+    }
+}
+
+/// Returns the pointers that a block stores to.
+fn stores(block: &Block) -> Vec<Handle<Expression>> {
+    let mut found = Vec::new();
+    for statement in block {
+        match statement {
+            Statement::Store { pointer, .. } => found.push(*pointer),
+            Statement::Block(inner) => found.extend(stores(inner)),
+            Statement::If { accept, reject, .. } => {
+                found.extend(stores(accept));
+                found.extend(stores(reject));
+            }
+            Statement::Loop { body, continuing, .. } => {
+                found.extend(stores(body));
+                found.extend(stores(continuing));
+            }
+            Statement::Switch { cases, .. } => {
+                found.extend(cases.iter().flat_map(|case| stores(&case.body)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn a_store_by_index_is_found() {
+    let refused = |body: &str| {
+        let source = format!(
+            "@group(0) @binding(0) var<storage, read_write> out: array<vec4<f32>>;\n\
+             @compute @workgroup_size(1) fn main() {{ var v = vec4<f32>(); var i = 1u;\n\
+             var m = mat2x2<f32>(); var a = array<vec4<f32>, 2>(); {body} out[i] = v + a[0]; }}"
+        );
+        let module = naga::front::wgsl::parse_str(&source).unwrap();
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+        let info = validator.validate(&module).unwrap();
+        refused_by_fxc(&module, &info).is_some()
+    };
+    for body in ["v[i] = 1.0;", "a[0][i] = 1.0;", "m[i] = vec2<f32>();", "m[i].x = 1.0;"] {
+        assert!(refused(body), "{body}");
+        assert!(refused(&format!("loop {{ if i > 2u {{ {body} }} break; }}")), "{body}");
+    }
+    for body in ["", "v.x = 1.0;", "a[i] = v;", "a[i].y = 1.0;", "out[i][i] = 2.0;"] {
+        assert!(!refused(body), "{body}");
     }
 }

@@ -208,6 +208,10 @@ pub(super) struct WindowArgs {
     /// Save a screenshot of the window and close it; with --demo at the end of the demo
     #[arg(long, value_name = "FILE")]
     pub screenshot_to: Option<PathBuf>,
+    /// Show errors in a dialog: Explorer has started wgpt
+    #[cfg(windows)]
+    #[arg(long, hide = true)]
+    pub no_console: bool,
 }
 
 #[derive(Debug, Args)]

@@ -139,12 +139,31 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
 /// Opens the window.
 #[cfg(feature = "gui")]
 fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
-    let args::WindowArgs { inputs, demo, screenshot_to: screenshot } = args;
+    #[cfg(windows)]
+    use crate::gui::explorer::{Owner, alert, owner};
+
+    #[cfg(windows)]
+    let owner = if args.no_console { Owner::Explorer } else { owner() };
+    #[cfg(windows)]
+    if owner == Owner::Other {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let opened = open_window(args);
+    #[cfg(windows)]
+    if let (Owner::Explorer, Err(error)) = (owner, &opened) {
+        alert(&format!("{error}\n\n{}", error.hint()));
+    }
+    opened.map(|()| ExitCode::SUCCESS)
+}
+
+#[cfg(feature = "gui")]
+fn open_window(args: args::WindowArgs) -> Result<(), CliError> {
+    let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
     if let Some(error) = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str())) {
         return Err(error);
     }
     crate::gui::open(crate::gui::Options { demo, screenshot, inputs, ..Default::default() })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 #[cfg(test)]

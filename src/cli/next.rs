@@ -31,7 +31,9 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
 /// the model, as not every word is.
 fn prompt(progress: &Progress) -> Option<String> {
     let sample = progress.samples.last()?;
-    if !sample.prompt.trim().is_empty() {
+    // The shells of Windows have no common way to quote these.
+    let cannot_be_quoted = cfg!(windows) && sample.prompt.contains(['"', '$', '`', '%', '\n']);
+    if !sample.prompt.trim().is_empty() && !cannot_be_quoted {
         return Some(sample.prompt.clone());
     }
     let words = sample.text.split(|c: char| !c.is_alphabetic());
@@ -47,6 +49,8 @@ fn quoted(word: &str) -> Cow<'_, str> {
         return word.into();
     }
     match cfg!(windows) {
+        // A single backslash before a quote escapes it.
+        true if word.ends_with('\\') => format!("\"{word}\\\"").into(),
         true => format!("\"{word}\"").into(),
         false => format!("'{}'", word.replace('\'', r"'\''")).into(),
     }
@@ -71,6 +75,20 @@ mod tests {
         }
     }
 
+    #[cfg(windows)]
+    #[test]
+    fn words_are_quoted_for_both_shells_of_windows() {
+        for (word, want) in [
+            (r"out\demo-1", r"out\demo-1"),
+            (r"C:\my runs\a", r#""C:\my runs\a""#),
+            (r"C:\my runs\", r#""C:\my runs\\""#),
+            ("it's", "\"it's\""),
+            ("", "\"\""),
+        ] {
+            assert_eq!(quoted(word), want);
+        }
+    }
+
     #[test]
     fn a_finished_run_is_tried_and_a_stopped_one_continued() {
         let folder = tempfile::tempdir().unwrap();
@@ -88,7 +106,8 @@ mod tests {
             progress.samples = vec![sample(prompt)];
             let next = next_step(&progress).unwrap();
             assert!(next.starts_with("try it with: ") && next.contains(" sample "), "{next}");
-            assert!(next.ends_with(&format!("a run' --start={start}")), "{next}");
+            let quote = if cfg!(windows) { '"' } else { '\'' };
+            assert!(next.ends_with(&format!("a run{quote} --start={start}")), "{next}");
         }
         progress.state = State::Finished(StopReason::Stopped);
         let next = next_step(&progress).unwrap();

@@ -339,7 +339,8 @@ mod tests {
         let shakespeare = Value::Text("data/shakespeare".into());
         let layer = Layer::python("a.py", "dataset = 'shakespeare'").unwrap();
         assert_eq!(data(&layer), Some(&shakespeare));
-        let absolute = if cfg!(windows) { &["/mnt/owt", r"C:\owt", r"\\s\owt"][..] } else { &["/mnt/owt"] };
+        let absolute =
+            if cfg!(windows) { &["/mnt/owt", r"C:\owt", r"\\s\owt"][..] } else { &["/mnt/owt"] };
         for dataset in absolute {
             let layer = Layer::flags(pairs(&[("dataset", dataset)])).unwrap();
             assert_eq!(data(&layer), Some(&Value::Text(dataset.to_string())));

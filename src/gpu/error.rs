@@ -107,9 +107,17 @@ impl DeviceError {
                  cuda:0. `wgpt devices` lists the devices"
             }
             DeviceError::NotBuilt { .. } => "build with `--features wgpu` or `--features cuda`",
+            DeviceError::Missing { .. } if cfg!(windows) => {
+                "`wgpt devices` lists the devices; a missing GPU usually means a missing driver: get \
+                 it from the GPU's maker (NVIDIA, AMD or Intel)"
+            }
             DeviceError::Missing { .. } => {
                 "`wgpt devices` lists the devices; a missing GPU usually means a missing driver (on \
                  Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
+            }
+            DeviceError::NoCuda { .. } if cfg!(windows) => {
+                "install NVIDIA's driver; the GPU also computes with --device=vulkan, and \
+                 --device=auto takes the best device"
             }
             DeviceError::NoCuda { .. } => {
                 "install NVIDIA's driver (on Debian with libcuda1) and check that `nvidia-smi` lists \
@@ -119,6 +127,10 @@ impl DeviceError {
             DeviceError::OutOfMemory { .. } => {
                 "other programs may be using the memory: continue with --resume and a smaller \
                  --vram_budget or --micro_batch"
+            }
+            DeviceError::Stopped { .. } if cfg!(windows) => {
+                "the driver was reset, or the device was disconnected: continue with --resume; if it \
+                 happens again, Event Viewer may show the reason under Windows Logs, System"
             }
             DeviceError::Stopped { .. } => {
                 "the driver was reset, or the device was disconnected: continue with --resume; if it \

@@ -2,7 +2,11 @@
 //!
 //! Training needs no window, and a container, cron or ssh has none to offer.
 
+use std::path::Path;
+
 use wgpu::{Backends, Instance, InstanceDescriptor, InstanceFlags};
+
+use crate::disk;
 
 /// Creates the instances that list the adapters of `backends`. None of them connects to X11 or
 /// Wayland.
@@ -19,11 +23,34 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
             backends,
             // No validation layers, and no warnings from drivers that are merely installed.
             flags: InstanceFlags::empty(),
+            backend_options: wgpu::BackendOptions {
+                dx12: wgpu::Dx12BackendOptions {
+                    shader_compiler: shader_compiler(),
+                    ..Default::default()
+                },
+                ..Default::default()
+            },
             // Without a display handle, OpenGL goes through EGL's surfaceless platform.
             ..InstanceDescriptor::new_without_display_handle()
         }));
     }
     instances
+}
+
+/// Returns the compiler of DirectX 12's kernels: DXC if it is linked in (feature `static-dxc`) or beside
+/// the program, else FXC, which every Windows has and which knows neither float16 nor subgroups.
+///
+/// wgpu's own search would also load the library from the working folder, whoever wrote it there.
+fn shader_compiler() -> wgpu::Dx12Compiler {
+    if cfg!(all(feature = "static-dxc", windows, target_env = "msvc")) {
+        return wgpu::Dx12Compiler::StaticDxc;
+    }
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("dxcompiler.dll"));
+    let library = beside().filter(|path| cfg!(windows) && disk::is_file(path));
+    match library.as_deref().and_then(Path::to_str) {
+        Some(path) => wgpu::Dx12Compiler::DynamicDxc { dxc_path: path.to_string() },
+        None => wgpu::Dx12Compiler::Fxc,
+    }
 }
 
 /// Creates a Vulkan instance without the extensions that draw to X11 and Wayland; `None` without a

@@ -341,7 +341,14 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
         return (DeviceInfo::cpu(), "the only device".into());
     };
     let reason = if info.kind != Kind::Cpu {
-        format!("the best of {} devices", found.len())
+        let count = found.len();
+        match found.iter().find(|other| is_reached_again(info, other)) {
+            Some(other) => format!(
+                "the best of {count} devices; {} is the same GPU, which {} serves better",
+                other.id, info.id.backend
+            ),
+            None => format!("the best of {count} devices"),
+        }
     } else if let Some(software) = found.iter().find(|info| info.kind == Kind::Software) {
         format!(
             "no GPU found; {} is a software renderer, used only with --device={}",
@@ -351,6 +358,14 @@ fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
         "no GPU found".into()
     };
     (info.clone(), reason)
+}
+
+/// Returns true if `other` is the GPU of a Vulkan device, through DirectX 12: that has no cooperative
+/// matrices, and compiles the kernels longer. Their names are the same: both are from the driver.
+#[cfg(not(target_arch = "wasm32"))]
+fn is_reached_again(info: &DeviceInfo, other: &DeviceInfo) -> bool {
+    let backends = (info.id.backend, other.id.backend);
+    backends == (Backend::Vulkan, Backend::Dx12) && info.name == other.name
 }
 
 async fn open_device(
@@ -414,5 +429,20 @@ mod tests {
         assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
         let discrete = info(Backend::Vulkan, Kind::Discrete);
         assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
+    }
+
+    #[test]
+    fn vulkan_is_taken_before_directx_and_says_so() {
+        let named =
+            |backend, kind, name: &str| DeviceInfo { name: name.into(), ..info(backend, kind) };
+        let directx = named(Backend::Dx12, Kind::Discrete, "RTX 3060");
+        let vulkan = named(Backend::Vulkan, Kind::Discrete, "RTX 3060");
+        let (picked, reason) = best(&[directx.clone(), vulkan.clone()]);
+        assert_eq!(picked.id, vulkan.id);
+        assert!(reason.contains("dx12:0 is the same GPU"), "{reason}");
+        // Another GPU is not the same one, and a better one is taken through DirectX.
+        let small = named(Backend::Vulkan, Kind::Integrated, "UHD 770");
+        let (picked, reason) = best(&[directx.clone(), small]);
+        assert_eq!((picked.id, reason.as_str()), (directx.id, "the best of 2 devices"));
     }
 }

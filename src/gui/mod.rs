@@ -27,6 +27,8 @@ use crate::protocol::Command;
 use crate::run_index::About;
 
 pub use app::App;
+#[cfg(windows)]
+pub(crate) use platform::entry::explorer;
 pub use platform::entry::*;
 pub use prompt::TextOptions;
 

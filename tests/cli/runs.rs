@@ -110,11 +110,12 @@ fn a_run_ends_with_the_command_that_follows() {
     let start = [&["train", "--run=my run"], TINY].concat();
     let (does, command) = next(&[&start, &["--max_time=1ms"][..]].concat());
     assert_eq!(does, "continue it");
-    assert!(command.ends_with(" train --resume --run 'my run'"), "{command}");
+    let quoted = if cfg!(windows) { "\"my run\"" } else { "'my run'" };
+    assert!(command.ends_with(&format!(" train --resume --run {quoted}")), "{command}");
     let (does, command) =
         next(&["train", "--resume", "--run=my run", "--max_time=1h", "--device=cpu"]);
     assert_eq!(does, "try it");
-    assert!(command.contains(" sample 'my run'"), "{command}");
+    assert!(command.contains(&format!(" sample {quoted}")), "{command}");
     if cfg!(unix) {
         let mut shell = Command::new("sh");
         shell.args(["-c", &command]).current_dir(folder.path()).env("WGPT_DEVICE", "cpu");

@@ -86,9 +86,9 @@ fn fields(ui: &mut egui::Ui, dialog: &mut PathDialog) -> Option<bool> {
 /// Why it cannot be the subject of the choice.
 fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     let text = text.trim();
-    let path = match text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'))
-    {
-        Some(rest) => platform::home().join(rest.trim_start_matches('/')),
+    let in_home = |rest: &&str| rest.is_empty() || rest.starts_with(std::path::is_separator);
+    let path = match text.strip_prefix('~').filter(in_home) {
+        Some(rest) => platform::home().join(rest.trim_start_matches(std::path::is_separator)),
         None => PathBuf::from(text),
     };
     let exists = crate::disk::exists(&path);

@@ -25,6 +25,8 @@ pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, o
 pub mod entry {
     #[cfg(target_arch = "wasm32")]
     pub use super::browser::open;
+    #[cfg(windows)]
+    pub(crate) use super::desktop::explorer;
     #[cfg(not(target_arch = "wasm32"))]
     pub use super::desktop::{GuiError, open};
 }

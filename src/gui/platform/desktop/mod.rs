@@ -1,5 +1,7 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
+#[cfg(windows)]
+pub(crate) mod explorer;
 mod notification;
 mod open;
 mod screenshot;
@@ -151,7 +153,16 @@ impl Platform {
             "macos" => "open",
             _ => "xdg-open",
         };
-        let mut child = std::process::Command::new(program).arg(folder).spawn()?;
+        let mut process = std::process::Command::new(program);
+        #[cfg(windows)]
+        // Explorer splits an unquoted path at commas. No path has quotes.
+        std::os::windows::process::CommandExt::raw_arg(
+            &mut process,
+            format!("\"{}\"", folder.display()),
+        );
+        #[cfg(not(windows))]
+        process.arg(folder);
+        let mut child = process.spawn()?;
         // Until it is waited for, a process that has ended stays in the system's table.
         std::thread::spawn(move || child.wait());
         Ok(())

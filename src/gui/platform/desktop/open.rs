@@ -36,6 +36,9 @@ fn reason(error: &impl ToString) -> String {
     }
 }
 
+/// The icon of the window: `web/icon.svg`, 128 x 128. The file of the program has its own on Windows.
+const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
+
 /// The size of the first window and its smallest size, in points.
 const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
@@ -50,9 +53,12 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     let mut event_loop = EventLoop::<UserEvent>::with_user_event();
     let event_loop = event_loop.build().map_err(|error| GuiError::NoDisplay(reason(&error)))?;
     event_loop.set_control_flow(ControlFlow::Wait);
+    // An icon that does not decode becomes egui's own.
+    let icon = eframe::icon_data::from_png_bytes(ICON).unwrap_or_default();
     let viewport = egui::ViewportBuilder::default()
         .with_title("wgpt")
         .with_app_id("wgpt")
+        .with_icon(icon)
         .with_inner_size(SIZE)
         .with_min_inner_size(MIN_SIZE)
         .with_drag_and_drop(true);
@@ -73,6 +79,11 @@ pub fn open(options: Options) -> Result<(), GuiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_icon_decodes() {
+        assert_eq!(eframe::icon_data::from_png_bytes(ICON).unwrap().width, 128);
+    }
 
     #[test]
     fn errors_do_not_show_the_build_machine() {
