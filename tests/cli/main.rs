@@ -13,7 +13,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -49,8 +49,12 @@ fn wgpt(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
     // Measured speeds go to the user's cache folder.
-    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    set_cache(&mut command, Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/cache")));
     command
+}
+
+fn set_cache(command: &mut Command, folder: &Path) {
+    command.env(if cfg!(windows) { "LOCALAPPDATA" } else { "XDG_CACHE_HOME" }, folder);
 }
 
 fn run(folder: &Path, args: &[&str]) -> Output {
@@ -161,6 +165,11 @@ fn vulkan(folder: &Path) -> String {
     let able = devices.as_array().unwrap().iter().find(is_able);
     let able = able.expect("a Vulkan adapter that stores f16, as Mesa's lavapipe does");
     format!("--device={}", able["id"].as_str().unwrap())
+}
+
+/// Returns true for the status of a process that `Child::kill` ended.
+fn was_killed(status: ExitStatus) -> bool {
+    status.code() == if cfg!(windows) { Some(1) } else { None }
 }
 
 fn wait_for(path: &Path, child: &mut Child) {

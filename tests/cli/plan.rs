@@ -219,14 +219,15 @@ fn max_time_plans_a_schedule_that_ends_in_time() {
     assert_eq!(resumed[0]["config"]["max_iters"], updates);
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(not(target_os = "macos"))]
 #[test]
 fn a_calibration_is_kept_and_used() {
     let folder = temporary();
     let args = ["plan", "--preset=shakespeare-char", "--vocab_size=65", "--device=cpu"];
     let plan = |more: &[&str]| {
         let mut command = wgpt(folder.path());
-        command.env("XDG_CACHE_HOME", folder.path()).args(args).args(more);
+        set_cache(&mut command, folder.path());
+        command.args(args).args(more);
         text(&command.output().unwrap().stdout)
     };
     assert!(plan(&[]).contains("--calibrate measures it"));

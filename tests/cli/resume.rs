@@ -50,7 +50,7 @@ fn kill_and_resume_change_no_bit() {
             assert_eq!(seen.last().unwrap()["reason"], "finished");
             break;
         }
-        assert!(output.status.code().is_none(), "killed, not failed: {}", text(&output.stderr));
+        assert!(was_killed(output.status), "killed, not failed: {}", text(&output.stderr));
     }
     assert_eq!(kills, 20);
     assert_eq!(got, want);
