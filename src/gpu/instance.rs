@@ -42,7 +42,7 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
 ///
 /// wgpu's own search would also load the library from the working folder, whoever wrote it there.
 fn shader_compiler() -> wgpu::Dx12Compiler {
-    if cfg!(all(feature = "static-dxc", windows, target_env = "msvc")) {
+    if cfg!(all(feature = "static-dxc", windows, target_env = "msvc", target_arch = "x86_64")) {
         return wgpu::Dx12Compiler::StaticDxc;
     }
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("dxcompiler.dll"));
