@@ -13,7 +13,8 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
     let run = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
     let run = run.display().to_string();
     let run = quoted(&run);
-    let program = std::env::args().next().unwrap_or_else(|| "wgpt".into());
+    let program = std::env::args_os().next().unwrap_or_else(|| "wgpt".into());
+    let program = program.to_string_lossy();
     let program = quoted(&program);
     match reason {
         StopReason::Finished => {

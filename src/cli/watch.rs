@@ -89,7 +89,7 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, hint: &str, output: FailureOutput) -> ! {
+fn exit(error: &CliError, hint: &str, output: FailureOutput) {
     let (text, hint) = (error.to_string(), hint.to_string());
     if output != FailureOutput::Event {
         message!("error: {text}");

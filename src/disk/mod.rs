@@ -122,7 +122,8 @@ mod native {
     /// # Errors
     /// `WouldBlock` if another process holds the lock.
     pub fn lock(file: &File) -> Result<(), TryLockError> {
-        for _ in 0..if cfg!(windows) { 100 } else { 10 } {
+        let tries = if cfg!(windows) { 100 } else { 10 };
+        for _ in 0..tries {
             if file.try_lock().is_ok() {
                 return Ok(());
             }

@@ -51,16 +51,18 @@ pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]
     }
 }
 
-/// Returns the path of the file; `None` in a browser, which has no cache folder.
+/// Returns the path of the file.
+#[cfg(not(target_arch = "wasm32"))]
 fn file() -> Option<PathBuf> {
-    #[cfg(not(target_arch = "wasm32"))]
-    {
-        // Windows' own call knows no variable, which a test or a person sets.
-        let local = std::env::var_os("LOCALAPPDATA").filter(|_| cfg!(windows));
-        let folder = local.map(PathBuf::from).or_else(dirs::cache_dir)?;
-        Some(folder.join("wgpt").join(SPEEDS_FILE))
-    }
-    #[cfg(target_arch = "wasm32")]
+    // Windows' own call knows no variable, which a test or a person sets.
+    let local = std::env::var_os("LOCALAPPDATA").filter(|_| cfg!(windows));
+    let folder = local.map(PathBuf::from).or_else(dirs::cache_dir)?;
+    Some(folder.join("wgpt").join(SPEEDS_FILE))
+}
+
+/// Returns `None`: a browser has no cache folder.
+#[cfg(target_arch = "wasm32")]
+fn file() -> Option<PathBuf> {
     None
 }
 

@@ -15,7 +15,7 @@ use super::RUNS;
 use crate::supervisor::detach;
 
 /// The flag of a process that has no console because this module started it.
-pub(crate) const NO_CONSOLE: &str = "--no-console";
+const NO_CONSOLE: &str = "--no-console";
 
 /// The owner of the window that a process was asked to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
