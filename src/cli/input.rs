@@ -29,7 +29,7 @@ pub(super) fn handle_signals(
 ) -> Result<Arc<AtomicI32>, CliError> {
     let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
-    let handle = move |signal| {
+    let handle = move |signal: i32| {
         if seen.load(Ordering::SeqCst) != 0 {
             trainer.kill();
             signals::exit(128 + signal);

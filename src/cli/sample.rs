@@ -142,7 +142,7 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
 fn interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), CliError> {
     let (waits, stopped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
     let (is_waiting, stop) = (waits.clone(), stopped.clone());
-    let handle = move |signal| {
+    let handle = move |signal: i32| {
         if signal != signals::INTERRUPT || is_waiting.load(Ordering::SeqCst) {
             signals::exit(128 + signal);
         }
