@@ -101,15 +101,13 @@ windows_cargo() {
 }
 
 build() {
-    local library
+    local libraries
     windows_cargo build
+    mapfile -t libraries < <($prefix-objdump -p "$exe" | sed -n 's/^\tDLL Name: //p' | sort -fu)
+    echo "libraries: ${libraries[*]}"
     # A library of mingw would have to lie beside the program.
-    while read -r library; do
-        case ${library,,} in
-            lib*.dll) fail "$exe needs $library: link it statically" ;;
-        esac
-    done < <($prefix-objdump -p "$exe" | sed -n 's/^\tDLL Name: //p')
-    $prefix-objdump -h "$exe" | grep -q '\.rsrc' || fail "$exe has no icon, version and manifest"
+    [[ ! " ${libraries[*]}" =~ ' lib' ]] || fail "$exe needs libraries that Windows does not have"
+    [[ $($prefix-objdump -h "$exe") == *' .rsrc '* ]] || fail "$exe has no icon, version and manifest"
     ls -l "$exe"
 }
 
