@@ -35,7 +35,7 @@ fn a_prompt_comes_from_stdin() {
     assert_eq!(super::text(&output.stdout), format!("The {text}\n---------------\n"));
     assert_eq!(
         super::text(&output.stderr),
-        format!("checkpoint: {}\n", Path::new("r/checkpoints/00000010").display())
+        format!("checkpoint: {}\n", Path::new("r").join("checkpoints").join("00000010").display())
     );
     let both = sample_with_stdin(folder.path(), &["--start", "-", "-i"], "The \n");
     assert_eq!(both.status.code(), Some(2));
