@@ -185,7 +185,8 @@ impl Layer {
     ) -> Result<(), ConfigError> {
         match keys::lookup(name) {
             Some(KnownKey::Setting(key)) => {
-                let value = read(&key.kind).map_err(|error| {
+                let value = read(&key.kind).and_then(|value| without_control(key.name, value));
+                let value = value.map_err(|error| {
                     ConfigError::invalid(error, key.name, provenance.clone(), shown)
                 })?;
                 self.values.insert(key.name, (value, provenance));
@@ -273,6 +274,23 @@ fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, InvalidValue> {
             number.map(Value::Float).map_err(|_| kind.type_error())
         }
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(kind.type_error()),
+    }
+}
+
+/// Settings that are paths.
+const PATHS: [&str; 4] = ["data", DATASET.name, "out_dir", "init_from"];
+
+/// Refuses control characters in a path: they come of the backslashes of Windows, like the tab of
+/// `"C:\texts"`.
+fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
+    match &value {
+        Value::Text(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
+            Err(InvalidValue::Range {
+                rule: "a path has no control characters".into(),
+                hint: "double its backslashes, or write / in their place".into(),
+            })
+        }
+        _ => Ok(value),
     }
 }
 
@@ -380,6 +398,12 @@ mod tests {
     fn a_windows_path_in_quotes_is_explained() {
         let error = Layer::toml("a.toml", r#"data = "C:\Users\a""#).unwrap_err().to_string();
         assert!(error.contains("'single quotes'"), "{error}");
+        for text in [r#"data = "C:\texts""#, r#"out_dir = "D:\new""#, r#"init_from = "C:\runs""#] {
+            for read in [Layer::toml, Layer::python] {
+                let error = read("a", text).unwrap_err().to_string();
+                assert!(error.contains("double its backslashes"), "{error}");
+            }
+        }
         for text in [r"data = 'C:\Users\a'", r#"data = "C:\\Users\\a""#] {
             let layer = Layer::toml("a.toml", text).unwrap();
             assert_eq!(data(&layer), Some(&Value::Text(r"C:\Users\a".into())));

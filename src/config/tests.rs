@@ -229,7 +229,8 @@ prop_compose! {
 
 prop_compose! {
     fn run()(
-        config in model(), data in "\\PC{0,20}", text in ".{0,20}", init_from in "[a-z/\\\\\"]{1,12}",
+        config in model(), data in "\\PC{0,20}", out_dir in "\\PC{0,20}", text in ".{0,20}",
+        init_from in "[a-z/\\\\\"]{1,12}",
         seed in 0..=i64::MAX as u64, micro in 1u32..=64, accumulation in 1u32..=1_048_576,
         rate in 1e-30..1e3, min in 0.0..=1.0, warmup in 0u64..1000, decay in 1000u64..1_000_000,
         time in proptest::option::of((0u64..3_000_000_000, 1u32..1_000_000_000)),
@@ -237,7 +238,7 @@ prop_compose! {
     ) -> Config {
         Config {
             data,
-            out_dir: text.clone(),
+            out_dir,
             sample_prompt: format!("\u{0}\u{7f}\r\n\t{text}"),
             init_from: InitFrom::from(init_from),
             seed,
