@@ -34,7 +34,9 @@ pub(crate) fn owner() -> Owner {
     if parent().is_none_or(|name| !name.eq_ignore_ascii_case("explorer.exe")) {
         return Owner::Shell;
     }
-    if let Some(folder) = documents().filter(|_| !Path::new(RUNS).is_dir()) {
+    if !Path::new(RUNS).is_dir()
+        && let Some(folder) = documents()
+    {
         // It stays where it was started if this fails.
         let _ = std::env::set_current_dir(folder);
     }
