@@ -19,6 +19,8 @@
 //! | `run_index` | lists the runs in a folder and their state |
 //! | `recovery` | decides what to do when a trainer ends |
 //! | `supervisor` | runs the trainer as a child process and restarts it |
+//! | `doctor` | reports what a bug report needs: build, machine, devices, folders |
+//! | [`version`] | the version, commit, features and target of this build |
 //! | `service` | answers requests of the window: devices, data, runs, plans, exports |
 //! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
@@ -49,6 +51,11 @@ mod data;
     allow(dead_code, unused_imports, reason = "the default build uses all of it")
 )]
 mod disk;
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
+mod doctor;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;
@@ -80,5 +87,6 @@ mod supervisor;
     allow(dead_code, unused_imports, reason = "the default build uses all of it")
 )]
 pub mod train;
+pub mod version;
 #[cfg(target_arch = "wasm32")]
 mod web;

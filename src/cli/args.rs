@@ -14,12 +14,14 @@ use crate::data::{DataError, TokenizerKind};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::{Gpu, gpu_named, gpu_names};
+use crate::version;
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
 #[command(
     name = "wgpt",
     version,
+    long_version = version::describe(),
     subcommand_required = !cfg!(feature = "gui"),
     arg_required_else_help = !cfg!(feature = "gui"),
     max_term_width = 100,
@@ -157,6 +159,12 @@ pub(super) enum Subcommands {
     Plan(PlanArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
+    /// Report what a bug report needs: build, machine, devices, folders, and problems with them
+    #[command(after_help = examples(&[
+        ("wgpt doctor", "to read and to paste"),
+        ("wgpt doctor --json", "for a program"),
+    ]))]
+    Doctor(DoctorArgs),
     /// Benchmark a device, kernel by kernel and step by step
     Bench(BenchArgs),
     /// Write, show or check a configuration
@@ -325,6 +333,13 @@ pub(super) struct ImportArgs {
 #[derive(Debug, Args)]
 pub(super) struct DevicesArgs {
     /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

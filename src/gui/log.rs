@@ -7,6 +7,7 @@ use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
 use super::{Intent, platform, theme};
 use crate::progress::{Level, LogLine, Progress, State};
 use crate::protocol::Cause;
+use crate::version;
 
 /// Lines drawn at first, and added each time earlier ones are requested: every line costs frame
 /// time.
@@ -132,7 +133,7 @@ fn level_name(level: Level) -> &'static str {
 
 /// Returns the text for a bug report: version, run, device, failure, plan, log and configuration.
 fn details(progress: &Progress) -> String {
-    let mut text = format!("wgpt {}\n", env!("CARGO_PKG_VERSION"));
+    let mut text = format!("wgpt {}\n", version::describe());
     // Writing to a String cannot fail.
     if let Some(run) = &progress.run {
         let _ = writeln!(text, "run: {}", run.display());
