@@ -242,6 +242,24 @@ fn escape_closes_the_help() {
 }
 
 #[test]
+fn the_help_has_what_a_bug_report_needs() {
+    let mut harness = window(Theme::Dark, still());
+    harness.key_press(Key::F1);
+    harness.run_steps(4);
+    harness.get_by_label("Show details of this machine").click();
+    wait(&mut harness, |harness| harness.query_by_label("Copy").is_some());
+    assert!(harness.query_by_label_contains("\nfolders\n").is_some());
+    harness.get_by_label("Copy").click();
+    harness.step();
+    let commands = &harness.output().platform_output.commands;
+    let copied = commands.iter().find_map(|command| match command {
+        egui::OutputCommand::CopyText(text) => Some(text.as_str()),
+        _ => None,
+    });
+    assert!(copied.is_some_and(|text| text.starts_with("wgpt ")), "{copied:?}");
+}
+
+#[test]
 fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("first");

@@ -42,6 +42,7 @@ mod activity;
 mod args;
 mod bench;
 mod commands;
+mod doctor;
 mod error;
 mod help;
 mod input;
@@ -128,6 +129,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Export(args) => commands::export(args, &global)?,
         Subcommands::Import(args) => commands::import(args, &global)?,
         Subcommands::Devices(args) => commands::devices(args, &global),
+        Subcommands::Doctor(args) => doctor::run(args),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,

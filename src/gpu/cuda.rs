@@ -46,6 +46,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
                 // In Vulkan's form, by which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
                 abilities: abilities(gpu),
+                adapter: None,
             }
         })
         .collect()

@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use crate::config::{Abilities, Dtype, Precision};
 use crate::protocol::DeviceLine;
 
+mod adapter;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
@@ -31,6 +32,7 @@ mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
+pub use adapter::AdapterReport;
 pub use error::DeviceError;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
 pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
@@ -61,6 +63,8 @@ pub struct DeviceInfo {
     pub pci: Option<String>,
     /// The dtypes and matrices that it supports besides float32.
     pub abilities: Abilities,
+    /// Its limits and features, where it is an adapter of a graphics API.
+    pub adapter: Option<AdapterReport>,
 }
 
 impl DeviceInfo {
@@ -74,6 +78,7 @@ impl DeviceInfo {
             max_binding: None,
             pci: None,
             abilities: Abilities::default(),
+            adapter: None,
         }
     }
 
@@ -333,9 +338,9 @@ fn select_best() -> SelectedDevice {
     SelectedDevice { info, reason, auto: true }
 }
 
-/// Returns the best of `found` and the reason.
+/// Returns the best of `found`, which `--device=auto` takes, and the reason.
 #[cfg(not(target_arch = "wasm32"))]
-fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
+pub(crate) fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     let ranked = found.iter().filter_map(|info| Some((info.rank()?, info)));
     let Some((_, info)) = ranked.min_by_key(|(rank, _)| *rank) else {
         return (DeviceInfo::cpu(), "the only device".into());

@@ -1,11 +1,13 @@
 //! A device's memory as the operating system reports it.
 
+use serde::Serialize;
+
 use super::DeviceInfo;
 #[cfg(target_os = "linux")]
 use crate::disk;
 
 /// A device's memory as the operating system or the driver reports it, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReportedMemory {
     /// The memory of the device.
     pub total: u64,

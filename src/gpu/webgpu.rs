@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
+use super::adapter::report;
 use super::instance::instances;
 use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog, matrices};
 use crate::config::{Abilities, Precision};
@@ -62,6 +63,7 @@ fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
         pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
         max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
         abilities: abilities(adapter, kind),
+        adapter: Some(report(adapter)),
     }
 }
 

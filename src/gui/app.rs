@@ -27,6 +27,7 @@ use crate::service::{Client, Obstacle, Trainer};
 
 mod actions;
 mod closing;
+mod details;
 mod keys;
 mod menu;
 mod path_dialog;
@@ -36,6 +37,7 @@ mod settings;
 mod stored;
 
 use closing::Closing;
+use details::Details;
 use path_dialog::PathDialog;
 use settings::{Settings, WhenClosed};
 use stored::Stored;
@@ -76,6 +78,7 @@ pub struct App {
     closing: Closing,
     path_dialog: Option<PathDialog>,
     help: bool,
+    details: Details,
     /// True from the end of the shown run until its card is closed.
     has_finished: bool,
     /// The title of the window.
@@ -171,6 +174,7 @@ impl App {
             closing: Closing::No,
             path_dialog: None,
             help: false,
+            details: Details::default(),
             has_finished: false,
             title: String::new(),
             frames: FrameTimes::default(),

@@ -14,6 +14,8 @@ use crate::config::Dtype;
 use crate::data::Dataset;
 use crate::disk;
 #[cfg(not(target_arch = "wasm32"))]
+use crate::doctor::Report;
+#[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
@@ -83,9 +85,13 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
             reply(Reply::Device { device: train::device_profile(&info, mode) });
         }
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Doctor { front_end } => {
+            reply(Reply::Report { text: Report::gather(front_end).to_string() });
+        }
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]
-        Request::Devices | Request::Device { .. } => {}
+        Request::Devices | Request::Device { .. } | Request::Doctor { .. } => {}
         Request::DescribeData { spec } => {
             let data = data::describe(&spec);
             reply(Reply::Data { spec, data });

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::data::TokenizerKind;
+use crate::doctor::FrontEnd;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
 use crate::progress::Progress;
@@ -18,6 +19,8 @@ use crate::run_index::{About, RunSummary, Tail};
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].
     Devices,
+    /// Gathers what a bug report needs: [`Reply::Report`].
+    Doctor { front_end: FrontEnd },
     /// Reads the memory and the limits of a device, given as `--device` takes it:
     /// [`Reply::Device`].
     Device { choice: String },
@@ -80,6 +83,8 @@ pub(crate) struct SampleRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
+    /// What a bug report needs, as text.
+    Report { text: String },
     /// The devices of this machine. In a browser the one device, once it is open.
     Devices { devices: Vec<DeviceLine> },
     /// The memory and the limits of a device.

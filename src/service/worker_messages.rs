@@ -91,6 +91,7 @@ impl Attachment for FromWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::FrontEnd;
     use crate::progress::Progress;
     use crate::protocol::Setting;
     use crate::run_index::About;
@@ -127,6 +128,7 @@ mod tests {
             seed: 1,
             device: "auto".into(),
         };
+        let front_end = FrontEnd { display: None, runs: "runs".into(), settings: None };
         for message in [
             ToWorker::Start(start),
             ToWorker::Command(Command::Pause),
@@ -134,6 +136,7 @@ mod tests {
             ToWorker::Request(Request::Devices),
             ToWorker::Request(Request::Sample(sample)),
             ToWorker::Request(Request::StopSample),
+            ToWorker::Request(Request::Doctor { front_end }),
             ToWorker::Request(Request::Describe { run: run.clone(), about }),
             ToWorker::Record { run: run.clone(), event: Box::new(event) },
             ToWorker::Request(Request::Prepare { texts, folder: "data".into() }),

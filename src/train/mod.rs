@@ -36,7 +36,7 @@ pub(crate) use session::Session;
 pub(crate) use setup::{Request, Setup};
 pub(crate) use source::{NANOGPT_FILE, settings};
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use speed::remember as remember_speed;
+pub(crate) use speed::{folder as speeds_folder, remember as remember_speed};
 
 /// Returns true if the run in `folder` has a checkpoint to continue from.
 pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {

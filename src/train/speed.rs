@@ -51,18 +51,15 @@ pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]
     }
 }
 
-/// Returns the path of the file.
-#[cfg(not(target_arch = "wasm32"))]
 fn file() -> Option<PathBuf> {
-    // Windows' own call knows no variable, which a test or a person sets.
-    let local = std::env::var_os("LOCALAPPDATA").filter(|_| cfg!(windows));
-    let folder = local.map(PathBuf::from).or_else(dirs::cache_dir)?;
-    Some(folder.join("wgpt").join(SPEEDS_FILE))
+    Some(folder()?.join(SPEEDS_FILE))
 }
 
-/// Returns `None`: a browser has no cache folder.
-#[cfg(target_arch = "wasm32")]
-fn file() -> Option<PathBuf> {
+/// Returns the cache folder; `None` in a browser, which has none.
+pub(crate) fn folder() -> Option<PathBuf> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return Some(dirs::cache_dir()?.join("wgpt"));
+    #[cfg(target_arch = "wasm32")]
     None
 }
 

@@ -3,6 +3,7 @@
 mod control;
 mod data;
 mod devices;
+mod doctor;
 mod errors;
 mod plan;
 mod resume;

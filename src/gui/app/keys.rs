@@ -65,7 +65,8 @@ impl App {
 
     /// Draws the help, if it is open.
     pub(super) fn show_help(&mut self, ui: &egui::Ui) {
-        egui::Window::new("Help").open(&mut self.help).resizable(false).show(ui.ctx(), |ui| {
+        let mut is_open = self.help;
+        egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
             ui.label("Drop a text on the window, check that it fits, and start.");
             ui.add_space(4.0);
             egui::Grid::new("keys").striped(true).show(ui, |ui| {
@@ -87,6 +88,9 @@ impl App {
                      run is a folder, and commands continue, sample and export it by its path."
                 }
             });
+            ui.separator();
+            self.show_details(ui);
         });
+        self.help &= is_open;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use eframe::egui;
 
 use super::actions::absolute;
-use super::{App, FOLLOW, Pace, Stored};
+use super::{App, Details, FOLLOW, Pace, Stored};
 use crate::gui::charts::Overlay;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
@@ -59,6 +59,7 @@ impl App {
 
     fn take(&mut self, reply: Reply) {
         match reply {
+            Reply::Report { text } => self.details = Details::Text(text),
             Reply::Devices { devices } => self.take_devices(devices),
             Reply::Device { device } => self.fit.set_device(device),
             Reply::Data { spec, data } => {

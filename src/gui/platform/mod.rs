@@ -17,9 +17,13 @@ mod browser;
 mod desktop;
 
 #[cfg(target_arch = "wasm32")]
-pub(super) use browser::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, overrides};
+pub(super) use browser::{
+    IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end, overrides,
+};
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use desktop::{IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, overrides};
+pub(super) use desktop::{
+    IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end, overrides,
+};
 
 /// Opening the window.
 pub mod entry {
@@ -27,6 +31,8 @@ pub mod entry {
     pub use super::browser::open;
     #[cfg(windows)]
     pub(crate) use super::desktop::explorer;
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) use super::desktop::front_end;
     #[cfg(not(target_arch = "wasm32"))]
     pub use super::desktop::{GuiError, open};
 }

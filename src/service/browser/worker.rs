@@ -15,6 +15,7 @@ use web_sys::{DedicatedWorkerGlobalScope, MessageEvent};
 use super::RUNS;
 use super::device;
 use super::storage::Slots;
+use crate::doctor::Report;
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{Cause, Command, Event};
@@ -187,6 +188,7 @@ impl Worker {
                     self.describe(device);
                 }
             }
+            ToWorker::Request(Request::Doctor { .. }) => self.report(),
             ToWorker::Request(Request::Remove { path })
                 if self.current.get().as_ref() == Some(&path) =>
             {
@@ -315,6 +317,14 @@ impl Worker {
     /// The device, if it is open.
     pub fn opened(&self) -> Option<OpenDevice> {
         self.device.borrow().clone()
+    }
+
+    /// Reports what a bug report needs.
+    fn report(&self) {
+        let browser = self.scope.navigator().user_agent().unwrap_or_default();
+        let device = self.opened();
+        let report = Report::of_page(browser, device.as_ref().map(|device| &device.info));
+        self.reply(Reply::Report { text: report.to_string() });
     }
 
     fn describe(&self, device: &OpenDevice) {

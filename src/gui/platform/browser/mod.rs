@@ -15,6 +15,7 @@ use eframe::egui;
 use web_sys::File;
 
 use super::{Choice, Frame, Input, Overrides};
+use crate::doctor::FrontEnd;
 use crate::gui::Options;
 use crate::service::Destination;
 use crate::web::{document, error_text};
@@ -41,6 +42,11 @@ pub(in crate::gui) fn drop_hint() -> &'static str {
 /// Returns an empty path: a page has no home folder.
 pub(in crate::gui) fn home() -> PathBuf {
     PathBuf::new()
+}
+
+/// Describes the page, which creates runs in `runs`.
+pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
+    FrontEnd { display: None, runs: runs.to_path_buf(), settings: None }
 }
 
 /// Reads settings from the page's URL.

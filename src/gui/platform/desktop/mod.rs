@@ -1,7 +1,6 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
-#[cfg(windows)]
-pub(crate) mod explorer;
+mod diagnosis;
 mod notification;
 mod open;
 mod screenshot;
@@ -15,6 +14,8 @@ use super::{Choice, Frame, Input, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::Options;
 
+pub(crate) use diagnosis::front_end;
+pub(in crate::gui) use diagnosis::open_front_end;
 pub use open::{GuiError, open};
 use screenshot::Screenshot;
 

@@ -1,5 +1,8 @@
 //! Opening the window.
 
+use std::any::Any;
+use std::panic::{catch_unwind, set_hook, take_hook};
+
 use eframe::{UserEvent, egui};
 use thiserror::Error;
 use winit::event_loop::{ControlFlow, EventLoop};
@@ -12,6 +15,9 @@ pub enum GuiError {
     /// The machine has no display.
     #[error("no display to open a window on: {0}")]
     NoDisplay(String),
+    /// A library that the window opens by its name is missing.
+    #[error("cannot open a window: {0}")]
+    Library(String),
     /// No driver can draw to the display.
     #[error("cannot open a window: {0}")]
     Window(String),
@@ -20,6 +26,10 @@ pub enum GuiError {
 impl GuiError {
     /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
+        if let GuiError::Library(_) = self {
+            return "install the libraries of the display: on Debian and Ubuntu libx11-xcb1, \
+                    libxcursor1, libxi6, libxkbcommon-x11-0; `wgpt train` needs none of them";
+        }
         "the command line trains without a window. To start with:\n\
          \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
          \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
@@ -36,12 +46,33 @@ fn reason(error: &impl ToString) -> String {
     }
 }
 
-/// The icon of the window: `web/icon.svg`, 128 x 128. The file of the program has its own on Windows.
-const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
+/// The name under which the system knows the window and keeps its settings.
+pub(super) const APP: &str = "wgpt";
 
 /// The size of the first window and its smallest size, in points.
 const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
+
+/// Connects to the display.
+///
+/// # Errors
+/// If none exists, or if winit lacks a library, which is a panic there.
+pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
+    // The reason of a panic becomes the error: it is not printed too.
+    let hook = take_hook();
+    set_hook(Box::new(|_| {}));
+    let built = catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build());
+    set_hook(hook);
+    match built {
+        Ok(built) => built.map_err(|error| GuiError::NoDisplay(reason(&error))),
+        Err(panic) => Err(GuiError::Library(panic_text(panic.as_ref()))),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("winit panicked").into()
+}
 
 /// Opens the window and returns when it is closed.
 ///
@@ -50,15 +81,13 @@ const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 pub fn open(options: Options) -> Result<(), GuiError> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
-    let mut event_loop = EventLoop::<UserEvent>::with_user_event();
-    let event_loop = event_loop.build().map_err(|error| GuiError::NoDisplay(reason(&error)))?;
+    let event_loop = connect()?;
     event_loop.set_control_flow(ControlFlow::Wait);
     // An icon that does not decode becomes egui's own.
     let icon = eframe::icon_data::from_png_bytes(ICON).unwrap_or_default();
     let viewport = egui::ViewportBuilder::default()
         .with_title("wgpt")
-        .with_app_id("wgpt")
-        .with_icon(icon)
+        .with_app_id(APP)
         .with_inner_size(SIZE)
         .with_min_inner_size(MIN_SIZE)
         .with_drag_and_drop(true);
@@ -72,7 +101,7 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     };
     let create: eframe::AppCreator<'_> =
         Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
-    let mut window = eframe::create_native("wgpt", native, create, &event_loop);
+    let mut window = eframe::create_native(APP, native, create, &event_loop);
     event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))
 }
 
@@ -81,8 +110,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_icon_decodes() {
-        assert_eq!(eframe::icon_data::from_png_bytes(ICON).unwrap().width, 128);
+    fn a_panic_has_its_text() {
+        assert_eq!(panic_text(&"no library"), "no library");
+        assert_eq!(panic_text(&String::from("no libX11")), "no libX11");
+        assert_eq!(panic_text(&5), "winit panicked");
     }
 
     #[test]

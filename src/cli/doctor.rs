@@ -1,0 +1,25 @@
+//! `wgpt doctor`.
+
+use serde_json::json;
+
+use super::args::DoctorArgs;
+use crate::doctor::{FrontEnd, Report};
+
+/// Runs `wgpt doctor`.
+pub(super) fn run(args: DoctorArgs) {
+    let report = Report::gather(front_end());
+    match args.json {
+        true => output!("{}", json!(report)),
+        false => output!("{report}"),
+    }
+}
+
+#[cfg(feature = "gui")]
+fn front_end() -> FrontEnd {
+    crate::gui::front_end()
+}
+
+#[cfg(not(feature = "gui"))]
+fn front_end() -> FrontEnd {
+    FrontEnd { display: None, runs: super::runs::RUNS.into(), settings: None }
+}

@@ -1,0 +1,88 @@
+//! Checks whether the system has dialogs that choose files.
+
+use super::Check;
+
+/// The program that shows dialogs without a portal.
+const ZENITY: &str = "zenity";
+
+/// Checks that dialogs would open, without opening one. On Linux they come from the desktop's
+/// portal, else from zenity.
+pub(super) fn check() -> Check {
+    if cfg!(any(windows, target_os = "macos")) {
+        return Check { works: true, detail: "the system's".into() };
+    }
+    match portal() {
+        Ok(version) => Check { works: true, detail: format!("xdg-desktop-portal, {version}") },
+        Err(_) if is_installed(ZENITY) => Check { works: true, detail: ZENITY.into() },
+        Err(reason) => {
+            let detail = format!("none: xdg-desktop-portal: {reason}; zenity: not installed");
+            Check { works: false, detail }
+        }
+    }
+}
+
+/// Returns true if a program is in one of the folders of `PATH`.
+fn is_installed(program: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| crate::disk::is_file(&folder.join(program)))
+}
+
+/// Asks the portal for the version of its file dialogs, which also starts it.
+///
+/// # Errors
+/// If it does not answer, with the reason.
+#[cfg(all(feature = "gui", target_os = "linux"))]
+fn portal() -> Result<String, String> {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// A portal whose backend is missing answers after D-Bus's 25 seconds, or never.
+    const PATIENCE: Duration = Duration::from_secs(3);
+
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let answer = pollster::block_on(file_chooser()).map_err(|error| error.to_string());
+        // Nobody waits any more after `PATIENCE`.
+        let _ = sender.send(answer);
+    });
+    let answered = receiver.recv_timeout(PATIENCE);
+    answered.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+}
+
+/// Reads the property `version` of the interface FileChooser, which exists only with a backend that
+/// has file dialogs.
+#[cfg(all(feature = "gui", target_os = "linux"))]
+async fn file_chooser() -> zbus::Result<String> {
+    use zbus::zvariant::OwnedValue;
+
+    const SERVICE: &str = "org.freedesktop.portal.Desktop";
+    let bus = zbus::Connection::session().await?;
+    let property = ("org.freedesktop.portal.FileChooser", "version");
+    let path = "/org/freedesktop/portal/desktop";
+    let interface = Some("org.freedesktop.DBus.Properties");
+    let reply = bus.call_method(Some(SERVICE), path, interface, "Get", &property).await?;
+    let version: OwnedValue = reply.body().deserialize()?;
+    Ok(format!("version {}", u32::try_from(version)?))
+}
+
+#[cfg(not(all(feature = "gui", target_os = "linux")))]
+fn portal() -> Result<String, String> {
+    Err("only Linux has it".into())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_in_the_path() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no such program"));
+    }
+
+    #[test]
+    fn a_check_says_what_works_or_what_is_missing() {
+        let Check { works, detail } = check();
+        assert!(works || detail.contains("zenity: not installed"), "{detail}");
+    }
+}

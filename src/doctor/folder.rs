@@ -1,0 +1,84 @@
+//! Checks whether a folder can be written.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+/// A folder in which wgpt writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Folder {
+    /// The kind of files: runs, settings, speeds.
+    pub purpose: &'static str,
+    /// The folder. A path that is not Unicode is shown as far as it is.
+    pub path: String,
+    /// True if it exists.
+    pub exists: bool,
+    /// The reason why no file can be created there; `None` if one can. A folder that does not exist
+    /// is created with the first file, in the nearest folder above that does.
+    pub error: Option<String>,
+}
+
+/// The bytes of the file that is written to try: a block, so that a full disk shows.
+const BLOCK: [u8; 4096] = [0; 4096];
+
+impl Folder {
+    /// Checks a folder by writing a file, which is removed again.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn check(purpose: &'static str, path: &Path) -> Self {
+        let exists = crate::disk::is_dir(path);
+        let above = path.ancestors().find(|folder| crate::disk::exists(folder));
+        let tried = write(above.unwrap_or(Path::new(".")));
+        let path = path.display().to_string();
+        Self { purpose, path, exists, error: tried.err().map(|error| reason(&error)) }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn write(folder: &Path) -> std::io::Result<()> {
+    use std::io::Write;
+
+    if !crate::disk::is_dir(folder) {
+        let text = format!("{} is a file", folder.display());
+        return Err(std::io::Error::new(std::io::ErrorKind::NotADirectory, text));
+    }
+    let mut file = tempfile::Builder::new().prefix(".wgpt-doctor").tempfile_in(folder)?;
+    file.write_all(&BLOCK)?;
+    // A file system may report only then that it is full.
+    file.as_file().sync_all()
+}
+
+/// Returns the reason of an error without the name of the temporary file that tempfile adds.
+#[cfg(not(target_arch = "wasm32"))]
+fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" at path ").map_or(text.clone(), |(reason, _)| reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_checked_without_a_trace() {
+        let root = tempfile::tempdir().unwrap();
+        let entries = || std::fs::read_dir(root.path()).unwrap().count();
+        let here = Folder::check("runs", root.path());
+        assert!(here.exists && here.error.is_none(), "{here:?}");
+        let new = Folder::check("runs", &root.path().join("ümläut and blank/new"));
+        assert!(!new.exists && new.error.is_none(), "{new:?}");
+        assert_eq!(entries(), 0);
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let below = Folder::check("runs", &file.join("out"));
+        assert!(below.error.unwrap().ends_with("is a file"));
+    }
+
+    /// `/proc` refuses files even to root.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_cannot_be_written_says_why() {
+        let error =
+            Folder::check("runs", Path::new("/proc/out")).error.expect("/proc is not writable");
+        assert!(!error.contains(".wgpt-doctor"), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! Reports what a bug report needs: this build, the machine, its devices, the folders of wgpt, and
+//! problems with what to do about them.
+//!
+//! [`Report`] is plain data. Its text is what `wgpt doctor` prints and the window's help shows;
+//! `--json` prints the same fields. It has no file's content and no setting of a run.
+
+#[cfg(not(target_arch = "wasm32"))]
+mod dialogs;
+mod folder;
+mod problem;
+mod text;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::{self, AdapterReport, DeviceInfo, Kind, ReportedMemory};
+use crate::version;
+pub(crate) use folder::Folder;
+pub(crate) use problem::Problem;
+
+/// The report.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    /// This build.
+    pub build: Build,
+    /// The machine.
+    pub system: System,
+    /// Its devices, the CPU last.
+    pub devices: Vec<Device>,
+    /// The device that `--device=auto` takes, and the reason.
+    pub auto: Option<String>,
+    /// The reason why no device is reached through CUDA, in a build that has it.
+    pub no_cuda: Option<String>,
+    /// The folders in which wgpt writes. A page has none.
+    pub folders: Vec<Folder>,
+    /// The display; `None` in a build without the window.
+    pub display: Option<Check>,
+    /// The dialogs that choose files; `None` in a build without the window.
+    pub file_dialogs: Option<Check>,
+    /// Environment variables that change what wgpt or its drivers do.
+    pub variables: BTreeMap<String, String>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+/// A build of wgpt.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Build {
+    pub version: &'static str,
+    pub commit: Option<&'static str>,
+    pub features: Vec<&'static str>,
+    pub target: &'static str,
+    /// The file of the program.
+    pub program: Option<String>,
+}
+
+/// A machine.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct System {
+    /// The operating system or the browser, with its version.
+    pub os: String,
+    /// The version of the kernel.
+    pub kernel: Option<String>,
+    /// The model of the CPU.
+    pub cpu: Option<String>,
+    /// The threads that the process may use at once.
+    pub threads: usize,
+    /// The memory of the machine.
+    pub memory: Option<ReportedMemory>,
+}
+
+/// A device and its memory.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Device {
+    pub id: String,
+    pub name: String,
+    pub kind: Kind,
+    pub driver: String,
+    /// The PCI address.
+    pub pci: Option<String>,
+    /// The memory that the operating system or the driver reports.
+    pub memory: Option<ReportedMemory>,
+    /// The dtypes that kernels compute in.
+    pub dtypes: Vec<String>,
+    /// The side of the cooperative matrices that kernels use.
+    pub matrices: Option<u32>,
+    /// The largest tensor that can be bound, in bytes.
+    pub max_binding_bytes: Option<u64>,
+    /// Its other limits, where it is an adapter of a graphics API.
+    pub adapter: Option<AdapterReport>,
+}
+
+/// The result of trying something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Check {
+    /// True if it works.
+    pub works: bool,
+    /// What works, or why it does not.
+    pub detail: String,
+}
+
+/// What a front end knows of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FrontEnd {
+    /// The display; `None` in a build without the window.
+    pub display: Option<Check>,
+    /// The folder of new runs.
+    pub runs: PathBuf,
+    /// The folder of the window's settings.
+    pub settings: Option<PathBuf>,
+}
+
+/// Beginnings and names of the environment variables in the report.
+const VARIABLES: [&str; 16] = [
+    "WGPT_",
+    "WGPU_",
+    "VK_",
+    "MESA_",
+    "LP_",
+    "LIBGL_",
+    "DRI_PRIME",
+    "CUDA_",
+    "CUBECL_",
+    "RAYON_NUM_THREADS",
+    "DISPLAY",
+    "WAYLAND_",
+    "XDG_RUNTIME_DIR",
+    "XDG_SESSION_TYPE",
+    "XDG_CURRENT_DESKTOP",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
+
+impl Report {
+    /// Gathers the report of this machine. Lists every device, which takes a moment and a little of
+    /// their memory.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn gather(front_end: FrontEnd) -> Self {
+        let FrontEnd { display, runs, settings } = front_end;
+        let found = gpu::devices();
+        let (taken, reason) = gpu::best(&found);
+        let speeds = crate::train::speeds_folder();
+        let mut folders = vec![Folder::check("runs", &crate::disk::absolute(&runs))];
+        folders.extend(settings.map(|path| Folder::check("settings", &path)));
+        folders.extend(speeds.map(|path| Folder::check("speeds", &path)));
+        let file_dialogs = display.is_some().then(dialogs::check);
+        Self {
+            build: Build::this(),
+            system: System::this(),
+            devices: found.iter().map(Device::new).collect(),
+            auto: Some(format!("{}: {reason}", taken.id)),
+            no_cuda: gpu::why_no_cuda(&found),
+            folders,
+            display,
+            file_dialogs,
+            variables: variables(),
+            problems: Vec::new(),
+        }
+        .with_problems()
+    }
+
+    /// Gathers the report of a page.
+    #[cfg(target_arch = "wasm32")]
+    pub fn of_page(browser: String, device: Option<&DeviceInfo>) -> Self {
+        let system = System { os: browser, kernel: None, cpu: None, threads: 1, memory: None };
+        Self {
+            build: Build::this(),
+            system,
+            devices: device.into_iter().map(Device::new).collect(),
+            auto: None,
+            no_cuda: None,
+            folders: Vec::new(),
+            display: None,
+            file_dialogs: None,
+            variables: BTreeMap::new(),
+            problems: Vec::new(),
+        }
+        .with_problems()
+    }
+
+    fn with_problems(mut self) -> Self {
+        self.problems = problem::of(&self);
+        self
+    }
+}
+
+impl Build {
+    fn this() -> Self {
+        Self {
+            version: version::VERSION,
+            commit: version::COMMIT,
+            features: version::features(),
+            target: version::TARGET,
+            program: std::env::current_exe().ok().map(|path| path.display().to_string()),
+        }
+    }
+}
+
+impl System {
+    #[cfg(not(target_arch = "wasm32"))]
+    fn this() -> Self {
+        use sysinfo::{CpuRefreshKind, RefreshKind, System as Machine};
+
+        let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+        let brand = |machine: Machine| {
+            let cpu = machine.cpus().first()?;
+            Some(cpu.brand().trim().to_string()).filter(|brand| !brand.is_empty())
+        };
+        Self {
+            os: Machine::long_os_version().unwrap_or_else(|_| std::env::consts::OS.into()),
+            kernel: Machine::kernel_version().ok(),
+            cpu: Machine::new_with_specifics(cpus).ok().and_then(brand),
+            threads: std::thread::available_parallelism().map_or(1, |threads| threads.get()),
+            memory: gpu::host_memory(),
+        }
+    }
+}
+
+impl Device {
+    fn new(info: &DeviceInfo) -> Self {
+        Self {
+            id: info.id.to_string(),
+            name: info.name.clone(),
+            kind: info.kind,
+            driver: info.driver.clone(),
+            pci: info.pci.clone(),
+            memory: gpu::reported_memory(info),
+            dtypes: info.abilities.dtypes().iter().map(ToString::to_string).collect(),
+            matrices: info.abilities.matrices.map(|matrices| matrices.side()),
+            max_binding_bytes: info.max_binding,
+            adapter: info.adapter.clone(),
+        }
+    }
+}
+
+/// Reads the environment variables of the report.
+#[cfg(not(target_arch = "wasm32"))]
+fn variables() -> BTreeMap<String, String> {
+    let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
+    let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    let is_known = |name: &str| VARIABLES.iter().any(|known| name.starts_with(known));
+    all.filter(|(name, _)| is_known(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn front_end(runs: PathBuf) -> FrontEnd {
+        FrontEnd { display: None, runs, settings: None }
+    }
+
+    #[test]
+    fn a_report_has_every_section_as_text_and_as_json() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = Report::gather(front_end(folder.path().join("out")));
+        let text = report.to_string();
+        for part in ["\ntarget: ", "\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n  runs  "] {
+            assert!(text.contains(part), "no {part}:\n{text}");
+        }
+        assert!(!text.contains("\nwindow\n"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["build"]["version"], version::VERSION);
+        let devices = json["devices"].as_array().unwrap();
+        assert_eq!(devices.last().unwrap()["id"], "cpu");
+        assert!(devices.iter().all(|device| device["dtypes"][0] == "float32"), "{json}");
+        assert_eq!(json["folders"][0]["purpose"], "runs");
+        assert!(json["system"]["memory"]["total"].as_u64().unwrap() > 0);
+    }
+}

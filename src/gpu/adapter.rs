@@ -1,0 +1,50 @@
+//! What an adapter reports of itself, for bug reports.
+
+use serde::Serialize;
+
+/// Limits and features of an adapter that decide which kernels run on it, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AdapterReport {
+    /// The PCI numbers of vendor and model, like `10de:2504`, where the backend has such numbers.
+    pub ids: Option<String>,
+    /// The largest buffer, in bytes.
+    pub max_buffer_bytes: u64,
+    /// The most storage buffers of a kernel.
+    pub max_storage_buffers: u32,
+    /// The most invocations of a workgroup.
+    pub max_workgroup_invocations: u32,
+    /// The most memory of a workgroup, in bytes.
+    pub max_workgroup_bytes: u32,
+    /// The smallest and the largest subgroup, in invocations; `None` if kernels cannot use them.
+    pub subgroup_sizes: Option<[u32; 2]>,
+    /// Shapes and types of the cooperative matrices, like `16x16x16 F16, sums in F32`. Kernels have
+    /// types for some of them only.
+    pub matrices: Vec<String>,
+}
+
+/// Reads the report of an adapter.
+#[cfg(feature = "wgpu")]
+pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let wgpu::AdapterInfo { vendor, device, subgroup_min_size, subgroup_max_size, .. } = info;
+    let matrices = match features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+        true => adapter.cooperative_matrix_properties(),
+        false => Vec::new(),
+    };
+    let shape = |matrix: &wgpu::CooperativeMatrixProperties| {
+        let wgpu::CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, .. } =
+            matrix;
+        format!("{m_size}x{n_size}x{k_size} {ab_type:?}, sums in {cr_type:?}")
+    };
+    AdapterReport {
+        ids: (vendor != 0).then(|| format!("{vendor:04x}:{device:04x}")),
+        max_buffer_bytes: limits.max_buffer_size,
+        max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
+        max_workgroup_invocations: limits.max_compute_invocations_per_workgroup,
+        max_workgroup_bytes: limits.max_compute_workgroup_storage_size,
+        subgroup_sizes: features
+            .contains(wgpu::Features::SUBGROUP)
+            .then_some([subgroup_min_size, subgroup_max_size]),
+        matrices: matrices.iter().map(shape).collect(),
+    }
+}

@@ -1,0 +1,45 @@
+//! What the window knows of itself, for `wgpt doctor`.
+
+use std::path::{Path, PathBuf};
+
+use super::open::{APP, connect};
+use super::{GuiError, RUNS};
+use crate::doctor::{Check, FrontEnd};
+
+/// Describes the window of a process that has not opened one. Connects to the display to try it.
+pub(crate) fn front_end() -> FrontEnd {
+    let display = match connect() {
+        Ok(_) => Check { works: true, detail: display_server() },
+        Err(GuiError::NoDisplay(reason) | GuiError::Window(reason) | GuiError::Library(reason)) => {
+            Check { works: false, detail: reason }
+        }
+    };
+    FrontEnd { display: Some(display), runs: RUNS.into(), settings: settings() }
+}
+
+/// Describes the window that is open, which creates runs in `runs`.
+pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
+    let display = Check { works: true, detail: display_server() };
+    FrontEnd { display: Some(display), runs: runs.to_path_buf(), settings: settings() }
+}
+
+fn settings() -> Option<PathBuf> {
+    eframe::storage_dir(APP)
+}
+
+/// Names the display server. Where both are set, the window takes Wayland.
+fn display_server() -> String {
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some(format!("{name}={value}"))
+    };
+    if cfg!(any(windows, target_os = "macos")) {
+        return "the desktop".into();
+    }
+    let wayland = variable("WAYLAND_DISPLAY").or_else(|| variable("WAYLAND_SOCKET"));
+    match (wayland, variable("DISPLAY")) {
+        (Some(socket), _) => format!("Wayland, {socket}"),
+        (None, Some(server)) => format!("X11, {server}"),
+        (None, None) => "unknown".into(),
+    }
+}

@@ -1,0 +1,95 @@
+//! `wgpt --version` and `wgpt doctor`, on machines that lack something.
+
+use super::*;
+
+fn report(command: &mut Command) -> Value {
+    let output = command.args(["doctor", "--json"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && !said.contains("panicked"), "{said}");
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+/// Returns the hint of the problem whose text contains `words`.
+fn hint<'a>(report: &'a Value, words: &str) -> Option<&'a str> {
+    let problems = report["problems"].as_array().expect("a list of problems");
+    let text = |problem: &Value| problem["text"].as_str().unwrap().to_string();
+    problems.iter().find(|problem| text(problem).contains(words))?["hint"].as_str()
+}
+
+#[test]
+fn the_version_has_commit_features_and_target() {
+    let folder = temporary();
+    let version = format!("wgpt {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(ok(folder.path(), &["-V"]).trim_end(), version);
+    let text = ok(folder.path(), &["--version"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], version);
+    for (line, label) in lines[1..].iter().zip(["commit: ", "features: ", "target: "]) {
+        assert!(line.strip_prefix(label).is_some_and(|rest| !rest.is_empty()), "{text}");
+    }
+}
+
+#[test]
+fn the_doctor_reports_the_devices_and_the_build() {
+    let folder = temporary();
+    let json = report(&mut wgpt(folder.path()));
+    let listed: Value = serde_json::from_str(&ok(folder.path(), &["devices", "--json"])).unwrap();
+    let ids = |devices: &Value| -> Vec<String> {
+        let devices = devices.as_array().unwrap();
+        devices.iter().map(|device| device["id"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(ids(&json["devices"]), ids(&listed));
+    assert_eq!(json["build"]["version"], env!("CARGO_PKG_VERSION"));
+    for device in json["devices"].as_array().unwrap() {
+        assert!(device["id"] == "cpu" || device["adapter"]["max_storage_buffers"].is_u64());
+    }
+    let text = ok(folder.path(), &["doctor"]);
+    for part in ["\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n", "\nproblems\n"] {
+        assert!(text.contains(part), "no {part:?}:\n{text}");
+    }
+}
+
+/// Without drivers, without a display, in a folder with umlauts and blanks: words, no crash.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bare_machine_gets_words() {
+    let folder = temporary();
+    let home = folder.path().join("Jörg Müller ß");
+    fs::create_dir(&home).unwrap();
+    let mut command = wgpt(&home);
+    for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET", "VK_ADD_DRIVER_FILES"] {
+        command.env_remove(name);
+    }
+    command.envs([("HOME", home.as_os_str()), ("XDG_CACHE_HOME", "".as_ref())]);
+    command.env("XDG_DATA_HOME", "").env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nothing.json");
+    command.envs(["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].map(|name| (name, "/nothing.json")));
+    let json = report(&mut command);
+    let devices = json["devices"].as_array().unwrap();
+    let id = |device: &Value| device["id"].as_str().unwrap().to_string();
+    assert!(devices.iter().all(|device| !id(device).starts_with("vulkan")), "{json}");
+    assert!(hint(&json, "no GPU found").unwrap().contains("driver"));
+    if cfg!(feature = "gui") {
+        assert_eq!(json["display"]["works"], false);
+        assert!(hint(&json, "the window cannot open").is_some(), "{json}");
+    }
+    assert_eq!(hint(&json, "no file can be written"), None);
+    assert!(
+        json["folders"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|folder| { folder["path"].as_str().unwrap().starts_with(home.to_str().unwrap()) })
+    );
+}
+
+/// `/proc` refuses files even to root, as a read-only folder does to everybody else.
+#[cfg(target_os = "linux")]
+#[test]
+fn folders_that_cannot_be_written_are_named() {
+    let folder = temporary();
+    let mut command = wgpt(Path::new("/proc"));
+    let json = report(command.env("XDG_DATA_HOME", "/proc").env("XDG_CACHE_HOME", folder.path()));
+    let problem = hint(&json, "/proc/out: no file can be written");
+    assert!(problem.is_some_and(|hint| hint.contains("--run")), "{json}");
+    assert_eq!(hint(&json, "/proc/wgpt").is_some(), cfg!(feature = "gui"));
+}
