@@ -171,6 +171,9 @@ pub(super) enum Subcommands {
     Config(ConfigArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Write manual pages, for packages
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
@@ -437,6 +440,13 @@ pub(super) enum ConfigAction {
     Show(ConfigSource),
     /// Check a configuration
     Check(ConfigSource),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Folder to write
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 #[derive(Debug, Args)]

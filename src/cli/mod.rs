@@ -46,6 +46,7 @@ mod doctor;
 mod error;
 mod help;
 mod input;
+mod manual;
 mod model;
 mod next;
 mod plan;
@@ -134,6 +135,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,
         Subcommands::Completions(args) => help::completions(args.shell),
+        Subcommands::Man(args) => manual::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
