@@ -14,6 +14,10 @@
 
 use std::path::Path;
 
+// Scripts for bash.
+#[cfg(unix)]
+#[path = "sources/release.rs"]
+mod release;
 #[path = "sources/tokens.rs"]
 mod tokens;
 
