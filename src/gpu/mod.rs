@@ -41,7 +41,7 @@ pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-pub(crate) use reported_memory::{host_memory, reported_memory};
+pub(crate) use reported_memory::{ReportedMemory, host_memory, reported_memory};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use transfer::{Reading, begin_read};
 pub use watchdog::Watchdog;
