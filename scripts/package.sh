@@ -10,8 +10,8 @@
 #   scripts/package.sh sums                               SHA256SUMS of all of these
 #
 # Packages go to $OUT, by default target/packages. DLLs and files LICENSE-* in the folder of a program are
-# packed with it. Needs the Debian packages xz-utils, zip, librsvg2-bin, nsis and dpkg-dev, and of cargo cargo-deb and
-# cargo-cyclonedx. The same sources and programs give the same archives.
+# packed with it. Needs the Debian packages xz-utils, zip, librsvg2-bin, imagemagick, nsis and dpkg-dev, and
+# cargo-deb and cargo-cyclonedx of cargo. The same sources and programs give the same archives.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -155,8 +155,12 @@ write_debian_changelog() {
 installer() {
     local program=$1 file
     need makensis 'apt-get install nsis'
+    need convert 'apt-get install imagemagick'
     begin_stage "$program" "$windows"
     stage_program "$program" wgpt.exe
+    # The picture of the last page: the icon on its own blue.
+    draw_icon 128 target/icon.png
+    convert -size 164x314 'xc:#235fbe' target/icon.png -gravity center -composite BMP3:target/side.bmp
     # The uninstaller deletes the files of this list and no others: the folder may have files of the user.
     : >target/files.nsh
     for file in "$stage"/*; do
@@ -164,8 +168,8 @@ installer() {
     done
     makensis -V2 -INPUTCHARSET UTF8 -DVERSION="$version" -DSTAGE="$(realpath "$stage")" \
         -DFILES="$(realpath target/files.nsh)" -DICON="$(realpath assets/windows/wgpt.ico)" \
-        -DOUTFILE="$out/wgpt-$version-$windows-setup.exe" assets/windows/installer.nsi
-    rm -f target/files.nsh
+        -DPICTURE="$(realpath target/side.bmp)" -DOUTFILE="$out/wgpt-$version-$windows-setup.exe" assets/windows/installer.nsi
+    rm -f target/files.nsh target/icon.png target/side.bmp
 }
 
 page() {

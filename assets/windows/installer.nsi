@@ -1,6 +1,6 @@
 ; The installer for Windows: for one user, without administrator rights, a file association or a change of
 ; PATH. `setup.exe /S` installs silently, /D=FOLDER, the last argument and unquoted, chooses the folder.
-; scripts/package.sh installer defines VERSION, STAGE, FILES, ICON and OUTFILE.
+; scripts/package.sh installer defines VERSION, STAGE, FILES, ICON, PICTURE and OUTFILE.
 
 Target amd64-unicode
 Unicode true
@@ -33,8 +33,8 @@ VIAddVersionKey "LegalCopyright" "MIT or Apache-2.0"
 
 !define MUI_ICON "${ICON}"
 !define MUI_UNICON "${ICON}"
+!define MUI_WELCOMEFINISHPAGE_BITMAP "${PICTURE}"
 !define MUI_ABORTWARNING
-!define MUI_COMPONENTSPAGE_NODESC
 !define MUI_FINISHPAGE_RUN
 !define MUI_FINISHPAGE_RUN_TEXT "Open wgpt"
 !define MUI_FINISHPAGE_RUN_FUNCTION OpenWindow
