@@ -42,6 +42,11 @@ pub(super) fn of(report: &Report) -> Vec<Problem> {
             format!("the window cannot open: {detail}"),
             "the command line needs no display: `wgpt train --preset=demo` trains a first model",
         )),
+        Some(_) if report.devices.iter().all(|device| device.kind == Kind::Cpu) => {
+            let hint = "install the driver of the graphics card, or a software renderer (on Debian \
+                        and Ubuntu: mesa-vulkan-drivers)";
+            found.push(Problem::new("the window cannot open: no graphics driver", hint));
+        }
         Some(_) => found.extend(dialogs(report.file_dialogs.as_ref())),
         None => {}
     }
@@ -174,13 +179,15 @@ mod tests {
             folders: vec![full("runs"), full("settings"), full("speeds")],
             display: check(true),
             file_dialogs: check(false),
-            ..report(Vec::new())
+            ..report(vec![device("vulkan:0", "Radeon", Kind::Discrete)])
         };
         let found = of(&all);
         assert_eq!(found.len(), 4, "{found:?}");
         assert!(found.iter().all(|problem| !problem.hint.is_empty()));
         assert_eq!(found[0].text, "/full: no file can be written: No space left on device");
         assert!(found[3].hint.contains("zenity"));
+        let driverless = Report { devices: Vec::new(), display: check(true), ..all.clone() };
+        assert_eq!(texts(&driverless)[3..], ["the window cannot open: no graphics driver"]);
         // Without a display nobody misses its dialogs.
         let server = Report { display: check(false), ..all };
         assert_eq!(texts(&server)[3..], ["the window cannot open: why"]);

@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::RUNS;
 use super::open::{APP, connect};
-use super::{GuiError, RUNS};
 use crate::doctor::{Check, FrontEnd};
 
 /// Describes the window of a process that has not opened one. Connects to the display to try it.
 pub(crate) fn front_end() -> FrontEnd {
     let display = match connect() {
         Ok(_) => Check { works: true, detail: display_server() },
-        Err(GuiError::NoDisplay(reason) | GuiError::Window(reason) | GuiError::Library(reason)) => {
-            Check { works: false, detail: reason }
-        }
+        Err(error) => Check { works: false, detail: error.to_string() },
     };
     FrontEnd { display: Some(display), runs: RUNS.into(), settings: settings() }
 }

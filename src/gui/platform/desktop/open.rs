@@ -1,7 +1,9 @@
 //! Opening the window.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{catch_unwind, set_hook, take_hook};
+use std::rc::Rc;
 
 use eframe::{UserEvent, egui};
 use thiserror::Error;
@@ -18,7 +20,10 @@ pub enum GuiError {
     /// A library that the window opens by its name is missing.
     #[error("cannot open a window: {0}")]
     Library(String),
-    /// No driver can draw to the display.
+    /// No graphics driver can draw to the display.
+    #[error("cannot open a window: no graphics driver can draw to this display")]
+    NoDriver,
+    /// The window failed.
     #[error("cannot open a window: {0}")]
     Window(String),
 }
@@ -26,16 +31,25 @@ pub enum GuiError {
 impl GuiError {
     /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
-        if let GuiError::Library(_) = self {
-            return "install the libraries of the display: on Debian and Ubuntu libx11-xcb1, \
-                    libxcursor1, libxi6, libxkbcommon-x11-0; `wgpt train` needs none of them";
+        match self {
+            GuiError::Library(_) => {
+                "install the libraries of the display (on Debian and Ubuntu: libx11-6, libx11-xcb1, \
+                 libxcursor1, libxi6, libxkbcommon-x11-0); `wgpt train` needs none of them"
+            }
+            GuiError::NoDriver => {
+                "install the driver of the graphics card, or a software renderer (on Debian and \
+                 Ubuntu: mesa-vulkan-drivers); `wgpt train` trains without a window"
+            }
+            _ => FIRST_COMMANDS,
         }
-        "the command line trains without a window. To start with:\n\
-         \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
-         \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
-         \x20   wgpt plan --preset=gpt2 --target 12GiB   see what fits a GPU"
     }
 }
+
+/// What the command line offers to somebody who wanted a window.
+const FIRST_COMMANDS: &str = "the command line trains without a window. To start with:\n\
+         \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
+         \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
+         \x20   wgpt plan --preset=gpt2 --target 12GiB   see what fits a GPU";
 
 /// Describes an error of winit without the path of its source, which is that of another machine.
 fn reason(error: &impl ToString) -> String {
@@ -64,8 +78,16 @@ pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
     let built = catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build());
     set_hook(hook);
     match built {
-        Ok(built) => built.map_err(|error| GuiError::NoDisplay(reason(&error))),
+        Ok(built) => built.map_err(|error| unconnected(reason(&error))),
         Err(panic) => Err(GuiError::Library(panic_text(panic.as_ref()))),
+    }
+}
+
+/// The error of a display that winit cannot connect to. A missing library is named in the text alone.
+fn unconnected(reason: String) -> GuiError {
+    match reason.contains("shared librar") {
+        true => GuiError::Library(reason),
+        false => GuiError::NoDisplay(reason),
     }
 }
 
@@ -99,15 +121,29 @@ pub fn open(options: Options) -> Result<(), GuiError> {
         persistence_path: (!persist).then(|| std::env::temp_dir().join("wgpt-screenshot.ron")),
         ..Default::default()
     };
-    let create: eframe::AppCreator<'_> =
-        Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
+    // eframe only logs that it cannot draw to the display, and returns as if the window had been closed.
+    let has_drawn = Rc::new(Cell::new(false));
+    let draws = has_drawn.clone();
+    let create: eframe::AppCreator<'_> = Box::new(move |creation| {
+        draws.set(true);
+        Ok(Box::new(App::new(creation, options)))
+    });
     let mut window = eframe::create_native(APP, native, create, &event_loop);
-    event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))
+    event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))?;
+    if has_drawn.get() { Ok(()) } else { Err(GuiError::NoDriver) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_library_is_told_from_a_missing_display() {
+        let missing = unconnected("Failed to load one of xlib's shared libraries".into());
+        assert!(matches!(&missing, GuiError::Library(_)) && missing.hint().contains("libx11-6"));
+        let display = unconnected("neither DISPLAY is set".into());
+        assert!(matches!(&display, GuiError::NoDisplay(_)) && display.hint().contains("wgpt plan"));
+    }
 
     #[test]
     fn a_panic_has_its_text() {
