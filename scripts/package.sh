@@ -56,9 +56,11 @@ write_manual() {
 begin_stage() {
     local program=$1 target=$2 variant=${3:-} features=()
     [[ -f $program ]] || fail "$program does not exist" 'build it: cargo build --profile dist'
-    if [[ $variant == cuda ]]; then
-        features=(gui wgpu cuda)
-    fi
+    # As release.yml builds them.
+    case $target:$variant in
+    *:cuda) features=(gui wgpu cuda) ;;
+    *windows*:) features=(gui wgpu static-dxc) ;;
+    esac
     rm -rf "$stage"
     mkdir -p "$stage"
     cp README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$stage/"
