@@ -22,6 +22,14 @@ pub struct AdapterReport {
     pub matrices: Vec<String>,
 }
 
+/// Formats PCI numbers, which have 16 bits. Vendors without one, like Mesa's software renderers, have
+/// larger numbers of Khronos; some backends have 0.
+#[cfg(feature = "wgpu")]
+fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
+    let is_pci = (1..=0xffff).contains(&vendor);
+    is_pci.then(|| format!("{vendor:04x}:{device:04x}"))
+}
+
 /// Reads the report of an adapter.
 #[cfg(feature = "wgpu")]
 pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
@@ -37,7 +45,7 @@ pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         format!("{m_size}x{n_size}x{k_size} {ab_type:?}, sums in {cr_type:?}")
     };
     AdapterReport {
-        ids: (vendor != 0).then(|| format!("{vendor:04x}:{device:04x}")),
+        ids: pci_numbers(vendor, device),
         max_buffer_bytes: limits.max_buffer_size,
         max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
         max_workgroup_invocations: limits.max_compute_invocations_per_workgroup,
@@ -46,5 +54,17 @@ pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
             .contains(wgpu::Features::SUBGROUP)
             .then_some([subgroup_min_size, subgroup_max_size]),
         matrices: matrices.iter().map(shape).collect(),
+    }
+}
+
+#[cfg(all(test, feature = "wgpu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pci_numbers_are_shown_as_such() {
+        assert_eq!(pci_numbers(0x10de, 0x2504).as_deref(), Some("10de:2504"));
+        assert_eq!(pci_numbers(0x10005, 0), None);
+        assert_eq!(pci_numbers(0, 0), None);
     }
 }
