@@ -6,7 +6,7 @@
 # Without a driver, wgpt must say so and compute on the other devices. With a driver that computes
 # nothing (cuda-driver.c), the kernels of training and evaluation must compile to PTX, for GPUs of
 # several generations and without the toolkit, and a run must continue on another device. Needs a C
-# compiler. If the toolkit's ptxas is in PATH, it must accept that PTX.
+# compiler. If the toolkit's ptxas is in PATH, it must accept that PTX and spill no registers.
 #
 # On a machine with an NVIDIA GPU, use scripts/gpu-check.sh.
 set -euo pipefail
@@ -84,6 +84,18 @@ uses() {
     done
 }
 
+# assembles: the toolkit's ptxas, if it is in PATH, accepts every kernel, and none spills registers.
+assembles() {
+    local file
+    command -v ptxas >/dev/null || return 0
+    for file in ptx/*.ptx; do
+        ptxas -v -arch="$(sed -n 's/^\.target \([a-z0-9_]*\).*/\1/p' "$file")" -o /dev/null "$file" \
+            >assembled 2>&1 || fail "ptxas refuses $file"
+        ! grep -E ' [1-9][0-9]* bytes spill' assembled ||
+            fail "$(grep -m 1 '\.entry' "$file") needs more registers than there are"
+    done
+}
+
 # Products and attention of a model as wide as their tiles: with float32 none may read a tf32, with
 # the other dtypes they must use the tensor cores, by the instructions of docs/kernels.md. A GPU
 # without them must say so, and one without tf32 must refuse it.
@@ -105,6 +117,7 @@ dtypes() {
                     uses '(attend|backward_queries|backward_keys)' 'mma\.sync'
                     ;;
             esac
+            assembles
             ! grep -q 'no tensor cores' stderr || fail "compute capability ${gpu%:*} has tensor cores"
             echo "compute capability $CUDA_DRIVER_CAPABILITY: products in $dtype"
         done
@@ -121,7 +134,7 @@ dtypes() {
 }
 
 with_a_driver() {
-    local gpu file kernels
+    local gpu kernels
     mkdir driver ptx
     "${CC:-cc}" -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC -o driver/libcuda.so.1 \
         "$here/cuda-driver.c"
@@ -142,12 +155,7 @@ with_a_driver() {
         compiles bench --only=steps --no-compare --preset=shakespeare-char "${tiny[@]}" \
             --vocab_size=65 --dropout=0.2 --dtype=float32
         kernels=$(find ptx -name '*.ptx' | wc -l)
-        for file in ptx/*.ptx; do
-            if command -v ptxas >/dev/null; then
-                ptxas -arch="$(sed -n 's/^\.target \([a-z0-9_]*\).*/\1/p' "$file")" \
-                    -o /dev/null "$file" || fail "ptxas refuses $file"
-            fi
-        done
+        assembles
         echo "compute capability $CUDA_DRIVER_CAPABILITY, CUDA $CUDA_DRIVER_VERSION: $kernels kernels$(
             command -v ptxas >/dev/null && echo ', accepted by ptxas')"
     done
@@ -165,7 +173,7 @@ with_a_driver() {
     echo 'a run continued from CUDA on the CPU and back'
 
     # More than the GPU has: the micro-batch is halved until it fits.
-    export CUDA_DRIVER_MEMORY=100
+    export CUDA_DRIVER_MEMORY=60
     expect 0 train --preset=demo --n_layer=2 --n_head=2 --n_embd=128 --block_size=128 \
         --batch_size=64 --gradient_accumulation_steps=1 --max_iters=2 --eval_iters=1 \
         --eval_batch_size=1 --warmup_iters=0 --sample_tokens=0 --vram_budget=none \

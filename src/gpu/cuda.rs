@@ -1,6 +1,7 @@
 //! NVIDIA GPUs through burn's CUDA backend.
 
-use burn::tensor::{Device, DeviceType};
+use burn::tensor::Device;
+use burn_cubecl::CubeDevice;
 
 use super::{Backend, DeviceId, DeviceInfo, Kind, dtypes, meter};
 use crate::config::{Abilities, Dtype};
@@ -31,10 +32,12 @@ fn version(loaded: &str) -> Option<&str> {
 
 /// Lists the GPUs that the CUDA driver reports; none without a driver.
 pub(super) fn devices() -> Vec<DeviceInfo> {
-    let gpus = Device::enumerate(DeviceType::Cuda).into_vec();
-    gpus.iter()
-        .enumerate()
-        .map(|(index, gpu)| {
+    // burn's own list opens the devices of the other APIs as well, which prints what their drivers have
+    // to say.
+    (0..)
+        .take_while(|&index| CubeDevice::cuda(index).is_ok())
+        .map(|index| {
+            let gpu = Device::cuda(index);
             let identity = gpu.identity();
             let address = identity.as_ref().and_then(|gpu| gpu.physical.as_ref()?.pci_address);
             DeviceInfo {
@@ -45,7 +48,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
                 max_binding: None,
                 // In Vulkan's form, by which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
-                abilities: abilities(gpu),
+                abilities: abilities(&gpu),
                 adapter: None,
             }
         })

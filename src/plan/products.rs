@@ -104,7 +104,7 @@ mod tests {
 
     /// On the multiprocessors of a 4070 and of an H200.
     #[test]
-    fn products_in_cubecl_fill_a_gpu() {
+    fn products_of_cube_kernels_fill_a_gpu() {
         for (size, on_4070, on_h200) in [
             // GPT-2's forward products of four sequences: qkv, proj, fc, and its logits of a chunk.
             ([4096, 2304, 768], (128, 1), (128, 1)),

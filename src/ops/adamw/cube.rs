@@ -26,7 +26,7 @@ fn update_element<H: Float>(
     beta2: f32,
     eps: f32,
     #[comptime] has_half: bool,
-    #[define(H)] _half: ElemType,
+    #[define(H)] _copy: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i < elements && control[1] != 0.0f32 {

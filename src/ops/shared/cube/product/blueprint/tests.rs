@@ -38,8 +38,7 @@ type Family = PartitionedBatchMatmulFamily<
 fn gpu() -> DeviceProperties {
     let [f16, bf16, f32] =
         [half::f16::elem_type_native(), half::bf16::elem_type_native(), f32::elem_type_native()];
-    let mut features = Features::default();
-    features.alignment = true;
+    let mut features = Features { alignment: true, ..Features::default() };
     features.matmul.ldmatrix.extend([f16, bf16]);
     for (a, k) in [(f16, 16), (bf16, 16), (tf32::elem_type_native(), 8)] {
         let shape = MmaConfig { a_type: a, b_type: a, cd_type: f32, m: 16, n: 8, k };
@@ -96,8 +95,8 @@ impl Shape {
     fn problem(&self, factor: ElemType, ranges: usize) -> MatmulProblem {
         let [m, n, k] = self.size;
         let batches = || match ranges {
-            1 => [].into(),
-            ranges => [ranges].into(),
+            1 => Vec::new(),
+            ranges => vec![ranges],
         };
         let single = self.of_weight || ranges > 1;
         let out = if single { f32::elem_type_native() } else { factor };
@@ -105,8 +104,8 @@ impl Shape {
             m,
             n,
             k / ranges,
-            batches(),
-            batches(),
+            batches().into(),
+            batches().into(),
             self.layouts.0,
             self.layouts.1,
             RowMajor,
