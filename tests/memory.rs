@@ -186,8 +186,12 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, offload: boo
     println!("{:6.2}% of {peak}: {config:?}", off * 100.0);
     // The plan has no rows for ids, masks and partial sums.
     let most = predicted + piece + 32_768.0;
-    assert!(most >= peak * (1.0 - TOLERANCE), "{predicted} for {peak}");
-    assert!(predicted <= peak * (1.0 + 2.0 * TOLERANCE) + 32_768.0, "{predicted} for {peak}");
+    let rows: Vec<_> = forecast.rows.iter().map(|row| (&row.name, row.bytes)).collect();
+    assert!(most >= peak * (1.0 - TOLERANCE), "{predicted} for {peak}: {rows:?}");
+    assert!(
+        predicted <= peak * (1.0 + 2.0 * TOLERANCE) + 32_768.0,
+        "{predicted} for {peak}: {rows:?}"
+    );
     off.abs()
 }
 

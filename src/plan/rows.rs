@@ -287,11 +287,23 @@ impl Sizes {
         // In the first layer, the gradient of the second one's weight exists too, and three tensors
         // take the place of the pre-activations.
         let of_first = 2 * wide;
-        let size = |activations: u64, matrices: u64| {
-            activations * self.precision.activation_bytes() + 4 * matrices * matrix
+        // Elsewhere the weight's are gone when the memory is fullest, at the gradient of the input.
+        let partial = |[from, to]: [u64; 2]| {
+            let [of_input, of_weight] = [[n, from, to], [from, to, n]];
+            let of_weight = if self.unfused() { of_weight } else { of_input };
+            self.partial_products(&[of_input, of_weight])
         };
-        let first_is_larger = !self.cpu() && size(of_first, 2) > size(of_second, 1);
-        let (temporary, matrices) = if first_is_larger { (of_first, 2) } else { (of_second, 1) };
+        let partial_first = partial([self.width, 4 * self.width]);
+        let partial_second = partial([4 * self.width, self.width]);
+        let size = |activations: u64, matrices: u64, partial: &Row| {
+            activations * self.precision.activation_bytes() + 4 * matrices * matrix + partial.bytes
+        };
+        let first_is_larger =
+            !self.cpu() && size(of_first, 2, &partial_first) > size(of_second, 1, &partial_second);
+        let (temporary, matrices, partial) = match first_is_larger {
+            true => (of_first, 2, partial_first),
+            false => (of_second, 1, partial_second),
+        };
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
         let vectors = self.width * if self.bias { 2 } else { 1 };
@@ -313,14 +325,7 @@ impl Sizes {
             false => rows.extend(self.saved(n, block + 1)),
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
-        let (from, to) = match first_is_larger {
-            true => (self.width, 4 * self.width),
-            false => (4 * self.width, self.width),
-        };
-        let [of_input, of_weight] = [[n, from, to], [from, to, n]];
-        // Elsewhere the weight's are gone when the memory is fullest, at the gradient of the input.
-        let of_weight = if self.unfused() { of_weight } else { of_input };
-        rows.push(self.partial_products(&[of_input, of_weight]));
+        rows.push(partial);
         rows.push(self.cast(plan, "weight in the activation dtype", matrix));
         if self.unfused() {
             // A recomputed layer holds its activated input and its output at once, before the
