@@ -1,4 +1,5 @@
-//! Tells the program its commit and its target, which `wgpt --version` prints.
+//! Tells the program its commit and its target, which `wgpt --version` prints, and gives `wgpt.exe` its
+//! icon, version and manifest.
 //!
 //! It runs again only where the sources of the program changed, which are compiled again anyway.
 //! `vergen` and `built` do the same at every commit, and cargo compiles a package again whenever its
@@ -15,12 +16,15 @@ const SOURCES: [&str; 3] = ["src", "shaders", "assets/presets"];
 const DIGITS: usize = 12;
 
 fn main() {
-    for folder in SOURCES {
-        println!("cargo::rerun-if-changed={folder}");
+    for path in SOURCES.iter().chain(&["build.rs", "assets/windows"]) {
+        println!("cargo::rerun-if-changed={path}");
     }
-    println!("cargo::rustc-env=WGPT_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+    println!("cargo::rustc-env=BUILD_TARGET={}", std::env::var("TARGET").unwrap_or_default());
     if let Some(commit) = of_repository().or_else(of_package) {
-        println!("cargo::rustc-env=WGPT_COMMIT={commit}");
+        println!("cargo::rustc-env=BUILD_COMMIT={commit}");
+    }
+    if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("windows") {
+        windows_resources();
     }
 }
 
@@ -54,4 +58,23 @@ fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_string())
+}
+
+/// Compiles the resources: by `rc.exe` of the Windows SDK, or by `windres` of mingw. The tests of the
+/// library have none.
+fn windows_resources() {
+    let mut resources = winresource::WindowsResource::new();
+    resources
+        .set_icon("assets/windows/wgpt.ico")
+        .set_manifest_file("assets/windows/wgpt.manifest")
+        .set("ProductName", "wgpt")
+        .set("FileDescription", "wgpt: train GPT-2 on your graphics card")
+        .set("OriginalFilename", "wgpt.exe")
+        .set("LegalCopyright", "MIT or Apache-2.0");
+    if let Err(error) = resources.compile_for("wgpt") {
+        panic!(
+            "wgpt.exe gets no icon, version and manifest: {error}; install the Windows SDK, or \
+             binutils-mingw-w64-x86-64 for a cross build"
+        );
+    }
 }

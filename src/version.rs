@@ -5,10 +5,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The commit that it was built from, with `, modified` if its sources differed; `None` for sources
 /// without a repository.
-pub const COMMIT: Option<&str> = option_env!("WGPT_COMMIT");
+pub const COMMIT: Option<&str> = option_env!("BUILD_COMMIT");
 
 /// The target triple.
-pub const TARGET: &str = env!("WGPT_TARGET");
+pub const TARGET: &str = env!("BUILD_TARGET");
 
 /// Lists the features.
 pub fn features() -> Vec<&'static str> {

@@ -131,6 +131,7 @@ mod tests {
             max_binding: None,
             pci: None,
             abilities: Abilities { float16: true, matrices, ..Abilities::default() },
+            adapter: None,
         };
         let precision =
             |mode: OpsMode, dtype| mode.for_run(dtype, &device).map(|mode| mode.precision);

@@ -1,6 +1,8 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
 mod diagnosis;
+#[cfg(windows)]
+pub(crate) mod explorer;
 mod notification;
 mod open;
 mod screenshot;

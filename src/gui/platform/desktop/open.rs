@@ -60,6 +60,8 @@ fn reason(error: &impl ToString) -> String {
     }
 }
 
+/// The icon of the window: `web/icon.svg`, 128 x 128. The file of the program has its own on Windows.
+const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
 /// The name under which the system knows the window and keeps its settings.
 pub(super) const APP: &str = "wgpt";
 
@@ -110,6 +112,7 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     let viewport = egui::ViewportBuilder::default()
         .with_title("wgpt")
         .with_app_id(APP)
+        .with_icon(icon)
         .with_inner_size(SIZE)
         .with_min_inner_size(MIN_SIZE)
         .with_drag_and_drop(true);
@@ -136,6 +139,11 @@ pub fn open(options: Options) -> Result<(), GuiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_icon_decodes() {
+        assert_eq!(eframe::icon_data::from_png_bytes(ICON).unwrap().width, 128);
+    }
 
     #[test]
     fn a_missing_library_is_told_from_a_missing_display() {
