@@ -49,7 +49,7 @@ pub(crate) fn owner() -> Owner {
 
 /// Returns the name of the program that started this one.
 fn parent() -> Option<String> {
-    let mut system = System::new();
+    let mut system = System::new().ok()?;
     let mut refresh = |pid: Pid| {
         let nothing_else = ProcessRefreshKind::nothing();
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, nothing_else);
