@@ -41,7 +41,7 @@ pub(crate) struct Report {
     pub file_dialogs: Option<Check>,
     /// Environment variables that change what wgpt or its drivers do.
     pub variables: BTreeMap<String, String>,
-    /// What is wrong.
+    /// Problems found, each with a hint.
     pub problems: Vec<Problem>,
 }
 
@@ -97,11 +97,11 @@ pub(crate) struct Device {
 pub(crate) struct Check {
     /// True if it works.
     pub works: bool,
-    /// What works, or why it does not.
+    /// The thing that works, or the reason why it does not.
     pub detail: String,
 }
 
-/// What a front end knows of itself.
+/// The part of the report that only a front end can give.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FrontEnd {
     /// The display; `None` in a build without the window.

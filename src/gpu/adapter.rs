@@ -1,4 +1,4 @@
-//! What an adapter reports of itself, for bug reports.
+//! The limits and features that an adapter reports, for bug reports.
 
 use serde::Serialize;
 

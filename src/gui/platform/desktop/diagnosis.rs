@@ -1,4 +1,4 @@
-//! What the window knows of itself, for `wgpt doctor`.
+//! The window's part of `wgpt doctor`: its display and its folders.
 
 use std::path::{Path, PathBuf};
 

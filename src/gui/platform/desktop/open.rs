@@ -45,7 +45,7 @@ impl GuiError {
     }
 }
 
-/// What the command line offers to somebody who wanted a window.
+/// The first commands for somebody who has no display.
 const FIRST_COMMANDS: &str = "the command line trains without a window. To start with:\n\
          \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
          \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\

@@ -29,7 +29,7 @@ use cubek::std::cube_count::{CubeCountStrategy, GlobalOrder, HypercubeBlueprint}
 
 use crate::plan::products::Tile;
 
-/// What multiplies the tiles.
+/// The kind of instruction that multiplies tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Instruction {
     /// `mma.sync` m16n8k16 of float16 or bfloat16: compute capability 8.0.

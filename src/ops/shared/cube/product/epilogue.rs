@@ -1,4 +1,4 @@
-//! What follows a product, in the kernel of the product: cubek writes its results through a view,
+//! The epilogue of a product, in the kernel of the product: cubek writes its results through a view,
 //! and this one changes each value on its way.
 
 use burn_cubecl::cubecl;
