@@ -1,5 +1,5 @@
-//! Tells the program its commit and its target, which `wgpt --version` prints, and gives `wgpt.exe` its
-//! icon, version and manifest.
+//! Tells the program its commit and its target, which `wgpt --version` prints, gives `wgpt.exe` its icon,
+//! version and manifest, and keeps what mingw's linker would remove of it.
 //!
 //! It runs again only where the sources of the program changed, which are compiled again anyway.
 //! `vergen` and `built` do the same at every commit, and cargo compiles a package again whenever its
@@ -25,6 +25,11 @@ fn main() {
     }
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("windows") {
         windows_resources();
+        if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {
+            // Types and interfaces of kernels are registered by `linkme` in sections that nothing refers
+            // to: mingw's linker removes them, and a kernel then panics in the compiler.
+            println!("cargo::rustc-link-arg=-Wl,--no-gc-sections");
+        }
     }
 }
 

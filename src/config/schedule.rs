@@ -24,7 +24,7 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
         return min_lr;
     }
     let progress = (iter - warmup_iters) as f64 / (lr_decay_iters - warmup_iters) as f64;
-    min_lr + 0.5 * (1.0 + (PI * progress).cos()) * (peak - min_lr)
+    min_lr + 0.5 * (1.0 + libm::cos(PI * progress)) * (peak - min_lr)
 }
 
 /// One in this many updates of a shortened run is warmup at least: the 0.3% that suit a long run

@@ -127,5 +127,5 @@ fn softmax_row<S: Simd>(simd: S, row: &mut [f32], target: usize, scale: Option<f
         vector::map(simd, row, [], |p, []| simd.mul_f32s(p, factor));
         row[target] -= scale;
     }
-    f64::from(sum.ln() - at_target)
+    f64::from(libm::logf(sum) - at_target)
 }

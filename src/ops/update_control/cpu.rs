@@ -39,7 +39,7 @@ pub(super) fn decide(
     let UpdateSettings { grad_clip, divisor, scales_loss, .. } = settings;
     let clip = if grad_clip == 0.0 { 1.0 } else { (grad_clip / (norm + NORM_EPS)).min(1.0) };
     let made = settings.step as f32 - skipped;
-    let [first, second] = settings.log_betas().map(|log_beta| -(made * log_beta).exp_m1());
+    let [first, second] = settings.log_betas().map(|log_beta| -libm::expm1f(made * log_beta));
     let (factor, applied, state) = if norm.is_finite() {
         let grows = scales_loss && clean + 1.0 >= GROWTH_INTERVAL as f32;
         let fits = 2.0 * scale <= MAX_GROWN_SCALE as f32;

@@ -68,7 +68,7 @@ impl UpdateSettings {
     /// 1 has lost the digits of `1 - beta`, its logarithm has not.
     fn log_betas(&self) -> [f32; 2] {
         // The logarithm of 0 becomes a number whose exponential is 0.
-        [self.beta1, self.beta2].map(|beta| beta.ln().max(-1e3) as f32)
+        [self.beta1, self.beta2].map(|beta| libm::log(beta).max(-1e3) as f32)
     }
 }
 

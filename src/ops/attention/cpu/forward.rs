@@ -91,5 +91,5 @@ fn softmax<S: Simd>(simd: S, head: &Head, row: &mut [f32], query: usize) -> (f32
     }
     let sum = simd.reduce_sum_f32s(sum);
     head.drop_out(&mut row[..len], query);
-    (1.0 / sum, max + sum.ln())
+    (1.0 / sum, max + libm::logf(sum))
 }
