@@ -131,7 +131,8 @@ fn shards_are_concatenated_in_the_order_of_their_names() {
 fn the_error_of_missing_data_gives_the_command() {
     let (_root, spec) = folder("shakespeare_char", &[("input.txt", b"text")]);
     let found = message(&spec);
-    let command = format!("`wgpt prepare {spec}/input.txt -o {spec} --tokenizer char`");
+    let text = Path::new(&spec).join("input.txt");
+    let command = format!("`wgpt prepare {} -o {spec} --tokenizer char`", text.display());
     assert!(found.contains("no train.bin") && found.contains(&command), "{found}");
 
     let (_root, spec) = folder("a", &[("train.bin", &bytes([0; 9])), ("b.txt", b"x")]);
