@@ -51,6 +51,9 @@ pub enum Event {
         train_loss: f64,
         /// Mean loss on the validation split, in nats per token.
         val_loss: f64,
+        /// The validation loss in bits per byte of text, if the tokenizer is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bits_per_byte: Option<f64>,
     },
     /// A text that the model generated.
     Sample {
@@ -342,7 +345,7 @@ impl fmt::Display for Event {
             }
             Event::Plan(forecast) => write!(f, "{forecast}"),
             Event::Step(step) => f.write_str(&step.line(step.skipped)),
-            Event::Eval { iter, train_loss, val_loss } => {
+            Event::Eval { iter, train_loss, val_loss, .. } => {
                 write!(f, "step {iter}: train loss {train_loss:.4}, val loss {val_loss:.4}")
             }
             Event::Sample { iter, prompt, text } => {
@@ -399,7 +402,7 @@ mod tests {
 
     #[test]
     fn an_event_reads_back_from_its_json_line() {
-        let event = Event::Eval { iter: 250, train_loss: 2.1, val_loss: 2.25 };
+        let event = Event::Eval { iter: 250, train_loss: 2.1, val_loss: 2.25, bits_per_byte: None };
         let line = event.to_json(Duration::from_millis(1_795_354_265_678));
         assert!(line.starts_with(r#"{"v":1,"event":"eval","iter":250"#), "{line}");
         assert!(line.ends_with(r#","time":"2026-11-22T13:31:05.678Z"}"#), "{line}");

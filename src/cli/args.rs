@@ -127,10 +127,11 @@ pub(super) enum Subcommands {
         ("head -c 200 book.txt | wgpt sample --start -", "a prompt from a pipe"),
     ]))]
     Sample(SampleArgs),
-    /// Measure the loss of a model on data
+    /// Measure the loss of a model on data, or its share of right answers
     #[command(after_help = examples(&[
         ("wgpt eval", "the newest run in out/, on its data"),
         ("wgpt eval gpt2 --data=data/mine", "a model folder on your data"),
+        ("wgpt eval gpt2 --hellaswag hellaswag_val.jsonl", "HellaSwag"),
     ]))]
     Eval(EvalArgs),
     /// List the runs, the newest first
@@ -310,6 +311,16 @@ pub(super) struct EvalArgs {
     /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub windows: u64,
+    /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
+    /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
+    #[arg(long, value_name = "FILE")]
+    pub hellaswag: Option<PathBuf>,
+    /// With --hellaswag: write each answer to FILE; if it exists, continue it
+    #[arg(long, value_name = "FILE", requires = "hellaswag")]
+    pub results: Option<PathBuf>,
+    /// With --hellaswag: leave out lines that are no questions
+    #[arg(long, requires = "hellaswag")]
+    pub skip_bad_lines: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -1,4 +1,4 @@
-//! The short commands: prepare, eval, export, import, devices, config.
+//! The short commands: prepare, export, import, devices, config.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -9,15 +9,14 @@ use serde_json::json;
 use super::CliError;
 use super::activity::{Activity, style};
 use super::args::{
-    ConfigAction, ConfigArgs, DevicesArgs, EvalArgs, ExportArgs, Global, ImportArgs, PrepareArgs,
+    ConfigAction, ConfigArgs, DevicesArgs, ExportArgs, Global, ImportArgs, PrepareArgs,
 };
-use super::model::{find_model, open_device, warn};
+use super::model::{find_model, warn};
 use crate::config::{KEYS, Matrices};
-use crate::data::{self, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared};
+use crate::data::{self, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu::{self, DeviceChoice};
 use crate::model::parameters;
-use crate::protocol::{Task, Working};
-use crate::train::{Evaluation, ModelSource, checkpoint, mean_loss};
+use crate::train::{ModelSource, checkpoint};
 
 /// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
@@ -62,71 +61,6 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
 fn bytes_bar() -> ProgressBar {
     ProgressBar::new(0)
         .with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"))
-}
-
-/// Runs `wgpt eval`.
-pub(super) fn eval(args: EvalArgs, global: &Global) -> Result<(), CliError> {
-    let source = find_model(args.model.as_deref(), global.quiet)?;
-    let data = match args.data {
-        Some(data) => Some(data),
-        None => source.data()?,
-    };
-    let Some(data) = data else {
-        return Err(CliError::Usage {
-            what: "no data to evaluate on".into(),
-            hint: "give a data folder with --data",
-        });
-    };
-    let architecture = &source.architecture;
-    let dataset = Dataset::open(&data, architecture.block_size as u64)?;
-    if dataset.vocab_size as usize > architecture.vocab_size {
-        return Err(CliError::Usage {
-            what: format!(
-                "the data has {} tokens, the model {}",
-                dataset.vocab_size, architecture.vocab_size
-            ),
-            hint: "prepare the data with the model's tokenizer",
-        });
-    }
-    let device = open_device(global)?;
-    let mut activity = Activity::new(global.quiet);
-    activity.show("loading the model".into());
-    let model = source.model(&device.device)?;
-    let mode = global.ops()?.on(device.info.kind);
-    let evaluation =
-        Evaluation { block_size: architecture.block_size, sequences: 8, chunk: 256, mode };
-    let wanted = if args.windows == 0 { u64::MAX } else { args.windows };
-    let mut loss = |split| -> Result<f64, CliError> {
-        let total = evaluation.windows(split, wanted);
-        let mut show = |done| {
-            activity.show(Working { task: Task::Evaluation, done, total }.to_string());
-            false
-        };
-        let loss = mean_loss(&model, &dataset, split, wanted, &evaluation, &mut show);
-        Ok(pollster::block_on(loss)?.unwrap_or(f64::NAN))
-    };
-    let (train, val) = match args.windows {
-        // All of the training split may take hours.
-        0 => (None, loss(&dataset.val)?),
-        _ => (Some(loss(&dataset.train)?), loss(&dataset.val)?),
-    };
-    activity.clear();
-    if args.json {
-        let object = json!({
-            "train_loss": train, "val_loss": val, "val_perplexity": val.exp(),
-            "entropy_floor": dataset.entropy_floor,
-        });
-        output!("{object}");
-        return Ok(());
-    }
-    if let Some(train) = train {
-        output!("train loss {train:.4}, perplexity {:.2}", train.exp());
-    }
-    output!("val loss {val:.4}, perplexity {:.2}", val.exp());
-    if let Some(floor) = dataset.entropy_floor {
-        output!("the entropy of this data is {floor:.4}: no model can get below");
-    }
-    Ok(())
 }
 
 /// Runs `wgpt export`.

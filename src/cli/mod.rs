@@ -44,6 +44,8 @@ mod bench;
 mod commands;
 mod doctor;
 mod error;
+mod eval;
+mod hellaswag;
 mod help;
 mod input;
 mod manual;
@@ -125,7 +127,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Train(args) => return train::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
-        Subcommands::Eval(args) => commands::eval(args, &global)?,
+        Subcommands::Eval(args) => eval::run(args, &global)?,
         Subcommands::Runs(args) => runs::run(args, &global)?,
         Subcommands::Export(args) => commands::export(args, &global)?,
         Subcommands::Import(args) => commands::import(args, &global)?,

@@ -258,7 +258,12 @@ mod tests {
     /// A run of 600,000 updates in the middle of an evaluation.
     fn evaluating() -> Progress {
         let mut progress = Progress { max_iters: 600_000, ..Progress::default() };
-        progress.apply(&Event::Eval { iter: 0, train_loss: 10.98765, val_loss: 10.98764 });
+        progress.apply(&Event::Eval {
+            iter: 0,
+            train_loss: 10.98765,
+            val_loss: 10.98764,
+            bits_per_byte: None,
+        });
         let text = r#"{"iter":2000,"loss":10.1234,"lr":6e-4,"grad_norm":1.0,"tokens":491520,
             "ms":12345.678,"tokens_per_s":39813.1}"#;
         let step: Step = serde_json::from_str(text).unwrap();

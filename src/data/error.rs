@@ -85,6 +85,24 @@ pub enum DataError {
         limit: u64,
     },
 
+    /// A line of a file of questions that is no question.
+    #[error("{}:{line}: {reason}; fix or remove the line, or leave such lines out with --skip-bad-lines", path.display())]
+    BadQuestion {
+        /// The file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: u64,
+        /// A clause that says what is wrong.
+        reason: String,
+    },
+
+    /// A file of questions without any.
+    #[error("{}: no questions; give a .jsonl file of HellaSwag, with `ctx`, `endings` and `label`", path.display())]
+    NoQuestions {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// A .parquet file that cannot be read.
     #[error("cannot read {}: {reason}; the file may be damaged or use a compression other than snappy, gzip, lz4 or zstd", path.display())]
     Parquet {

@@ -10,6 +10,7 @@
 //! tokens    token files -> random access to one split
 //! dataset   a folder or the built-in corpus -> train and val splits
 //! windows   (seed, step, sequence) -> the start of a training window
+//! hellaswag a file of questions with endings to choose from
 //! stories   the built-in corpus, generated from a grammar with a known entropy
 //! ```
 
@@ -17,6 +18,7 @@ mod dataset;
 mod encode;
 mod error;
 mod grammar;
+mod hellaswag;
 mod hugging_face;
 mod meta;
 mod pieces;
@@ -30,6 +32,7 @@ mod writer;
 
 pub use dataset::{Dataset, is_builtin};
 pub use error::DataError;
+pub use hellaswag::{Question, Questions};
 pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{Dtype, Meta};
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};

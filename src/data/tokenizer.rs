@@ -165,6 +165,19 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the number of bytes of text that each token stands for, by id. The end of a document
+    /// is no text.
+    pub fn byte_lengths(&self) -> Vec<u32> {
+        let gpt2 = |id| r50k_base_singleton().decode_bytes(&[id]).map_or(0, |bytes| bytes.len());
+        let length = |id| match self {
+            _ if Some(id) == self.end_of_text() => 0,
+            Self::Gpt2 => gpt2(id) as u32,
+            Self::Char(vocab) => vocab.char(id).len_utf8() as u32,
+            Self::Byte => 1,
+        };
+        (0..self.vocab_size()).map(length).collect()
+    }
+
     /// Returns the kind of the tokenizer.
     pub fn kind(&self) -> TokenizerKind {
         match self {

@@ -1,6 +1,7 @@
 //! GPT-2: weights under their Hugging Face names, forward and backward pass, sampling, and the file
 //! formats of other programs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
@@ -224,6 +225,28 @@ impl Gpt {
         let (x, _) = self.ln_f.forward(x, pass.mode);
         let wte = self.wte.factors(pass.mode);
         ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
+    }
+
+    /// Returns the mean loss of each span of a micro-batch, `[spans]`, in nats per token. A span is a
+    /// range of its `[sequences * time]` tokens. Attention is causal, so what follows a span, like
+    /// padding, does not change its loss.
+    pub fn span_losses(
+        &self,
+        batch: &MicroBatch,
+        spans: &[Range<usize>],
+        chunk: usize,
+        pass: Pass,
+    ) -> Tensor<1> {
+        let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
+        let (x, _) = self.ln_f.forward(x, pass.mode);
+        let (wte, vocab) = (self.wte.factors(pass.mode), self.architecture.vocab_size);
+        let loss = |span: &Range<usize>| {
+            let x = x.clone().narrow(0, span.start, span.len());
+            let targets = Arc::from(&batch.targets[span.clone()]);
+            let loss = CrossEntropy { vocab, chunk, scale: 1.0 / span.len() as f32 };
+            ops::linear_cross_entropy(x, wte.clone(), targets, loss, pass.mode)
+        };
+        Tensor::cat(spans.iter().map(loss).collect(), 0)
     }
 
     /// Returns the logits of every position, `[sequences * time, vocab]`, computed in float32 as in

@@ -400,7 +400,8 @@ fn json(state: &State) -> Vec<u8> {
     text
 }
 
-fn hash_file(path: &Path) -> Result<String, TrainError> {
+/// Returns the BLAKE3 hash of a file, in hexadecimal.
+pub(super) fn hash_file(path: &Path) -> Result<String, TrainError> {
     let hash = || {
         let mut hasher = blake3::Hasher::new();
         std::io::copy(&mut File::open(path)?, &mut hasher)?;

@@ -7,6 +7,8 @@ mod commands;
 mod data_path;
 mod error;
 mod evaluate;
+#[cfg(not(target_arch = "wasm32"))]
+mod hellaswag;
 mod limits;
 mod loss_scale;
 mod optimizer;
@@ -25,6 +27,8 @@ pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
 pub(crate) use evaluate::{Evaluation, mean_loss};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
 #[cfg(test)]
 pub(crate) use run::RunFolder;
 #[cfg(not(target_arch = "wasm32"))]

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 use super::TrainError;
+#[cfg(not(target_arch = "wasm32"))]
+use super::checkpoint::hash_file;
 use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
 use super::data_path::find_data;
 use super::run::CHECKPOINTS_FOLDER;
@@ -144,6 +146,18 @@ impl ModelSource {
     /// If a file is not what the architecture needs.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
+    }
+
+    /// Returns the BLAKE3 hash of the weights' file, in hexadecimal: the same model has the same.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn fingerprint(&self) -> Result<String, TrainError> {
+        match disk::is_dir(&self.path) {
+            true => hash_file(&self.path.join(WEIGHTS_FILE)),
+            false => hash_file(&self.path),
+        }
     }
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops

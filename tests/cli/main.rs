@@ -5,6 +5,7 @@ mod data;
 mod devices;
 mod doctor;
 mod errors;
+mod eval;
 mod plan;
 mod resume;
 mod runs;

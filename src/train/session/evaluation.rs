@@ -60,9 +60,10 @@ impl Session<'_> {
         let val_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
         self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
-        let iter = self.iteration;
+        let (iter, bits_per_byte) = (self.iteration, val_loss.bits_per_byte());
+        let (train_loss, val_loss) = (train_loss.per_token, val_loss.per_token);
         (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
-        self.emit(Event::Eval { iter, train_loss, val_loss });
+        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
             let has_checkpoint = has_checkpoint(self.folder.path());
             return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });

@@ -1,0 +1,198 @@
+//! HellaSwag: contexts with four endings, one of which is right (Zellers et al. 2019, "HellaSwag: Can a
+//! Machine Really Finish Your Sentence?"), in the form of its public files: one JSON object a line, with
+//! `ctx`, `endings` and `label`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::DataError;
+use crate::disk::File;
+
+/// Largest line in bytes. The longest of the public files have 2 KiB.
+const MAX_LINE: u64 = 1 << 20;
+
+/// Largest number of endings, which are evaluated in one micro-batch.
+const MAX_ENDINGS: usize = 8;
+
+/// A context, and the endings to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The line in the file, from 1.
+    pub line: u64,
+    /// The text before the ending.
+    pub context: String,
+    /// The endings, without the space before them.
+    pub endings: Vec<String>,
+    /// The index of the right ending.
+    pub label: usize,
+}
+
+/// The questions of a file.
+#[derive(Clone, Debug)]
+pub struct Questions {
+    /// The questions, in the order of the file.
+    pub questions: Vec<Question>,
+    /// The errors of the lines that were skipped.
+    pub skipped: Vec<DataError>,
+    /// The BLAKE3 hash of the file, in hexadecimal.
+    pub fingerprint: String,
+}
+
+impl Questions {
+    /// Reads a file. With `skip`, lines that are no questions are left out, else the first is an error.
+    /// Blank lines are no lines.
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be read, `BadQuestion` for a line that is no question, `NoQuestions` if
+    /// there is none.
+    pub fn read(path: &Path, skip: bool) -> Result<Self, DataError> {
+        let mut reader = BufReader::new(File::open(path).map_err(DataError::io("read", path))?);
+        let mut hasher = blake3::Hasher::new();
+        let (mut questions, mut skipped) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        for line in 1_u64.. {
+            bytes.clear();
+            let length = (&mut reader)
+                .take(MAX_LINE + 1)
+                .read_until(b'\n', &mut bytes)
+                .map_err(DataError::io("read", path))? as u64;
+            if length == 0 {
+                break;
+            }
+            if length > MAX_LINE {
+                // Not a file of lines: there is no next one to go on with.
+                return Err(DataError::LineTooLong {
+                    path: path.to_owned(),
+                    line,
+                    limit: MAX_LINE,
+                });
+            }
+            hasher.update(&bytes);
+            if bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            match question(&bytes, line) {
+                Ok(question) => questions.push(question),
+                Err(reason) => {
+                    let error = DataError::BadQuestion { path: path.to_owned(), line, reason };
+                    if !skip {
+                        return Err(error);
+                    }
+                    skipped.push(error);
+                }
+            }
+        }
+        if questions.is_empty() {
+            return Err(DataError::NoQuestions { path: path.to_owned() });
+        }
+        Ok(Self { questions, skipped, fingerprint: hasher.finalize().to_hex().to_string() })
+    }
+}
+
+/// The fields that are read; the public files have more.
+#[derive(Deserialize)]
+struct Fields {
+    ctx: String,
+    endings: Vec<String>,
+    /// A number or, in Hugging Face's copy of the data, its digits.
+    #[serde(default)]
+    label: Value,
+}
+
+/// Parses a line; the error is a clause that says what is wrong with it.
+fn question(bytes: &[u8], line: u64) -> Result<Question, String> {
+    let text = str::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
+    let fields: Fields = serde_json::from_str(text).map_err(|error| match error.is_eof() {
+        true => "the JSON object does not end: the file is cut short".to_owned(),
+        false => format!("not a question ({error})"),
+    })?;
+    let Fields { ctx: context, endings, label } = fields;
+    if context.trim().is_empty() {
+        return Err("`ctx` is empty".to_owned());
+    }
+    if !(2..=MAX_ENDINGS).contains(&endings.len()) {
+        return Err(format!("{} endings, expected 2 to {MAX_ENDINGS}", endings.len()));
+    }
+    if let Some(index) = endings.iter().position(|ending| ending.trim().is_empty()) {
+        return Err(format!("ending {index} is empty"));
+    }
+    let number = match &label {
+        Value::String(digits) => digits.parse().ok(),
+        label => label.as_u64().and_then(|label| usize::try_from(label).ok()),
+    };
+    match number {
+        Some(label) if label < endings.len() => Ok(Question { line, context, endings, label }),
+        Some(label) => Err(format!("`label` is {label}, but there are {} endings", endings.len())),
+        None if label.is_null() || label == "" => {
+            Err("no `label`, as in the test file: use the validation file".to_owned())
+        }
+        None => Err(format!("`label` is {label}, not the index of an ending")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        r#"{"ind": 4, "ctx": "A cat sits.", "endings": ["it runs", "it flies"], "label": 1}"#;
+
+    fn read(text: impl AsRef<[u8]>, skip: bool) -> Result<Questions, DataError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("choices.jsonl");
+        std::fs::write(&path, text).unwrap();
+        Questions::read(&path, skip)
+    }
+
+    #[test]
+    fn both_public_forms_are_read() {
+        let digits = GOOD.replace("\"label\": 1", "\"label\": \"1\"");
+        let read = read(format!("{GOOD}\n\n{digits}"), false).unwrap();
+        let expected = |line| Question {
+            line,
+            context: "A cat sits.".into(),
+            endings: vec!["it runs".into(), "it flies".into()],
+            label: 1,
+        };
+        assert_eq!(read.questions, [expected(1), expected(3)]);
+        assert!(read.skipped.is_empty());
+    }
+
+    #[test]
+    fn each_bad_line_has_its_reason() {
+        for (from, to, reason) in [
+            ("\"ctx\"", "\"text\"", "missing field `ctx`"),
+            ("A cat sits.", " ", "`ctx` is empty"),
+            ("\"it flies\"", "\"\"", "ending 1 is empty"),
+            (", \"it flies\"", "", "1 endings"),
+            ("\"label\": 1", "\"label\": 2", "`label` is 2"),
+            ("\"label\": 1", "\"label\": -1", "`label` is -1"),
+            ("\"label\": 1", "\"label\": \"\"", "use the validation file"),
+            (", \"label\": 1", "", "use the validation file"),
+            ("\"label\": 1}", "\"la", "cut short"),
+        ] {
+            let bad = GOOD.replace(from, to);
+            assert_ne!(bad, GOOD, "{from}");
+            let text = format!("{GOOD}\n{bad}\n");
+            let error = read(&text, false).unwrap_err().to_string();
+            assert!(error.contains("choices.jsonl:2: ") && error.contains(reason), "{error}");
+            let rest = read(&text, true).unwrap();
+            assert_eq!((rest.questions.len(), rest.skipped.len()), (1, 1));
+        }
+        let error = read(b"\xff\n", false).unwrap_err().to_string();
+        assert!(error.contains(":1: not UTF-8"), "{error}");
+        assert!(matches!(read("\n", false), Err(DataError::NoQuestions { .. })));
+        let long = "x".repeat(MAX_LINE as usize + 1);
+        assert!(matches!(read(long, true), Err(DataError::LineTooLong { .. })));
+    }
+
+    #[test]
+    fn the_fingerprint_changes_with_the_file() {
+        let fingerprint = |text: &str| read(text, false).unwrap().fingerprint;
+        assert_eq!(fingerprint(GOOD), fingerprint(GOOD));
+        assert_ne!(fingerprint(GOOD), fingerprint(&GOOD.replace("runs", "hums")));
+    }
+}
