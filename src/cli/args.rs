@@ -10,7 +10,7 @@ use super::CliError;
 use super::help::{DEBUGGING, Suggested, examples};
 use super::source::ConfigSource;
 use crate::config::Budget;
-use crate::data::{DataError, TokenizerKind};
+use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::{Gpu, gpu_named, gpu_names};
@@ -117,6 +117,7 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt prepare book.txt -o data/book --tokenizer char", ""),
         ("wgpt prepare texts/ more.jsonl.gz -o data/mine", ""),
+        ("wgpt prepare texts/ -o data/mine --tokenizer bpe:8192", "train a tokenizer"),
     ]))]
     Prepare(PrepareArgs),
     /// Generate text with a model
@@ -235,10 +236,11 @@ pub(super) struct PrepareArgs {
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer
-    #[arg(long, default_value = "gpt2")]
-    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte"]).try_map(parse_tokenizer))]
-    pub tokenizer: TokenizerKind,
+    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path is that of a
+    /// tokenizer.json, or of a folder with one
+    #[arg(long, default_value = "gpt2", value_name = "TOKENIZER")]
+    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(parse_tokenizer))]
+    pub tokenizer: TokenizerChoice,
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
@@ -254,7 +256,7 @@ pub(super) struct PrepareArgs {
     pub force: bool,
 }
 
-fn parse_tokenizer(name: String) -> Result<TokenizerKind, DataError> {
+fn parse_tokenizer(name: String) -> Result<TokenizerChoice, DataError> {
     name.parse()
 }
 

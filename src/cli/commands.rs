@@ -53,7 +53,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
         meta.train_tokens,
         meta.val_tokens,
         meta.vocab_size,
-        options.tokenizer,
+        meta.tokenizer.kind(),
     );
     Ok(())
 }

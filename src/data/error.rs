@@ -124,10 +124,32 @@ pub enum DataError {
     },
 
     /// A tokenizer that does not exist.
-    #[error("unknown tokenizer {name:?}; choose gpt2, char or byte")]
+    #[error(
+        "unknown tokenizer {name:?}; choose gpt2, char, byte, bpe:8192 for one trained on the text, or the path of a tokenizer.json"
+    )]
     UnknownTokenizer {
         /// The requested name.
         name: String,
+    },
+
+    /// A vocabulary of byte pairs of an impossible size.
+    #[error("{value:?}: a vocabulary of byte pairs has {least} to {most} tokens, like bpe:8192")]
+    BadVocabularySize {
+        /// The choice as given.
+        value: String,
+        /// The smallest size.
+        least: u32,
+        /// The largest size.
+        most: u32,
+    },
+
+    /// A `tokenizer.json` that cannot be used.
+    #[error("cannot use {}: {reason}; choose another tokenizer, or train one with bpe:8192", path.display())]
+    BadTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// A clause that says what is wrong.
+        reason: String,
     },
 
     /// A character outside a character vocabulary.
@@ -143,8 +165,8 @@ pub enum DataError {
         vocab_size: usize,
     },
 
-    /// An invalid character vocabulary.
-    #[error("invalid character vocabulary: {reason}; prepare the data again")]
+    /// An invalid vocabulary.
+    #[error("invalid vocabulary: {reason}; prepare the data again")]
     BadVocabulary {
         /// A clause that says what is wrong.
         reason: String,

@@ -1,15 +1,20 @@
 //! Tokenizer files of Hugging Face transformers.
 //!
 //! GPT-2 has `vocab.json` and `merges.txt`, from the built-in tables. Characters and bytes have a
-//! `tokenizer.json` with byte pairs and no merges, which wgpt reads back.
+//! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs are that
+//! file.
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
+use super::bpe::{Bpe, last_merge};
 use super::tokenizer::END_OF_TEXT;
-use super::{CharVocab, Tokenizer};
+use super::{CharVocab, DataError, Tokenizer};
+use crate::disk;
 
 /// The file of a tokenizer that is not GPT-2's.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -26,9 +31,9 @@ impl Tokenizer {
             // Else decoding removes the space in " .".
             "clean_up_tokenization_spaces": false,
         });
-        if self.end_of_text().is_some() {
+        if let Some(end) = self.end_name() {
             for name in ["bos_token", "eos_token", "unk_token"] {
-                settings[name] = json!(END_OF_TEXT);
+                settings[name] = json!(end);
             }
         }
         let mut files = match self {
@@ -39,33 +44,91 @@ impl Tokenizer {
             }
             Self::Char(vocab) => vec![(TOKENIZER_FILE, char_file(vocab))],
             Self::Byte => vec![(TOKENIZER_FILE, byte_file())],
+            Self::Bpe(bpe) => vec![(TOKENIZER_FILE, bpe.file().to_owned())],
         };
         files.push((SETTINGS_FILE, format!("{settings:#}\n")));
         files
     }
 
-    /// Reads a `tokenizer.json`; `None` if its tokenizer is neither of characters nor of bytes.
+    /// Returns the text of the token that ends a document.
+    fn end_name(&self) -> Option<&str> {
+        match self {
+            Self::Gpt2 | Self::Byte => Some(END_OF_TEXT),
+            Self::Char(_) => None,
+            Self::Bpe(bpe) => bpe.end_name(),
+        }
+    }
+
+    /// Reads a `tokenizer.json`; `None` if its tokenizer is not supported.
     ///
     /// # Errors
     /// If it is not JSON.
     pub fn from_hugging_face(file: &[u8]) -> Result<Option<Self>, serde_json::Error> {
-        let file: Value = serde_json::from_slice(file)?;
-        let model = &file["model"];
-        let merges = model["merges"].as_array().map_or(0, Vec::len);
-        if model["type"] != "BPE" || merges > 0 || !file["normalizer"].is_null() {
-            return Ok(None);
+        let json: Value = serde_json::from_slice(file)?;
+        Ok(Self::from_json(&json, file).ok())
+    }
+
+    /// Reads the `tokenizer.json` at `path`, or in the folder `path`.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be read, `BadTokenizer` if it is damaged or not supported.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let path = match disk::is_dir(path) {
+            true => path.join(TOKENIZER_FILE),
+            false => path.to_owned(),
+        };
+        let file = disk::read(&path).map_err(DataError::io("read", &path))?;
+        let json = serde_json::from_slice(&file).map_err(|error| format!("not JSON: {error}"));
+        json.and_then(|json| Self::from_json(&json, &file))
+            .map_err(|reason| DataError::BadTokenizer { path, reason })
+    }
+
+    /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
+    fn from_json(json: &Value, file: &[u8]) -> Result<Self, String> {
+        if let Some(simple) = simple(json) {
+            return Ok(simple);
         }
-        let Some(ids) = model["vocab"].as_object() else { return Ok(None) };
-        if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" {
-            return Ok(Some(Self::Byte));
-        }
-        let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null());
-        Ok(vocab.map(Self::Char))
+        let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
+        Ok(match bpe.is_gpt2(gpt2_tokens) {
+            true => Self::Gpt2,
+            false => Self::Bpe(Arc::new(bpe)),
+        })
     }
 }
 
-/// Returns the text of a `tokenizer.json` whose tokens are `ids`, without merges.
-fn tokenizer_file(ids: Map<String, Value>, parts: Value) -> String {
+/// Returns the tokenizer of a file without merges, if it is one of characters or bytes.
+fn simple(file: &Value) -> Option<Tokenizer> {
+    let model = &file["model"];
+    let merges = model["merges"].as_array().map_or(0, Vec::len);
+    if model["type"] != "BPE" || merges > 0 || !file["normalizer"].is_null() {
+        return None;
+    }
+    let ids = model["vocab"].as_object()?;
+    if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" {
+        return Some(Tokenizer::Byte);
+    }
+    let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null());
+    vocab.map(Tokenizer::Char)
+}
+
+/// Returns a model of byte pairs whose tokens are `ids`, without merges.
+fn model(ids: Map<String, Value>) -> Value {
+    json!({
+        "type": "BPE",
+        "dropout": null,
+        "unk_token": null,
+        "continuing_subword_prefix": null,
+        "end_of_word_suffix": null,
+        "fuse_unk": false,
+        "byte_fallback": false,
+        "ignore_merges": false,
+        "vocab": ids,
+        "merges": [],
+    })
+}
+
+/// Returns the text of a `tokenizer.json`.
+fn tokenizer_file(model: Value, parts: Value) -> String {
     let mut file = json!({
         "version": "1.0",
         "truncation": null,
@@ -75,18 +138,7 @@ fn tokenizer_file(ids: Map<String, Value>, parts: Value) -> String {
         "pre_tokenizer": null,
         "post_processor": null,
         "decoder": null,
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": null,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": false,
-            "byte_fallback": false,
-            "ignore_merges": false,
-            "vocab": ids,
-            "merges": [],
-        },
+        "model": model,
     });
     if let Value::Object(parts) = parts {
         for (name, part) in parts {
@@ -101,7 +153,7 @@ fn tokenizer_file(ids: Map<String, Value>, parts: Value) -> String {
 fn char_file(vocab: &CharVocab) -> String {
     let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
     // Without a decoder, tokens are joined with spaces.
-    tokenizer_file(ids.collect(), json!({ "decoder": { "type": "Fuse" } }))
+    tokenizer_file(model(ids.collect()), json!({ "decoder": { "type": "Fuse" } }))
 }
 
 /// Returns the vocabulary of a tokenizer whose tokens are single characters.
@@ -118,12 +170,21 @@ fn char_vocab(ids: &Map<String, Value>) -> Option<CharVocab> {
 }
 
 fn byte_file() -> String {
-    let id = byte_ids().len() as u32 - 1;
+    let mut ids = byte_ids();
+    ids.remove(END_OF_TEXT);
+    byte_level_file(ids, &json!([]), false)
+}
+
+/// Returns the text of a `tokenizer.json` of byte pairs: the tokens `ids`, and one more for the end of
+/// a document. With `words`, text is split into GPT-2's words first.
+pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words: bool) -> String {
+    let id = ids.len() as u32;
+    ids.insert(END_OF_TEXT.to_owned(), json!(id));
     let bytes = json!({
         "type": "ByteLevel",
         "add_prefix_space": false,
         "trim_offsets": false,
-        "use_regex": false,
+        "use_regex": words,
     });
     let end = json!({
         "id": id,
@@ -135,7 +196,9 @@ fn byte_file() -> String {
         "special": true,
     });
     let parts = json!({ "added_tokens": [end], "pre_tokenizer": bytes, "decoder": bytes });
-    tokenizer_file(byte_ids(), parts)
+    let mut model = model(ids);
+    model["merges"] = merges.clone();
+    tokenizer_file(model, parts)
 }
 
 /// Returns the vocabulary of the byte tokenizer: each byte as its character, and the end of a
@@ -167,34 +230,22 @@ fn gpt2_tokens() -> Vec<Vec<u8>> {
     (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
 }
 
-/// Returns the pair that each token of more than one byte was merged from: the parts that remain of
-/// its bytes after all earlier merges. Ids are ranks, so the pair with the lowest id merges first.
+/// Returns the pair that each token of more than one byte was merged from. Ids are ranks.
 fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
-    let ids: HashMap<&[u8], usize> =
-        tokens.iter().enumerate().map(|(id, token)| (token.as_slice(), id)).collect();
-    let split = |(id, token): (usize, &'_ Vec<u8>)| -> Option<[usize; 3]> {
-        // The boundaries of the parts.
-        let mut bounds: Vec<usize> = (0..=token.len()).collect();
-        while bounds.len() > 3 {
-            let merged = bounds.windows(3).enumerate().filter_map(|(at, part)| {
-                let rank = *ids.get(&token[part[0]..part[2]])?;
-                (rank < id).then_some((rank, at))
-            });
-            let (_, at) = merged.min()?;
-            bounds.remove(at + 1);
+    let mut ranks: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut merges = Vec::new();
+    for (token, rank) in tokens.iter().zip(0..) {
+        if let Some(middle) = last_merge(token, &ranks) {
+            merges.push([&token[..middle], &token[middle..]]);
         }
-        bounds.try_into().ok()
-    };
-    let merges = tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
+        ranks.insert(token.clone(), rank);
+    }
     merges
-        .filter_map(|(id, token)| Some((token, split((id, token))?)))
-        .map(|(token, [from, middle, to])| [&token[from..middle], &token[middle..to]])
-        .collect()
 }
 
 /// Returns the character that represents each byte in Hugging Face files: the byte itself if it is
 /// a visible Latin-1 character, else the next unused character from U+0100.
-fn byte_characters() -> Vec<char> {
+pub(super) fn byte_characters() -> Vec<char> {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut free = (0x100..).filter_map(char::from_u32);
     (0..=u8::MAX)

@@ -3,7 +3,8 @@
 //! ```text
 //! source    text, .jsonl, .parquet (.gz .zst), stdin -> a stream of documents
 //! pieces    documents -> pieces that are tokenized independently
-//! tokenizer pieces -> token ids: GPT-2's byte pairs, characters or bytes
+//! tokenizer pieces -> token ids: GPT-2's byte pairs, characters, bytes or other byte pairs
+//! bpe       byte pairs of other vocabularies, and their training
 //! encode    tokenizes on several threads
 //! writer    writes train.bin, val.bin, meta.json
 //! prepare   all of the above, in bounded memory
@@ -14,6 +15,7 @@
 //! stories   the built-in corpus, generated from a grammar with a known entropy
 //! ```
 
+mod bpe;
 mod dataset;
 mod encode;
 mod error;
@@ -36,5 +38,5 @@ pub use hellaswag::{Question, Questions};
 pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{Dtype, Meta};
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
-pub use tokenizer::{CharVocab, Tokenizer, TokenizerKind};
+pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokens::Split;

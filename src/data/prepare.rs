@@ -1,7 +1,7 @@
 //! Tokenizes text files into a data folder, in bounded memory: `wgpt prepare`.
 //!
 //! The first pass, the survey, counts the documents and collects the characters of a character
-//! vocabulary. The second pass tokenizes and writes.
+//! vocabulary, or the words that byte pairs are trained on. The second pass tokenizes and writes.
 //!
 //! Text is split into train and val as follows:
 //! - **fewer than 100 documents**: by position. The first `1 - val_fraction` of the characters of
@@ -25,14 +25,15 @@ use super::pieces::PIECE;
 use super::source::{Part, Sources};
 use super::windows::hash;
 use super::writer::{FolderWriter, check_vacant};
-use super::{DataError, Dtype, Meta, Tokenizer, TokenizerKind};
+use super::{DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer, TokenizerChoice};
+use crate::disk;
 use survey::{SplitRule, Survey};
 
 /// Options of [`prepare`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareOptions {
     /// The tokenizer to use.
-    pub tokenizer: TokenizerKind,
+    pub tokenizer: TokenizerChoice,
     /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
     /// The fraction of the data that goes to val, above 0 and below 1.
@@ -48,7 +49,7 @@ pub struct PrepareOptions {
 impl Default for PrepareOptions {
     fn default() -> Self {
         Self {
-            tokenizer: TokenizerKind::default(),
+            tokenizer: TokenizerChoice::default(),
             text_field: "text".to_owned(),
             val_fraction: 0.1,
             seed: 1337,
@@ -115,6 +116,12 @@ pub fn prepare(
         return Err(DataError::BadFraction { value: options.val_fraction });
     }
     check_vacant(out, options.force)?;
+    let known = match &options.tokenizer {
+        TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
+        TokenizerChoice::Byte => Some(Tokenizer::Byte),
+        TokenizerChoice::File(path) => Some(Tokenizer::open(path)?),
+        TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
+    };
     let sources = Sources::find(inputs, &options.text_field, out, &mut |bytes| {
         let (phase, documents, tokens) = (Phase::Stdin, 0, 0);
         progress(PrepareProgress {
@@ -126,8 +133,11 @@ pub fn prepare(
         });
     })?;
     let mut reporter = Reporter::new(&sources, progress);
-    let survey = Survey::of(&sources, options.tokenizer, &mut reporter)?;
-    let tokenizer = survey.tokenizer(options.tokenizer)?;
+    let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
+    let tokenizer = match known {
+        Some(known) => known,
+        None => survey.tokenizer()?,
+    };
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
     let mut output = FolderWriter::create(out, dtype)?;
@@ -147,6 +157,7 @@ pub fn prepare(
             });
         }
     }
+    write_tokenizer(&tokenizer, out)?;
     let meta = output.finish(|train_blake3, val_blake3| Meta {
         version: Meta::VERSION,
         vocab_size: tokenizer.vocab_size(),
@@ -161,8 +172,31 @@ pub fn prepare(
     })?;
     reporter.last.tokens = train_tokens.saturating_add(val_tokens);
     reporter.report(Phase::Done, sources.bytes(), router.documents);
-    let warnings = skipped(&sources.skipped).into_iter().chain(off_share(&meta, options));
+    let warnings = skipped(&sources.skipped)
+        .into_iter()
+        .chain(off_share(&meta, options))
+        .chain(few_pairs(&meta, options));
     Ok(Prepared { warnings: warnings.collect(), meta })
+}
+
+/// Writes the `tokenizer.json` of byte pairs beside the tokens, for other programs: wgpt reads that of
+/// `meta.json`.
+fn write_tokenizer(tokenizer: &Tokenizer, out: &Path) -> Result<(), DataError> {
+    let Tokenizer::Bpe(bpe) = tokenizer else { return Ok(()) };
+    let path = out.join(TOKENIZER_FILE);
+    disk::write(&path, bpe.file()).map_err(DataError::io("write", &path))
+}
+
+/// Returns a sentence if the text had fewer pairs than were asked for.
+fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
+    let TokenizerChoice::Trained(wanted) = options.tokenizer else { return None };
+    (meta.vocab_size < wanted).then(|| {
+        format!(
+            "the vocabulary has {} tokens instead of {wanted}: the text has no more pairs that occur \
+             twice",
+            meta.vocab_size
+        )
+    })
 }
 
 /// Returns a sentence that names the first of the skipped files.

@@ -2,13 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
 use super::DataError;
+use super::bpe::Bpe;
 use super::pieces::pieces;
+use crate::disk;
 
 /// The end of a document, as written in text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
@@ -28,19 +32,8 @@ pub enum TokenizerKind {
     Char,
     /// A token per byte.
     Byte,
-}
-
-impl FromStr for TokenizerKind {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        match name {
-            "gpt2" => Ok(Self::Gpt2),
-            "char" => Ok(Self::Char),
-            "byte" => Ok(Self::Byte),
-            _ => Err(DataError::UnknownTokenizer { name: name.to_owned() }),
-        }
-    }
+    /// Byte pairs of another vocabulary.
+    Bpe,
 }
 
 impl fmt::Display for TokenizerKind {
@@ -49,14 +42,65 @@ impl fmt::Display for TokenizerKind {
             Self::Gpt2 => "gpt2",
             Self::Char => "char",
             Self::Byte => "byte",
+            Self::Bpe => "bpe",
         })
+    }
+}
+
+/// The tokenizer that a text is prepared with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TokenizerChoice {
+    /// GPT-2's byte pairs.
+    #[default]
+    Gpt2,
+    /// The characters of the text.
+    Char,
+    /// Bytes.
+    Byte,
+    /// Byte pairs that are trained on the text, for a vocabulary of this many tokens.
+    Trained(u32),
+    /// That of a `tokenizer.json`, or of a folder with one.
+    File(PathBuf),
+}
+
+/// The sizes of a vocabulary of byte pairs: the bytes and the end of a document at least. GPT-2 has
+/// 50,257; more than a million is a typing error.
+const BPE_VOCABULARIES: std::ops::RangeInclusive<u32> = BYTE_END_OF_TEXT + 1..=1 << 20;
+
+impl FromStr for TokenizerChoice {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        match name {
+            "gpt2" => return Ok(Self::Gpt2),
+            "char" => return Ok(Self::Char),
+            "byte" => return Ok(Self::Byte),
+            _ => {}
+        }
+        if let Some(size) = name.strip_prefix("bpe:") {
+            let size = size.parse().ok().filter(|size| BPE_VOCABULARIES.contains(size));
+            return size.map(Self::Trained).ok_or(DataError::BadVocabularySize {
+                value: name.to_owned(),
+                least: *BPE_VOCABULARIES.start(),
+                most: *BPE_VOCABULARIES.end(),
+            });
+        }
+        let path = Path::new(name);
+        let is_path = path.components().count() > 1
+            || path.extension().is_some_and(|extension| extension == "json")
+            || disk::exists(path);
+        match is_path {
+            true => Ok(Self::File(path.to_owned())),
+            false => Err(DataError::UnknownTokenizer { name: name.to_owned() }),
+        }
     }
 }
 
 /// A tokenizer.
 ///
-/// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}` or
-/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids.
+/// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}`,
+/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids, or
+/// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Spec", try_from = "Spec")]
 pub enum Tokenizer {
@@ -67,6 +111,8 @@ pub enum Tokenizer {
     Char(CharVocab),
     /// A token per byte: 257 tokens, the last of which ends a document.
     Byte,
+    /// Byte pairs of another vocabulary.
+    Bpe(Arc<Bpe>),
 }
 
 impl Tokenizer {
@@ -119,6 +165,7 @@ impl Tokenizer {
                 ids.extend(text.bytes().map(u32::from));
                 Ok(())
             }
+            Self::Bpe(bpe) => pieces(text).try_for_each(|piece| bpe.encode_into(piece, ids)),
         }
     }
 
@@ -135,6 +182,11 @@ impl Tokenizer {
                 ids.iter().for_each(|&id| decode_gpt2(bpe, id, &mut bytes));
             }
             Self::Char(vocab) => return ids.iter().map(|&id| vocab.char(id)).collect(),
+            Self::Bpe(bpe) => {
+                for &id in ids {
+                    bytes.extend_from_slice(bpe.bytes(id).unwrap_or("\u{fffd}".as_bytes()));
+                }
+            }
             Self::Byte => {
                 for &id in ids {
                     match u8::try_from(id) {
@@ -153,6 +205,7 @@ impl Tokenizer {
             Self::Gpt2 => GPT2_VOCAB,
             Self::Char(vocab) => vocab.len(),
             Self::Byte => BYTE_END_OF_TEXT + 1,
+            Self::Bpe(bpe) => bpe.vocab_size(),
         }
     }
 
@@ -162,6 +215,7 @@ impl Tokenizer {
             Self::Gpt2 => Some(GPT2_END_OF_TEXT),
             Self::Char(_) => None,
             Self::Byte => Some(BYTE_END_OF_TEXT),
+            Self::Bpe(bpe) => bpe.end_of_text(),
         }
     }
 
@@ -174,6 +228,7 @@ impl Tokenizer {
             Self::Gpt2 => gpt2(id) as u32,
             Self::Char(vocab) => vocab.char(id).len_utf8() as u32,
             Self::Byte => 1,
+            Self::Bpe(bpe) => bpe.bytes(id).map_or(0, <[u8]>::len) as u32,
         };
         (0..self.vocab_size()).map(length).collect()
     }
@@ -184,6 +239,7 @@ impl Tokenizer {
             Self::Gpt2 => TokenizerKind::Gpt2,
             Self::Char(_) => TokenizerKind::Char,
             Self::Byte => TokenizerKind::Byte,
+            Self::Bpe(_) => TokenizerKind::Bpe,
         }
     }
 }
@@ -271,6 +327,7 @@ enum Spec {
     Gpt2,
     Char { chars: String },
     Byte,
+    Bpe { file: String },
 }
 
 impl From<Tokenizer> for Spec {
@@ -279,6 +336,7 @@ impl From<Tokenizer> for Spec {
             Tokenizer::Gpt2 => Self::Gpt2,
             Tokenizer::Char(vocab) => Self::Char { chars: vocab.chars.into_iter().collect() },
             Tokenizer::Byte => Self::Byte,
+            Tokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file().to_owned() },
         }
     }
 }
@@ -291,6 +349,11 @@ impl TryFrom<Spec> for Tokenizer {
             Spec::Gpt2 => Self::Gpt2,
             Spec::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
             Spec::Byte => Self::Byte,
+            Spec::Bpe { file } => {
+                let bpe = Bpe::parse(&file);
+                let bpe = bpe.map_err(|reason| DataError::BadVocabulary { reason })?;
+                Self::Bpe(Arc::new(bpe))
+            }
         })
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{DataInfo, Reply, Texts};
 use crate::config::{Config, ConfigError, Layer, file_name, resolve};
 use crate::data::{
-    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind,
-    stories,
+    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerChoice,
+    TokenizerKind, stories,
 };
 use crate::disk;
 use crate::model::Architecture;
@@ -92,8 +92,8 @@ fn prepare_files(
     let all_files = inputs.iter().all(|path| disk::is_file(path));
     let bytes = inputs.iter().filter_map(|path| disk::metadata(path).ok()).map(|file| file.len());
     let tokenizer = match bytes.sum::<u64>() {
-        bytes if all_files && bytes < CHARACTERS => TokenizerKind::Char,
-        _ => TokenizerKind::default(),
+        bytes if all_files && bytes < CHARACTERS => TokenizerChoice::Char,
+        _ => TokenizerChoice::default(),
     };
     let options = PrepareOptions { tokenizer, ..PrepareOptions::default() };
     let mut progress = |at: PrepareProgress| {

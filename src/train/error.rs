@@ -246,6 +246,7 @@ impl TrainError {
                 DataError::BadFraction { .. }
                 | DataError::AlreadyPrepared { .. }
                 | DataError::UnknownTokenizer { .. }
+                | DataError::BadVocabularySize { .. }
                 | DataError::UnknownBuiltin { .. },
             ) => 2,
             TrainError::NotFinite { .. } => 6,

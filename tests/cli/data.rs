@@ -81,7 +81,16 @@ fn exported_models_have_their_tokenizer() {
     let folder = temporary();
     prepare(folder.path());
     ok(folder.path(), &["prepare", "story.md", "-o", "data/bytes", "--tokenizer=byte"]);
-    for data in ["x", "bytes"] {
+    ok(folder.path(), &["prepare", "story.md", "-o", "data/pairs", "--tokenizer=bpe:280"]);
+    assert!(folder.path().join("data/pairs/tokenizer.json").exists());
+    let file = "--tokenizer=data/pairs/tokenizer.json";
+    ok(folder.path(), &["prepare", "story.md", "-o", "data/same", file]);
+    for name in ["train.bin", "val.bin", "meta.json"] {
+        let [trained, loaded] = ["pairs", "same"]
+            .map(|data| fs::read(folder.path().join("data").join(data).join(name)));
+        assert_eq!(trained.unwrap(), loaded.unwrap(), "{name}");
+    }
+    for data in ["x", "bytes", "pairs"] {
         train(folder.path(), data, &[&format!("--data=data/{data}"), "--max_iters=10"]);
         let exported = format!("{data}-hf");
         ok(folder.path(), &["export", data, "-o", &exported]);

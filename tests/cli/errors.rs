@@ -26,6 +26,7 @@ fn bad_input_gets_one_clear_error() {
     fs::write(path.join("not.pt"), "no pickle").unwrap();
     fs::write(path.join("utf-16.toml"), b"\xff\xfes\0e\0e\0d\0").unwrap();
     fs::write(path.join("latin.py"), b"seed = 1\nout_dir = 'caf\xe9'\n").unwrap();
+    fs::write(path.join("words.json"), "{\"model\":{\"type\":\"WordPiece\"}}").unwrap();
     fs::write(path.join("latin.txt"), b"caf\xe9").unwrap();
     copy(&path.join("good"), &path.join("garbled"));
     fs::write(path.join("garbled/meta.json"), b"\xff\xfe{}").unwrap();
@@ -78,6 +79,9 @@ fn bad_input_gets_one_clear_error() {
         (&["trian", "--preset=demo"], 2, "`train`"),
         (&["config", "shwo"], 2, "show"),
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe"], 2, "char"),
+        (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe:7"], 2, "bpe:8192"),
+        (&["prepare", "story.txt", "-o", "new", "--tokenizer=nowhere.json"], 7, "nowhere.json"),
+        (&["prepare", "story.txt", "-o", "new", "--tokenizer=words.json"], 7, "byte-level"),
     ];
     let before = listing(path);
     for (args, code, word) in cases {

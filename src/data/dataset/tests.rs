@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::super::{PrepareOptions, TokenizerKind, prepare};
+use super::super::{PrepareOptions, TokenizerChoice, prepare};
 use super::*;
 
 /// Creates a folder called `name` with these files.
@@ -37,7 +37,7 @@ fn a_prepared_folder_opens() {
     let input = root.path().join("a.txt");
     let out = root.path().join("data");
     fs::write(&input, "hello there, ".repeat(100)).unwrap();
-    let options = PrepareOptions { tokenizer: TokenizerKind::Char, ..PrepareOptions::default() };
+    let options = PrepareOptions { tokenizer: TokenizerChoice::Char, ..PrepareOptions::default() };
     prepare(&[input], &out, &options, &mut |_| {}).unwrap();
     let spec = out.to_str().unwrap();
     let dataset = Dataset::open(spec, 64).unwrap();

@@ -1,10 +1,12 @@
 //! The first pass over the input: measures documents and collects characters.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use super::super::bpe::train::WordCounts;
 use super::super::source::{Part, Sources};
 use super::super::windows::hash;
-use super::super::{CharVocab, DataError, Tokenizer, TokenizerKind};
+use super::super::{CharVocab, DataError, Tokenizer, TokenizerChoice};
 use super::{Phase, Reporter, Router, is_off};
 
 /// With fewer documents than this, each is split.
@@ -32,13 +34,15 @@ pub(super) struct Survey {
     complete: bool,
     /// The distinct characters, sorted; only for a character vocabulary.
     alphabet: Vec<char>,
+    /// The words that byte pairs are trained on, and the size of their vocabulary.
+    words: Option<(WordCounts, u32)>,
 }
 
 impl Survey {
-    /// Reads the input, up to [`MANY`] documents unless all characters are needed.
+    /// Reads the input, up to [`MANY`] documents unless all characters, or more words, are needed.
     pub(super) fn of(
         sources: &Sources,
-        kind: TokenizerKind,
+        choice: &TokenizerChoice,
         reporter: &mut Reporter<'_>,
     ) -> Result<Self, DataError> {
         let mut survey = Self {
@@ -47,10 +51,14 @@ impl Survey {
             lengths: Vec::new(),
             complete: true,
             alphabet: Vec::new(),
+            words: match choice {
+                TokenizerChoice::Trained(vocab_size) => Some((WordCounts::new()?, *vocab_size)),
+                _ => None,
+            },
         };
         // Characters before the current document.
         let mut before = 0;
-        let collect = kind == TokenizerKind::Char;
+        let collect = *choice == TokenizerChoice::Char;
         // A flag for each code point takes 1.1 MB and is faster than a hash set.
         let mut seen = vec![false; if collect { char::MAX as usize + 1 } else { 0 }];
         sources.read(&mut |part, bytes| {
@@ -63,8 +71,16 @@ impl Survey {
                         }
                     }
                 }
-                Part::Text(text) => survey.chars += text.chars().count() as u64,
+                Part::Text(text) => {
+                    survey.chars += text.chars().count() as u64;
+                    if let Some((words, _)) = &mut survey.words {
+                        words.push(text)?;
+                    }
+                }
                 Part::EndOfDocument => {
+                    if let Some((words, _)) = &mut survey.words {
+                        words.end_document()?;
+                    }
                     survey.documents += 1;
                     if survey.documents < MANY {
                         survey.lengths.push(survey.chars - before);
@@ -73,7 +89,8 @@ impl Survey {
                 }
             }
             reporter.report_if_due(Phase::Survey, bytes, survey.documents);
-            if survey.documents >= MANY && !collect {
+            let enough = survey.words.as_ref().is_none_or(|(words, _)| words.is_full());
+            if survey.documents >= MANY && !collect && enough {
                 survey.complete = false;
                 return Ok(ControlFlow::Break(()));
             }
@@ -89,11 +106,11 @@ impl Survey {
         Ok(survey)
     }
 
-    pub(super) fn tokenizer(&self, kind: TokenizerKind) -> Result<Tokenizer, DataError> {
-        Ok(match kind {
-            TokenizerKind::Gpt2 => Tokenizer::Gpt2,
-            TokenizerKind::Byte => Tokenizer::Byte,
-            TokenizerKind::Char => Tokenizer::Char(CharVocab::new(self.alphabet.iter().copied())?),
+    /// Returns the tokenizer that the text makes, of its characters or its words.
+    pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
+        Ok(match self.words.take() {
+            Some((words, vocab_size)) => Tokenizer::Bpe(Arc::new(words.train(vocab_size)?)),
+            None => Tokenizer::Char(CharVocab::new(self.alphabet.iter().copied())?),
         })
     }
 

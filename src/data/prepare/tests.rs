@@ -35,7 +35,7 @@ fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, Data
     })
 }
 
-fn options(tokenizer: TokenizerKind) -> PrepareOptions {
+fn options(tokenizer: TokenizerChoice) -> PrepareOptions {
     PrepareOptions { tokenizer, ..PrepareOptions::default() }
 }
 
@@ -51,7 +51,7 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
     // 1,115,394 characters, as many as tiny Shakespeare has, some of two bytes.
     let line = "h\u{e9} said: to be, or not?\n";
     let text: String = line.chars().cycle().take(1_115_394).collect();
-    let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Char)).unwrap();
+    let prepared = run(&[("a.txt", &text)], &options(TokenizerChoice::Char)).unwrap();
     assert_eq!(prepared.train.len(), 1_003_854);
     assert_eq!(prepared.val.len(), 111_540);
     assert_eq!(prepared.meta.train_tokens, 1_003_854);
@@ -66,7 +66,7 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
 #[test]
 fn a_document_is_split_before_it_is_tokenized() {
     let text = "one two three four ".repeat(40_000);
-    let prepared = run(&[("a.txt", &text)], &options(TokenizerKind::Gpt2)).unwrap();
+    let prepared = run(&[("a.txt", &text)], &options(TokenizerChoice::Gpt2)).unwrap();
     let (train, val) = text.split_at(text.len() / 10 * 9);
     assert_eq!(prepared.train, Tokenizer::Gpt2.encode(train).unwrap());
     let mut val = Tokenizer::Gpt2.encode(val).unwrap();
@@ -78,7 +78,7 @@ fn a_document_is_split_before_it_is_tokenized() {
 #[test]
 fn a_few_documents_are_each_split_by_position() {
     let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));
-    let prepared = run(&[("a.txt", &a), ("b.txt", &b)], &options(TokenizerKind::Byte)).unwrap();
+    let prepared = run(&[("a.txt", &a), ("b.txt", &b)], &options(TokenizerChoice::Byte)).unwrap();
     let end = "<|endoftext|>";
     let text = |ids: &[u32]| Tokenizer::Byte.decode(ids);
     let [train, val] = [900, 100].map(|n| format!("{0}{end}{1}{end}", &a[..n], &b[..n]));
@@ -87,7 +87,7 @@ fn a_few_documents_are_each_split_by_position() {
 
     let line = "short\n";
     for files in [[("a.txt", line), ("b.txt", &a[..])], [("a.txt", &a[..]), ("b.txt", line)]] {
-        let prepared = run(&files, &options(TokenizerKind::Char)).unwrap();
+        let prepared = run(&files, &options(TokenizerChoice::Char)).unwrap();
         assert_eq!((prepared.train.len(), prepared.val.len()), (905, 101));
         assert_eq!(prepared.warnings, [""; 0]);
     }
@@ -96,7 +96,7 @@ fn a_few_documents_are_each_split_by_position() {
 #[test]
 fn short_documents_round_to_the_right_share() {
     let documents = "abc<|endoftext|>".repeat(99);
-    let prepared = run(&[("a.txt", &documents)], &options(TokenizerKind::Byte)).unwrap();
+    let prepared = run(&[("a.txt", &documents)], &options(TokenizerChoice::Byte)).unwrap();
     let count = |ids: &[u32], end: bool| ids.iter().filter(|&&id| (id == 256) == end).count();
     assert_eq!((count(&prepared.train, false), count(&prepared.val, false)), (267, 30));
     // A document that is in one split only ends only there.
@@ -107,7 +107,7 @@ fn short_documents_round_to_the_right_share() {
 fn many_documents_are_split_by_document() {
     for documents in [100, 400, 3_000] {
         let prepared =
-            run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerKind::Byte)).unwrap();
+            run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerChoice::Byte)).unwrap();
         assert_eq!(prepared.meta.documents, u64::from(documents));
         let count = |ids: &[u32]| ids.iter().filter(|&&id| id == 256).count();
         let (train, val) = (count(&prepared.train), count(&prepared.val));
@@ -130,13 +130,13 @@ fn many_documents_are_split_by_document() {
 fn a_document_that_outweighs_the_others_is_split() {
     let long = format!("{{\"text\":\"{}\"}}\n", "x".repeat(200_000));
     let lines = format!("{}{long}{}", json_lines(60), json_lines(60));
-    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerKind::Byte)).unwrap();
+    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerChoice::Byte)).unwrap();
     let share = prepared.val.len() as f64 / (prepared.val.len() + prepared.train.len()) as f64;
     assert!((0.09..0.11).contains(&share), "{share}");
     assert_eq!(prepared.warnings, [""; 0]);
 
     let lines = format!("{long}{}", json_lines(1_500));
-    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerKind::Byte)).unwrap();
+    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerChoice::Byte)).unwrap();
     let [warning] = &prepared.warnings[..] else { panic!("{:?}", prepared.warnings) };
     assert!(warning.contains("instead of 10.0%"), "{warning}");
 }
@@ -147,7 +147,7 @@ fn skipped_files_are_named() {
     let mut files = vec![("a.py", "print('some text')\n")];
     files.extend(names.iter().map(|name| (name.as_str(), "\0")));
     let warnings =
-        |files: &[(&str, &str)]| run(files, &options(TokenizerKind::Byte)).unwrap().warnings;
+        |files: &[(&str, &str)]| run(files, &options(TokenizerChoice::Byte)).unwrap().warnings;
     let all = warnings(&files).remove(0);
     assert!(all.starts_with("skipped 5 files that are not UTF-8 text: "), "{all}");
     assert!(all.contains("3.bin, and 2 more") && !all.contains("4.bin"), "{all}");
@@ -163,7 +163,7 @@ fn the_split_depends_on_the_seed_and_not_on_threads() {
         let options = PrepareOptions {
             seed,
             threads: NonZeroUsize::new(threads),
-            ..options(TokenizerKind::Gpt2)
+            ..options(TokenizerChoice::Gpt2)
         };
         let meta = run(&[("a.jsonl", &lines)], &options).unwrap().meta;
         (meta.train_blake3, meta.val_blake3)
@@ -175,7 +175,7 @@ fn the_split_depends_on_the_seed_and_not_on_threads() {
 #[test]
 fn meta_json_describes_the_folder() {
     let prepared =
-        run(&[("b.txt", "second document"), ("a.txt", "first")], &options(TokenizerKind::Byte))
+        run(&[("b.txt", "second document"), ("a.txt", "first")], &options(TokenizerChoice::Byte))
             .unwrap();
     let out = prepared.folder.path().join("out");
     let meta = Meta::load(&out.join("meta.json")).unwrap();
@@ -194,7 +194,7 @@ fn progress_ends_at_the_total() {
     fs::write(&input, "some words here. ".repeat(100_000)).unwrap();
     let mut seen = vec![];
     let out = folder.path().join("out");
-    let options = options(TokenizerKind::Byte);
+    let options = options(TokenizerChoice::Byte);
     let meta = prepare(&[input], &out, &options, &mut |progress| seen.push(progress)).unwrap().meta;
     let last = seen.last().unwrap();
     assert_eq!(last.phase, Phase::Done);
@@ -215,7 +215,7 @@ fn an_error_leaves_the_old_data_unchanged() {
     let out = folder.path().join("out");
     fs::write(&good, "good text").unwrap();
     fs::write(&bad, [b"fine until here".as_slice(), &[0xff]].concat()).unwrap();
-    let mut options = options(TokenizerKind::Byte);
+    let mut options = options(TokenizerChoice::Byte);
     let good = [good];
     let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap().meta;
 
@@ -234,7 +234,7 @@ fn input_that_cannot_be_split_is_an_error() {
     let message = |text: &str, options: &PrepareOptions| {
         run(&[("a.txt", text)], options).err().expect("an error").to_string()
     };
-    let char = options(TokenizerKind::Char);
+    let char = options(TokenizerChoice::Char);
     assert!(message("", &char).contains("no text"));
     assert!(message("<|endoftext|>\n", &char).contains("no text"));
     let short = message("x", &char);
@@ -243,4 +243,36 @@ fn input_that_cannot_be_split_is_an_error() {
         let options = PrepareOptions { val_fraction: value, ..char.clone() };
         assert!(message("text", &options).contains("val_fraction"));
     }
+}
+
+/// Byte pairs are trained on all of the text, and the folder opens with them.
+#[test]
+fn a_tokenizer_is_trained_on_the_text() {
+    let story = "The fox looked at the moon. The moon looked back at the fox.\n".repeat(300);
+    let trained = options(TokenizerChoice::Trained(270));
+    let prepared = run(&[("a.txt", &story)], &trained).unwrap();
+    assert_eq!(prepared.meta.vocab_size, 270);
+    assert_eq!(prepared.warnings, [""; 0]);
+    let tokenizer = &prepared.meta.tokenizer;
+    let text = tokenizer.decode(&[prepared.train, prepared.val].concat());
+    assert_eq!(text, format!("{story}<|endoftext|>"));
+    // The file of the folder makes the same tokens of another text.
+    let file = prepared.folder.path().join("out/tokenizer.json");
+    for path in [file.clone(), prepared.folder.path().join("out")] {
+        let same =
+            run(&[("b.txt", &story[..9000])], &options(TokenizerChoice::File(path))).unwrap();
+        assert_eq!(same.meta.tokenizer, *tokenizer);
+        let text = tokenizer.decode(&[same.train, same.val].concat());
+        assert_eq!(text, format!("{}<|endoftext|>", &story[..9000]));
+    }
+    let loaded = Meta::load(&prepared.folder.path().join("out/meta.json")).unwrap();
+    assert_eq!(loaded.tokenizer, *tokenizer);
+    // More tokens than the text has pairs.
+    let few = run(&[("a.txt", &story)], &options(TokenizerChoice::Trained(5000))).unwrap();
+    assert!(few.meta.vocab_size < 400, "{}", few.meta.vocab_size);
+    assert!(few.warnings[0].contains("instead of 5000"), "{:?}", few.warnings);
+
+    fs::write(&file, "{}").unwrap();
+    let error = run(&[("a.txt", &story)], &options(TokenizerChoice::File(file))).err().unwrap();
+    assert!(matches!(error, DataError::BadTokenizer { .. }), "{error}");
 }

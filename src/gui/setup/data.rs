@@ -160,6 +160,7 @@ fn size_in_words(info: &DataInfo) -> String {
         Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
         Some(TokenizerKind::Char) => "a token per character",
         Some(TokenizerKind::Byte) => "a token per byte",
+        Some(TokenizerKind::Bpe) => "byte pairs of its own",
         None => "an unknown tokenizer",
     };
     format!(

@@ -1,0 +1,291 @@
+//! Byte-level byte pairs of other vocabularies than GPT-2's, described by a `tokenizer.json` of Hugging
+//! Face: one that was trained here, or that of another model (GPT-NeoX, Llama 3, Qwen, ...).
+//!
+//! The text is encoded by the same code as GPT-2's, also in a browser. It merges whatever pair makes
+//! the token of the lowest rank, so a vocabulary must be one that byte-pair training yields: each token
+//! has one merge, which is also how the token itself is encoded. [`Bpe::parse`] checks that.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde_json::{Map, Value};
+use tiktoken_rs::CoreBPE;
+
+use super::DataError;
+use super::hugging_face::byte_characters;
+use super::tokenizer::END_OF_TEXT;
+
+#[cfg_attr(target_arch = "wasm32", path = "bpe/no_training.rs")]
+pub(super) mod train;
+
+/// The pattern of GPT-2's words, without backtracking into repetitions.
+const GPT2_WORDS: &str =
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
+
+/// The tokens that end a document, by their usual names.
+const ENDS: [&str; 3] = [END_OF_TEXT, "<|end_of_text|>", "</s>"];
+
+/// Largest id of a token: a larger one is a damaged file.
+const MAX_ID: u64 = (1 << 24) - 1;
+
+/// A byte-level byte-pair tokenizer.
+pub struct Bpe {
+    /// The `tokenizer.json`.
+    file: String,
+    core: CoreBPE,
+    /// The id of each rank: the bytes, then the merges.
+    ids: Vec<u32>,
+    /// The bytes of each id; none where the file skips an id.
+    tokens: Vec<Vec<u8>>,
+    /// The id and the text of the token that ends a document.
+    end: Option<(u32, String)>,
+}
+
+impl Bpe {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// A clause that says what is wrong with it or not supported.
+    pub fn parse(file: &str) -> Result<Self, String> {
+        let json: Value =
+            serde_json::from_str(file).map_err(|error| format!("not JSON: {error}"))?;
+        let words = words(&json)?;
+        let model = &json["model"];
+        check_model(model)?;
+        let vocab = model["vocab"].as_object().ok_or("it has no vocabulary")?;
+        let added = added_tokens(&json)?;
+        let tokens = table(vocab, &added)?;
+        let ids = ranks(vocab, &model["merges"])?;
+        let ranks: HashMap<&[u8], u32> =
+            ids.iter().zip(0..).map(|(&id, rank)| (tokens[id as usize].as_slice(), rank)).collect();
+        if ranks.len() < ids.len() {
+            return Err("two of its merges make the same token".to_owned());
+        }
+        let encoder = ranks.iter().map(|(token, rank)| (token.to_vec(), *rank)).collect();
+        // Without a special token, the search for one would match the empty text.
+        let special = [(END_OF_TEXT.to_owned(), u32::MAX)].into_iter().collect();
+        let core = CoreBPE::new(encoder, special, words)
+            .map_err(|error| format!("its pattern of words cannot be used: {error}"))?;
+        let id = |name: &str| match added.iter().find(|(_, content)| content == name) {
+            Some((id, _)) => Some(*id),
+            None => vocab.get(name).and_then(Value::as_u64).map(|id| id as u32),
+        };
+        let end = ENDS.into_iter().find_map(|name| Some((id(name)?, name.to_owned())));
+        Ok(Self { file: file.to_owned(), core, ids, tokens, end })
+    }
+
+    /// Returns the `tokenizer.json`.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Returns the number of tokens: the highest id and one.
+    pub fn vocab_size(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Returns the token that ends a document.
+    pub fn end_of_text(&self) -> Option<u32> {
+        self.end.as_ref().map(|(id, _)| *id)
+    }
+
+    /// Returns the text of the token that ends a document.
+    pub fn end_name(&self) -> Option<&str> {
+        self.end.as_ref().map(|(_, name)| name.as_str())
+    }
+
+    /// Appends the ids of a piece of text, in which special tokens are ordinary text.
+    pub(super) fn encode_into(&self, piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        let (ranks, _) = self
+            .core
+            .encode(piece, &HashSet::new())
+            .map_err(|error| DataError::Tokenize { reason: error.message })?;
+        ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
+        Ok(())
+    }
+
+    /// Returns the bytes of a token; `None` for an id that the vocabulary lacks.
+    pub fn bytes(&self, id: u32) -> Option<&[u8]> {
+        let token = self.tokens.get(usize::try_from(id).ok()?)?;
+        (!token.is_empty()).then_some(token.as_slice())
+    }
+
+    /// Returns true if these are the tokens of GPT-2 under the same ids. `gpt2` are its tokens but the
+    /// last.
+    pub(super) fn is_gpt2(&self, gpt2: impl FnOnce() -> Vec<Vec<u8>>) -> bool {
+        const VOCABULARY: usize = 50_257;
+        self.tokens.len() == VOCABULARY
+            && self.end == Some((VOCABULARY as u32 - 1, END_OF_TEXT.to_owned()))
+            && self.ids[256..].iter().zip(256..).all(|(&id, rank)| id == rank)
+            && self.tokens[..VOCABULARY - 1] == gpt2()
+    }
+}
+
+impl PartialEq for Bpe {
+    fn eq(&self, other: &Self) -> bool {
+        self.file == other.file
+    }
+}
+
+impl Eq for Bpe {}
+
+impl fmt::Debug for Bpe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tokens, merges) = (self.tokens.len(), self.ids.len() - 256);
+        f.debug_struct("Bpe").field("tokens", &tokens).field("merges", &merges).finish()
+    }
+}
+
+/// Returns the pattern that splits text into words, from the pre-tokenizer.
+fn words(json: &Value) -> Result<&str, String> {
+    let normalizer = &json["normalizer"];
+    if !normalizer.is_null() {
+        return Err(format!(
+            "it changes the text ({}), which is not supported",
+            normalizer["type"]
+        ));
+    }
+    let pre_tokenizer = &json["pre_tokenizer"];
+    let is_bytes = |part: &Value, splits: bool| {
+        part["type"] == "ByteLevel"
+            && part["add_prefix_space"] == false
+            && part["use_regex"].as_bool().unwrap_or(true) == splits
+    };
+    let parts = match pre_tokenizer["pretokenizers"].as_array() {
+        Some(parts) => parts.as_slice(),
+        None => std::slice::from_ref(pre_tokenizer),
+    };
+    let pattern = match parts {
+        [part] if is_bytes(part, true) => Some(GPT2_WORDS),
+        // Without words the whole text is one, as long as a document.
+        [split, part] if is_bytes(part, false) => {
+            let isolates = split["behavior"] == "Isolated" && split["invert"] != true;
+            split["pattern"]["Regex"].as_str().filter(|_| split["type"] == "Split" && isolates)
+        }
+        _ => None,
+    };
+    pattern.ok_or_else(|| {
+        "it does not split text into words and bytes as GPT-2, Llama 3 or Qwen do; byte-level BPE \
+         without a prefix space is supported"
+            .to_owned()
+    })
+}
+
+/// Checks that the model is byte pairs without extras.
+fn check_model(model: &Value) -> Result<(), String> {
+    let kind = &model["type"];
+    if kind != "BPE" && !(kind.is_null() && model["merges"].is_array()) {
+        return Err(format!("its model is {kind}; only BPE on bytes is supported"));
+    }
+    for name in ["continuing_subword_prefix", "end_of_word_suffix"] {
+        if model[name].as_str().is_some_and(|affix| !affix.is_empty()) {
+            return Err(format!("it has a `{name}`, which is not supported"));
+        }
+    }
+    if model["dropout"].as_f64().is_some_and(|dropout| dropout > 0.0) {
+        return Err("it drops merges at random (`dropout`), which is not supported".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns the tokens that are found in text before all others, with their ids.
+fn added_tokens(json: &Value) -> Result<Vec<(u32, String)>, String> {
+    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let entry = |token: &Value| Some((id(&token["id"])?, token["content"].as_str()?.to_owned()));
+    let entries: Option<Vec<_>> = added.iter().map(entry).collect();
+    entries.ok_or_else(|| "an added token has no text or no valid id".to_owned())
+}
+
+fn id(value: &Value) -> Option<u32> {
+    value.as_u64().filter(|id| *id <= MAX_ID).map(|id| id as u32)
+}
+
+/// Returns the bytes of each id.
+fn table(vocab: &Map<String, Value>, added: &[(u32, String)]) -> Result<Vec<Vec<u8>>, String> {
+    let bytes = bytes_of_characters();
+    let mut tokens: Vec<Vec<u8>> = Vec::new();
+    let mut set = |id: u32, token: Vec<u8>, name: &str| {
+        let index = id as usize;
+        if tokens.len() <= index {
+            tokens.resize(index + 1, Vec::new());
+        }
+        if !tokens[index].is_empty() && tokens[index] != token {
+            return Err(format!("the id {id} of {name:?} is also that of another token"));
+        }
+        tokens[index] = token;
+        Ok(())
+    };
+    let added_names: HashSet<&str> = added.iter().map(|(_, content)| content.as_str()).collect();
+    for (name, value) in vocab {
+        let id = id(value).ok_or_else(|| format!("the id of {name:?} is {value}"))?;
+        // A special token is spelled as it is written.
+        let token = spelled(name, &bytes).filter(|_| !added_names.contains(name.as_str()));
+        set(id, token.unwrap_or_else(|| name.as_bytes().to_vec()), name)?;
+    }
+    for (id, name) in added {
+        set(*id, name.as_bytes().to_vec(), name)?;
+    }
+    Ok(tokens)
+}
+
+/// Returns the ids in the order of their ranks: the bytes, then the results of the merges. Checks that
+/// each merge is the last one of the token that it makes.
+fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<Vec<u32>, String> {
+    let id_of = |name: &str| vocab.get(name).and_then(id);
+    let bytes = bytes_of_characters();
+    let mut ids = Vec::new();
+    let mut ranks: HashMap<Vec<u8>, u32> = HashMap::new();
+    for (byte, character) in (0_u8..=u8::MAX).zip(byte_characters()) {
+        let id = id_of(&character.to_string());
+        ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
+        ranks.insert(vec![byte], u32::from(byte));
+    }
+    for merge in merges.as_array().map_or(&[][..], Vec::as_slice) {
+        let pair = match merge {
+            Value::String(pair) => pair.split_once(' '),
+            merge => merge[0].as_str().zip(merge[1].as_str()),
+        };
+        let (left, right) = pair.ok_or_else(|| format!("{merge} is not a merge"))?;
+        let name = format!("{left}{right}");
+        let known = |name: &str| spelled(name, &bytes).filter(|_| id_of(name).is_some());
+        let parts = known(left).zip(known(&name));
+        let (left, token) =
+            parts.ok_or_else(|| format!("the merge {merge} makes no token of the vocabulary"))?;
+        let rank = ids.len() as u32;
+        if last_merge(&token, &ranks) != Some(left.len()) {
+            return Err(format!("its merge {merge} is not the one that byte-pair training finds"));
+        }
+        ids.extend(id_of(&name));
+        ranks.insert(token, rank);
+    }
+    Ok(ids)
+}
+
+/// Returns the length of the left part of the merge that makes `token`, which has no rank yet: what
+/// remains of its bytes after all merges so far must be two parts.
+pub(super) fn last_merge(token: &[u8], ranks: &HashMap<Vec<u8>, u32>) -> Option<usize> {
+    // The boundaries of the parts.
+    let mut bounds: Vec<usize> = (0..=token.len()).collect();
+    while bounds.len() > 3 {
+        let merged = bounds.windows(3).enumerate().filter_map(|(at, part)| {
+            let rank = ranks.get(&token[part[0]..part[2]])?;
+            Some((rank, at))
+        });
+        let (_, at) = merged.min()?;
+        bounds.remove(at + 1);
+    }
+    (bounds.len() == 3 && !ranks.contains_key(token)).then(|| bounds[1])
+}
+
+/// Returns the byte that each character of a Hugging Face file stands for.
+fn bytes_of_characters() -> HashMap<char, u8> {
+    byte_characters().into_iter().zip(0..=u8::MAX).collect()
+}
+
+/// Returns the bytes that a token of a file stands for; `None` if it has other characters.
+fn spelled(name: &str, bytes: &HashMap<char, u8>) -> Option<Vec<u8>> {
+    name.chars().map(|character| bytes.get(&character).copied()).collect()
+}
+
+#[cfg(test)]
+mod tests;

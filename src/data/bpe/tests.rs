@@ -1,0 +1,148 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::Tokenizer;
+use super::train::WordCounts;
+use super::*;
+
+/// Trains on a text.
+fn trained(text: &str, vocab_size: u32) -> Bpe {
+    let mut counts = WordCounts::new().unwrap();
+    counts.push(text).unwrap();
+    counts.end_document().unwrap();
+    counts.train(vocab_size).unwrap()
+}
+
+fn sample() -> String {
+    let stories = super::super::stories::generate(7, 60_000);
+    format!("{stories} caf\u{e9}s, na\u{ef}ve; it's  we'll\t12 345\r\n \u{4e2d}\u{6587} \u{1f600}")
+}
+
+#[test]
+fn a_trained_vocabulary_has_bytes_merges_and_an_end() {
+    let bpe = trained(&sample(), 512);
+    assert_eq!((bpe.vocab_size(), bpe.end_of_text()), (512, Some(511)));
+    assert_eq!(bpe.bytes(511), Some(END_OF_TEXT.as_bytes()));
+    let bytes: HashSet<&[u8]> = (0..256).filter_map(|id| bpe.bytes(id)).collect();
+    assert!(bytes.len() == 256 && bytes.iter().all(|token| token.len() == 1));
+    // Merges make the text shorter.
+    let (text, tokenizer) = (sample(), Tokenizer::Bpe(Arc::new(bpe)));
+    assert!(tokenizer.encode(&text).unwrap().len() * 2 < text.len());
+    // A short text has no more pairs.
+    assert!(trained("ab ab", 5000).vocab_size() < 262);
+}
+
+#[test]
+fn hugging_faces_tokenizer_gives_the_same_ids() {
+    let bpe = trained(&sample(), 700);
+    let other = tokenizers::Tokenizer::from_bytes(bpe.file()).unwrap();
+    let ours = Tokenizer::Bpe(Arc::new(bpe));
+    let mut texts = vec![sample(), "  leading   and trailing  ".into(), "don't\n\n\nDON'T".into()];
+    // Debian's licence texts, if they are there.
+    let licences = std::fs::read_dir("/usr/share/common-licenses").into_iter().flatten().flatten();
+    texts.extend(licences.filter_map(|file| std::fs::read_to_string(file.path()).ok()));
+    for text in texts {
+        let ids = ours.encode(&text).unwrap();
+        assert_eq!(ids, other.encode(text.as_str(), false).unwrap().get_ids(), "{text:.60}");
+        assert_eq!(ours.decode(&ids), text);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_text_is_decoded_as_it_was(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let tokenizer = Tokenizer::Bpe(Arc::new(trained("the theme of them all, other then", 280)));
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        prop_assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text);
+        // Bytes that are no text, one token each.
+        let Tokenizer::Bpe(bpe) = &tokenizer else { unreachable!() };
+        let ids = bytes.iter().map(|byte| (0..256).find(|&id| bpe.bytes(id) == Some(&[*byte][..])));
+        let ids: Vec<u32> = ids.map(Option::unwrap).collect();
+        prop_assert_eq!(tokenizer.decode(&ids), String::from_utf8_lossy(&bytes));
+    }
+}
+
+#[test]
+fn a_tokenizer_reads_back_from_its_json_form() {
+    let tokenizer = Tokenizer::Bpe(Arc::new(trained(&sample(), 300)));
+    let json = serde_json::to_string(&tokenizer).unwrap();
+    assert!(json.starts_with(r#"{"kind":"bpe","file":""#), "{json:.80}");
+    assert_eq!(serde_json::from_str::<Tokenizer>(&json).unwrap(), tokenizer);
+    assert!(serde_json::from_str::<Tokenizer>(r#"{"kind":"bpe","file":"{}"}"#).is_err());
+    let lengths = tokenizer.byte_lengths();
+    assert_eq!((lengths.len(), lengths[0], lengths[299]), (300, 1, 0));
+}
+
+#[test]
+fn gpt2_is_recognized() {
+    let files = Tokenizer::Gpt2.hugging_face_files();
+    let vocab: Value = serde_json::from_str(&files[0].1).unwrap();
+    let merges: Vec<&str> = files[1].1.lines().skip(1).collect();
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+    let mut file = json!({
+        "added_tokens": [{"id": 50256, "content": END_OF_TEXT, "special": true}],
+        "normalizer": null, "pre_tokenizer": bytes, "decoder": bytes,
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+    });
+    let read = |file: &Value| Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap();
+    // Its ids are ranks, but its bytes have an order of their own.
+    let bpe = Bpe::parse(&file.to_string()).unwrap();
+    let text = "Hello world, it's 2024!\n";
+    let mut ids = Vec::new();
+    bpe.encode_into(text, &mut ids).unwrap();
+    assert_eq!(ids, Tokenizer::Gpt2.encode(text).unwrap());
+    assert_eq!(read(&file), Some(Tokenizer::Gpt2));
+    // Another one than GPT-2's.
+    file["added_tokens"][0] = json!({"id": 50257, "content": "<|other|>"});
+    assert!(matches!(read(&file), Some(Tokenizer::Bpe(_))));
+}
+
+#[test]
+fn words_of_another_pattern_are_split_by_it() {
+    let mut file: Value = serde_json::from_str(trained("12 12 34 1234 1234", 262).file()).unwrap();
+    let digits = json!({"type": "Split", "pattern": {"Regex": r"\d|\D+"}, "behavior": "Isolated",
+        "invert": false});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false});
+    file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [digits, bytes]});
+    let bpe = Bpe::parse(&file.to_string()).unwrap();
+    let mut ids = Vec::new();
+    bpe.encode_into("1234", &mut ids).unwrap();
+    assert_eq!(ids.len(), 4, "a token for each digit");
+}
+
+/// Each of these would give other ids here than in transformers.
+#[test]
+fn other_tokenizers_are_refused() {
+    let good: Value = serde_json::from_str(trained(&sample(), 300).file()).unwrap();
+    assert!(Bpe::parse(&good.to_string()).is_ok());
+    for (pointer, value, reason) in [
+        ("/model/type", json!("Unigram"), "Unigram"),
+        ("/normalizer", json!({"type": "NFC"}), "NFC"),
+        ("/pre_tokenizer", json!({"type": "Metaspace"}), "byte-level"),
+        ("/pre_tokenizer/add_prefix_space", json!(true), "byte-level"),
+        ("/model/end_of_word_suffix", json!("</w>"), "end_of_word_suffix"),
+        ("/model/dropout", json!(0.1), "dropout"),
+        ("/model/vocab", json!({"a": 0}), "no token for the byte"),
+        ("/model/vocab/a", json!(0), "another token"),
+        ("/model/vocab/a", json!(99_999_999), "99999999"),
+        ("/model/merges/0", json!("ab"), "not a merge"),
+        ("/model/merges/0", json!(["\u{1}", "a"]), "no token"),
+        ("/model/vocab", json!(null), "no vocabulary"),
+        ("/added_tokens/0/id", json!(null), "valid id"),
+    ] {
+        let mut other = good.clone();
+        *other.pointer_mut(pointer).unwrap() = value;
+        let error = Bpe::parse(&other.to_string()).unwrap_err();
+        assert!(error.contains(reason), "{pointer}: {error}");
+    }
+    let mut swapped = good.clone();
+    let merges = swapped["model"]["merges"].as_array_mut().unwrap();
+    merges.reverse();
+    let error = Bpe::parse(&swapped.to_string()).unwrap_err();
+    assert!(error.contains("merge"), "{error}");
+    assert!(Bpe::parse("{").unwrap_err().contains("not JSON"));
+}

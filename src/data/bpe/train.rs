@@ -1,0 +1,194 @@
+//! Trains byte pairs on a stream of text, in bounded memory.
+
+use std::collections::HashMap;
+
+use fancy_regex::Regex;
+use rayon::prelude::*;
+use serde_json::Value;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+
+use super::super::DataError;
+use super::super::hugging_face::{byte_characters, byte_level_file};
+use super::super::pieces::{PIECE, piece_end};
+use super::{Bpe, GPT2_WORDS};
+
+/// The text that is counted, in bytes: the beginning of a longer one. The trainer counts pairs in 31
+/// bits.
+const MOST_TEXT: u64 = 1 << 30;
+
+/// The most different words that are kept. Rare ones are dropped beyond it: they merge last.
+const MOST_WORDS: usize = 1 << 21;
+
+/// Pieces of text that are counted at a time, by all threads.
+const BATCH: usize = 32;
+
+/// The words of a text and their counts.
+pub(in crate::data) struct WordCounts {
+    words: Regex,
+    /// The start of a piece that may still grow.
+    open: String,
+    pieces: Vec<String>,
+    counts: HashMap<String, u64>,
+    /// Bytes counted so far.
+    bytes: u64,
+    most_words: usize,
+}
+
+impl WordCounts {
+    pub fn new() -> Result<Self, DataError> {
+        let words = Regex::new(GPT2_WORDS).map_err(failed)?;
+        Ok(Self {
+            words,
+            open: String::new(),
+            pieces: Vec::new(),
+            counts: HashMap::new(),
+            bytes: 0,
+            most_words: MOST_WORDS,
+        })
+    }
+
+    /// Returns true if more text would not be counted.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= MOST_TEXT
+    }
+
+    /// Adds text of the current document.
+    pub fn push(&mut self, text: &str) -> Result<(), DataError> {
+        if self.is_full() {
+            return Ok(());
+        }
+        self.bytes += text.len() as u64;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
+            self.open.push_str(part);
+            rest = after;
+            while self.open.len() > PIECE {
+                let open = self.open.split_off(piece_end(&self.open));
+                self.close(open)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the current document.
+    pub fn end_document(&mut self) -> Result<(), DataError> {
+        // Short documents share a piece: two words are joined at most where they meet.
+        match self.open.len() > PIECE / 2 {
+            true => self.close(String::new()),
+            false => {
+                self.open.push('\n');
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends a piece, which `rest` follows.
+    fn close(&mut self, rest: String) -> Result<(), DataError> {
+        self.pieces.push(std::mem::replace(&mut self.open, rest));
+        if self.pieces.len() < BATCH { Ok(()) } else { self.count() }
+    }
+
+    /// Counts the words of the pieces.
+    fn count(&mut self) -> Result<(), DataError> {
+        let of_piece = |piece: &String| -> Result<HashMap<String, u64>, DataError> {
+            let mut counts = HashMap::new();
+            for word in self.words.find_iter(piece) {
+                let word = word.map_err(failed)?.as_str();
+                match counts.get_mut(word) {
+                    Some(count) => *count += 1,
+                    None => {
+                        counts.insert(word.to_owned(), 1);
+                    }
+                }
+            }
+            Ok(counts)
+        };
+        let counted: Vec<_> = self.pieces.par_iter().map(of_piece).collect::<Result<_, _>>()?;
+        self.pieces.clear();
+        for (word, count) in counted.into_iter().flatten() {
+            *self.counts.entry(word).or_default() += count;
+        }
+        let mut rare = 1;
+        while self.counts.len() > self.most_words {
+            self.counts.retain(|_, count| *count > rare);
+            rare *= 2;
+        }
+        Ok(())
+    }
+
+    /// Trains a tokenizer of at most `vocab_size` tokens: the 256 bytes, the merges, and the end of a
+    /// document. A short text has fewer.
+    pub fn train(mut self, vocab_size: u32) -> Result<Bpe, DataError> {
+        if !self.open.is_empty() {
+            self.close(String::new())?;
+        }
+        self.count()?;
+        let characters = byte_characters();
+        let spell = |word: String| -> String {
+            word.bytes().map(|byte| characters[usize::from(byte)]).collect()
+        };
+        let words = self.counts.into_iter().map(|(word, count)| (spell(word).into(), count));
+        let trainer = BpeTrainer::builder()
+            .show_progress(false)
+            .vocab_size(vocab_size as usize - 1)
+            // A pair that occurs once is no pattern.
+            .min_frequency(2)
+            .initial_alphabet(characters.iter().copied().collect())
+            .build();
+        let mut model = BPE::default();
+        trainer.do_train(&words.collect(), &mut model).map_err(failed)?;
+        let model = serde_json::to_value(&model).map_err(failed)?;
+        Bpe::parse(&file(&model)).map_err(failed)
+    }
+}
+
+/// Returns the `tokenizer.json` of a trained model, with the end of a document as its last token.
+fn file(model: &Value) -> String {
+    let vocab = model["vocab"].as_object().cloned().unwrap_or_default();
+    byte_level_file(vocab, &model["merges"], true)
+}
+
+fn failed(error: impl ToString) -> DataError {
+    DataError::Tokenize { reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rare_words_are_dropped_beyond_the_limit() {
+        let mut counts = WordCounts { most_words: 1000, ..WordCounts::new().unwrap() };
+        for number in 0..60_000_u32 {
+            let letter = char::from(b'a' + (number % 26) as u8);
+            counts.push(&format!(" number{letter} common {}", spelled(number))).unwrap();
+        }
+        counts.end_document().unwrap();
+        counts.count().unwrap();
+        assert!(counts.counts.len() <= 1000, "{}", counts.counts.len());
+        let bpe = counts.train(300).unwrap();
+        let mut ids = Vec::new();
+        bpe.encode_into(" common", &mut ids).unwrap();
+        assert_eq!(ids.len(), 1);
+    }
+
+    /// A word of letters for each number.
+    fn spelled(number: u32) -> String {
+        number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
+    }
+
+    #[test]
+    fn documents_and_parts_do_not_change_a_long_text() {
+        let text = "It's a small text with 3 numbers: 1, 22 and 333.\n".repeat(20_000);
+        let train = |part: usize| {
+            let mut counts = WordCounts::new().unwrap();
+            for part in text.as_bytes().chunks(part) {
+                counts.push(str::from_utf8(part).unwrap()).unwrap();
+            }
+            counts.end_document().unwrap();
+            counts.train(320).unwrap()
+        };
+        assert_eq!(train(1 << 20), train(777));
+    }
+}
