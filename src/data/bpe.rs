@@ -11,9 +11,9 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tiktoken_rs::CoreBPE;
 
-use super::DataError;
 use super::hugging_face::byte_characters;
 use super::tokenizer::END_OF_TEXT;
+use super::{DataError, TokenKind, Vocabulary};
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_training.rs")]
 pub(super) mod train;
@@ -108,6 +108,36 @@ impl Bpe {
     pub fn bytes(&self, id: u32) -> Option<&[u8]> {
         let token = self.tokens.get(usize::try_from(id).ok()?)?;
         (!token.is_empty()).then_some(token.as_slice())
+    }
+
+    /// Returns the tokens as the file spells them.
+    pub(super) fn vocabulary(&self) -> Result<Vocabulary, String> {
+        // Parsed once before, in `parse`.
+        let json: Value = serde_json::from_str(&self.file).map_err(|error| error.to_string())?;
+        if words(&json)? != GPT2_WORDS {
+            return Err("it splits text into other words than GPT-2".to_owned());
+        }
+        let mut vocabulary = Vocabulary { end: self.end_of_text(), ..Vocabulary::default() };
+        vocabulary.pad(self.tokens.len());
+        let tokens = json["model"]["vocab"].as_object().into_iter().flatten();
+        let normal = tokens.filter_map(|(name, value)| Some((id(value)?, name, TokenKind::Normal)));
+        let added = json["added_tokens"].as_array().into_iter().flatten().filter_map(|token| {
+            let is_special = token["special"] == true;
+            let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
+            let Value::String(name) = &token["content"] else { return None };
+            Some((id(&token["id"])?, name, kind))
+        });
+        for (id, name, kind) in normal.chain(added) {
+            vocabulary.tokens[id as usize] = (name.clone(), kind);
+        }
+        let merges = json["model"]["merges"].as_array().into_iter().flatten();
+        vocabulary.merges = merges
+            .filter_map(|merge| match merge {
+                Value::String(pair) => Some(pair.clone()),
+                merge => Some(format!("{} {}", merge[0].as_str()?, merge[1].as_str()?)),
+            })
+            .collect();
+        Ok(vocabulary)
     }
 
     /// Returns true if these are the tokens of GPT-2 under the same ids. `gpt2` are its tokens but the

@@ -224,14 +224,14 @@ fn gpt2_files() -> Vec<(&'static str, String)> {
 }
 
 /// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
-fn gpt2_tokens() -> Vec<Vec<u8>> {
+pub(super) fn gpt2_tokens() -> Vec<Vec<u8>> {
     let last = Tokenizer::Gpt2.vocab_size() - 1;
     let bpe = r50k_base_singleton();
     (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
 }
 
 /// Returns the pair that each token of more than one byte was merged from. Ids are ranks.
-fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
+pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
     let mut ranks: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut merges = Vec::new();
     for (token, rank) in tokens.iter().zip(0..) {

@@ -29,6 +29,7 @@ mod source;
 pub mod stories;
 mod tokenizer;
 mod tokens;
+mod vocabulary;
 pub mod windows;
 mod writer;
 
@@ -40,3 +41,4 @@ pub use meta::{Dtype, Meta};
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokens::Split;
+pub use vocabulary::{TokenKind, Vocabulary};

@@ -13,6 +13,8 @@ use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
 
 mod architecture;
 mod block;
+#[cfg(not(target_arch = "wasm32"))]
+mod gguf;
 mod gradients;
 mod half_weights;
 mod hugging_face;
@@ -23,6 +25,8 @@ mod weights;
 
 pub use architecture::Architecture;
 use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use gguf::{GgufType, write_gguf};
 pub use gradients::WeightGradients;
 pub(crate) use half_weights::HalfWeights;
 pub(crate) use hugging_face::{

@@ -78,6 +78,18 @@ fn a_tokenizer_reads_back_from_its_json_form() {
 }
 
 #[test]
+fn the_vocabulary_is_spelled_as_in_the_file() {
+    let bpe = trained("ab ab ab", 260);
+    let vocabulary = bpe.vocabulary().unwrap();
+    assert_eq!(vocabulary.tokens.len(), bpe.vocab_size() as usize);
+    assert_eq!(vocabulary.merges[0], "a b");
+    let end = bpe.end_of_text().unwrap();
+    assert_eq!(vocabulary.tokens[end as usize], (END_OF_TEXT.to_owned(), TokenKind::Control));
+    assert_eq!(vocabulary.tokens[end as usize - 1].0, "\u{120}ab");
+    assert_eq!(vocabulary.end, Some(end));
+}
+
+#[test]
 fn gpt2_is_recognized() {
     let files = Tokenizer::Gpt2.hugging_face_files();
     let vocab: Value = serde_json::from_str(&files[0].1).unwrap();

@@ -1,0 +1,433 @@
+//! GGUF files, as llama.cpp reads them. The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//!
+//! Written here because the crates for GGUF read it, or hold all tensors in memory; this holds one.
+
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use half::f16;
+
+use super::{Architecture, WeightError, WeightSource};
+use crate::data::{TokenKind, Vocabulary};
+use crate::disk::{self, File};
+
+const VERSION: u32 = 3;
+/// Tensors start at multiples of this many bytes.
+const ALIGNMENT: usize = 32;
+/// Weights that share a scale in `q8_0`.
+const BLOCK: usize = 32;
+/// The version of the quantized formats.
+const QUANTIZATION: u32 = 2;
+
+/// What matrices are stored in. Biases, layer norms and positions are f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GgufType {
+    /// 4 bytes per weight.
+    F32,
+    /// 2 bytes per weight.
+    F16,
+    /// 8 bits per weight, and a scale of 2 bytes for each 32. Matrices whose rows are not made of whole
+    /// groups of 32 are f16.
+    Q8_0,
+}
+
+impl GgufType {
+    /// Returns the number of the type in a file.
+    fn id(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Q8_0 => 8,
+        }
+    }
+
+    /// Returns the number of a file whose matrices have this type.
+    fn file_type(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Q8_0 => 7,
+        }
+    }
+
+    fn bytes(self, elements: usize) -> usize {
+        match self {
+            Self::F32 => 4 * elements,
+            Self::F16 => 2 * elements,
+            Self::Q8_0 => elements / BLOCK * (BLOCK + 2),
+        }
+    }
+
+    fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
+        match self {
+            Self::F32 => values.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
+            Self::F16 => values.iter().for_each(|x| bytes.extend(f16::from_f32(*x).to_le_bytes())),
+            Self::Q8_0 => values.chunks_exact(BLOCK).for_each(|block| quantize(block, bytes)),
+        }
+    }
+}
+
+/// Appends a block of `q8_0`: the scale, then the rounded multiples of it.
+fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
+    let scale = block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    bytes.extend(f16::from_f32(scale).to_le_bytes());
+    bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).to_le_bytes()[0]));
+}
+
+/// A tensor of a file.
+struct Tensor {
+    /// The name in the file.
+    name: String,
+    /// The name of the weight; `None` for a bias of a model without biases, which is zero.
+    weight: Option<String>,
+    /// The shape of the weight.
+    shape: Vec<usize>,
+    /// True for the matrices of linear layers, which files hold as `[out, in]`.
+    transposed: bool,
+    kind: GgufType,
+}
+
+/// Writes a model to a new file. `progress` is called with the number of tensors that are written and
+/// that of all.
+///
+/// # Errors
+/// If a weight cannot be read or the file cannot be written.
+pub fn write_gguf(
+    path: &Path,
+    name: &str,
+    architecture: &Architecture,
+    weights: &mut dyn WeightSource,
+    vocabulary: &Vocabulary,
+    kind: GgufType,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(), WeightError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".part");
+    let partial = Path::new(&partial);
+    let written = write(partial, name, architecture, weights, vocabulary, kind, progress)
+        .and_then(|()| disk::rename(partial, path).map_err(WeightError::io(path)));
+    if written.is_err() {
+        let _ = disk::remove_file(partial);
+    }
+    written
+}
+
+fn write(
+    path: &Path,
+    name: &str,
+    architecture: &Architecture,
+    weights: &mut dyn WeightSource,
+    vocabulary: &Vocabulary,
+    kind: GgufType,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(), WeightError> {
+    let tensors = tensors(architecture, kind);
+    let mut file = BufWriter::new(File::create(path).map_err(WeightError::io(path))?);
+    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(WeightError::io(path));
+    put(&header(name, architecture, vocabulary, kind, &tensors))?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        progress(index, tensors.len());
+        let elements = tensor.shape.iter().product();
+        let values = match &tensor.weight {
+            Some(name) => weights.weight(name, &tensor.shape)?,
+            None => vec![0.0; elements],
+        };
+        let values = match (tensor.transposed, &tensor.shape[..]) {
+            (true, &[rows, columns]) => transpose(&values, rows, columns),
+            _ => values,
+        };
+        let mut bytes = Vec::with_capacity(tensor.kind.bytes(elements) + ALIGNMENT);
+        tensor.kind.encode(&values, &mut bytes);
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        put(&bytes)?;
+    }
+    let file = file.into_inner().map_err(|error| WeightError::io(path)(error.into_error()))?;
+    file.sync_all().map_err(WeightError::io(path))
+}
+
+/// Returns `[rows, columns]` as `[columns, rows]`.
+fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let column = |column: usize| (0..rows).map(move |row| values[row * columns + column]);
+    (0..columns).flat_map(column).collect()
+}
+
+/// Lists the tensors of a file. The output head is that of the embedding, which llama.cpp uses if a file
+/// has none.
+fn tensors(architecture: &Architecture, kind: GgufType) -> Vec<Tensor> {
+    let Architecture { n_layer, n_embd: c, block_size, vocab_size, bias, .. } = *architecture;
+    let of_rows = |row: usize| match kind {
+        GgufType::Q8_0 if !row.is_multiple_of(BLOCK) => GgufType::F16,
+        kind => kind,
+    };
+    let plain = |name: &str, weight: &str, shape: [usize; 2], kind| Tensor {
+        name: format!("{name}.weight"),
+        weight: Some(format!("{weight}.weight")),
+        shape: shape.into(),
+        transposed: false,
+        kind,
+    };
+    let mut tensors = vec![
+        plain("token_embd", "wte", [vocab_size, c], of_rows(c)),
+        plain("position_embd", "wpe", [block_size, c], GgufType::F32),
+    ];
+    // A layer norm, or a linear layer `[in, out]`, and its bias.
+    let mut layer = |name: String, weight: String, shape: Vec<usize>| {
+        let (is_matrix, out) = (shape.len() == 2, shape[shape.len() - 1]);
+        tensors.push(Tensor {
+            name: format!("{name}.weight"),
+            weight: Some(format!("{weight}.weight")),
+            kind: if is_matrix { of_rows(shape[0]) } else { GgufType::F32 },
+            shape,
+            transposed: is_matrix,
+        });
+        tensors.push(Tensor {
+            name: format!("{name}.bias"),
+            weight: bias.then(|| format!("{weight}.bias")),
+            shape: vec![out],
+            transposed: false,
+            kind: GgufType::F32,
+        });
+    };
+    for block in 0..n_layer {
+        let mut part = |name: &str, weight: &str, shape: &[usize]| {
+            layer(format!("blk.{block}.{name}"), format!("h.{block}.{weight}"), shape.to_vec());
+        };
+        part("attn_norm", "ln_1", &[c]);
+        part("attn_qkv", "attn.c_attn", &[c, 3 * c]);
+        part("attn_output", "attn.c_proj", &[c, c]);
+        part("ffn_norm", "ln_2", &[c]);
+        part("ffn_up", "mlp.c_fc", &[c, 4 * c]);
+        part("ffn_down", "mlp.c_proj", &[4 * c, c]);
+    }
+    layer("output_norm".into(), "ln_f".into(), vec![c]);
+    tensors
+}
+
+/// Returns everything before the tensors' values.
+fn header(
+    name: &str,
+    architecture: &Architecture,
+    vocabulary: &Vocabulary,
+    kind: GgufType,
+    tensors: &[Tensor],
+) -> Vec<u8> {
+    let entries = entries(name, architecture, vocabulary, kind);
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend((entries.count as u64).to_le_bytes());
+    bytes.extend(entries.bytes);
+    let mut offset = 0;
+    for tensor in tensors {
+        put_text(&mut bytes, &tensor.name);
+        bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+        // The fastest dimension first: a transposed matrix has its shape in the order of the weight.
+        let mut shape = tensor.shape.clone();
+        if !tensor.transposed {
+            shape.reverse();
+        }
+        shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
+        bytes.extend(tensor.kind.id().to_le_bytes());
+        bytes.extend((offset as u64).to_le_bytes());
+        let elements = tensor.shape.iter().product();
+        offset += tensor.kind.bytes(elements).next_multiple_of(ALIGNMENT);
+    }
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    bytes
+}
+
+fn entries(
+    name: &str,
+    architecture: &Architecture,
+    vocabulary: &Vocabulary,
+    kind: GgufType,
+) -> Entries {
+    let Architecture { n_layer, n_head, n_embd, block_size, .. } = *architecture;
+    let mut entries = Entries::default();
+    entries.text("general.architecture", "gpt2");
+    entries.text("general.name", name);
+    entries.number("general.file_type", kind.file_type());
+    if kind == GgufType::Q8_0 {
+        entries.number("general.quantization_version", QUANTIZATION);
+    }
+    for (key, value) in [
+        ("gpt2.context_length", block_size),
+        ("gpt2.embedding_length", n_embd),
+        ("gpt2.feed_forward_length", 4 * n_embd),
+        ("gpt2.block_count", n_layer),
+        ("gpt2.attention.head_count", n_head),
+    ] {
+        entries.number(key, value as u32);
+    }
+    entries.float("gpt2.attention.layer_norm_epsilon", 1e-5);
+    entries.text("tokenizer.ggml.model", "gpt2");
+    entries.text("tokenizer.ggml.pre", "gpt-2");
+    entries.texts("tokenizer.ggml.tokens", vocabulary.tokens.iter().map(|(text, _)| text.as_str()));
+    entries.numbers("tokenizer.ggml.token_type", vocabulary.tokens.iter().map(|(_, kind)| *kind));
+    entries.texts("tokenizer.ggml.merges", vocabulary.merges.iter().map(String::as_str));
+    if let Some(end) = vocabulary.end {
+        entries.number("tokenizer.ggml.bos_token_id", end);
+        entries.number("tokenizer.ggml.eos_token_id", end);
+    }
+    entries.truth("tokenizer.ggml.add_bos_token", false);
+    entries
+}
+
+/// The description of a file: keys and values.
+#[derive(Default)]
+struct Entries {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Entries {
+    /// Begins an entry whose value has the type number `kind`.
+    fn key(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
+        self.count += 1;
+        put_text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+        &mut self.bytes
+    }
+
+    fn number(&mut self, key: &str, value: u32) {
+        self.key(key, 4).extend(value.to_le_bytes());
+    }
+
+    fn float(&mut self, key: &str, value: f32) {
+        self.key(key, 6).extend(value.to_le_bytes());
+    }
+
+    fn truth(&mut self, key: &str, value: bool) {
+        self.key(key, 7).push(value.into());
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        put_text(self.key(key, 8), value);
+    }
+
+    /// Begins an array of values whose type has the number `kind`.
+    fn array(&mut self, key: &str, kind: u32, length: usize) -> &mut Vec<u8> {
+        let bytes = self.key(key, 9);
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend((length as u64).to_le_bytes());
+        bytes
+    }
+
+    fn texts<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
+        let bytes = self.array(key, 8, values.len());
+        values.for_each(|text| put_text(bytes, text));
+    }
+
+    fn numbers(&mut self, key: &str, kinds: impl ExactSizeIterator<Item = TokenKind>) {
+        let number = |kind| -> i32 {
+            match kind {
+                TokenKind::Normal => 1,
+                TokenKind::Control => 3,
+                TokenKind::UserDefined => 4,
+                TokenKind::Unused => 5,
+            }
+        };
+        let bytes = self.array(key, 5, kinds.len());
+        kinds.for_each(|kind| bytes.extend(number(kind).to_le_bytes()));
+    }
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Gelu;
+
+    /// Every weight has the numbers of its elements as values.
+    struct Numbered;
+
+    impl WeightSource for Numbered {
+        fn weight(&mut self, _: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            Ok((0..shape.iter().product::<usize>()).map(|x| x as f32).collect())
+        }
+    }
+
+    fn tiny(bias: bool, n_embd: usize) -> Architecture {
+        let (n_layer, n_head, block_size, vocab_size) = (1, 2, 8, 3);
+        Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu: Gelu::Tanh }
+    }
+
+    fn vocabulary() -> Vocabulary {
+        let tokens = ["a", "b", "c"].map(|text| (text.to_string(), TokenKind::Normal)).into();
+        Vocabulary { tokens, merges: vec!["a b".into()], end: Some(2) }
+    }
+
+    fn file(architecture: &Architecture, kind: GgufType) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        let mut calls = 0;
+        let mut count = |_: usize, _: usize| calls += 1;
+        write_gguf(&path, "tiny", architecture, &mut Numbered, &vocabulary(), kind, &mut count)
+            .unwrap();
+        assert_eq!(calls, 2 + 6 * 2 + 2);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file");
+        std::fs::read(path).unwrap()
+    }
+
+    #[test]
+    fn a_file_has_the_size_of_its_parts() {
+        let architecture = tiny(true, 32);
+        for kind in [GgufType::F32, GgufType::F16, GgufType::Q8_0] {
+            let bytes = file(&architecture, kind);
+            assert_eq!(&bytes[..8], b"GGUF\x03\0\0\0");
+            let tensors = tensors(&architecture, kind);
+            let header = header("tiny", &architecture, &vocabulary(), kind, &tensors).len();
+            let values: usize = tensors
+                .iter()
+                .map(|tensor| tensor.kind.bytes(tensor.shape.iter().product()))
+                .map(|bytes| bytes.next_multiple_of(ALIGNMENT))
+                .sum();
+            assert_eq!(bytes.len(), header + values);
+        }
+    }
+
+    #[test]
+    fn linear_layers_are_transposed() {
+        assert_eq!(
+            transpose(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2, 3),
+            [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]
+        );
+        let tensors = tensors(&tiny(true, 32), GgufType::F32);
+        let linear = tensors.iter().filter(|tensor| tensor.transposed).count();
+        assert_eq!(linear, 4);
+    }
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_are_halves() {
+        let kinds = |n_embd: usize, name: &str| {
+            let tensors = tensors(&tiny(false, n_embd), GgufType::Q8_0);
+            tensors.iter().find(|tensor| tensor.name == name).unwrap().kind
+        };
+        assert_eq!(kinds(32, "token_embd.weight"), GgufType::Q8_0);
+        assert_eq!(kinds(24, "token_embd.weight"), GgufType::F16);
+        // The rows of this one have 4 * 24 elements.
+        assert_eq!(kinds(24, "blk.0.ffn_down.weight"), GgufType::Q8_0);
+        assert_eq!(kinds(32, "position_embd.weight"), GgufType::F32);
+        assert_eq!(kinds(32, "blk.0.attn_qkv.bias"), GgufType::F32);
+    }
+
+    #[test]
+    fn a_block_is_rounded_to_a_scale() {
+        let mut block = [0.0; BLOCK];
+        (block[0], block[1], block[2]) = (-254.0, 127.0, 1.0);
+        let mut bytes = Vec::new();
+        quantize(&block, &mut bytes);
+        assert_eq!(bytes.len(), BLOCK + 2);
+        assert_eq!(f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(), 2.0);
+        // 63.5 and 0.5 are rounded away from zero.
+        assert_eq!(bytes[2..6], [-127_i8 as u8, 64, 1, 0]);
+        let mut bytes = Vec::new();
+        quantize(&[0.0; BLOCK], &mut bytes);
+        assert_eq!(bytes, [0; BLOCK + 2]);
+    }
+}
