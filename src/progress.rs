@@ -5,6 +5,7 @@ mod records;
 mod series;
 mod smoothed;
 
+use std::f64::consts::LN_2;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +68,10 @@ pub struct Progress {
     pub val_loss: Option<f64>,
     /// The tokens per second of the last step.
     pub tokens_per_s: Option<f64>,
+    /// The mean number of bytes that a token of the validation split stands for, if the tokenizer is
+    /// known.
+    #[serde(default)]
+    pub bytes_per_token: Option<f64>,
 }
 
 /// The state of a run.
@@ -130,8 +135,10 @@ impl Progress {
             }
             Event::Plan(forecast) => self.forecast = Some(Forecast::clone(forecast)),
             Event::Step(step) => self.step(step),
-            Event::Eval { iter, train_loss, val_loss, .. } => {
+            Event::Eval { iter, train_loss, val_loss, bits_per_byte } => {
                 self.reach(*iter);
+                let bits = bits_per_byte.filter(|bits| *bits > 0.0);
+                self.bytes_per_token = bits.map(|bits| val_loss / LN_2 / bits);
                 self.curves.eval_train.append(*iter as f64, *train_loss);
                 self.curves.eval_val.append(*iter as f64, *val_loss);
                 self.val_loss = Some(*val_loss);

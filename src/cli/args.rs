@@ -16,6 +16,10 @@ use crate::ops::OpsMode;
 use crate::plan::{Gpu, gpu_named, gpu_names};
 use crate::version;
 
+mod models;
+
+pub(super) use models::{CompareArgs, EvalArgs, ExportArgs, ExportFormat, ImportArgs, ReportArgs};
+
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
 #[command(
@@ -141,10 +145,22 @@ pub(super) enum Subcommands {
         ("wgpt runs elsewhere --json", "for a program"),
     ]))]
     Runs(RunsArgs),
-    /// Write a model as a Hugging Face GPT-2 folder
+    /// Compare runs: results, and the settings that differ
+    #[command(after_help = examples(&[
+        ("wgpt compare out/a out/b", "two runs"),
+        ("wgpt compare out/a out/b -o ab.html", "a page with curves"),
+    ]))]
+    Compare(CompareArgs),
+    /// Write one page about a run: results, curves, samples, plan and settings
+    #[command(after_help = examples(&[
+        ("wgpt report out/demo-1 -o demo.html", ""),
+    ]))]
+    Report(ReportArgs),
+    /// Write a model for other programs: a Hugging Face GPT-2 folder, or a GGUF file
     #[command(after_help = examples(&[
         ("wgpt export -o my-model", "the newest run in out/"),
         ("wgpt export out/demo-1 -o my-model", "a run's best checkpoint"),
+        ("wgpt export out/demo-1 -o demo.gguf --type q8_0", "for llama.cpp"),
     ]))]
     Export(ExportArgs),
     /// Convert nanoGPT's ckpt.pt or a GPT-2 folder into a folder to sample and fine-tune from
@@ -301,49 +317,6 @@ pub(super) struct RunsArgs {
     /// Print one JSON array
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct EvalArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
-    pub model: Option<PathBuf>,
-    /// Data folder [default: the data that the run was trained on]
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<String>,
-    /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub windows: u64,
-    /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
-    /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
-    #[arg(long, value_name = "FILE")]
-    pub hellaswag: Option<PathBuf>,
-    /// With --hellaswag: write each answer to FILE; if it exists, continue it
-    #[arg(long, value_name = "FILE", requires = "hellaswag")]
-    pub results: Option<PathBuf>,
-    /// With --hellaswag: leave out lines that are no questions
-    #[arg(long, requires = "hellaswag")]
-    pub skip_bad_lines: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ExportArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
-    pub model: Option<PathBuf>,
-    /// Folder to write
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ImportArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
-    pub model: PathBuf,
-    /// Folder to write
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -1,22 +1,17 @@
-//! The short commands: prepare, export, import, devices, config.
+//! The short commands: prepare, devices, config.
 
 use std::io::IsTerminal;
-use std::path::Path;
 
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::CliError;
-use super::activity::{Activity, style};
-use super::args::{
-    ConfigAction, ConfigArgs, DevicesArgs, ExportArgs, Global, ImportArgs, PrepareArgs,
-};
-use super::model::{find_model, warn};
+use super::activity::style;
+use super::args::{ConfigAction, ConfigArgs, DevicesArgs, Global, PrepareArgs};
+use super::model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, Phase, PrepareOptions, PrepareProgress, Prepared};
-use crate::gpu::{self, DeviceChoice};
-use crate::model::parameters;
-use crate::train::{ModelSource, checkpoint};
+use crate::gpu;
 
 /// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
@@ -61,45 +56,6 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
 fn bytes_bar() -> ProgressBar {
     ProgressBar::new(0)
         .with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"))
-}
-
-/// Runs `wgpt export`.
-pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
-    let source = find_model(args.model.as_deref(), global.quiet)?;
-    convert(&source, &args.output, global)?;
-    output!("{} -> {}", source.path.display(), args.output.display());
-    Ok(())
-}
-
-/// Runs `wgpt import`: writes the same folder as export.
-pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), CliError> {
-    let source = find_model(Some(&args.model), global.quiet)?;
-    convert(&source, &args.output, global)?;
-    let millions = source.architecture.parameters() as f64 / 1e6;
-    output!(
-        "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
-        source.path.display(),
-        args.output.display(),
-    );
-    Ok(())
-}
-
-fn convert(source: &ModelSource, output: &Path, global: &Global) -> Result<(), CliError> {
-    if output.join(crate::model::WEIGHTS_FILE).exists() {
-        return Err(CliError::Usage {
-            what: format!("{}: this folder already has a model", output.display()),
-            hint: "give another folder with -o",
-        });
-    }
-    let cpu: DeviceChoice = "cpu".parse()?;
-    let mut activity = Activity::new(global.quiet);
-    activity.show(format!("writing {}", output.display()));
-    let model = source.model(&gpu::open(cpu)?.device)?;
-    std::fs::create_dir_all(output)
-        .map_err(|error| CliError::File { path: output.to_path_buf(), source: error })?;
-    let (weights, tokenizer) = (parameters(&model), source.tokenizer.as_ref());
-    let written = checkpoint::write_model(output, model.architecture(), weights, tokenizer);
-    Ok(pollster::block_on(written)?)
 }
 
 /// Runs `wgpt devices`.

@@ -41,18 +41,25 @@ fn print_error(error: &CliError) {
 mod activity;
 mod args;
 mod bench;
+mod card;
+mod chart;
 mod commands;
+mod compare;
 mod doctor;
 mod error;
 mod eval;
+mod export;
+mod facts;
 mod hellaswag;
 mod help;
+mod html;
 mod input;
 mod manual;
 mod model;
 mod next;
 mod plan;
 mod report;
+mod run_report;
 mod runs;
 mod sample;
 mod signals;
@@ -129,8 +136,10 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Eval(args) => eval::run(args, &global)?,
         Subcommands::Runs(args) => runs::run(args, &global)?,
-        Subcommands::Export(args) => commands::export(args, &global)?,
-        Subcommands::Import(args) => commands::import(args, &global)?,
+        Subcommands::Compare(args) => compare::run(args)?,
+        Subcommands::Report(args) => run_report::run(args, &global)?,
+        Subcommands::Export(args) => export::export(args, &global)?,
+        Subcommands::Import(args) => export::import(args, &global)?,
         Subcommands::Devices(args) => commands::devices(args, &global),
         Subcommands::Doctor(args) => doctor::run(args),
         Subcommands::Plan(args) => plan::run(args, &global)?,

@@ -103,6 +103,14 @@ pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, CliError> {
     })
 }
 
+/// Returns the newest run in [`RUNS`], and says so.
+pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, CliError> {
+    newest(quiet, |_| true).ok_or_else(|| CliError::Usage {
+        what: format!("no run was given, and {RUNS}/ has none"),
+        hint: "give a run folder; `wgpt train --preset=demo` trains a first one",
+    })
+}
+
 /// Returns the newest run in [`RUNS`] that can be resumed, and says so.
 pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, CliError> {
     let can_resume = |run: &RunSummary| {

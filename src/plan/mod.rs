@@ -27,6 +27,8 @@ pub(crate) use limits::reserve;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 pub use speed::{DeviceSpeed, SpeedPoint};
 pub use table::{Class, Row};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use totals::count;
 pub use totals::{DataSize, TimeEstimate, Totals, duration, within};
 pub use work::Work;
 

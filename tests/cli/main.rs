@@ -7,6 +7,7 @@ mod doctor;
 mod errors;
 mod eval;
 mod plan;
+mod reports;
 mod resume;
 mod runs;
 mod sample;

@@ -1,0 +1,112 @@
+//! The arguments of commands on trained models and runs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::model::GgufType;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct EvalArgs {
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    pub model: Option<PathBuf>,
+    /// Data folder [default: the data that the run was trained on]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+    /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub windows: u64,
+    /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
+    /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
+    #[arg(long, value_name = "FILE")]
+    pub hellaswag: Option<PathBuf>,
+    /// With --hellaswag: write each answer to FILE; if it exists, continue it
+    #[arg(long, value_name = "FILE", requires = "hellaswag")]
+    pub results: Option<PathBuf>,
+    /// With --hellaswag: leave out lines that are no questions
+    #[arg(long, requires = "hellaswag")]
+    pub skip_bad_lines: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ExportArgs {
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    pub model: Option<PathBuf>,
+    /// Folder or file to write
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Format [default: gguf for a file called *.gguf, else hf]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<ExportFormat>,
+    /// With gguf: the type that matrices are stored in
+    #[arg(long = "type", value_enum, value_name = "TYPE", default_value_t = ExportType::F16)]
+    pub kind: ExportType,
+    /// Data folder with the tokenizer, for a model without one
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+}
+
+/// A format that models are exported in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum ExportFormat {
+    /// A folder for Hugging Face transformers, with a model card
+    Hf,
+    /// A file for llama.cpp
+    Gguf,
+}
+
+/// A type of weights in a GGUF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum ExportType {
+    /// 4 bytes per weight
+    F32,
+    /// 2 bytes per weight
+    F16,
+    /// 8 bits per weight, and a scale for each 32
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<ExportType> for GgufType {
+    fn from(kind: ExportType) -> Self {
+        match kind {
+            ExportType::F32 => Self::F32,
+            ExportType::F16 => Self::F16,
+            ExportType::Q8_0 => Self::Q8_0,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct CompareArgs {
+    /// Run folders
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    /// Page to write, *.html or *.md, with curves over tokens, time and compute
+    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ReportArgs {
+    /// Run folder [default: the newest run in out/]
+    pub run: Option<PathBuf>,
+    /// Page to write, *.html; it needs no other file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ImportArgs {
+    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+    pub model: PathBuf,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}

@@ -1,0 +1,104 @@
+//! The model card of an exported folder: what the model is, and how it was trained.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::CliError;
+use super::chart::chart;
+use super::facts::{Facts, Over};
+use super::html::{markdown_table, write_picture};
+use crate::data::Tokenizer;
+use crate::disk;
+use crate::plan::count;
+use crate::run_index;
+use crate::train::ModelSource;
+
+const CARD: &str = "README.md";
+const PICTURE: &str = "loss.svg";
+const GENERATION: &str = "generation_config.json";
+
+/// Writes the card, the picture of the loss, and the settings with which transformers generates. A card
+/// that is there stays.
+pub(super) fn write(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    folder: &Path,
+) -> Result<(), CliError> {
+    let put = |name: &str, text: String| {
+        let path = folder.join(name);
+        disk::write(&path, text).map_err(|source| CliError::File { path, source })
+    };
+    put(GENERATION, generation(source, tokenizer))?;
+    if folder.join(CARD).exists() {
+        return Ok(());
+    }
+    // RUN/checkpoints/ITERATION
+    let run = source.state.as_ref().and_then(|_| source.path.ancestors().nth(2));
+    let facts = run.filter(|run| run_index::is_run(run)).map(Facts::read).transpose()?;
+    let picture = facts.as_ref().map(|facts| chart("tokens", "loss", &facts.losses(Over::Tokens)));
+    let picture = picture.filter(|svg| !svg.is_empty());
+    if let Some(svg) = &picture {
+        write_picture(&folder.join(PICTURE), svg)?;
+    }
+    let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    put(CARD, card(&name, source, facts.as_ref(), picture.is_some()))
+}
+
+/// Returns the settings of generation: those of `wgpt sample`.
+fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
+    let end = tokenizer.and_then(Tokenizer::end_of_text);
+    let settings = json!({
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "do_sample": true,
+        "temperature": 0.8,
+        "top_k": source.architecture.vocab_size.min(200),
+        "max_length": source.architecture.block_size,
+    });
+    format!("{settings:#}\n")
+}
+
+fn card(name: &str, source: &ModelSource, facts: Option<&Facts>, has_picture: bool) -> String {
+    let architecture = &source.architecture;
+    let rows = |rows: Vec<(&str, String)>| -> Vec<Vec<String>> {
+        rows.into_iter().map(|(name, value)| vec![name.to_string(), value]).collect()
+    };
+    let head = [String::new(), String::new()];
+    let model = rows(vec![
+        ("parameters", count(architecture.parameters() as u64)),
+        ("layers", architecture.n_layer.to_string()),
+        ("heads", architecture.n_head.to_string()),
+        ("width", architecture.n_embd.to_string()),
+        ("context", format!("{} tokens", architecture.block_size)),
+        ("vocabulary", architecture.vocab_size.to_string()),
+        ("biases", architecture.bias.to_string()),
+    ]);
+    let mut card = format!(
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gpt2\n- wgpt\n---\n\n\
+         # {name}\n\nA GPT-2 model, trained with wgpt.\n\n```python\n\
+         from transformers import AutoTokenizer, GPT2LMHeadModel\n\n\
+         tokenizer = AutoTokenizer.from_pretrained(\".\")\n\
+         model = GPT2LMHeadModel.from_pretrained(\".\")\n\
+         ids = tokenizer(\"Once\", return_tensors=\"pt\")\n\
+         print(tokenizer.decode(model.generate(**ids)[0]))\n```\n\n## Model\n\n{}",
+        markdown_table(&head, &model)
+    );
+    let Some(facts) = facts else { return card };
+    card += "\n## Training\n\n";
+    if let Some(state) = &source.state {
+        card += &format!("This is the checkpoint after {} iterations", state.iteration);
+        card += &match state.val_loss {
+            Some(loss) => format!(", with a validation loss of {loss:.4}.\n\n"),
+            None => ".\n\n".to_string(),
+        };
+    }
+    card += &markdown_table(&head, &rows(facts.results()));
+    if has_picture {
+        card += &format!("\n![loss over tokens]({PICTURE})\n");
+    }
+    let settings = facts.settings().into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    card += "\n<details><summary>Settings</summary>\n\n";
+    card += &markdown_table(&["setting".into(), "value".into()], &rows(settings));
+    card + "\n</details>\n"
+}

@@ -1,0 +1,119 @@
+//! `wgpt export` and `wgpt import`: models for other programs.
+
+use std::path::Path;
+
+use super::CliError;
+use super::activity::Activity;
+use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
+use super::card;
+use super::model::{find_model, find_tokenizer, warn};
+use crate::config::Gelu;
+use crate::data::Tokenizer;
+use crate::disk;
+use crate::gpu::{self, DeviceChoice};
+use crate::model::{GgufType, parameters, write_gguf};
+use crate::train::{ModelSource, TrainError, checkpoint};
+
+/// Runs `wgpt export`.
+pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
+    let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
+    let format = args.format.unwrap_or(match is_gguf {
+        true => ExportFormat::Gguf,
+        false => ExportFormat::Hf,
+    });
+    let source = find_model(args.model.as_deref(), global.quiet)?;
+    let tokenizer = match &args.data {
+        Some(data) => Some(find_tokenizer(&source, Some(data.as_str()))?),
+        None => source.tokenizer.clone(),
+    };
+    match format {
+        ExportFormat::Hf => {
+            convert(&source, tokenizer.as_ref(), &args.output, global)?;
+            card::write(&source, tokenizer.as_ref(), &args.output)?;
+        }
+        ExportFormat::Gguf => gguf(&source, &args, global)?,
+    }
+    output!("{} -> {}", source.path.display(), args.output.display());
+    Ok(())
+}
+
+/// Runs `wgpt import`: writes the same model as export.
+pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), CliError> {
+    let source = find_model(Some(&args.model), global.quiet)?;
+    convert(&source, source.tokenizer.as_ref(), &args.output, global)?;
+    let millions = source.architecture.parameters() as f64 / 1e6;
+    output!(
+        "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
+        source.path.display(),
+        args.output.display(),
+    );
+    Ok(())
+}
+
+/// Writes a Hugging Face folder.
+fn convert(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    output: &Path,
+    global: &Global,
+) -> Result<(), CliError> {
+    if output.join(crate::model::WEIGHTS_FILE).exists() {
+        return Err(CliError::Usage {
+            what: format!("{}: this folder already has a model", output.display()),
+            hint: "give another folder with -o",
+        });
+    }
+    let cpu: DeviceChoice = "cpu".parse()?;
+    let mut activity = Activity::new(global.quiet);
+    activity.show(format!("writing {}", output.display()));
+    let model = source.model(&gpu::open(cpu)?.device)?;
+    disk::create_dir_all(output)
+        .map_err(|source| CliError::File { path: output.to_path_buf(), source })?;
+    let written =
+        checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
+    Ok(pollster::block_on(written)?)
+}
+
+/// Writes a GGUF file.
+fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), CliError> {
+    let path = &args.output;
+    if path.exists() {
+        return Err(CliError::Usage {
+            what: format!("{}: this file exists already", path.display()),
+            hint: "give another file with -o",
+        });
+    }
+    let tokenizer = find_tokenizer(source, args.data.as_deref())?;
+    let mut vocabulary = tokenizer.vocabulary().map_err(|reason| CliError::Usage {
+        what: format!("a gguf file cannot have the tokenizer of this model: {reason}"),
+        hint: "export a Hugging Face folder with --format hf, which has any tokenizer",
+    })?;
+    let architecture = &source.architecture;
+    vocabulary.pad(architecture.vocab_size);
+    if architecture.gelu == Gelu::Erf {
+        warn(&["llama.cpp computes GELU in its tanh form, but this model was trained with the \
+                exact one: its logits will be slightly different"
+            .to_string()]);
+    }
+    if vocabulary.end.is_none() {
+        warn(&[
+            "the tokenizer has no token that ends a text; programs that read the file may take \
+                another one for it"
+                .to_string(),
+        ]);
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        disk::create_dir_all(folder)
+            .map_err(|source| CliError::File { path: folder.to_path_buf(), source })?;
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut weights = source.weights()?;
+    let mut activity = Activity::new(global.quiet);
+    let mut show = |done: usize, all: usize| {
+        activity.show(format!("writing {} {done}/{all}", path.display()));
+    };
+    let kind = GgufType::from(args.kind);
+    write_gguf(path, &name, architecture, &mut *weights, &vocabulary, kind, &mut show)
+        .map_err(TrainError::from)?;
+    Ok(())
+}

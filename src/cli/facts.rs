@@ -1,0 +1,270 @@
+//! What the record of a run says about it, for comparisons, reports and model cards.
+
+use std::f64::consts::LN_2;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::CliError;
+use super::activity::two_units;
+use super::chart::Curve;
+use crate::config::{Config, KEYS, Key, bytes};
+use crate::plan::count;
+use crate::progress::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
+use crate::run_index;
+
+/// Points of a curve in a chart, about.
+const COLUMNS: usize = 300;
+
+/// Beyond the tokens and the seconds of any run.
+const EVERYTHING: f64 = 1e18;
+
+/// A run and its record.
+pub(super) struct Facts {
+    /// The display name, else that of the folder.
+    pub title: String,
+    /// Its state in a word.
+    pub state: &'static str,
+    pub progress: Progress,
+    /// Its configuration, if this version can read it.
+    pub config: Option<Config>,
+}
+
+/// What a chart has along its x axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Tokens,
+    /// Time spent on updates.
+    Hours,
+    /// Floating-point operations.
+    Compute,
+}
+
+impl Over {
+    pub const ALL: [Self; 3] = [Self::Tokens, Self::Hours, Self::Compute];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Hours => "hours of training",
+            Self::Compute => "floating-point operations (10^12)",
+        }
+    }
+}
+
+impl Facts {
+    /// Reads a run folder.
+    ///
+    /// # Errors
+    /// If it is no run, or its record cannot be read.
+    pub fn read(run: &Path) -> Result<Self, CliError> {
+        if !run_index::is_run(run) {
+            return Err(CliError::Usage {
+                what: format!("{}: not a run", run.display()),
+                hint: "give run folders; `wgpt runs` lists those in out/",
+            });
+        }
+        let (progress, _) = run_index::follow(run)
+            .map_err(|source| CliError::File { path: run.to_path_buf(), source })?;
+        let summary = run_index::runs(run).into_iter().find(|summary| summary.path == run);
+        let (title, state) = match &summary {
+            Some(summary) => (summary.title().to_string(), summary.state.name()),
+            None => (run.display().to_string(), "unknown"),
+        };
+        let config = match &progress.config {
+            Some(config) => Some(Config::clone(config)),
+            None => run_index::config(run),
+        };
+        Ok(Self { title, state, progress, config })
+    }
+
+    /// Returns the iteration and the loss of the best evaluation.
+    pub fn best(&self) -> Option<[f64; 2]> {
+        self.progress.curves.eval_val.iter().min_by(|a, b| a[1].total_cmp(&b[1]))
+    }
+
+    /// Returns the best validation loss in bits per byte, if the tokenizer is known.
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        Some(self.best()?[1] / LN_2 / self.progress.bytes_per_token?)
+    }
+
+    /// Returns the tokens that the run was trained on.
+    pub fn tokens(&self) -> f64 {
+        self.progress.curves.tokens.at(self.progress.iteration as f64)
+    }
+
+    /// Returns the time spent on updates.
+    pub fn time(&self) -> Duration {
+        let seconds = self.progress.curves.seconds.at(self.progress.iteration as f64);
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+
+    /// Returns the median of the tokens per second.
+    pub fn speed(&self) -> Option<f64> {
+        let mut speeds: Vec<f64> =
+            self.progress.curves.tokens_per_s.iter().map(|point| point[1]).collect();
+        speeds.sort_by(f64::total_cmp);
+        speeds.get(speeds.len() / 2).copied()
+    }
+
+    /// Returns the most memory that the pools of the device held.
+    pub fn memory(&self) -> Option<u64> {
+        let [_, most] = self.progress.curves.memory_peak.bounds()?;
+        Some(most[1] as u64)
+    }
+
+    /// Returns the floating-point operations per token of the forward and the backward pass: six per
+    /// weight, and those of attention, half of whose matrix is masked.
+    fn operations(&self) -> Option<f64> {
+        let config = self.config.as_ref()?;
+        let [layers, width, time] = [config.n_layer, config.n_embd, config.block_size];
+        let attention = f64::from(layers.get()) * f64::from(width.get()) * f64::from(time.get());
+        (self.progress.params > 0).then_some(6.0 * (self.progress.params as f64 + attention))
+    }
+
+    /// Returns the results of the run, each with its name.
+    pub fn results(&self) -> Vec<(&'static str, String)> {
+        let unknown = || "-".to_string();
+        let best = self.best();
+        let loss = |[at, loss]: [f64; 2]| format!("{loss:.4} at iteration {at}");
+        let progress = &self.progress;
+        vec![
+            ("best val loss", best.map_or_else(unknown, loss)),
+            ("perplexity", best.map_or_else(unknown, |best| format!("{:.2}", best[1].exp()))),
+            (
+                "bits per byte",
+                self.bits_per_byte().map_or_else(unknown, |bits| format!("{bits:.4}")),
+            ),
+            ("iterations", format!("{} of {}", progress.iteration, progress.max_iters)),
+            ("tokens", count(self.tokens() as u64)),
+            ("time", two_units(self.time())),
+            ("tokens/s", self.speed().map_or_else(unknown, |speed| format!("{speed:.0}"))),
+            ("memory peak", self.memory().map_or_else(unknown, bytes)),
+            ("parameters", count(progress.params)),
+            ("device", progress.device.as_ref().map_or_else(unknown, |line| line.name.clone())),
+            ("state", self.state.to_string()),
+        ]
+    }
+
+    /// Returns the results for programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "run": self.title,
+            "state": self.state,
+            "iterations": self.progress.iteration,
+            "best_val_loss": self.best().map(|best| best[1]),
+            "best_iteration": self.best().map(|best| best[0]),
+            "bits_per_byte": self.bits_per_byte(),
+            "tokens": self.tokens(),
+            "seconds": self.time().as_secs_f64(),
+            "tokens_per_s": self.speed(),
+            "memory_peak_bytes": self.memory(),
+            "params": self.progress.params,
+            "device": self.progress.device,
+        })
+    }
+
+    /// Returns a series of the run as a curve over `over`; `None` if what it needs is unknown.
+    pub fn curve(&self, name: &str, series: &Series, over: Over, is_faint: bool) -> Option<Curve> {
+        let curves = &self.progress.curves;
+        let (axis, scale): (&Cumulative, f64) = match over {
+            Over::Tokens => (&curves.tokens, 1.0),
+            Over::Hours => (&curves.seconds, 1.0 / 3600.0),
+            Over::Compute => (&curves.tokens, self.operations()? / 1e12),
+        };
+        let points = series.window(Some(axis), [0.0, EVERYTHING], COLUMNS);
+        let points = points.into_iter().map(|[x, y]| [x * scale, y]).collect();
+        Some(Curve { name: name.to_string(), points, is_faint })
+    }
+
+    /// Returns the losses of the run as curves: of training, averaged, and of validation.
+    pub fn losses(&self, over: Over) -> Vec<Curve> {
+        let curves = &self.progress.curves;
+        let mut smoothed = Smoothed::default();
+        let half_life = automatic_half_life(self.progress.iteration as f64);
+        let training = smoothed.follow(&curves.loss, half_life);
+        let curve = |name, series, is_faint| self.curve(name, series, over, is_faint);
+        [curve("training", training, true), curve("validation", &curves.eval_val, false)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Returns all settings with their values. Of paths, only the last part: a page that is given
+    /// away has no names of folders in it.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let Some(config) = &self.config else { return Vec::new() };
+        let table = toml::Table::try_from(config).unwrap_or_default();
+        let value = |key: &Key| {
+            let value = table.get(key.name)?;
+            let text = value.as_str().map_or_else(|| value.to_string(), String::from);
+            Some((key.name, shown(key.name, text)))
+        };
+        KEYS.iter().filter(|key| key.name != "out_dir").filter_map(value).collect()
+    }
+}
+
+/// Returns the value of a setting as pages show it.
+pub(super) fn shown(key: &str, value: String) -> String {
+    match key {
+        "data" | "init_from" => {
+            let name = Path::new(&value).file_name();
+            name.map_or_else(|| value.clone(), |name| name.to_string_lossy().into_owned())
+        }
+        _ => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Event;
+
+    fn facts(lines: &[&str]) -> Facts {
+        let mut progress = Progress::default();
+        for line in lines {
+            progress.apply(&serde_json::from_str::<Event>(line).unwrap());
+        }
+        Facts { title: "r".into(), state: "finished", progress, config: None }
+    }
+
+    fn step(iter: u64, loss: f64) -> String {
+        format!(
+            r#"{{"event":"step","iter":{iter},"loss":{loss},"lr":1e-3,"grad_norm":1.0,"tokens":512,
+                "ms":500.0,"tokens_per_s":1024.0,"vram_peak_bytes":1048576}}"#
+        )
+    }
+
+    #[test]
+    fn the_results_are_those_of_the_best_evaluation() {
+        let [first, second] = [step(0, 4.0), step(1, 3.0)];
+        let eval = |iter: u64, loss: f64| {
+            format!(
+                r#"{{"event":"eval","iter":{iter},"train_loss":3.0,"val_loss":{loss},
+                    "bits_per_byte":{}}}"#,
+                loss / LN_2 / 2.0
+            )
+        };
+        let evals = [eval(0, 4.0), eval(1, 2.5), eval(2, 3.0)];
+        let facts = facts(&[&evals[0], &first, &evals[1], &second, &evals[2]]);
+        assert_eq!(facts.best(), Some([1.0, 2.5]));
+        let bits = facts.bits_per_byte().unwrap();
+        assert!((bits - 2.5 / LN_2 / 2.0).abs() < 1e-9, "{bits}");
+        assert_eq!((facts.tokens(), facts.time()), (1024.0, Duration::from_secs(1)));
+        assert_eq!((facts.speed(), facts.memory()), (Some(1024.0), Some(1 << 20)));
+        let results = facts.results();
+        assert_eq!(results[0], ("best val loss", "2.5000 at iteration 1".into()));
+        // Without a configuration, the operations are unknown.
+        assert_eq!(facts.losses(Over::Compute).len(), 0);
+        let validation = &facts.losses(Over::Tokens)[1];
+        assert_eq!(validation.points, [[0.0, 4.0], [512.0, 2.5], [1024.0, 3.0]]);
+    }
+
+    #[test]
+    fn paths_are_shortened() {
+        assert_eq!(shown("data", "/home/me/data/x".into()), "x");
+        assert_eq!(shown("data", "builtin:stories".into()), "builtin:stories");
+        assert_eq!(shown("seed", "1/2".into()), "1/2");
+    }
+}

@@ -1,0 +1,146 @@
+//! What leaves wgpt: exported models with their cards, comparisons and reports.
+
+use super::*;
+
+/// Trains a run on bytes in `name`, below `folder`.
+fn train_on_bytes(folder: &Path, name: &str, more: &[&str]) {
+    if !folder.join("data").exists() {
+        let story = "The fox looked at the moon. The moon looked back.\n".repeat(200);
+        fs::write(folder.join("story.txt"), story).unwrap();
+        ok(folder, &["prepare", "story.txt", "-o", "data", "--tokenizer=byte"]);
+    }
+    train(folder, name, &[&["--data=data", "--max_iters=20"], more].concat());
+}
+
+fn read(folder: &Path, name: &str) -> String {
+    fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// tests/reference/check_gguf.py reads such files with llama.cpp's package.
+#[test]
+fn a_model_is_exported_as_gguf() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "r", &["--n_embd=32"]);
+    let sizes = ["f32", "f16", "q8_0"].map(|kind| {
+        let (file, kind) = (format!("models/{kind}.gguf"), format!("--type={kind}"));
+        ok(path, &["export", "r", "-o", &file, &kind]);
+        let bytes = fs::read(path.join(&file)).unwrap();
+        assert_eq!(bytes[..8], *b"GGUF\x03\0\0\0");
+        bytes.len()
+    });
+    assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2], "{sizes:?}");
+    assert_eq!(fs::read_dir(path.join("models")).unwrap().count(), 3);
+    let again = run(path, &["export", "r", "-o", "models/f32.gguf"]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("exists already"));
+    // A model without a tokenizer, and a folder that is called like a file.
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/hf_tiny");
+    let tiny = tiny.display().to_string();
+    let unknown = run(path, &["export", &tiny, "-o", "tiny.gguf"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("tokenizer"), "{}", text(&unknown.stderr));
+    ok(path, &["export", &tiny, "-o", "folder.gguf", "--format=hf"]);
+    assert!(path.join("folder.gguf/model.safetensors").exists());
+}
+
+#[test]
+fn an_exported_folder_has_a_card() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "r", &[]);
+    let data = format!("--data={}", path.join("data").display());
+    train_on_bytes(path, "absolute", &[&data]);
+    for name in ["r", "absolute"] {
+        let out = format!("{name}-hf");
+        ok(path, &["export", name, "-o", &out]);
+        let card = read(&path.join(&out), "README.md");
+        for part in ["library_name: transformers", "best val loss", "![loss", "| seed | 1337 |"] {
+            assert!(card.contains(part), "no {part} in\n{card}");
+        }
+        // Names of folders are nobody's business.
+        assert!(!card.contains(&path.display().to_string()), "{card}");
+        assert!(read(&path.join(&out), "loss.svg").contains("<polyline"));
+        let generation: Value =
+            serde_json::from_str(&read(&path.join(&out), "generation_config.json")).unwrap();
+        assert_eq!(
+            (&generation["eos_token_id"], &generation["max_length"]),
+            (&256.into(), &16.into())
+        );
+    }
+    // A model that was not trained here has a card, too; one that is there stays.
+    fs::create_dir(path.join("second")).unwrap();
+    fs::write(path.join("second/README.md"), "mine").unwrap();
+    ok(path, &["export", "r-hf", "-o", "first"]);
+    ok(path, &["export", "r-hf", "-o", "second"]);
+    assert!(!read(&path.join("first"), "README.md").contains("## Training"));
+    assert_eq!(read(&path.join("second"), "README.md"), "mine");
+}
+
+#[test]
+fn runs_are_compared() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "a", &[]);
+    train_on_bytes(path, "b", &["--seed=7", "--n_layer=1"]);
+    let table = ok(path, &["compare", "a", "b"]);
+    let rows: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(rows.contains(&vec!["seed", "1337", "7"]), "{table}");
+    assert!(rows.contains(&vec!["n_layer", "2", "1"]), "{table}");
+    assert!(rows.iter().any(|row| row.starts_with(&["bits", "per", "byte"])), "{table}");
+    let object: Value = serde_json::from_str(&ok(path, &["compare", "a", "b", "--json"])).unwrap();
+    let run = &object["runs"][1];
+    assert_eq!((&run["run"], &run["iterations"]), (&"b".into(), &20.into()));
+    // 2 * 4 sequences of 16 tokens in each of 20 updates.
+    assert_eq!(run["tokens"], 2560.0);
+    let (loss, bits) = (run["best_val_loss"].as_f64(), run["bits_per_byte"].as_f64());
+    // Bytes: a token has one, but for the ends of documents.
+    let ratio = loss.unwrap() / std::f64::consts::LN_2 / bits.unwrap();
+    assert!((0.95..=1.0).contains(&ratio), "{ratio}");
+    assert_eq!(object["settings"]["seed"], serde_json::json!(["1337", "7"]));
+
+    ok(path, &["compare", "a", "b", "-o", "ab.html"]);
+    let page = read(path, "ab.html");
+    assert_eq!(page.matches("<svg").count(), 3, "over tokens, time and compute");
+    ok(path, &["compare", "a", "b", "-o", "new/ab.md"]);
+    let page = read(path, "new/ab.md");
+    assert!(page.contains("| seed | 1337 | 7 |") && page.contains("](ab-tokens.svg)"), "{page}");
+    assert!(read(path, "new/ab-compute.svg").contains("<polyline"));
+
+    fs::write(path.join("mine.html"), "mine").unwrap();
+    for (args, word) in [
+        (&["a", "nowhere"][..], "nowhere: not a run"),
+        (&["a", "b", "-o", "ab.txt"], "*.html or *.md"),
+        (&["a", "b", "-o", "mine.html"], "not made by wgpt"),
+        (&["a"], "RUN"),
+    ] {
+        let output = self::run(path, &[&["compare"], args].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word), "{said}");
+    }
+    assert_eq!(read(path, "mine.html"), "mine");
+}
+
+#[test]
+fn a_report_is_one_page() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "out/r", &[]);
+    let said = run(path, &["report", "-o", "r.html"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("the newest run"));
+    let page = read(path, "r.html");
+    for part in ["Loss over tokens", "Samples", "Learning rate", "Settings", "<polyline"] {
+        assert!(page.contains(part), "no {part}");
+    }
+    // Nothing is loaded from elsewhere, and nothing tells where the run was.
+    let addresses = page.matches("://").count();
+    assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count());
+    assert!(!page.contains("<script") && !page.contains(&path.display().to_string()));
+    // Once more, over its own page.
+    ok(path, &["report", "out/r", "-o", "r.html"]);
+    let refused = run(path, &["report", "out/r", "-o", "r.pdf"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
