@@ -111,9 +111,9 @@ fn runs_are_compared() {
     fs::write(path.join("mine.html"), "mine").unwrap();
     for (args, word) in [
         (&["a", "nowhere"][..], "nowhere: not a run"),
-        (&["a", "b", "-o", "ab.txt"], "*.html or *.md"),
-        (&["a", "b", "-o", "mine.html"], "not made by wgpt"),
-        (&["a"], "RUN"),
+        (&["a", "b", "-o", "ab.txt"][..], "*.html or *.md"),
+        (&["a", "b", "-o", "mine.html"][..], "not made by wgpt"),
+        (&["a"][..], "RUN"),
     ] {
         let output = self::run(path, &[&["compare"], args].concat());
         let said = text(&output.stderr);
