@@ -28,6 +28,9 @@ const ENDS: [&str; 3] = [END_OF_TEXT, "<|end_of_text|>", "</s>"];
 /// Largest id of a token: a larger one is a damaged file.
 const MAX_ID: u64 = (1 << 24) - 1;
 
+/// The rank of each token, by its bytes: the lowest merges first.
+pub(super) type Ranks = HashMap<Vec<u8>, u32>;
+
 /// A byte-level byte-pair tokenizer.
 pub struct Bpe {
     /// The `tokenizer.json`.
@@ -55,13 +58,8 @@ impl Bpe {
         let vocab = model["vocab"].as_object().ok_or("it has no vocabulary")?;
         let added = added_tokens(&json)?;
         let tokens = table(vocab, &added)?;
-        let ids = ranks(vocab, &model["merges"])?;
-        let ranks: HashMap<&[u8], u32> =
-            ids.iter().zip(0..).map(|(&id, rank)| (tokens[id as usize].as_slice(), rank)).collect();
-        if ranks.len() < ids.len() {
-            return Err("two of its merges make the same token".to_owned());
-        }
-        let encoder = ranks.iter().map(|(token, rank)| (token.to_vec(), *rank)).collect();
+        let (ids, ranks) = ranks(vocab, &model["merges"])?;
+        let encoder = ranks.into_iter().collect();
         // Without a special token, the search for one would match the empty text.
         let special = [(END_OF_TEXT.to_owned(), u32::MAX)].into_iter().collect();
         let core = CoreBPE::new(encoder, special, words)
@@ -258,13 +256,13 @@ fn table(vocab: &Map<String, Value>, added: &[(u32, String)]) -> Result<Vec<Vec<
     Ok(tokens)
 }
 
-/// Returns the ids in the order of their ranks: the bytes, then the results of the merges. Checks that
-/// each merge is the last one of the token that it makes.
-fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<Vec<u32>, String> {
+/// Returns the ids in the order of their ranks, the bytes, then the results of the merges, and the rank
+/// of each token. Checks that each merge is the last one of the token that it makes.
+fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<(Vec<u32>, Ranks), String> {
     let id_of = |name: &str| vocab.get(name).and_then(id);
     let bytes = bytes_of_characters();
     let mut ids = Vec::new();
-    let mut ranks: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut ranks = Ranks::new();
     for (byte, character) in (0_u8..=u8::MAX).zip(byte_characters()) {
         let id = id_of(&character.to_string());
         ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
@@ -288,12 +286,12 @@ fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<Vec<u32>, String>
         ids.extend(id_of(&name));
         ranks.insert(token, rank);
     }
-    Ok(ids)
+    Ok((ids, ranks))
 }
 
 /// Returns the length of the left part of the merge that makes `token`, which has no rank yet: what
 /// remains of its bytes after all merges so far must be two parts.
-pub(super) fn last_merge(token: &[u8], ranks: &HashMap<Vec<u8>, u32>) -> Option<usize> {
+pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
     // The boundaries of the parts.
     let mut bounds: Vec<usize> = (0..=token.len()).collect();
     while bounds.len() > 3 {

@@ -4,14 +4,13 @@
 //! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs are that
 //! file.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
-use super::bpe::{Bpe, last_merge};
+use super::bpe::{Bpe, Ranks, last_merge};
 use super::tokenizer::END_OF_TEXT;
 use super::{CharVocab, DataError, Tokenizer};
 use crate::disk;
@@ -232,7 +231,7 @@ pub(super) fn gpt2_tokens() -> Vec<Vec<u8>> {
 
 /// Returns the pair that each token of more than one byte was merged from. Ids are ranks.
 pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
-    let mut ranks: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut ranks = Ranks::new();
     let mut merges = Vec::new();
     for (token, rank) in tokens.iter().zip(0..) {
         if let Some(middle) = last_merge(token, &ranks) {
