@@ -72,6 +72,9 @@ pub struct Progress {
     /// known.
     #[serde(default)]
     pub bytes_per_token: Option<f64>,
+    /// The last share of right answers to questions, if there are any.
+    #[serde(default)]
+    pub hellaswag: Option<f64>,
 }
 
 /// The state of a run.
@@ -135,8 +138,9 @@ impl Progress {
             }
             Event::Plan(forecast) => self.forecast = Some(Forecast::clone(forecast)),
             Event::Step(step) => self.step(step),
-            Event::Eval { iter, train_loss, val_loss, bits_per_byte } => {
+            Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag } => {
                 self.reach(*iter);
+                self.hellaswag = *hellaswag;
                 let bits = bits_per_byte.filter(|bits| *bits > 0.0);
                 self.bytes_per_token = bits.map(|bits| val_loss / LN_2 / bits);
                 self.curves.eval_train.append(*iter as f64, *train_loss);

@@ -54,6 +54,9 @@ pub enum Event {
         /// The validation loss in bits per byte of text, if the tokenizer is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bits_per_byte: Option<f64>,
+        /// The share of right answers to the questions of `hellaswag`, if there are any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hellaswag: Option<f64>,
     },
     /// A text that the model generated.
     Sample {
@@ -345,8 +348,12 @@ impl fmt::Display for Event {
             }
             Event::Plan(forecast) => write!(f, "{forecast}"),
             Event::Step(step) => f.write_str(&step.line(step.skipped)),
-            Event::Eval { iter, train_loss, val_loss, .. } => {
-                write!(f, "step {iter}: train loss {train_loss:.4}, val loss {val_loss:.4}")
+            Event::Eval { iter, train_loss, val_loss, hellaswag, .. } => {
+                write!(f, "step {iter}: train loss {train_loss:.4}, val loss {val_loss:.4}")?;
+                match hellaswag {
+                    Some(share) => write!(f, ", HellaSwag {:.1}%", 100.0 * share),
+                    None => Ok(()),
+                }
             }
             Event::Sample { iter, prompt, text } => {
                 write!(f, "--- sample at {iter} ---\n{prompt}{text}\n---")
@@ -402,7 +409,13 @@ mod tests {
 
     #[test]
     fn an_event_reads_back_from_its_json_line() {
-        let event = Event::Eval { iter: 250, train_loss: 2.1, val_loss: 2.25, bits_per_byte: None };
+        let event = Event::Eval {
+            iter: 250,
+            train_loss: 2.1,
+            val_loss: 2.25,
+            bits_per_byte: None,
+            hellaswag: None,
+        };
         let line = event.to_json(Duration::from_millis(1_795_354_265_678));
         assert!(line.starts_with(r#"{"v":1,"event":"eval","iter":250"#), "{line}");
         assert!(line.ends_with(r#","time":"2026-11-22T13:31:05.678Z"}"#), "{line}");

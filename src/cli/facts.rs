@@ -136,6 +136,10 @@ impl Facts {
                 "bits per byte",
                 self.bits_per_byte().map_or_else(unknown, |bits| format!("{bits:.4}")),
             ),
+            (
+                "HellaSwag",
+                progress.hellaswag.map_or_else(unknown, |share| format!("{:.1}%", 100.0 * share)),
+            ),
             ("iterations", format!("{} of {}", progress.iteration, progress.max_iters)),
             ("tokens", count(self.tokens() as u64)),
             ("time", two_units(self.time())),
@@ -156,6 +160,7 @@ impl Facts {
             "best_val_loss": self.best().map(|best| best[1]),
             "best_iteration": self.best().map(|best| best[0]),
             "bits_per_byte": self.bits_per_byte(),
+            "hellaswag": self.progress.hellaswag,
             "tokens": self.tokens(),
             "seconds": self.time().as_secs_f64(),
             "tokens_per_s": self.speed(),
@@ -208,7 +213,7 @@ impl Facts {
 /// Returns the value of a setting as pages show it.
 pub(super) fn shown(key: &str, value: String) -> String {
     match key {
-        "data" | "init_from" => {
+        "data" | "init_from" | "hellaswag" => {
             let name = Path::new(&value).file_name();
             name.map_or_else(|| value.clone(), |name| name.to_string_lossy().into_owned())
         }

@@ -263,6 +263,7 @@ mod tests {
             train_loss: 10.98765,
             val_loss: 10.98764,
             bits_per_byte: None,
+            hellaswag: None,
         });
         let text = r#"{"iter":2000,"loss":10.1234,"lr":6e-4,"grad_norm":1.0,"tokens":491520,
             "ms":12345.678,"tokens_per_s":39813.1}"#;

@@ -118,6 +118,8 @@ pub const KEYS: &[Key] = &[
     key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between samples; 0 = one at each evaluation"),
     key("sample_prompt", Text, EVALUATION, "\n", "prompt of the samples"),
     key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample; 0 = no samples"),
+    key("hellaswag", Text, EVALUATION, "", "a file of HellaSwag, whose questions are answered at each evaluation; empty = none"),
+    key("hellaswag_questions", AUTO_U32, EVALUATION, "400", "questions at each evaluation, evenly spread over the file; 0 = all"),
 
     key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
     key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),

@@ -142,6 +142,12 @@ pub struct Config {
     /// Tokens per sample; 0 = no samples. A token takes a forward pass of one position, so 200
     /// tokens cost less than an evaluation of 200 batches.
     pub sample_tokens: u32,
+    /// A file of questions in the form of HellaSwag; empty = none.
+    #[serde(default)]
+    pub hellaswag: String,
+    /// Questions that are answered at each evaluation, evenly spread over the file; 0 = all.
+    #[serde(default)]
+    pub hellaswag_questions: u32,
 
     /// Iterations between progress lines.
     pub log_interval: NonZeroU64,

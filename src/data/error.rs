@@ -103,6 +103,15 @@ pub enum DataError {
         path: PathBuf,
     },
 
+    /// Questions for a model whose tokenizer is unknown.
+    #[error("{}: its questions cannot be tokenized, because the tokenizer of {name} is unknown; prepare the data with `wgpt prepare`, or leave out hellaswag", path.display())]
+    NoTokenizer {
+        /// The file of questions.
+        path: PathBuf,
+        /// The data set.
+        name: String,
+    },
+
     /// A .parquet file that cannot be read.
     #[error("cannot read {}: {reason}; the file may be damaged or use a compression other than snappy, gzip, lz4 or zstd", path.display())]
     Parquet {

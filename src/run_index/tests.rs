@@ -41,7 +41,7 @@ fn step(iter: u64) -> Event {
 }
 
 fn eval(iter: u64, val_loss: f64) -> Event {
-    Event::Eval { iter, train_loss: 1.0, val_loss, bits_per_byte: None }
+    Event::Eval { iter, train_loss: 1.0, val_loss, bits_per_byte: None, hellaswag: None }
 }
 
 fn done(reason: StopReason) -> Event {

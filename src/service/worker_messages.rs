@@ -110,7 +110,13 @@ mod tests {
     #[test]
     fn messages_to_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
-        let event = Event::Eval { iter: 250, train_loss: 2.5, val_loss: 2.25, bits_per_byte: None };
+        let event = Event::Eval {
+            iter: 250,
+            train_loss: 2.5,
+            val_loss: 2.25,
+            bits_per_byte: None,
+            hellaswag: None,
+        };
         let start = StartRun {
             run: run.clone(),
             config: Some(Box::default()),
@@ -149,7 +155,13 @@ mod tests {
     #[test]
     fn messages_from_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
-        let event = Event::Eval { iter: 250, train_loss: 2.5, val_loss: 2.25, bits_per_byte: None };
+        let event = Event::Eval {
+            iter: 250,
+            train_loss: 2.5,
+            val_loss: 2.25,
+            bits_per_byte: None,
+            hellaswag: None,
+        };
         let mut progress = Progress::default();
         progress.apply(&event);
         let (tail, view) = (Tail::open(&run, true), View::Main);

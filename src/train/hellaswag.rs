@@ -2,9 +2,11 @@
 //! whose tokens have the lowest mean loss after the context.
 
 use std::ops::Range;
+use std::path::Path;
 
 use super::Evaluation;
-use crate::data::{DataError, Question, Tokenizer};
+use crate::config::Config;
+use crate::data::{DataError, Dataset, Question, Questions, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, values};
 
 /// Micro-batches have multiples of this many positions, so that few shapes of tensors occur.
@@ -51,6 +53,73 @@ impl Answer {
     pub fn likeliest(&self) -> usize {
         let sums = self.losses.iter().zip(&self.tokens);
         least(sums.map(|(loss, tokens)| loss * *tokens as f64))
+    }
+}
+
+/// The questions that a run answers at each evaluation.
+#[derive(Debug)]
+pub struct Quiz {
+    questions: Vec<EncodedQuestion>,
+    /// The right ending of each.
+    labels: Vec<usize>,
+}
+
+impl Quiz {
+    /// Reads the questions that a configuration asks for; `None` if it asks for none.
+    ///
+    /// # Errors
+    /// If they cannot be read or tokenized.
+    pub fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
+        if config.hellaswag.is_empty() {
+            return Ok(None);
+        }
+        let path = Path::new(&config.hellaswag);
+        let Some(tokenizer) = &dataset.tokenizer else {
+            let (path, name) = (path.to_owned(), dataset.name.clone());
+            return Err(DataError::NoTokenizer { path, name });
+        };
+        let all = Questions::read(path, false)?.questions;
+        let count = match config.hellaswag_questions as usize {
+            0 => all.len(),
+            wanted => wanted.min(all.len()),
+        };
+        let block_size = config.eval_block_size().get() as usize;
+        let chosen = (0..count).map(|index| &all[index * all.len() / count]);
+        let labels = chosen.clone().map(|question| question.label).collect();
+        let encoded = chosen.enumerate().map(|(index, question)| {
+            encode(index, question, tokenizer, block_size).map_err(|error| {
+                let (path, reason) = (path.to_owned(), error.to_string());
+                DataError::BadQuestion { path, line: question.line, reason }
+            })
+        });
+        Ok(Some(Self { questions: encoded.collect::<Result<_, _>>()?, labels }))
+    }
+
+    /// Returns the number of questions.
+    pub fn len(&self) -> u64 {
+        self.questions.len() as u64
+    }
+
+    /// Returns the share of right answers of a model. `stop` is called before each micro-batch with
+    /// the number of questions that are answered. Returns `None` if it returned true.
+    pub async fn share(
+        &self,
+        model: &Gpt,
+        evaluation: &Evaluation,
+        stop: &mut impl FnMut(u64) -> bool,
+    ) -> Option<f64> {
+        let (mut answered, mut right) = (0, 0);
+        if stop(answered) {
+            return None;
+        }
+        let mut count = |answers: Vec<Answer>| {
+            answered += answers.len() as u64;
+            let is_right = |answer: &&Answer| answer.choice() == self.labels[answer.index];
+            right += answers.iter().filter(is_right).count();
+            if stop(answered) { Err(()) } else { Ok(()) }
+        };
+        answer(model, self.questions.clone(), evaluation, &mut count).await.ok()?;
+        Some(right as f64 / self.questions.len() as f64)
     }
 }
 

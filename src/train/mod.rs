@@ -7,7 +7,7 @@ mod commands;
 mod data_path;
 mod error;
 mod evaluate;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "the command line uses all of it"))]
 mod hellaswag;
 mod limits;
 mod loss_scale;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::checkpoint::{Checkpoint, Damaged};
+use super::hellaswag::Quiz;
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
@@ -39,6 +40,8 @@ pub struct Session<'a> {
     mode: OpsMode,
     device: OpenDevice,
     dataset: Dataset,
+    /// The questions of evaluations, if there are any.
+    quiz: Option<Quiz>,
     limits: Limits,
     /// The plan of a step and its memory.
     forecast: Forecast,
@@ -95,7 +98,9 @@ impl<'a> Session<'a> {
         let optimizer = optimizer.watched_by(&device.watchdog);
         let starts_over = setup.starts_over;
         let plans_schedule = setup.plans_schedule;
-        let Setup { started, config, mode, dataset, limits, forecast, folder, loaded, .. } = setup;
+        let Setup {
+            started, config, mode, dataset, quiz, limits, forecast, folder, loaded, ..
+        } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
@@ -121,6 +126,7 @@ impl<'a> Session<'a> {
             mode,
             device,
             dataset,
+            quiz,
             limits,
             forecast,
             folder,

@@ -8,6 +8,7 @@ use web_time::Instant;
 
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
+use super::hellaswag::Quiz;
 use super::optimizer::Masters;
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
@@ -45,6 +46,8 @@ pub struct Setup {
     pub(super) config: Config,
     pub(super) mode: OpsMode,
     pub(super) dataset: Dataset,
+    /// The questions of evaluations, if there are any.
+    pub(super) quiz: Option<Quiz>,
     pub(super) limits: Limits,
     pub(super) forecast: Forecast,
     pub(super) folder: RunFolder,
@@ -81,6 +84,7 @@ impl Setup {
             false => config.require_data()?.to_owned(),
         };
         let dataset = Dataset::open(&data, block_size)?;
+        let quiz = Quiz::open(&config, &dataset)?;
         let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
         check_bindings(&architecture, device)?;
         let profile = super::device_profile(device, mode);
@@ -106,6 +110,7 @@ impl Setup {
             config: with_absolute_paths(config, &data, &run),
             mode,
             dataset,
+            quiz,
             limits,
             forecast,
             folder,
@@ -181,7 +186,11 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
         other => other,
     };
     let out_dir = disk::absolute(run).display().to_string();
-    Config { data: absolute_data(data), out_dir, init_from, ..config }
+    let hellaswag = match config.hellaswag.as_str() {
+        "" => String::new(),
+        path => disk::absolute(Path::new(path)).display().to_string(),
+    };
+    Config { data: absolute_data(data), out_dir, init_from, hellaswag, ..config }
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it.

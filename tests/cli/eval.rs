@@ -72,6 +72,36 @@ fn a_vulkan_adapter_gives_the_same_answers() {
 }
 
 #[test]
+fn a_run_answers_questions_at_its_evaluations() {
+    let folder = temporary();
+    fs::copy(reference("choices.jsonl"), folder.path().join("choices.jsonl")).unwrap();
+    fs::copy(reference("choices.jsonl"), folder.path().join("choices.txt")).unwrap();
+    ok(folder.path(), &["prepare", "choices.txt", "-o", "data", "--tokenizer=byte"]);
+    let asked = ["--data=data", "--hellaswag=choices.jsonl", "--hellaswag_questions=20"];
+    let seen = train(folder.path(), "r", &[&asked[..], &["--max_iters=10"]].concat());
+    let shares: Vec<f64> =
+        named(&seen, "eval").map(|eval| eval["hellaswag"].as_f64().unwrap()).collect();
+    assert_eq!(shares.len(), 2, "at 0 and 10");
+    // Of 20 questions.
+    assert!(
+        shares.iter().all(|share| (share * 20.0).fract() == 0.0 && *share <= 1.0),
+        "{shares:?}"
+    );
+    let log = fs::read_to_string(folder.path().join("r/log.txt")).unwrap();
+    assert!(log.contains(", HellaSwag "), "{log}");
+    // The path is absolute in the run, which can be resumed from elsewhere.
+    let config = fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
+    let path = folder.path().join("choices.jsonl").display().to_string();
+    assert!(config.contains(&path), "{config}");
+
+    let bad = [&["train", "--run=s"], TINY, &["--data=data", "--hellaswag=choices.txt"]].concat();
+    fs::write(folder.path().join("choices.txt"), "{}\n").unwrap();
+    let output = run(folder.path(), &bad);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("choices.txt:1"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn bits_per_byte_equal_those_of_pytorch() {
     let folder = temporary();
     fs::copy(reference("choices.jsonl"), folder.path().join("choices.txt")).unwrap();

@@ -26,7 +26,7 @@ fn step(iter: u64, loss: f64) -> Event {
 }
 
 fn eval(iter: u64, val_loss: f64) -> Event {
-    Event::Eval { iter, train_loss: 2.5, val_loss, bits_per_byte: None }
+    Event::Eval { iter, train_loss: 2.5, val_loss, bits_per_byte: None, hellaswag: None }
 }
 
 fn write(folder: &Path, logs: &str, from: Continued, events: &[Event]) {

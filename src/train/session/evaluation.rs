@@ -4,6 +4,7 @@ use super::control::is_late;
 use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::protocol::{Command, Event, StopReason, Task};
+use crate::train::hellaswag::Quiz;
 use crate::train::{Commands, Evaluation, Next, TrainError, has_checkpoint, mean_loss};
 
 impl Session<'_> {
@@ -42,8 +43,8 @@ impl Session<'_> {
         let [in_train, in_val] =
             [&dataset.train, &dataset.val].map(|split| evaluation.windows(split, wanted));
         let watchdog = &self.device.watchdog;
-        let mut reporter =
-            Reporter::new(Task::Evaluation, in_train + in_val, watchdog, &mut *self.emit);
+        let total = in_train + in_val + self.quiz.as_ref().map_or(0, Quiz::len);
+        let mut reporter = Reporter::new(Task::Evaluation, total, watchdog, &mut *self.emit);
         let mut queued = std::mem::take(&mut self.queued);
         let mut stop = |done: u64| {
             watchdog.restart();
@@ -58,12 +59,21 @@ impl Session<'_> {
         let mut stop = |done: u64| stop(in_train + done);
         let split = &dataset.val;
         let val_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
+        let mut stop = |done: u64| stop(in_val + done);
+        let answered = match &self.quiz {
+            Some(quiz) => Some(quiz.share(model, &evaluation, &mut stop).await),
+            None => None,
+        };
         self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
+        let hellaswag = match answered {
+            Some(None) => return Ok(None),
+            answered => answered.flatten(),
+        };
         let (iter, bits_per_byte) = (self.iteration, val_loss.bits_per_byte());
         let (train_loss, val_loss) = (train_loss.per_token, val_loss.per_token);
         (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
-        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte });
+        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
             let has_checkpoint = has_checkpoint(self.folder.path());
             return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
