@@ -5,11 +5,13 @@
 //! the times alone are not: on another machine, or on a software renderer.
 
 mod calibrate;
+mod card;
 mod cases;
 mod kernels;
 mod step;
 
 pub(crate) use calibrate::calibrate;
+pub(crate) use card::{CardRow, card_row};
 use kernels::{Bench, Sizes};
 pub(crate) use step::GPT2_VOCABULARY;
 pub use step::TrainingStep;

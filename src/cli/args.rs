@@ -398,6 +398,13 @@ pub(super) struct BenchArgs {
     /// Compare the steps with PyTorch's times, the output of scripts/torch_cpu.py
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub torch: Option<PathBuf>,
+    /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json,
+    /// and a picture beside it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "torch"])]
+    pub card: Option<PathBuf>,
+    /// Measure one dtype for a card
+    #[arg(long, hide = true)]
+    pub card_row: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
+use super::bench_card;
 use super::model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
 use super::watch::{FailureOutput, watch};
@@ -29,7 +30,13 @@ const SOFTWARE: Default = (
 );
 
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
-pub(super) fn run(args: BenchArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> {
+    if args.card_row {
+        return bench_card::measure(args, global);
+    }
+    if let Some(path) = args.card.take() {
+        return bench_card::run(args, &path, global);
+    }
     let selected = gpu::select(global.device()?)?;
     let slow = matches!(selected.info.kind, Kind::Software | Kind::Cpu);
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };

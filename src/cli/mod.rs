@@ -41,6 +41,7 @@ fn print_error(error: &CliError) {
 mod activity;
 mod args;
 mod bench;
+mod bench_card;
 mod card;
 mod chart;
 mod commands;

@@ -124,6 +124,26 @@ fn runs_are_compared() {
 }
 
 #[test]
+fn a_card_has_a_row_for_each_dtype() {
+    let folder = temporary();
+    let path = folder.path();
+    let args = ["bench", "--card", "card.json", "--preset=demo", "--vocab_size=64", "--device=cpu"];
+    let said = ok(path, &args);
+    assert!(said.starts_with("float32: ") && said.contains("hours to 10 billion tokens"), "{said}");
+    let card: Value = serde_json::from_str(&read(path, "card.json")).unwrap();
+    assert_eq!(
+        (&card["is_software"], &card["rows"][0]["dtype"]),
+        (&true.into(), &"float32".into())
+    );
+    assert!(card["rows"][0]["tokens_per_s"].as_f64().unwrap() > 0.0, "{card}");
+    assert_eq!(card["rows"].as_array().unwrap().len(), 1);
+    assert!(read(path, "card.svg").contains("not ranked"));
+    fs::write(path.join("card.json"), "{}").unwrap();
+    let refused = run(path, &args);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn a_report_is_one_page() {
     let folder = temporary();
     let path = folder.path();

@@ -1,0 +1,64 @@
+//! The speed of a whole run on a device: what people compare cards by.
+
+use serde::{Deserialize, Serialize};
+
+use super::{TrainingStep, best_seconds};
+use crate::config::{Config, Dtype};
+use crate::gpu::{self, DeviceError, OpenDevice};
+use crate::ops::OpsMode;
+use crate::plan::Plan;
+
+/// The tokens that GPT-2 124M is commonly trained on to reach GPT-2's loss.
+const TOKENS: f64 = 10e9;
+
+/// The speed of a device in one dtype, with the plan of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CardRow {
+    /// The dtype of activations and products.
+    pub dtype: Dtype,
+    /// Tokens per second, of whole updates.
+    pub tokens_per_s: f64,
+    /// The hours that 10 billion tokens take, without evaluations and checkpoints.
+    pub hours_to_10b_tokens: f64,
+    /// Sequences in a micro-batch.
+    pub micro_batch: usize,
+    /// Micro-batches in an update.
+    pub accumulation: usize,
+    /// True with activation checkpointing.
+    pub grad_checkpoint: bool,
+    /// True if the optimizer is in host memory.
+    pub offload_optimizer: bool,
+    /// The peak of the device's memory pools in bytes; `None` on the CPU.
+    pub peak_bytes: Option<u64>,
+}
+
+/// Measures updates of `config`, split by `plan`. At most two micro-batches of an update are computed:
+/// the others take as long.
+///
+/// # Errors
+/// If the device fails.
+pub(crate) fn card_row(
+    device: &OpenDevice,
+    config: &Config,
+    plan: &Plan,
+    mode: OpsMode,
+) -> Result<CardRow, DeviceError> {
+    let mut step = TrainingStep::planned(&device.device, config, plan, mode);
+    let whole = best_seconds(&device.device, || (), |()| step.step())?;
+    let gradients = best_seconds(&device.device, || (), |()| drop(step.gradients()))?;
+    step.check()?;
+    let computed = plan.accumulation.min(2) as f64;
+    let update = (whole - gradients).max(0.0) + gradients / computed * plan.accumulation as f64;
+    let sequences = (plan.micro_batch * plan.accumulation) as f64;
+    let tokens_per_s = sequences * f64::from(config.block_size.get()) / update;
+    Ok(CardRow {
+        dtype: mode.precision.dtype(),
+        tokens_per_s,
+        hours_to_10b_tokens: TOKENS / tokens_per_s / 3600.0,
+        micro_batch: plan.micro_batch,
+        accumulation: plan.accumulation,
+        grad_checkpoint: plan.grad_checkpoint,
+        offload_optimizer: plan.offload_optimizer,
+        peak_bytes: gpu::memory(&device.device).map(|memory| memory.reserved),
+    })
+}

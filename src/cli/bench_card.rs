@@ -1,0 +1,210 @@
+//! `wgpt bench --card`: the speed of a card in each dtype, as a small file and a picture to send.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::CliError;
+use super::args::{BenchArgs, Global};
+use super::html::{escape, write_picture};
+use super::model::{confirmed, open_for_steps};
+use super::watch::{FailureOutput, watch};
+use crate::bench::{self, CardRow};
+use crate::config::{Config, Layer, bytes};
+use crate::disk;
+use crate::gpu::{self, Kind, SelectedDevice};
+use crate::model::Architecture;
+use crate::plan;
+use crate::train::{self, TrainError};
+
+/// The flag of the process that measures one dtype.
+const ROW: &str = "--card-row";
+
+/// Returns the configuration that is measured: GPT-2 124M, if nothing else is asked for.
+fn config(args: BenchArgs) -> Result<Config, CliError> {
+    let config = args.source.resolve_on(vec![Layer::preset("gpt2")?], None)?.config;
+    let vocab = if config.vocab_size == 0 { bench::GPT2_VOCABULARY } else { config.vocab_size };
+    Ok(Config { vocab_size: vocab, ..config })
+}
+
+/// Measures every dtype of the device, each in a process of its own: only the end of a process surely
+/// returns the memory of a device. Writes the file, and a picture beside it.
+pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), CliError> {
+    if path.extension().is_none_or(|ending| ending != "json") {
+        return Err(CliError::Usage {
+            what: format!("{}: not the name of a card", path.display()),
+            hint: "--card takes a file called *.json",
+        });
+    }
+    check_vacant(path)?;
+    let SelectedDevice { info, .. } = gpu::select(global.device()?)?;
+    let config = config(args)?;
+    let mut rows = Vec::new();
+    for dtype in global.ops()?.abilities(&info).dtypes() {
+        if !global.quiet {
+            message!("measuring {dtype}...");
+        }
+        match measure_elsewhere(&dtype.to_string())? {
+            Some(row) => rows.push(row),
+            None => message!("warning: {dtype} is left out"),
+        }
+    }
+    let architecture = Architecture::new(&config, config.vocab_size);
+    let is_software = matches!(info.kind, Kind::Software | Kind::Cpu);
+    let card = json!({
+        "wgpt": env!("CARGO_PKG_VERSION"),
+        "device": info.line(),
+        "driver": info.driver,
+        // Rows of these are not ranked among those of cards.
+        "is_software": is_software,
+        "parameters": architecture.parameters(),
+        "block_size": config.block_size,
+        "rows": rows,
+    });
+    let error = |source| CliError::File { path: path.to_path_buf(), source };
+    disk::write(path, format!("{card:#}\n")).map_err(error)?;
+    let millions = architecture.parameters() as f64 / 1e6;
+    let title = format!("GPT-2 with {millions:.0}M parameters on {}", info.name);
+    let picture = path.with_extension("svg");
+    write_picture(&picture, &draw(&title, is_software, &rows))?;
+    for row in &rows {
+        output!("{}", line(row));
+    }
+    output!("{} {}", path.display(), picture.display());
+    Ok(())
+}
+
+/// Returns an error if a file is at `path` that is no card.
+fn check_vacant(path: &Path) -> Result<(), CliError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let former = disk::read(path).ok();
+    let former = former.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    match former.is_some_and(|card| card["wgpt"].is_string() && card["rows"].is_array()) {
+        true => Ok(()),
+        false => Err(CliError::Usage {
+            what: format!("{}: this file was not made by wgpt", path.display()),
+            hint: "give another file with --card",
+        }),
+    }
+}
+
+/// Runs this command once more for one dtype; returns `None` if that fails, which it has explained.
+fn measure_elsewhere(dtype: &str) -> Result<Option<CardRow>, CliError> {
+    let program = std::env::current_exe().map_err(CliError::Process)?;
+    let output = Command::new(program)
+        .args(without_card(std::env::args_os().skip(1)))
+        .args([ROW.to_string(), format!("--dtype={dtype}")])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(CliError::Process)?;
+    Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()))
+}
+
+/// Removes `--card` and its value from arguments.
+fn without_card(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut kept = Vec::new();
+    let mut is_value = false;
+    for arg in args {
+        let is_card = arg == "--card";
+        let with_value = arg.to_string_lossy().starts_with("--card=");
+        if !std::mem::replace(&mut is_value, is_card) && !is_card && !with_value {
+            kept.push(arg);
+        }
+    }
+    kept
+}
+
+/// Measures the dtype of the configuration, and prints its row as JSON.
+pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> {
+    let (selected, mode) = (gpu::select(global.device()?)?, global.ops()?);
+    let config = config(args)?;
+    let selected = confirmed(selected, config.dtype, mode);
+    let planned = mode.for_run(config.dtype, &selected.info)?;
+    let profile = train::device_profile(&selected.info, planned);
+    let (limits, _) = profile.limits(config.vram_budget, config.dtype);
+    let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())
+        .map_err(TrainError::from)?;
+    let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
+    watch(&device, FailureOutput::Text, false);
+    gpu::size_pages(&device.device, forecast.page_bytes());
+    let row = bench::card_row(&device, &config, &forecast.plan, mode)?;
+    output!("{}", json!(row));
+    Ok(())
+}
+
+/// Returns a row as a person reads it.
+fn line(row: &CardRow) -> String {
+    let CardRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
+    let memory = row.peak_bytes.map_or_else(String::new, |peak| format!(", {}", bytes(peak)));
+    format!(
+        "{dtype}: {tokens_per_s:.0} tokens/s, {hours:.0} hours to 10 billion tokens, micro-batch \
+         {micro_batch}{memory}"
+    )
+}
+
+/// Draws the rows as bars.
+fn draw(title: &str, is_software: bool, rows: &[CardRow]) -> String {
+    const BAR: f64 = 34.0;
+    let most = rows.iter().map(|row| row.tokens_per_s).fold(f64::MIN_POSITIVE, f64::max);
+    let height = 64.0 + BAR * rows.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 {height}\" \
+         font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"16\" y=\"28\" font-size=\"17\">{}</text>\n",
+        escape(title)
+    );
+    for (index, row) in rows.iter().enumerate() {
+        let top = 44.0 + BAR * index as f64;
+        let width = (row.tokens_per_s / most * 330.0).max(1.0);
+        svg += &format!(
+            "<rect x=\"16\" y=\"{top}\" width=\"{width:.0}\" height=\"24\" fill=\"#0072b2\" \
+             fill-opacity=\"0.25\"/><text x=\"22\" y=\"{:.0}\">{}</text>\n",
+            top + 17.0,
+            escape(&line(row))
+        );
+    }
+    let note = if is_software { "a software device, not ranked; " } else { "" };
+    svg += &format!(
+        "<text x=\"16\" y=\"{:.0}\" font-size=\"11\" fill=\"#666\">{note}wgpt {}</text>\n</svg>\n",
+        height - 6.0,
+        env!("CARGO_PKG_VERSION")
+    );
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_card_is_removed_from_the_arguments() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        for line in ["bench --card a.json --device=cpu", "bench --device=cpu --card=a.json"] {
+            assert_eq!(without_card(words(line).into_iter()), words("bench --device=cpu"));
+        }
+        assert_eq!(without_card(words("bench --cards x").into_iter()), words("bench --cards x"));
+    }
+
+    #[test]
+    fn a_picture_has_a_bar_for_each_dtype() {
+        let row = CardRow {
+            dtype: crate::config::Dtype::Float16,
+            tokens_per_s: 50_000.0,
+            hours_to_10b_tokens: 10e9 / 50_000.0 / 3600.0,
+            micro_batch: 8,
+            accumulation: 60,
+            grad_checkpoint: false,
+            offload_optimizer: false,
+            peak_bytes: Some(5 << 30),
+        };
+        let svg = draw("a < b", true, &[row.clone(), row]);
+        assert_eq!(svg.matches("50000 tokens/s, 56 hours to 10 billion tokens").count(), 2);
+        assert!(svg.contains("a &lt; b") && svg.contains("not ranked"), "{svg}");
+    }
+}
