@@ -35,6 +35,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
         bar.set_message(match progress.phase {
             Phase::Stdin => "copying stdin".to_string(),
             Phase::Survey => "reading".to_string(),
+            Phase::Vocabulary => "training the tokenizer".to_string(),
             Phase::Tokenize | Phase::Done => format!("{} tokens", progress.tokens),
         });
     };

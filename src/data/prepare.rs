@@ -66,6 +66,8 @@ pub enum Phase {
     Stdin,
     /// First pass: counts documents and collects characters. Ends early if it needs no more.
     Survey,
+    /// Trains byte pairs on the words that the first pass has counted.
+    Vocabulary,
     /// Second pass: tokenizes and writes.
     Tokenize,
     /// The folder is complete.
@@ -97,7 +99,7 @@ pub struct Prepared {
 }
 
 /// Tokenizes `inputs` (files, folders of files, or `-` for stdin) into the folder `out`:
-/// `train.bin`, `val.bin` and `meta.json`.
+/// `train.bin`, `val.bin` and `meta.json`, and with byte pairs a `tokenizer.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. Memory does not grow with
 /// the input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about
@@ -134,6 +136,9 @@ pub fn prepare(
     })?;
     let mut reporter = Reporter::new(&sources, progress);
     let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
+    if matches!(options.tokenizer, TokenizerChoice::Trained(_)) {
+        reporter.report(Phase::Vocabulary, sources.bytes(), 0);
+    }
     let tokenizer = match known {
         Some(known) => known,
         None => survey.tokenizer()?,

@@ -101,6 +101,7 @@ fn prepare_files(
         let share = match at.phase {
             Phase::Stdin => 0.0,
             Phase::Survey => share / 2.0,
+            Phase::Vocabulary => 0.5,
             Phase::Tokenize => 0.5 + share / 2.0,
             Phase::Done => 1.0,
         };
