@@ -1,4 +1,4 @@
-//! The model card of an exported folder: what the model is, and how it was trained.
+//! The model card of an exported folder: the model, its results and its training.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 const GENERATION: &str = "generation_config.json";
 
-/// Writes the card, the picture of the loss, and the settings with which transformers generates. A card
-/// that is there stays.
+/// Writes the card, the picture of the loss, and the settings with which transformers generates. An
+/// existing card is kept.
 pub(super) fn write(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,

@@ -45,7 +45,7 @@ pub(super) fn chart(x: &str, y: &str, curves: &[Curve]) -> String {
     svg + "</svg>\n"
 }
 
-/// Where values are in the picture.
+/// The position of values in the picture.
 struct Plot {
     columns: Axis,
     rows: Axis,

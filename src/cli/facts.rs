@@ -1,4 +1,4 @@
-//! What the record of a run says about it, for comparisons, reports and model cards.
+//! Results of a run from its record, for comparisons, reports and model cards.
 
 use std::f64::consts::LN_2;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) struct Facts {
     pub config: Option<Config>,
 }
 
-/// What a chart has along its x axis.
+/// The x axis of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     Tokens,

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::CliError;
 use crate::disk;
 
-/// What every page and table of wgpt has in it, so that no other file is overwritten.
+/// The mark of every page and table of wgpt: no other file is overwritten.
 const MARK: &str = "<!-- made by wgpt -->";
 
 const STYLE: &str = "\

@@ -19,7 +19,7 @@ const BLOCK: usize = 32;
 /// The version of the quantized formats.
 const QUANTIZATION: u32 = 2;
 
-/// What matrices are stored in. Biases, layer norms and positions are f32 always.
+/// The type that matrices are stored in. Biases, layer norms and positions are f32 always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GgufType {
     /// 4 bytes per weight.

@@ -1,4 +1,4 @@
-//! What leaves wgpt: exported models with their cards, comparisons and reports.
+//! Exported models with their cards, comparisons, reports, and cards of devices.
 
 use super::*;
 
