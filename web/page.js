@@ -95,15 +95,6 @@ function fail(error) {
   }
 }
 
-/** Returns true if wgpt was opened in this browser before: eframe has stored its settings. */
-function wasOpened() {
-  try {
-    return localStorage.getItem('egui_memory_ron') !== null;
-  } catch {
-    return false;
-  }
-}
-
 /** Keeps the browser from acting on wgpt's keyboard shortcuts. */
 function reserveShortcuts() {
   const keys = new Set(['s', 'e', 'o', '.', 'Enter']);
@@ -121,12 +112,53 @@ async function watchDevice() {
   sentinel?.lost.then(({ reason }) => reason !== 'destroyed' && reloadAfterLoss());
 }
 
+/** The model that this page was exported with, or null: an element with the name of its zip and its hash. */
+const exported = document.querySelector('meta[name="wgpt-model"]');
+
+/** Imports the exported model, once in this browser. */
+async function importModel() {
+  const key = `wgpt_model_${exported.dataset.hash}`;
+  if (isSet(key)) {
+    return;
+  }
+  const name = exported.content;
+  const response = await fetch(new URL(name, document.baseURI));
+  if (!response.ok) {
+    throw new Error(`${name}, the model of this page, is missing (${response.status})`);
+  }
+  const files = new DataTransfer();
+  files.items.add(new File([await response.blob()], name));
+  // As if the visitor had dropped it on the window, which imports what is dropped.
+  element('window').dispatchEvent(new DragEvent('drop', { dataTransfer: files }));
+  set(key);
+}
+
+/** Returns true if this browser has stored a key. */
+function isSet(key) {
+  try {
+    return localStorage.getItem(key) !== null;
+  } catch {
+    return false;
+  }
+}
+
+function set(key) {
+  try {
+    localStorage.setItem(key, '');
+  } catch {
+    // The model is imported again the next time.
+  }
+}
+
 async function open(demo, resume = false) {
   const canvas = element('window');
   hide('start');
   show('window');
   reserveShortcuts();
   await start(canvas, demo, resume);
+  if (exported) {
+    await importModel();
+  }
 }
 
 async function main() {
@@ -147,7 +179,8 @@ async function main() {
     // The run continues after this reload only, not after one by the user.
     writeLoss({ ...loss, isTraining: false });
   }
-  const opensAtOnce = location.hash.length > 1 || wasOpened() || loss;
+  // eframe has stored its settings if wgpt was opened in this browser before.
+  const opensAtOnce = location.hash.length > 1 || isSet('egui_memory_ron') || loss || exported;
   const wantsDemo = new URLSearchParams(location.search).has('demo') && !loss;
   element('status').dataset.state = 'ready';
   if (wantsDemo || opensAtOnce) {

@@ -12,7 +12,7 @@ use crate::data::Tokenizer;
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{GgufType, parameters, write_gguf};
-use crate::train::{ModelSource, TrainError, checkpoint};
+use crate::train::{ModelSource, TrainError, archive, checkpoint};
 
 /// Runs `wgpt export`.
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
@@ -32,6 +32,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> 
             card::write(&source, tokenizer.as_ref(), &args.output)?;
         }
         ExportFormat::Gguf => gguf(&source, &args, global)?,
+        ExportFormat::Page => page(&source, tokenizer.as_ref(), &args, global)?,
     }
     output!("{} -> {}", source.path.display(), args.output.display());
     Ok(())
@@ -72,6 +73,71 @@ fn convert(
     let written =
         checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
     Ok(pollster::block_on(written)?)
+}
+
+/// The page of the browser build.
+const INDEX: &str = "index.html";
+
+/// Writes the browser build with a model that it imports by itself.
+fn page(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    args: &ExportArgs,
+    global: &Global,
+) -> Result<(), CliError> {
+    let (web, output) = (&args.web, &args.output);
+    let error = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| CliError::File { path, source }
+    };
+    let index = web.join(INDEX);
+    if !index.exists() {
+        return Err(CliError::Usage {
+            what: format!("{}: not the page of wgpt", web.display()),
+            hint: "build it with web/build.sh, or give its folder with --web",
+        });
+    }
+    if output.join(INDEX).exists() {
+        return Err(CliError::Usage {
+            what: format!("{}: this folder already has a page", output.display()),
+            hint: "give another folder with -o",
+        });
+    }
+    if tokenizer.is_none() {
+        return Err(CliError::Usage {
+            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
+            hint: "give the data folder that it was trained on with --data",
+        });
+    }
+    let unpacked = tempfile::tempdir().map_err(error(output))?;
+    convert(source, tokenizer, unpacked.path(), global)?;
+    disk::create_dir_all(output).map_err(error(output))?;
+    for entry in disk::read_dir(web).map_err(error(web))?.flatten() {
+        if entry.path().is_file() && entry.file_name() != INDEX {
+            let to = output.join(entry.file_name());
+            std::fs::copy(entry.path(), &to).map_err(error(&to))?;
+        }
+    }
+    let name = format!("{}.zip", safe_name(output));
+    let zip = output.join(&name);
+    let file = disk::File::create(&zip).map_err(error(&zip))?;
+    archive::pack(unpacked.path(), file)?;
+    let text = disk::read_to_string(&index).map_err(error(&index))?;
+    // The page imports a model once: it knows it by this.
+    let hash = &source.fingerprint()?[..16];
+    let meta =
+        format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
+    // Last: a folder without it is no page.
+    let to = output.join(INDEX);
+    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(error(&to))
+}
+
+/// Returns the name of a folder as a part of a URL.
+fn safe_name(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' };
+    let name: String = name.chars().map(safe).collect();
+    if name.is_empty() { "model".into() } else { name }
 }
 
 /// Writes a GGUF file.

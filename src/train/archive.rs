@@ -10,7 +10,6 @@ use super::TrainError;
 use crate::disk::{self, File};
 
 /// The largest file of a plain zip; larger ones need zip64.
-#[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "as `pack`"))]
 const ZIP32_BYTES: u64 = u32::MAX as u64;
 
 /// The most files that a model folder has.
@@ -20,10 +19,6 @@ const MOST_FILES: usize = 64;
 ///
 /// # Errors
 /// If a file cannot be read, or the zip cannot be written.
-#[cfg_attr(
-    not(target_arch = "wasm32"),
-    allow(dead_code, reason = "only a page exports zips; a desktop has folders")
-)]
 pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     let write = || -> io::Result<()> {
         let mut zip = ZipWriter::new(to);

@@ -45,6 +45,34 @@ fn a_model_is_exported_as_gguf() {
 }
 
 #[test]
+fn a_model_is_exported_with_the_page() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "r", &[]);
+    let refused = run(path, &["export", "r", "-o", "site", "--format=page"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("web/build.sh"), "{}", text(&refused.stderr));
+    fs::create_dir_all(path.join("web/dist")).unwrap();
+    fs::write(path.join("web/dist/index.html"), "<head>\n</head>\n<body>\n").unwrap();
+    fs::write(path.join("web/dist/page-1.js"), "js").unwrap();
+    ok(path, &["export", "r", "-o", "my site", "--format=page"]);
+    let index = read(path, "my site/index.html");
+    assert!(
+        index.starts_with("<head>\n<meta name=\"wgpt-model\" content=\"my-site.zip\""),
+        "{index}"
+    );
+    assert_eq!(read(path, "my site/page-1.js"), "js");
+    // The program reads what the page imports.
+    let sampled = |model: &str| {
+        let args = ["sample", model, "--start=The", "--max-new-tokens=9", "--device=cpu"];
+        ok(path, &args)
+    };
+    assert_eq!(sampled("my site/my-site.zip"), sampled("r"));
+    let again = run(path, &["export", "r", "-o", "my site", "--format=page"]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+}
+
+#[test]
 fn an_exported_folder_has_a_card() {
     let folder = temporary();
     let path = folder.path();

@@ -202,6 +202,35 @@ test('a crash of the graphics process costs the updates after the last checkpoin
   }
 }, { timeout: 30 * MINUTES });
 
+test('an exported page imports its model, once', async () => {
+  const site = join(scratch, 'site');
+  wgpt('export', join(scratch, 'native'), '-o', site, '--format=page', '--web', dist);
+  const exported = await serve(site);
+  const { context, close } = await open();
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    const errors = errorsOf(page);
+    await recordMessages(page);
+    await page.goto(exported.address);
+    const { model } = await message(page, ({ reply }) => reply === 'imported');
+    assert.equal(model.name, 'site');
+    assert.equal(model.has_tokenizer, true);
+    // It is shown, to be prompted.
+    await message(page, ({ reply, run }) => reply === 'run' && run === model.path);
+    await page.goto('about:blank');
+    await page.goto(exported.address);
+    const { models } = await message(page, ({ reply, models }) => reply === 'stored' && models.length > 0);
+    assert.equal(models.length, 1);
+    await page.waitForTimeout(5000);
+    const again = await page.evaluate(() => window.messages.filter(({ reply }) => reply === 'imported'));
+    assert.deepEqual(again, []);
+    assert.deepEqual(errors, []);
+  } finally {
+    await close();
+    exported.close();
+  }
+}, { timeout: 10 * MINUTES });
+
 test('without WebGPU the page says what to do', async () => {
   const { context, close } = await open({ webgpu: false });
   try {

@@ -44,6 +44,9 @@ pub(in crate::cli) struct ExportArgs {
     /// With gguf: the type that matrices are stored in
     #[arg(long = "type", value_enum, value_name = "TYPE", default_value_t = ExportType::F16)]
     pub kind: ExportType,
+    /// With page: the folder that web/build.sh has written
+    #[arg(long, value_name = "DIR", default_value = "web/dist")]
+    pub web: PathBuf,
     /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
@@ -56,6 +59,8 @@ pub(in crate::cli) enum ExportFormat {
     Hf,
     /// A file for llama.cpp
     Gguf,
+    /// A web page that prompts the model on the visitor's GPU, for any static host
+    Page,
 }
 
 /// A type of weights in a GGUF file.

@@ -102,6 +102,10 @@ impl App {
             Reply::Removed { path } => self.take_removed(&path),
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
             Reply::Imported { model } => {
+                // To be prompted, unless that would hide a run that trains.
+                if !self.is_live() {
+                    self.request_run(model.path.clone());
+                }
                 self.note(format!("{} is imported: it is listed under Runs", model.name));
             }
             // A text that was ended has no run to belong to.
