@@ -78,7 +78,7 @@ impl FromStr for TokenizerChoice {
             _ => {}
         }
         if let Some(size) = name.strip_prefix("bpe:") {
-            let size = size.parse().ok().filter(|size| BPE_VOCABULARIES.contains(size));
+            let size = size.parse::<u32>().ok().filter(|size| BPE_VOCABULARIES.contains(size));
             return size.map(Self::Trained).ok_or(DataError::BadVocabularySize {
                 value: name.to_owned(),
                 least: *BPE_VOCABULARIES.start(),
