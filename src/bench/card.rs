@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TrainingStep, best_seconds};
 use crate::config::{Config, Dtype};
-use crate::gpu::{self, DeviceError, OpenDevice};
+use crate::gpu::{self, DeviceError, OpenDevice, PowerMeter};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 
@@ -28,6 +28,8 @@ pub(crate) struct CardRow {
     pub grad_checkpoint: bool,
     /// True if the optimizer is in host memory.
     pub offload_optimizer: bool,
+    /// The median power that the device drew, in watts; `None` if its driver does not tell.
+    pub watts: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,
 }
@@ -44,8 +46,10 @@ pub(crate) fn card_row(
     mode: OpsMode,
 ) -> Result<CardRow, DeviceError> {
     let mut step = TrainingStep::planned(&device.device, config, plan, mode);
+    let meter = PowerMeter::start(&device.info);
     let whole = best_seconds(&device.device, || (), |()| step.step())?;
     let gradients = best_seconds(&device.device, || (), |()| drop(step.gradients()))?;
+    let watts = meter.and_then(PowerMeter::finish);
     step.check()?;
     let computed = plan.accumulation.min(2) as f64;
     let update = (whole - gradients).max(0.0) + gradients / computed * plan.accumulation as f64;
@@ -59,6 +63,7 @@ pub(crate) fn card_row(
         accumulation: plan.accumulation,
         grad_checkpoint: plan.grad_checkpoint,
         offload_optimizer: plan.offload_optimizer,
+        watts,
         peak_bytes: gpu::memory(&device.device).map(|memory| memory.reserved),
     })
 }

@@ -141,9 +141,10 @@ pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> 
 fn line(row: &CardRow) -> String {
     let CardRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
     let memory = row.peak_bytes.map_or_else(String::new, |peak| format!(", {}", bytes(peak)));
+    let watts = row.watts.map_or_else(String::new, |watts| format!(", {watts:.0} W"));
     format!(
         "{dtype}: {tokens_per_s:.0} tokens/s, {hours:.0} hours to 10 billion tokens, micro-batch \
-         {micro_batch}{memory}"
+         {micro_batch}{memory}{watts}"
     )
 }
 
@@ -201,10 +202,12 @@ mod tests {
             accumulation: 60,
             grad_checkpoint: false,
             offload_optimizer: false,
+            watts: Some(199.6),
             peak_bytes: Some(5 << 30),
         };
         let svg = draw("a < b", true, &[row.clone(), row]);
         assert_eq!(svg.matches("50000 tokens/s, 56 hours to 10 billion tokens").count(), 2);
+        assert!(svg.contains(", 200 W<"), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains("not ranked"), "{svg}");
     }
 }

@@ -20,6 +20,8 @@ pub mod kernel;
 mod matrices;
 mod meter;
 #[cfg(not(target_arch = "wasm32"))]
+mod power;
+#[cfg(not(target_arch = "wasm32"))]
 mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
@@ -37,6 +39,8 @@ pub use error::DeviceError;
 pub use id::{Backend, DeviceChoice, DeviceId, Kind};
 pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use power::PowerMeter;
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
