@@ -214,8 +214,9 @@ impl Facts {
 pub(super) fn shown(key: &str, value: String) -> String {
     match key {
         "data" | "init_from" | "hellaswag" => {
-            let name = Path::new(&value).file_name();
-            name.map_or_else(|| value.clone(), |name| name.to_string_lossy().into_owned())
+            // The run may be of another system, with other separators.
+            let name = value.rsplit(['/', '\\']).find(|name| !name.is_empty());
+            name.unwrap_or(&value).to_string()
         }
         _ => value,
     }
@@ -269,6 +270,7 @@ mod tests {
     #[test]
     fn paths_are_shortened() {
         assert_eq!(shown("data", "/home/me/data/x".into()), "x");
+        assert_eq!(shown("data", r"C:\Users\me\data\x\".into()), "x");
         assert_eq!(shown("data", "builtin:stories".into()), "builtin:stories");
         assert_eq!(shown("seed", "1/2".into()), "1/2");
     }

@@ -278,7 +278,7 @@ fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, InvalidValue> {
 }
 
 /// Settings that are paths.
-const PATHS: [&str; 4] = ["data", DATASET.name, "out_dir", "init_from"];
+const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellaswag"];
 
 /// Refuses control characters in a path: they come of the backslashes of Windows, like the tab of
 /// `"C:\texts"`.
@@ -398,7 +398,12 @@ mod tests {
     fn a_windows_path_in_quotes_is_explained() {
         let error = Layer::toml("a.toml", r#"data = "C:\Users\a""#).unwrap_err().to_string();
         assert!(error.contains("'single quotes'"), "{error}");
-        for text in [r#"data = "C:\texts""#, r#"out_dir = "D:\new""#, r#"init_from = "C:\runs""#] {
+        for text in [
+            r#"data = "C:\texts""#,
+            r#"out_dir = "D:\new""#,
+            r#"init_from = "C:\runs""#,
+            r#"hellaswag = "C:\tests.jsonl""#,
+        ] {
             for read in [Layer::toml, Layer::python] {
                 let error = read("a", text).unwrap_err().to_string();
                 assert!(error.contains("double its backslashes"), "{error}");

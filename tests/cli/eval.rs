@@ -90,7 +90,8 @@ fn a_run_answers_questions_at_its_evaluations() {
     // The path is absolute in the run, which can be resumed from elsewhere.
     let config = fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
     let path = folder.path().join("choices.jsonl").display().to_string();
-    assert!(config.contains(&path), "{config}");
+    let table: toml::Table = toml::from_str(&config).unwrap();
+    assert_eq!(table["hellaswag"].as_str(), Some(path.as_str()), "{config}");
 
     let bad = [&["train", "--run=s"], TINY, &["--data=data", "--hellaswag=choices.txt"]].concat();
     fs::write(folder.path().join("choices.txt"), "{}\n").unwrap();
