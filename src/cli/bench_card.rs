@@ -18,6 +18,7 @@ use crate::gpu::{self, Kind, SelectedDevice};
 use crate::model::Architecture;
 use crate::plan;
 use crate::train::{self, TrainError};
+use crate::version::VERSION;
 
 /// The flag of the process that measures one dtype.
 const ROW: &str = "--card-row";
@@ -54,7 +55,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     let architecture = Architecture::new(&config, config.vocab_size);
     let is_software = matches!(info.kind, Kind::Software | Kind::Cpu);
     let card = json!({
-        "wgpt": env!("CARGO_PKG_VERSION"),
+        "wgpt": VERSION,
         "device": info.line(),
         "driver": info.driver,
         // Rows of these are not ranked among those of cards.
@@ -174,7 +175,7 @@ fn draw(title: &str, is_software: bool, rows: &[CardRow]) -> String {
     svg += &format!(
         "<text x=\"16\" y=\"{:.0}\" font-size=\"11\" fill=\"#666\">{note}wgpt {}</text>\n</svg>\n",
         height - 6.0,
-        env!("CARGO_PKG_VERSION")
+        VERSION
     );
     svg
 }

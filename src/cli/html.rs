@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::CliError;
 use crate::disk;
+use crate::version::VERSION;
 
 /// The mark of every page and table of wgpt: no other file is overwritten.
 const MARK: &str = "<!-- made by wgpt -->";
@@ -40,7 +41,7 @@ pub(super) fn page(title: &str, body: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
          <style>{STYLE}</style></head>\n<body>\n{body}\n<p class=\"quiet\">Made with wgpt {}.</p>\n\
          </body></html>\n",
-        env!("CARGO_PKG_VERSION")
+        VERSION
     )
 }
 
