@@ -94,7 +94,8 @@ fn page(
     if !index.exists() {
         return Err(CliError::Usage {
             what: format!("{}: not the page of wgpt", web.display()),
-            hint: "build it with web/build.sh, or give its folder with --web",
+            hint: "build it with web/build.sh, or unpack the page of this release, and give its folder \
+                   with --web",
         });
     }
     if output.join(INDEX).exists() {

@@ -44,7 +44,7 @@ pub(in crate::cli) struct ExportArgs {
     /// With gguf: the type that matrices are stored in
     #[arg(long = "type", value_enum, value_name = "TYPE", default_value_t = ExportType::F16)]
     pub kind: ExportType,
-    /// With page: the folder that web/build.sh has written
+    /// With page: the folder that web/build.sh has written, or the unpacked page of this release
     #[arg(long, value_name = "DIR", default_value = "web/dist")]
     pub web: PathBuf,
     /// Data folder with the tokenizer, for a model without one
