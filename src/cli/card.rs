@@ -47,10 +47,9 @@ pub(super) fn write(
 
 /// Returns the settings of generation: those of `wgpt sample`.
 fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
-    let end = tokenizer.and_then(Tokenizer::end_of_text);
     let settings = json!({
-        "bos_token_id": end,
-        "eos_token_id": end,
+        "bos_token_id": tokenizer.and_then(Tokenizer::end_of_text),
+        "eos_token_id": tokenizer.and_then(Tokenizer::stop),
         "do_sample": true,
         "temperature": 0.8,
         "top_k": source.architecture.vocab_size.min(200),

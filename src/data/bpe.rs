@@ -42,6 +42,8 @@ pub struct Bpe {
     tokens: Vec<Vec<u8>>,
     /// The id and the text of the token that ends a document.
     end: Option<(u32, String)>,
+    /// The tokens that are found in text before all others, with their ids.
+    added: Vec<(u32, String)>,
 }
 
 impl Bpe {
@@ -69,7 +71,7 @@ impl Bpe {
             None => vocab.get(name).and_then(Value::as_u64).map(|id| id as u32),
         };
         let end = ENDS.into_iter().find_map(|name| Some((id(name)?, name.to_owned())));
-        Ok(Self { file: file.to_owned(), core, ids, tokens, end })
+        Ok(Self { file: file.to_owned(), core, ids, tokens, end, added })
     }
 
     /// Returns the `tokenizer.json`.
@@ -90,6 +92,12 @@ impl Bpe {
     /// Returns the text of the token that ends a document.
     pub fn end_name(&self) -> Option<&str> {
         self.end.as_ref().map(|(_, name)| name.as_str())
+    }
+
+    /// Returns the token of this name that text never becomes.
+    pub(super) fn special(&self, name: &str) -> Option<u32> {
+        let (id, _) = self.added.iter().find(|(_, content)| content == name)?;
+        (!self.ids.contains(id)).then_some(*id)
     }
 
     /// Appends the ids of a piece of text, in which special tokens are ordinary text.
@@ -115,7 +123,8 @@ impl Bpe {
         if words(&json)? != GPT2_WORDS {
             return Err("it splits text into other words than GPT-2".to_owned());
         }
-        let mut vocabulary = Vocabulary { end: self.end_of_text(), ..Vocabulary::default() };
+        let end = self.end_of_text();
+        let mut vocabulary = Vocabulary { begin: end, end, ..Vocabulary::default() };
         vocabulary.pad(self.tokens.len());
         let tokens = json["model"]["vocab"].as_object().into_iter().flatten();
         let normal = tokens.filter_map(|(name, value)| Some((id(value)?, name, TokenKind::Normal)));

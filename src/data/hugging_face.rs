@@ -2,7 +2,7 @@
 //!
 //! GPT-2 has `vocab.json` and `merges.txt`, from the built-in tables. Characters and bytes have a
 //! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs are that
-//! file.
+//! file. The tokens of conversations are added to it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::{Bpe, Ranks, last_merge};
 use super::tokenizer::END_OF_TEXT;
-use super::{CharVocab, DataError, Tokenizer};
+use super::{CharVocab, ChatTemplate, DataError, END_OF_MESSAGE, Role, Tokenizer};
 use crate::disk;
 
 /// The file of a tokenizer that is not GPT-2's.
@@ -36,6 +36,11 @@ impl Tokenizer {
             }
         }
         let mut files = match self {
+            Self::Chat(template) => {
+                settings["eos_token"] = json!(END_OF_MESSAGE);
+                settings["chat_template"] = json!(template.jinja());
+                vec![(TOKENIZER_FILE, chat_file(template))]
+            }
             Self::Gpt2 => {
                 settings["tokenizer_class"] = json!("GPT2Tokenizer");
                 settings["add_prefix_space"] = json!(false);
@@ -50,11 +55,12 @@ impl Tokenizer {
     }
 
     /// Returns the text of the token that ends a document.
-    fn end_name(&self) -> Option<&str> {
+    pub(super) fn end_name(&self) -> Option<&str> {
         match self {
             Self::Gpt2 | Self::Byte => Some(END_OF_TEXT),
             Self::Char(_) => None,
             Self::Bpe(bpe) => bpe.end_name(),
+            Self::Chat(template) => Some(template.specials()[0].1),
         }
     }
 
@@ -84,6 +90,11 @@ impl Tokenizer {
 
     /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
     fn from_json(json: &Value, file: &[u8]) -> Result<Self, String> {
+        if let Some(base) = without_chat(json) {
+            let file = format!("{base:#}\n");
+            let template = ChatTemplate::new(Self::from_json(&base, file.as_bytes())?);
+            return Ok(Self::Chat(Arc::new(template)));
+        }
         if let Some(simple) = simple(json) {
             return Ok(simple);
         }
@@ -174,6 +185,64 @@ fn byte_file() -> String {
     byte_level_file(ids, &json!([]), false)
 }
 
+/// Returns the text of a `tokenizer.json` with the tokens of conversations.
+fn chat_file(template: &ChatTemplate) -> String {
+    let base = match template.base() {
+        Tokenizer::Gpt2 => {
+            let (mut ids, merges) = gpt2_pairs();
+            ids.remove(END_OF_TEXT);
+            byte_level_file(ids, &json!(merges), true)
+        }
+        Tokenizer::Char(vocab) => char_file(vocab),
+        Tokenizer::Byte => byte_file(),
+        Tokenizer::Bpe(bpe) => bpe.file().to_owned(),
+        // A template has no other inside.
+        Tokenizer::Chat(template) => return chat_file(template),
+    };
+    // Each of these is JSON, as it was written or as it was read before.
+    let mut file: Value = serde_json::from_str(&base).unwrap_or_default();
+    let added = template.added().map(|(id, name)| special(id, name));
+    match &mut file["added_tokens"] {
+        Value::Array(tokens) => tokens.extend(added),
+        none => *none = added.collect(),
+    }
+    format!("{file:#}\n")
+}
+
+/// Returns a `tokenizer.json` without the tokens that [`chat_file`] has added; `None` if it has none.
+fn without_chat(file: &Value) -> Option<Value> {
+    let mut base = file.clone();
+    let tokens = base["added_tokens"].as_array_mut()?;
+    let is = |token: &Value, name: &str| token["content"] == name;
+    let names = Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
+    let first = tokens.len().checked_sub(names.clone().count())?;
+    if !tokens[first..].iter().zip(names).all(|(token, name)| is(token, name)) {
+        return None;
+    }
+    let id = |token: &Value| token["id"].as_u64();
+    let begin = id(&tokens[first])?.checked_sub(1);
+    tokens.truncate(first);
+    // With a vocabulary that has no end of a document, it was added with them.
+    let added = |token: &Value| is(token, END_OF_TEXT) && id(token) == begin;
+    if file["model"]["vocab"][END_OF_TEXT].is_null() && tokens.last().is_some_and(added) {
+        tokens.pop();
+    }
+    Some(base)
+}
+
+/// Returns the entry of a token that is not text.
+fn special(id: u32, name: &str) -> Value {
+    json!({
+        "id": id,
+        "content": name,
+        "single_word": false,
+        "lstrip": false,
+        "rstrip": false,
+        "normalized": false,
+        "special": true,
+    })
+}
+
 /// Returns the text of a `tokenizer.json` of byte pairs: the tokens `ids`, and one more for the end of
 /// a document. With `words`, text is split into GPT-2's words first.
 pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words: bool) -> String {
@@ -185,15 +254,7 @@ pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words
         "trim_offsets": false,
         "use_regex": words,
     });
-    let end = json!({
-        "id": id,
-        "content": END_OF_TEXT,
-        "single_word": false,
-        "lstrip": false,
-        "rstrip": false,
-        "normalized": false,
-        "special": true,
-    });
+    let end = special(id, END_OF_TEXT);
     let parts = json!({ "added_tokens": [end], "pre_tokenizer": bytes, "decoder": bytes });
     let mut model = model(ids);
     model["merges"] = merges.clone();
@@ -208,6 +269,17 @@ fn byte_ids() -> Map<String, Value> {
 }
 
 fn gpt2_files() -> Vec<(&'static str, String)> {
+    let (vocabulary, pairs) = gpt2_pairs();
+    let mut merges = String::from("#version: 0.2\n");
+    for pair in pairs {
+        merges.push_str(&pair);
+        merges.push('\n');
+    }
+    vec![("vocab.json", Value::Object(vocabulary).to_string()), ("merges.txt", merges)]
+}
+
+/// Returns the ids of GPT-2's tokens, and its merges.
+fn gpt2_pairs() -> (Map<String, Value>, Vec<String>) {
     let tokens = gpt2_tokens();
     let characters = byte_characters();
     let spell =
@@ -215,11 +287,9 @@ fn gpt2_files() -> Vec<(&'static str, String)> {
     let mut vocabulary: Map<String, Value> =
         tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
     vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
-    let mut merges = String::from("#version: 0.2\n");
-    for [left, right] in gpt2_merges(&tokens) {
-        merges.push_str(&format!("{} {}\n", spell(left), spell(right)));
-    }
-    vec![("vocab.json", Value::Object(vocabulary).to_string()), ("merges.txt", merges)]
+    let merges = gpt2_merges(&tokens);
+    let merges = merges.iter().map(|[left, right]| format!("{} {}", spell(left), spell(right)));
+    (vocabulary, merges.collect())
 }
 
 /// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
@@ -317,6 +387,42 @@ mod tests {
             let (name, settings) = tokenizer.hugging_face_files().pop().unwrap();
             let settings: Value = serde_json::from_str(&settings).unwrap();
             assert_eq!((name, &settings["eos_token"]), (SETTINGS_FILE, &json!(END_OF_TEXT)));
+        }
+    }
+
+    #[test]
+    fn conversations_read_back_from_one_file() {
+        let trained = super::super::bpe::Bpe::parse(&byte_level_file(
+            byte_ids().into_iter().filter(|(token, _)| token != END_OF_TEXT).collect(),
+            &json!([]),
+            true,
+        ));
+        let bases = [
+            Tokenizer::Gpt2,
+            Tokenizer::Byte,
+            Tokenizer::Char(CharVocab::new("ab<|>".chars()).unwrap()),
+            Tokenizer::Bpe(Arc::new(trained.unwrap())),
+        ];
+        for base in bases {
+            let template = ChatTemplate::new(base);
+            let chat = Tokenizer::Chat(Arc::new(template.clone()));
+            let file = file(&chat);
+            let tokens = file["added_tokens"].as_array().unwrap();
+            let tokens: Vec<(u64, &str)> = tokens
+                .iter()
+                .map(|token| (token["id"].as_u64().unwrap(), token["content"].as_str().unwrap()))
+                .collect();
+            let expected = template.specials().map(|(id, name)| (u64::from(id), name));
+            assert_eq!(tokens, expected);
+            let back = read(&file).unwrap();
+            assert_eq!(back.vocab_size(), chat.vocab_size());
+            assert_eq!(back.chat().unwrap().specials(), template.specials());
+            assert_eq!(back.kind(), chat.kind());
+            let settings = chat.hugging_face_files().pop().unwrap().1;
+            let settings: Value = serde_json::from_str(&settings).unwrap();
+            assert_eq!(settings["bos_token"], END_OF_TEXT);
+            assert_eq!(settings["eos_token"], END_OF_MESSAGE);
+            assert_eq!(settings["chat_template"], template.jinja());
         }
     }
 

@@ -5,6 +5,7 @@
 //! pieces    documents -> pieces that are tokenized independently
 //! tokenizer pieces -> token ids: GPT-2's byte pairs, characters, bytes or other byte pairs
 //! bpe       byte pairs of other vocabularies, and their training
+//! chat      the tokens of conversations, and which of them count in the loss
 //! encode    tokenizes on several threads
 //! writer    writes train.bin, val.bin, meta.json
 //! prepare   all of the above, in bounded memory
@@ -16,6 +17,7 @@
 //! ```
 
 mod bpe;
+mod chat;
 mod dataset;
 mod encode;
 mod error;
@@ -33,6 +35,7 @@ mod vocabulary;
 pub mod windows;
 mod writer;
 
+pub use chat::{ChatTemplate, END_OF_MESSAGE, Message, Role};
 pub use dataset::{Dataset, is_builtin};
 pub use error::DataError;
 pub use hellaswag::{Question, Questions};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
-use super::DataError;
 use super::bpe::Bpe;
 use super::pieces::pieces;
+use super::{ChatTemplate, DataError};
 use crate::disk;
 
 /// The end of a document, as written in text.
@@ -99,8 +99,9 @@ impl FromStr for TokenizerChoice {
 /// A tokenizer.
 ///
 /// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}`,
-/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids, or
-/// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`.
+/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids,
+/// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`, or
+/// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Spec", try_from = "Spec")]
 pub enum Tokenizer {
@@ -113,6 +114,8 @@ pub enum Tokenizer {
     Byte,
     /// Byte pairs of another vocabulary.
     Bpe(Arc<Bpe>),
+    /// One of the others, and the tokens of conversations.
+    Chat(Arc<ChatTemplate>),
 }
 
 impl Tokenizer {
@@ -166,6 +169,7 @@ impl Tokenizer {
                 Ok(())
             }
             Self::Bpe(bpe) => pieces(text).try_for_each(|piece| bpe.encode_into(piece, ids)),
+            Self::Chat(template) => template.base().encode_into(text, ids),
         }
     }
 
@@ -187,6 +191,7 @@ impl Tokenizer {
                     bytes.extend_from_slice(bpe.bytes(id).unwrap_or("\u{fffd}".as_bytes()));
                 }
             }
+            Self::Chat(template) => return decode_chat(template, ids),
             Self::Byte => {
                 for &id in ids {
                     match u8::try_from(id) {
@@ -206,6 +211,7 @@ impl Tokenizer {
             Self::Char(vocab) => vocab.len(),
             Self::Byte => BYTE_END_OF_TEXT + 1,
             Self::Bpe(bpe) => bpe.vocab_size(),
+            Self::Chat(template) => template.vocab_size(),
         }
     }
 
@@ -216,12 +222,24 @@ impl Tokenizer {
             Self::Char(_) => None,
             Self::Byte => Some(BYTE_END_OF_TEXT),
             Self::Bpe(bpe) => bpe.end_of_text(),
+            Self::Chat(template) => Some(template.begin()),
         }
+    }
+
+    /// Returns the token that ends what a model writes, if the tokenizer has one: a message in a
+    /// conversation, else a document.
+    pub fn stop(&self) -> Option<u32> {
+        self.chat().map(ChatTemplate::end).or(self.end_of_text())
     }
 
     /// Returns the number of bytes of text that each token stands for, by id. The end of a document
     /// is no text.
     pub fn byte_lengths(&self) -> Vec<u32> {
+        if let Self::Chat(template) = self {
+            let mut lengths = template.base().byte_lengths();
+            lengths.resize(template.vocab_size() as usize, 0);
+            return lengths;
+        }
         let gpt2 = |id| r50k_base_singleton().decode_bytes(&[id]).map_or(0, |bytes| bytes.len());
         let length = |id| match self {
             _ if Some(id) == self.end_of_text() => 0,
@@ -229,17 +247,27 @@ impl Tokenizer {
             Self::Char(vocab) => vocab.char(id).len_utf8() as u32,
             Self::Byte => 1,
             Self::Bpe(bpe) => bpe.bytes(id).map_or(0, <[u8]>::len) as u32,
+            Self::Chat(_) => 0,
         };
         (0..self.vocab_size()).map(length).collect()
     }
 
-    /// Returns the kind of the tokenizer.
+    /// Returns the template of conversations, if the tokenizer has their tokens.
+    pub fn chat(&self) -> Option<&ChatTemplate> {
+        match self {
+            Self::Chat(template) => Some(template),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind of the tokenizer of text.
     pub fn kind(&self) -> TokenizerKind {
         match self {
             Self::Gpt2 => TokenizerKind::Gpt2,
             Self::Char(_) => TokenizerKind::Char,
             Self::Byte => TokenizerKind::Byte,
             Self::Bpe(_) => TokenizerKind::Bpe,
+            Self::Chat(template) => template.base().kind(),
         }
     }
 }
@@ -260,6 +288,18 @@ fn decode_gpt2(bpe: &CoreBPE, id: u32, bytes: &mut Vec<u8>) {
         // A model may have more rows than the vocabulary, often 50,304.
         Err(_) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
     }
+}
+
+/// Decodes the text between the tokens of conversations, which are written as they are named.
+fn decode_chat(template: &ChatTemplate, ids: &[u32]) -> String {
+    let mut text = String::new();
+    for part in ids.chunk_by(|&a, &b| !template.is_special(a) && !template.is_special(b)) {
+        match template.specials().into_iter().find(|(id, _)| part == [*id]) {
+            Some((_, name)) => text.push_str(name),
+            None => text.push_str(&template.base().decode(part)),
+        }
+    }
+    text
 }
 
 fn special_byte_token(id: u32) -> &'static str {
@@ -328,6 +368,7 @@ enum Spec {
     Char { chars: String },
     Byte,
     Bpe { file: String },
+    Chat { base: Box<Spec> },
 }
 
 impl From<Tokenizer> for Spec {
@@ -337,6 +378,9 @@ impl From<Tokenizer> for Spec {
             Tokenizer::Char(vocab) => Self::Char { chars: vocab.chars.into_iter().collect() },
             Tokenizer::Byte => Self::Byte,
             Tokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file().to_owned() },
+            Tokenizer::Chat(template) => {
+                Self::Chat { base: Box::new(template.base().clone().into()) }
+            }
         }
     }
 }
@@ -354,6 +398,7 @@ impl TryFrom<Spec> for Tokenizer {
                 let bpe = bpe.map_err(|reason| DataError::BadVocabulary { reason })?;
                 Self::Bpe(Arc::new(bpe))
             }
+            Spec::Chat { base } => Self::Chat(Arc::new(ChatTemplate::new(Self::try_from(*base)?))),
         })
     }
 }

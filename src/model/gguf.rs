@@ -266,9 +266,13 @@ fn entries(
     entries.texts("tokenizer.ggml.tokens", vocabulary.tokens.iter().map(|(text, _)| text.as_str()));
     entries.numbers("tokenizer.ggml.token_type", vocabulary.tokens.iter().map(|(_, kind)| *kind));
     entries.texts("tokenizer.ggml.merges", vocabulary.merges.iter().map(String::as_str));
-    if let Some(end) = vocabulary.end {
-        entries.number("tokenizer.ggml.bos_token_id", end);
-        entries.number("tokenizer.ggml.eos_token_id", end);
+    for (key, token) in [("bos", vocabulary.begin), ("eos", vocabulary.end)] {
+        if let Some(token) = token {
+            entries.number(&format!("tokenizer.ggml.{key}_token_id"), token);
+        }
+    }
+    if let Some(template) = &vocabulary.chat_template {
+        entries.text("tokenizer.chat_template", template);
     }
     entries.truth("tokenizer.ggml.add_bos_token", false);
     entries
@@ -359,7 +363,8 @@ mod tests {
 
     fn vocabulary() -> Vocabulary {
         let tokens = ["a", "b", "c"].map(|text| (text.to_string(), TokenKind::Normal)).into();
-        Vocabulary { tokens, merges: vec!["a b".into()], end: Some(2) }
+        let merges = vec!["a b".into()];
+        Vocabulary { tokens, merges, begin: Some(2), end: Some(2), chat_template: None }
     }
 
     fn file(architecture: &Architecture, kind: GgufType) -> Vec<u8> {

@@ -17,8 +17,8 @@ pub const WEIGHTS_FILE: &str = "model.safetensors";
 
 /// Returns the text of a model's `config.json`, which transformers reads as a `GPT2Config`. GPT-2
 /// always has biases there: a model without biases stores zeros, and `bias: false`, which only wgpt
-/// reads.
-pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>) -> String {
+/// reads. `ends` are the tokens that begin and end a text.
+pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -> String {
     let activation = match architecture.gelu {
         Gelu::Tanh => "gelu_new",
         Gelu::Erf => "gelu",
@@ -28,9 +28,9 @@ pub fn write_architecture(architecture: &Architecture, end_of_text: Option<u32>)
         "architectures": ["GPT2LMHeadModel"],
         "attn_pdrop": 0.0,
         "bias": architecture.bias,
-        "bos_token_id": end_of_text,
+        "bos_token_id": ends[0],
         "embd_pdrop": 0.0,
-        "eos_token_id": end_of_text,
+        "eos_token_id": ends[1],
         "initializer_range": 0.02,
         "layer_norm_epsilon": 1e-5,
         "model_type": "gpt2",
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_written_architecture_reads_back() {
-        assert_eq!(read(write_architecture(&tiny(), None)).unwrap(), tiny());
+        assert_eq!(read(write_architecture(&tiny(), [None; 2])).unwrap(), tiny());
         let gpt2 = Architecture { bias: true, gelu: Gelu::Tanh, ..tiny() };
-        assert_eq!(read(write_architecture(&gpt2, Some(50256))).unwrap(), gpt2);
+        assert_eq!(read(write_architecture(&gpt2, [Some(50256); 2])).unwrap(), gpt2);
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn other_architectures_are_rejected() {
-        let good = write_architecture(&tiny(), None);
+        let good = write_architecture(&tiny(), [None; 2]);
         for (from, to, word) in [
             (r#""n_head": 2"#, r#""n_head": 3"#, "multiple"),
             (r#""n_layer": 2"#, r#""n_layer": 0"#, "n_layer"),

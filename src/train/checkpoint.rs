@@ -347,8 +347,8 @@ pub async fn write_model(
     weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(), TrainError> {
-    let end_of_text = tokenizer.and_then(Tokenizer::end_of_text);
-    let config = write_architecture(architecture, end_of_text);
+    let ends = [Tokenizer::end_of_text, Tokenizer::stop].map(|end| tokenizer.and_then(end));
+    let config = write_architecture(architecture, ends);
     let file = folder.join(ARCHITECTURE_FILE);
     disk::write(&file, config).map_err(TrainError::io("write", &file))?;
     for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {
