@@ -1,7 +1,8 @@
 // Computes the loss of each row of logits, -log softmax(logits)[target], and, if GRADIENT,
 // overwrites the logits with their gradient, (p - onehot) * scale. One workgroup per row: one pass
 // for maximum and sum, one to write. Columns from p.vocab on are padding: probability and gradient
-// are zero. If SCALED, the scale is loss_scale[0], else p.scale. Needs reduce.wgsl.
+// are zero. If SCALED, the scale is loss_scale[0], else p.scale. A target from p.vocab on is none:
+// the loss of its row and the gradient are zero. Needs reduce.wgsl.
 
 // [rows, width].
 @group(0) @binding(0) var<storage, read_write> logits: array<activation>;
@@ -53,8 +54,10 @@ fn main(
     let row_sum = workgroup_sum(local_sum * exp(local_max - row_max), lane);
     let target_id = targets[p.first + row];
     if (lane == 0u) {
-        let at = widen(pack(logits[base + target_id / VEC]))[target_id % VEC];
-        losses[p.first + row] = log(row_sum) - (at - row_max);
+        // In the row also without a target.
+        let column = min(target_id, p.vocab - 1u);
+        let at = widen(pack(logits[base + column / VEC]))[column % VEC];
+        losses[p.first + row] = select(0.0, log(row_sum) - (at - row_max), column == target_id);
     }
     if (!GRADIENT) {
         return;
@@ -64,6 +67,7 @@ fn main(
     storageBarrier();
     let scale = select(p.scale, loss_scale[0], SCALED);
     let factor = scale / row_sum;
+    let learned = select(0u, p.vocab, target_id < p.vocab);
     for (var column = lane; column < p.width; column += WG) {
         let v = widen(pack(logits[base + column]));
         // Whole vectors only: FXC, the compiler that DX12 falls back to, refuses to store an
@@ -71,7 +75,7 @@ fn main(
         let columns = vec4(column * VEC) + vec4(0u, 1u, 2u, 3u);
         let hit = select(vec4<f32>(), vec4(scale), columns == vec4(target_id));
         let d = exp(v - row_max) * factor - hit;
-        let gradient = select(vec4<f32>(), d, columns < vec4(p.vocab));
+        let gradient = select(vec4<f32>(), d, columns < vec4(learned));
         logits[base + column] = activation(narrow(gradient, 0u));
     }
 }

@@ -121,7 +121,7 @@ pub struct Pass {
 pub struct MicroBatch {
     /// Input ids, all below the vocabulary size.
     pub tokens: Arc<[u32]>,
-    /// The id after each input id.
+    /// The id after each input id, or [`IGNORED`](ops::IGNORED) where it does not count in the loss.
     pub targets: Arc<[u32]>,
     /// The number of sequences.
     pub sequences: usize,

@@ -38,7 +38,7 @@ pub use layer_norm::{
 };
 pub use linear::{Activation, LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
-    CrossEntropy, HeadGradients, linear_cross_entropy, linear_cross_entropy_gradients,
+    CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };
 pub use mode::{Implementation, OpsMode};
 pub use shared::MAX_SHARDS;

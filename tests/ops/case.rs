@@ -11,7 +11,8 @@ use wgpt::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode
 
 pub const LOSS_SCALE: f32 = 0.25;
 
-/// An op and its shapes. The output is `[batch * time, width]`, and `[1, 1]` for the loss.
+/// An op and its shapes. The output is `[batch * time, width]`, and `[1, 1]` for the loss. A loss that
+/// `ignores` has rows without a target.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub op: Op,
@@ -31,7 +32,7 @@ pub enum Op {
     LayerNorm { beta: bool },
     Linear { inner: usize, bias: bool, residual: bool, activation: Activation },
     Attention { heads: usize, rate: Option<f32> },
-    CrossEntropy { vocab: usize, padding: usize, chunk: usize },
+    CrossEntropy { vocab: usize, padding: usize, chunk: usize, ignores: bool },
     Dropout { rate: f32, residual: bool },
 }
 
@@ -52,6 +53,16 @@ impl Case {
     /// Returns a token id below `below` for each row.
     pub fn ids(&self, below: usize) -> Arc<[u32]> {
         noise(!self.seed, self.rows()).iter().map(|x| x.to_bits() % below as u32).collect()
+    }
+
+    /// Returns the target of each row.
+    fn targets(&self, vocab: usize, ignores: bool) -> Arc<[u32]> {
+        let ids = self.ids(vocab);
+        let target = |(row, &id): (usize, &u32)| match ignores && row % 3 != 1 {
+            true => ops::IGNORED,
+            false => id,
+        };
+        ids.iter().enumerate().map(target).collect()
     }
 
     pub fn dropout(&self, rate: f32) -> Dropout {
@@ -141,9 +152,9 @@ impl Case {
                 let dqkv = ops::attention_backward(dy, qkv, y.clone(), log_sum_exp, shape, mode);
                 (y, vec![dqkv])
             }
-            Op::CrossEntropy { vocab, chunk, .. } => {
+            Op::CrossEntropy { vocab, chunk, ignores, .. } => {
                 let loss = CrossEntropy { vocab, chunk, scale: LOSS_SCALE };
-                let (x, wte, ids) = (next(), shards(next()), self.ids(vocab));
+                let (x, wte, ids) = (next(), shards(next()), self.targets(vocab, ignores));
                 let alone =
                     ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
                 let alone = values(alone);
@@ -237,9 +248,12 @@ impl Case {
                 }
                 y
             }
-            Op::CrossEntropy { vocab, .. } => {
-                let ids = self.ids(vocab);
+            Op::CrossEntropy { vocab, ignores, .. } => {
+                let ids = self.targets(vocab, ignores);
                 let loss = |r: usize| {
+                    if ids[r] == ops::IGNORED {
+                        return 0.0;
+                    }
                     let logit = |id: usize| dot(&x[r * c..][..c], &inputs[1][id * c..][..c]);
                     -softmax((0..vocab).map(logit).collect())[ids[r] as usize].ln()
                 };

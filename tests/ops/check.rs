@@ -216,8 +216,9 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
         |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
     );
     let attention = (1..=3usize, rates).prop_map(|(heads, rate)| Op::Attention { heads, rate });
-    let loss = (1..=20usize, 0..=5usize, 1..=25usize)
-        .prop_map(|(vocab, padding, chunk)| Op::CrossEntropy { vocab, padding, chunk });
+    let loss = (1..=20usize, 0..=5usize, 1..=25usize, flag).prop_map(
+        |(vocab, padding, chunk, ignores)| Op::CrossEntropy { vocab, padding, chunk, ignores },
+    );
     let dropout = (select(&[0.0, 0.3]), flag);
     let dropout = dropout.prop_map(|(rate, residual)| Op::Dropout { rate, residual });
     [
@@ -263,7 +264,8 @@ pub fn long_cases(time: usize) -> Vec<Case> {
         Op::Linear { inner: 35, bias: true, residual: true, activation },
         Op::Attention { heads: 3, rate: None },
         Op::Attention { heads: 3, rate: Some(0.3) },
-        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100 },
+        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100, ignores: false },
+        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 70, ignores: true },
         Op::Dropout { rate: 0.3, residual: true },
     ];
     ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
@@ -302,7 +304,7 @@ pub fn check_half(device: &Device, mode: OpsMode) {
         }
     }
     // Several chunks of logits, the last one shorter, and a sequence that uses all positions.
-    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
+    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20, ignores: true };
     let embed = Op::Embed { vocab: 7, unused: 0 };
     check_large(vec![Case::new(loss, 1, 48, 32), Case::new(embed, 1, 9, 8)], device, mode);
     // Rows whose sum and squares exceed the range of f16.
@@ -316,7 +318,7 @@ pub fn check_half_weights(device: &Device, mode: OpsMode, half: FloatDType) {
     let mut cases = vec![Case::new(Op::Embed { vocab: 8, unused: 2 }, 2, 9, 8)];
     // An embedding in two shards, and rows that are read element by element.
     cases.extend([24, 39].map(|width| Case::new(Op::Embed { vocab: 51, unused: 0 }, 1, 60, width)));
-    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20 };
+    let loss = Op::CrossEntropy { vocab: 61, padding: 3, chunk: 20, ignores: true };
     cases.push(Case::new(loss, 1, 48, 32));
     for activation in ACTIVATIONS {
         for (bias, residual) in [(false, false), (true, true)] {

@@ -6,7 +6,7 @@ use burn::backend::{Flex, TensorMetadata};
 use pulp::Simd;
 use rayon::prelude::*;
 
-use super::CrossEntropy;
+use super::{CrossEntropy, IGNORED};
 use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, memory, rows_per_task, values, vector, vectorised,
@@ -111,7 +111,14 @@ vectorised! {
         scale: Option<f32>,
     ) -> Vec<f64> {
         let rows = logits.chunks_mut(vocab).zip(targets);
-        rows.map(|(row, &target)| softmax_row(simd, row, target as usize, scale)).collect()
+        let loss = |(row, &target): (&mut [f32], &u32)| match target {
+            IGNORED => {
+                row.fill(0.0);
+                0.0
+            }
+            target => softmax_row(simd, row, target as usize, scale),
+        };
+        rows.map(loss).collect()
     }
 }
 

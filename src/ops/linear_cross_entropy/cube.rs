@@ -27,7 +27,8 @@ const LEAST: f32 = -3.0e38;
 /// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
 /// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to
 /// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row
-/// of targets and losses that row 0 of the logits is. If `scaled`, the scale is `loss_scale[0]`.
+/// of targets and losses that row 0 of the logits is. If `scaled`, the scale is `loss_scale[0]`. A target
+/// from `vocab` on is none: the loss of its row and the gradient are zero.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn softmax_loss<T: Float>(
@@ -66,7 +67,11 @@ fn softmax_loss<T: Float>(
     let row_sum = group_sum(sum * exp(largest - row_max), UNITS);
     let goal = targets[first + row] as usize;
     if UNIT_POS == 0 {
-        losses[first + row] = ln(row_sum) - (f32::cast_from(logits[base + goal]) - row_max);
+        let mut loss = 0.0f32;
+        if goal < vocab {
+            loss = ln(row_sum) - (f32::cast_from(logits[base + goal]) - row_max);
+        }
+        losses[first + row] = loss;
     }
     if comptime!(gradient) {
         // The target's logit is read above before its place is written below.
@@ -77,7 +82,7 @@ fn softmax_loss<T: Float>(
         let mut column = UNIT_POS as usize;
         while column < width {
             let mut d = 0.0f32;
-            if column < vocab {
+            if column < vocab && goal < vocab {
                 d = exp(f32::cast_from(logits[base + column]) - row_max) * factor
                     - select(column == goal, scale, 0.0f32);
             }

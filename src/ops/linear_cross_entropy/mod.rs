@@ -23,6 +23,10 @@ mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
+/// The target of a row that has none: the row adds nothing to the loss and to gradients, like PyTorch's
+/// `ignore_index`.
+pub const IGNORED: u32 = u32::MAX;
+
 /// The parameters of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
@@ -30,8 +34,8 @@ pub struct CrossEntropy {
     pub vocab: usize,
     /// Rows in a chunk of logits, at least 1.
     pub chunk: usize,
-    /// The factor of the sum of the rows' losses: with one over the tokens of the global batch,
-    /// micro-batches add up to the mean.
+    /// The factor of the sum of the rows' losses: with one over the targets of the global batch that
+    /// are not [`IGNORED`], micro-batches add up to the mean.
     pub scale: f32,
 }
 
@@ -45,7 +49,7 @@ pub struct HeadGradients {
 
 /// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets,
 /// `[1]`. `wte` `[padded vocab, c]` is in one or more shards. Targets
-/// are below `vocab`: the reader of the data checks that.
+/// are [`IGNORED`] or below `vocab`: the reader of the data checks that.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     wte: Vec<Tensor<2>>,

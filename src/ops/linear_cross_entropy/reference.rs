@@ -6,7 +6,7 @@ use burn::backend::Backend;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, TensorData};
 
-use super::CrossEntropy;
+use super::{CrossEntropy, IGNORED};
 use crate::ops::shared::{Tensors, device, shape, split};
 
 pub(super) fn forward<B: Backend>(
@@ -41,7 +41,10 @@ fn chunked<B: Backend>(
         let from = index * loss.chunk;
         let rows = [Slice::from(from..from + targets.len())];
         let x = B::float_slice(x.clone(), &rows);
-        let ids: Vec<i32> = targets.iter().map(|&id| id as i32).collect();
+        let counted = counted::<B>(targets, &device);
+        // Any token will do for a row that does not count.
+        let id = |&id: &u32| if id == IGNORED { 0 } else { id as i32 };
+        let ids: Vec<i32> = targets.iter().map(id).collect();
         let ids = B::int_from_data(TensorData::new(ids, [targets.len(), 1]), &device);
 
         let logits = B::float_matmul(x.clone(), B::float_transpose(w.clone()));
@@ -51,13 +54,14 @@ fn chunked<B: Backend>(
         let exp = B::float_exp(shifted);
         let sum = B::float_sum_dim(exp.clone(), 1);
         let row_losses = B::float_sub(B::float_log(sum.clone()), at_target);
-        let part = B::float_sum(row_losses);
+        let part = B::float_sum(masked::<B>(row_losses, counted.as_ref()));
         total = Some(match total {
             Some(total) => B::float_add(total, part),
             None => part,
         });
         if let Some(grads) = &mut grads {
             let d = logits_gradient::<B>(B::float_div(exp, sum), ids, grads.scale.clone());
+            let d = masked::<B>(d, counted.as_ref());
             let dw = B::float_matmul(B::float_transpose(d.clone()), x);
             grads.dw = B::float_add(grads.dw.clone(), dw);
             grads.dx.push(B::float_matmul(d, w.clone()));
@@ -65,6 +69,24 @@ fn chunked<B: Backend>(
     }
     let total = total.unwrap_or_else(|| B::float_zeros([1].into(), &device, FloatDType::F32));
     B::float_mul_scalar(total, loss.scale.into())
+}
+
+/// Returns one for each target that counts and zero for the others, `[n, 1]`; `None` if all count.
+fn counted<B: Backend>(targets: &[u32], device: &B::Device) -> Option<FloatTensor<B>> {
+    if !targets.contains(&IGNORED) {
+        return None;
+    }
+    let ones = targets.iter().map(|&id| if id == IGNORED { 0.0_f32 } else { 1.0 });
+    let ones: Vec<f32> = ones.collect();
+    Some(B::float_from_data(TensorData::new(ones, [targets.len(), 1]), device))
+}
+
+/// Returns `x` `[n, _]` with zeros in the rows that do not count.
+fn masked<B: Backend>(x: FloatTensor<B>, counted: Option<&FloatTensor<B>>) -> FloatTensor<B> {
+    match counted {
+        Some(counted) => B::float_mul(x, counted.clone()),
+        None => x,
+    }
 }
 
 /// `(p - onehot) * scale`.
