@@ -62,7 +62,8 @@ impl Dataset {
         };
         for (split, tokens) in [("train", dataset.train.len()), ("val", dataset.val.len())] {
             let needed = block_size.saturating_add(1);
-            if tokens < needed {
+            // Conversations are padded.
+            if tokens < needed && !dataset.train.has_conversations() {
                 return Err(DataError::TooShort {
                     split,
                     name: dataset.name,
@@ -119,10 +120,15 @@ impl Dataset {
         };
         let dtype = meta.as_ref().map(|meta| meta.dtype);
         let open = |name| open_split(folder, &names, name, vocab_size, dtype);
-        let (train, val) = (open(TRAIN)?, open(VAL)?);
+        let (mut train, mut val) = (open(TRAIN)?, open(VAL)?);
         if let Some(meta) = &meta {
             check_count(folder, TRAIN, meta.train_tokens, &train)?;
             check_count(folder, VAL, meta.val_tokens, &val)?;
+        }
+        let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
+        if let Some(template) = chats.and_then(|meta| meta.tokenizer.chat()) {
+            train = train.with_conversations("train", template.clone())?;
+            val = val.with_conversations("val", template.clone())?;
         }
         Ok(Self {
             fingerprint: fingerprint(meta.as_ref(), &train, &val)?,

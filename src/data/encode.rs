@@ -31,7 +31,8 @@ pub(super) struct Batch {
 struct Segment {
     bytes: usize,
     split: SplitKind,
-    end_of_document: bool,
+    /// The token that follows the text, if any.
+    after: Option<u32>,
 }
 
 /// The tokens of a batch.
@@ -53,9 +54,7 @@ impl Batch {
                 SplitKind::Val => &mut encoded.val,
             };
             tokenizer.encode_into(text, ids)?;
-            if segment.end_of_document {
-                ids.extend(tokenizer.end_of_text());
-            }
+            ids.extend(segment.after);
         }
         Ok(encoded)
     }
@@ -81,14 +80,15 @@ impl Batcher {
             self.open.push_str(part);
             rest = after;
             while self.open.len() > PIECE {
-                self.close(piece_end(&self.open), split, false);
+                self.close(piece_end(&self.open), split, None);
             }
         }
     }
 
-    /// Ends the current segment. Later text is tokenized independently of it.
-    pub(super) fn end(&mut self, split: SplitKind, end_of_document: bool) {
-        self.close(self.open.len(), split, end_of_document);
+    /// Ends the current segment with the token `after`, if any. Later text is tokenized independently
+    /// of it.
+    pub(super) fn end(&mut self, split: SplitKind, after: Option<u32>) {
+        self.close(self.open.len(), split, after);
     }
 
     /// Completes the last batch, after the last document.
@@ -96,11 +96,11 @@ impl Batcher {
         self.ready.push(std::mem::take(&mut self.batch));
     }
 
-    fn close(&mut self, bytes: usize, split: SplitKind, end_of_document: bool) {
+    fn close(&mut self, bytes: usize, split: SplitKind, after: Option<u32>) {
         let rest = self.open.split_off(bytes);
         let piece = std::mem::replace(&mut self.open, rest);
         self.batch.text.push_str(&piece);
-        self.batch.segments.push(Segment { bytes, split, end_of_document });
+        self.batch.segments.push(Segment { bytes, split, after });
         // A full piece is slightly shorter than PIECE and makes a batch by itself.
         if self.batch.text.len() > PIECE / 2 {
             self.finish();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     /// Batches short and long documents, pushed in parts of `part` bytes.
-    fn batches(part: usize) -> (Vec<Batch>, Vec<String>) {
+    fn batches(part: usize, after: Option<u32>) -> (Vec<Batch>, Vec<String>) {
         let documents: Vec<String> = [1, 7, 60_000, 3, 20_000, 1]
             .iter()
             .map(|&n| format!("document of {n}; it's   fine\n\n").repeat(n))
@@ -221,7 +221,7 @@ mod tests {
             for bytes in document.as_bytes().chunks(part) {
                 batcher.push(str::from_utf8(bytes).unwrap(), split);
             }
-            batcher.end(split, true);
+            batcher.end(split, after);
         }
         batcher.finish();
         (batcher.ready, documents)
@@ -230,14 +230,15 @@ mod tests {
     #[test]
     fn tokens_do_not_depend_on_threads_or_parts() {
         for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+            let end = tokenizer.end_of_text();
             let mut expected = Encoded::default();
-            for (index, document) in batches(100).1.iter().enumerate() {
+            for (index, document) in batches(100, end).1.iter().enumerate() {
                 let ids = if index % 2 == 0 { &mut expected.train } else { &mut expected.val };
                 ids.extend(tokenizer.encode(document).unwrap());
-                ids.extend(tokenizer.end_of_text());
+                ids.extend(end);
             }
             for (threads, part) in [(1, 1000), (3, 64), (4, usize::MAX)] {
-                let (batches, _) = batches(part);
+                let (batches, _) = batches(part, end);
                 assert!(batches.len() > 6, "enough work to get out of order");
                 assert!(batches.iter().all(|b| b.text.len() < 3 * PIECE));
                 assert_eq!(encode(&tokenizer, threads, batches), expected);
@@ -250,7 +251,7 @@ mod tests {
         let tokenizer = Tokenizer::Char(CharVocab::new("ab".chars()).unwrap());
         let mut batcher = Batcher::default();
         batcher.push("abx", SplitKind::Train);
-        batcher.end(SplitKind::Train, true);
+        batcher.end(SplitKind::Train, None);
         batcher.finish();
         thread::scope(|scope| {
             let mut pool = EncoderPool::start(scope, &tokenizer, NonZeroUsize::MIN);

@@ -64,7 +64,7 @@ pub enum DataError {
     },
 
     /// A line of a .jsonl file that has no text.
-    #[error("{}:{line}: {reason}; fix or remove the line, or choose another field with --text-field", path.display())]
+    #[error("{}:{line}: {reason}; fix or remove the line, choose another field with --text-field, or leave such lines out with --skip-bad-lines", path.display())]
     JsonLine {
         /// The file.
         path: PathBuf,
@@ -72,6 +72,26 @@ pub enum DataError {
         line: u64,
         /// A clause that says what is wrong.
         reason: String,
+    },
+
+    /// A line of a .jsonl file of conversations that is none.
+    #[error("{}:{line}: {reason}; fix or remove the line, or leave such lines out with --skip-bad-lines", path.display())]
+    BadConversation {
+        /// The file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: u64,
+        /// A clause that says what is wrong.
+        reason: String,
+    },
+
+    /// Inputs of which some have conversations and some have text.
+    #[error("{} has conversations and {} has text, which cannot be in one data folder; prepare them apart", chat.display(), text.display())]
+    MixedForms {
+        /// The first file with conversations.
+        chat: PathBuf,
+        /// The first file with text.
+        text: PathBuf,
     },
 
     /// A line of a .jsonl file that is too long.
@@ -242,7 +262,7 @@ pub enum DataError {
     },
 
     /// A built-in corpus that does not exist.
-    #[error("unknown built-in corpus {name:?}; the only one is builtin:stories")]
+    #[error("unknown built-in corpus {name:?}; choose builtin:stories or builtin:chats")]
     UnknownBuiltin {
         /// The requested name.
         name: String,
@@ -320,6 +340,15 @@ pub enum DataError {
         block_size: u64,
         /// Tokens that a window and its targets need.
         needed: u64,
+    },
+
+    /// A split of conversations that does not begin with one.
+    #[error(
+        "{split}.bin does not begin with a conversation; it was replaced, prepare the data again"
+    )]
+    NoConversation {
+        /// `train` or `val`.
+        split: &'static str,
     },
 
     /// A window beyond the end of a split: a bug in the caller.

@@ -35,6 +35,17 @@ impl Dtype {
     }
 }
 
+/// The conversations of a data folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationCounts {
+    /// Conversations in `train.bin`.
+    pub train: u64,
+    /// Conversations in `val.bin`.
+    pub val: u64,
+    /// Tokens of the longest.
+    pub longest: u64,
+}
+
 /// The content of `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
@@ -48,6 +59,10 @@ pub struct Meta {
     pub dtype: Dtype,
     /// Documents in both splits.
     pub documents: u64,
+    /// The documents are conversations: only what the assistant says counts in the loss. `None` for
+    /// text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<ConversationCounts>,
     /// Tokens in `train.bin`.
     pub train_tokens: u64,
     /// Tokens in `val.bin`.
@@ -88,6 +103,9 @@ impl Meta {
                 meta.tokenizer.vocab_size()
             )));
         }
+        if meta.conversations.is_some() && meta.tokenizer.chat().is_none() {
+            return Err(bad("it has conversations, but a tokenizer for text alone".to_owned()));
+        }
         Ok(meta)
     }
 }
@@ -106,6 +124,7 @@ mod tests {
             vocab_size: 257,
             dtype: Dtype::for_vocab(257),
             documents: 2,
+            conversations: None,
             train_tokens: 3,
             val_tokens: 4,
             sources: vec!["a.txt".into()],
@@ -122,6 +141,11 @@ mod tests {
             ("257", "256", "vocab_size is 256, but its tokenizer has 257"),
             ("u16", "u8", "u8"),
             ("}", "", "EOF"),
+            (
+                "\"train_tokens\"",
+                "\"conversations\":{\"train\":1,\"val\":1,\"longest\":3},\"train_tokens\"",
+                "a tokenizer for text alone",
+            ),
         ] {
             fs::write(&path, text.replace(from, to)).unwrap();
             let message = Meta::load(&path).unwrap_err().to_string();

@@ -12,6 +12,7 @@
 //! tokens    token files -> random access to one split
 //! dataset   a folder or the built-in corpus -> train and val splits
 //! windows   (seed, step, sequence) -> the start of a training window
+//! packing   windows of text, and of whole conversations
 //! hellaswag a file of questions with endings to choose from
 //! stories   the built-in corpus, generated from a grammar with a known entropy
 //! ```
@@ -25,6 +26,7 @@ mod grammar;
 mod hellaswag;
 mod hugging_face;
 mod meta;
+mod packing;
 mod pieces;
 mod prepare;
 mod source;
@@ -32,7 +34,7 @@ pub mod stories;
 mod tokenizer;
 mod tokens;
 mod vocabulary;
-pub mod windows;
+mod windows;
 mod writer;
 
 pub use chat::{ChatTemplate, END_OF_MESSAGE, Message, Role};
@@ -40,7 +42,8 @@ pub use dataset::{Dataset, is_builtin};
 pub use error::DataError;
 pub use hellaswag::{Question, Questions};
 pub use hugging_face::TOKENIZER_FILE;
-pub use meta::{Dtype, Meta};
+pub use meta::{ConversationCounts, Dtype, Meta};
+pub use packing::{Packing, Window, Windows};
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokens::Split;

@@ -11,22 +11,24 @@
 //!
 //! Below 1,000 documents all their lengths are known: if a split by document would give val less
 //! than half or more than double of its share, because a few documents are most of the text, the
-//! split is by position.
+//! split is by position. Conversations are never split.
 
+mod router;
 mod survey;
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
-use super::encode::{Batcher, Encoded, EncoderPool, SplitKind};
+use super::encode::{Encoded, EncoderPool};
 use super::pieces::PIECE;
-use super::source::{Part, Sources};
-use super::windows::hash;
+use super::source::{BadLines, SourceOptions, Sources};
 use super::writer::{FolderWriter, check_vacant};
-use super::{DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer, TokenizerChoice};
+use super::{ChatTemplate, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer, TokenizerChoice};
 use crate::disk;
+use router::Router;
 use survey::{SplitRule, Survey};
 
 /// Options of [`prepare`].
@@ -36,6 +38,8 @@ pub struct PrepareOptions {
     pub tokenizer: TokenizerChoice,
     /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
+    /// Leave out lines of `.jsonl` files that cannot be used, instead of an error at the first.
+    pub skip_bad_lines: bool,
     /// The fraction of the data that goes to val, above 0 and below 1.
     pub val_fraction: f64,
     /// Seed of the choice of documents for val.
@@ -51,6 +55,7 @@ impl Default for PrepareOptions {
         Self {
             tokenizer: TokenizerChoice::default(),
             text_field: "text".to_owned(),
+            skip_bad_lines: false,
             val_fraction: 0.1,
             seed: 1337,
             force: false,
@@ -94,16 +99,17 @@ pub struct PrepareProgress {
 pub struct Prepared {
     /// The description of the folder.
     pub meta: Meta,
-    /// Sentences about skipped files and the shares of the splits.
+    /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,
 }
 
 /// Tokenizes `inputs` (files, folders of files, or `-` for stdin) into the folder `out`:
 /// `train.bin`, `val.bin` and `meta.json`, and with byte pairs a `tokenizer.json`.
 ///
-/// Each document ends with an end-of-text token if the tokenizer has one. Memory does not grow with
-/// the input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about
-/// every 256 KiB.
+/// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
+/// conversations are tokenized with the tokens of a [`ChatTemplate`]. Memory does not grow with the
+/// input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about every
+/// 256 KiB.
 ///
 /// # Errors
 /// Any [`DataError`] about the inputs or the folder. The folder is then unchanged, or marked as
@@ -124,7 +130,11 @@ pub fn prepare(
         TokenizerChoice::File(path) => Some(Tokenizer::open(path)?),
         TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
     };
-    let sources = Sources::find(inputs, &options.text_field, out, &mut |bytes| {
+    let source_options = SourceOptions {
+        text_field: options.text_field.clone(),
+        skip_bad_lines: options.skip_bad_lines,
+    };
+    let sources = Sources::find(inputs, &source_options, out, &mut |bytes| {
         let (phase, documents, tokens) = (Phase::Stdin, 0, 0);
         progress(PrepareProgress {
             phase,
@@ -143,14 +153,19 @@ pub fn prepare(
         Some(known) => known,
         None => survey.tokenizer()?,
     };
+    let tokenizer = match sources.has_conversations {
+        true => Tokenizer::Chat(Arc::new(ChatTemplate::new(tokenizer))),
+        false => tokenizer,
+    };
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
-    let mut output = FolderWriter::create(out, dtype)?;
+    let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
+    let mut output = FolderWriter::create(out, dtype, begin)?;
     let threads = options
         .threads
         .unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
 
-    let router = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
+    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
     survey.check_unchanged(&router)?;
     let (train_tokens, val_tokens) = output.tokens();
     for (split, tokens) in [("train", train_tokens), ("val", val_tokens)] {
@@ -163,12 +178,14 @@ pub fn prepare(
         }
     }
     write_tokenizer(&tokenizer, out)?;
+    let conversations = begin.map(|_| output.conversations());
     let meta = output.finish(|train_blake3, val_blake3| Meta {
         version: Meta::VERSION,
         vocab_size: tokenizer.vocab_size(),
         tokenizer,
         dtype,
         documents: router.documents,
+        conversations,
         train_tokens,
         val_tokens,
         sources: sources.names(),
@@ -179,27 +196,34 @@ pub fn prepare(
     reporter.report(Phase::Done, sources.bytes(), router.documents);
     let warnings = skipped(&sources.skipped)
         .into_iter()
+        .chain(skipped_lines(&bad))
         .chain(off_share(&meta, options))
         .chain(few_pairs(&meta, options));
     Ok(Prepared { warnings: warnings.collect(), meta })
 }
 
-/// Writes the `tokenizer.json` of byte pairs beside the tokens, for other programs: wgpt reads that of
-/// `meta.json`.
+/// Writes the `tokenizer.json` of byte pairs or conversations beside the tokens, for other programs:
+/// wgpt reads that of `meta.json`.
 fn write_tokenizer(tokenizer: &Tokenizer, out: &Path) -> Result<(), DataError> {
-    let Tokenizer::Bpe(bpe) = tokenizer else { return Ok(()) };
-    let path = out.join(TOKENIZER_FILE);
-    disk::write(&path, bpe.file()).map_err(DataError::io("write", &path))
+    if !matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
+        return Ok(());
+    }
+    let files = tokenizer.hugging_face_files();
+    for (name, content) in files.into_iter().filter(|(name, _)| *name == TOKENIZER_FILE) {
+        let path = out.join(name);
+        disk::write(&path, content).map_err(DataError::io("write", &path))?;
+    }
+    Ok(())
 }
 
 /// Returns a sentence if the text had fewer pairs than were asked for.
 fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let TokenizerChoice::Trained(wanted) = options.tokenizer else { return None };
-    (meta.vocab_size < wanted).then(|| {
+    let tokens = meta.tokenizer.chat().map_or(&meta.tokenizer, ChatTemplate::base).vocab_size();
+    (tokens < wanted).then(|| {
         format!(
-            "the vocabulary has {} tokens instead of {wanted}: the text has no more pairs that occur \
-             twice",
-            meta.vocab_size
+            "the vocabulary has {tokens} tokens instead of {wanted}: the text has no more pairs that \
+             occur twice"
         )
     })
 }
@@ -219,6 +243,17 @@ fn skipped(paths: &[PathBuf]) -> Option<String> {
         names.push(more);
     }
     Some(format!("skipped {count} not UTF-8 text: {}", names.join(", ")))
+}
+
+/// Returns a sentence about the lines that were left out.
+fn skipped_lines(bad: &BadLines) -> Option<String> {
+    let error = bad.first.as_ref()?.to_string();
+    // Without the advice.
+    let first = error.rsplit_once("; ").map_or(error.as_str(), |(problem, _)| problem);
+    Some(match bad.count {
+        1 => format!("skipped 1 bad line: {first}"),
+        count => format!("skipped {count} bad lines, the first: {first}"),
+    })
 }
 
 /// Returns a sentence if the shares of the splits are not those that were asked for.
@@ -248,16 +283,16 @@ fn tokenize(
     output: &mut FolderWriter,
     threads: NonZeroUsize,
     reporter: &mut Reporter<'_>,
-) -> Result<Router, DataError> {
+) -> Result<(Router, BadLines), DataError> {
     thread::scope(|scope| {
         let mut pool = EncoderPool::start(scope, tokenizer, threads);
-        let mut router = Router::new(rule);
+        let mut router = Router::new(rule, tokenizer);
         let mut write = |encoded: &Encoded, reporter: &mut Reporter<'_>| {
             let tokens = encoded.train.len() + encoded.val.len();
             reporter.last.tokens += tokens as u64;
             output.write(encoded)
         };
-        sources.read(&mut |part, bytes| {
+        let bad = sources.read(&mut |part, bytes| {
             router.route(part);
             for batch in router.batcher.ready.drain(..) {
                 if let Some(encoded) = pool.submit(batch)? {
@@ -276,94 +311,8 @@ fn tokenize(
         while let Some(encoded) = pool.next()? {
             write(&encoded, reporter)?;
         }
-        Ok(router)
+        Ok((router, bad))
     })
-}
-
-/// Sends the text of each document to its split.
-struct Router {
-    rule: SplitRule,
-    batcher: Batcher,
-    documents: u64,
-    chars: u64,
-    /// Characters of the current document.
-    position: u64,
-}
-
-impl Router {
-    fn new(rule: SplitRule) -> Self {
-        Self { rule, batcher: Batcher::default(), documents: 0, chars: 0, position: 0 }
-    }
-
-    fn route(&mut self, part: Part<'_>) {
-        match part {
-            Part::Text(text) => self.route_text(text),
-            Part::EndOfDocument => self.end_document(),
-        }
-    }
-
-    fn route_text(&mut self, text: &str) {
-        let chars = text.chars().count() as u64;
-        let before = self.position;
-        self.position += chars;
-        self.chars += chars;
-        match self.train_chars() {
-            // The two parts of a document are tokenized independently.
-            Some(train_chars) if before < train_chars && self.position >= train_chars => {
-                let (train, val) = split_at_char(text, train_chars - before);
-                self.batcher.push(train, SplitKind::Train);
-                self.batcher.end(SplitKind::Train, self.separates_parts());
-                self.batcher.push(val, SplitKind::Val);
-            }
-            Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
-            Some(_) => self.batcher.push(text, SplitKind::Val),
-            None => self.batcher.push(text, self.split()),
-        }
-    }
-
-    fn end_document(&mut self) {
-        match self.train_chars() {
-            // All of it is in train, where it has ended.
-            Some(train_chars) if self.position <= train_chars => {}
-            Some(_) => self.batcher.end(SplitKind::Val, true),
-            None => self.batcher.end(self.split(), true),
-        }
-        self.documents += 1;
-        self.position = 0;
-    }
-
-    /// Returns the characters of the current document that are train, if it is split by position.
-    fn train_chars(&self) -> Option<u64> {
-        let SplitRule::Position { train_chars } = &self.rule else { return None };
-        // The input may have grown since the survey, which is an error at the end.
-        let of_document = usize::try_from(self.documents).ok().and_then(|at| train_chars.get(at));
-        Some(of_document.copied().unwrap_or(0))
-    }
-
-    /// Returns true if the part of a document in train needs an end, as the next document follows
-    /// it there. A single document ends once, in val.
-    fn separates_parts(&self) -> bool {
-        matches!(&self.rule, SplitRule::Position { train_chars } if train_chars.len() > 1)
-    }
-
-    /// Returns the split of the current document, if documents are not split.
-    fn split(&self) -> SplitKind {
-        match self.rule {
-            SplitRule::Documents { seed, below } if hash([seed, self.documents]) < below => {
-                SplitKind::Val
-            }
-            _ => SplitKind::Train,
-        }
-    }
-}
-
-/// Splits `text` before its character number `index`.
-fn split_at_char(text: &str, index: u64) -> (&str, &str) {
-    let at = usize::try_from(index)
-        .ok()
-        .and_then(|index| text.char_indices().nth(index))
-        .map_or(text.len(), |(at, _)| at);
-    text.split_at(at)
 }
 
 /// Reports progress to the callback.

@@ -9,7 +9,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{DataError, Dtype};
+use super::packing::Conversations;
+use super::{ChatTemplate, DataError, Dtype};
 use crate::disk::File;
 
 const SHARD_MAGIC: i32 = 20_240_520;
@@ -24,6 +25,8 @@ pub struct Split {
     store: Store,
     vocab_size: u32,
     len: u64,
+    /// `None` for text.
+    pub(super) conversations: Option<Conversations>,
 }
 
 #[derive(Debug)]
@@ -51,7 +54,8 @@ struct TokenFile {
 impl Split {
     /// Creates a split in memory.
     pub(super) fn from_memory(tokens: Vec<u16>, vocab_size: u32) -> Self {
-        Self { len: tokens.len() as u64, store: Store::Memory(tokens), vocab_size }
+        let len = tokens.len() as u64;
+        Self { len, store: Store::Memory(tokens), vocab_size, conversations: None }
     }
 
     /// Opens a split in files. With `dtype` they are headerless; without, the layout follows from
@@ -68,7 +72,18 @@ impl Split {
             len = len.saturating_add(file.tokens);
             files.push(file);
         }
-        Ok(Self { store: Store::Files { files, open: Mutex::new(None) }, vocab_size, len })
+        let store = Store::Files { files, open: Mutex::new(None) };
+        Ok(Self { store, vocab_size, len, conversations: None })
+    }
+
+    /// Finds the conversations of the split `name`, which is not text.
+    pub(super) fn with_conversations(
+        mut self,
+        name: &'static str,
+        template: ChatTemplate,
+    ) -> Result<Self, DataError> {
+        self.conversations = Some(Conversations::find(&self, name, template)?);
+        Ok(self)
     }
 
     /// Returns the number of tokens.

@@ -12,7 +12,7 @@
 ///
 /// A 128-bit product maps the hash to the range (Lemire 2019, "Fast Random Integer Generation in an
 /// Interval", without the rejection step), with a bias below `tokens / 2^64`.
-pub fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size: u64) -> u64 {
+pub(super) fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size: u64) -> u64 {
     let starts = tokens.saturating_sub(block_size);
     let product = u128::from(hash([seed, step, sequence])) * u128::from(starts);
     // The upper half of the product of two u64 fits in a u64.
@@ -25,7 +25,7 @@ pub fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size:
 /// They do not depend on the batch size, so all evaluations measure the same text. If `wanted`
 /// covers the split, the windows follow each other, and every token is predicted once, except for
 /// the first token and a remainder shorter than a window.
-pub fn eval_starts(tokens: u64, block_size: u64, wanted: u64) -> Vec<u64> {
+pub(super) fn eval_starts(tokens: u64, block_size: u64, wanted: u64) -> Vec<u64> {
     // The last token of a window is only a target; it is the first input of the next window.
     let disjoint = tokens.saturating_sub(1).checked_div(block_size).unwrap_or(0);
     if wanted >= disjoint {

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
-use super::{DataError, Dtype, Meta};
+use super::{ConversationCounts, DataError, Dtype, Meta};
 use crate::disk::{self, File};
 
 /// File names of a data folder.
@@ -40,13 +40,18 @@ pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> 
 }
 
 impl FolderWriter {
-    /// Creates the folder and the temporary files.
-    pub(super) fn create(folder: &Path, dtype: Dtype) -> Result<Self, DataError> {
+    /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
+    /// they will hold conversations.
+    pub(super) fn create(
+        folder: &Path,
+        dtype: Dtype,
+        begin: Option<u32>,
+    ) -> Result<Self, DataError> {
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
-            train: TokenWriter::create(folder.join(TRAIN_TEMPORARY), dtype)?,
-            val: TokenWriter::create(folder.join(VAL_TEMPORARY), dtype)?,
+            train: TokenWriter::create(folder.join(TRAIN_TEMPORARY), dtype, begin)?,
+            val: TokenWriter::create(folder.join(VAL_TEMPORARY), dtype, begin)?,
             finished: false,
         })
     }
@@ -60,6 +65,15 @@ impl FolderWriter {
     /// Returns the number of tokens written to train and val.
     pub(super) fn tokens(&self) -> (u64, u64) {
         (self.train.tokens, self.val.tokens)
+    }
+
+    /// Returns the number of conversations written, and their greatest length.
+    pub(super) fn conversations(&self) -> ConversationCounts {
+        ConversationCounts {
+            train: self.train.conversations,
+            val: self.val.conversations,
+            longest: self.train.longest.max(self.val.longest),
+        }
     }
 
     /// Completes the folder. `describe` gets the BLAKE3 hashes of the train and val files.
@@ -110,10 +124,16 @@ struct TokenWriter {
     hasher: blake3::Hasher,
     tokens: u64,
     bytes: Vec<u8>,
+    begin: Option<u32>,
+    conversations: u64,
+    /// Tokens of the current conversation so far.
+    current: u64,
+    /// Tokens of the longest conversation.
+    longest: u64,
 }
 
 impl TokenWriter {
-    fn create(path: PathBuf, dtype: Dtype) -> Result<Self, DataError> {
+    fn create(path: PathBuf, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
         Ok(Self {
             path,
@@ -122,6 +142,10 @@ impl TokenWriter {
             hasher: blake3::Hasher::new(),
             tokens: 0,
             bytes: Vec::new(),
+            begin,
+            conversations: 0,
+            current: 0,
+            longest: 0,
         })
     }
 
@@ -135,9 +159,23 @@ impl TokenWriter {
                 Dtype::U32 => self.bytes.extend_from_slice(&bytes),
             }
         }
+        if let Some(begin) = self.begin {
+            self.count_conversations(ids, begin);
+        }
         self.hasher.update(&self.bytes);
         self.tokens += ids.len() as u64;
         self.writer.write_all(&self.bytes).map_err(DataError::io("write", &self.path))
+    }
+
+    fn count_conversations(&mut self, ids: &[u32], begin: u32) {
+        for &id in ids {
+            if id == begin {
+                self.conversations += 1;
+                self.current = 0;
+            }
+            self.current += 1;
+            self.longest = self.longest.max(self.current);
+        }
     }
 
     /// Syncs the file to disk and returns the hash of its content.
@@ -164,6 +202,7 @@ mod tests {
             vocab_size: 257,
             dtype: Dtype::U16,
             documents: 1,
+            conversations: None,
             train_tokens: 2,
             val_tokens: 1,
             sources: vec![],
@@ -190,7 +229,7 @@ mod tests {
     fn a_dropped_writer_removes_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/data");
-        let mut output = FolderWriter::create(&path, Dtype::U16).unwrap();
+        let mut output = FolderWriter::create(&path, Dtype::U16, None).unwrap();
         write(&mut output);
         assert_eq!(names(&path), [TRAIN_TEMPORARY, VAL_TEMPORARY]);
         drop(output);
@@ -203,8 +242,10 @@ mod tests {
             [(Dtype::U16, &[1, 0, 3, 2][..]), (Dtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
         {
             let folder = tempfile::tempdir().unwrap();
-            let mut output = FolderWriter::create(folder.path(), dtype).unwrap();
+            let mut output = FolderWriter::create(folder.path(), dtype, Some(1)).unwrap();
             write(&mut output);
+            let counts = ConversationCounts { train: 1, val: 0, longest: 2 };
+            assert_eq!(output.conversations(), counts);
             assert_eq!(output.tokens(), (2, 1));
             let meta = output.finish(meta).unwrap();
             assert_eq!(names(folder.path()), [META, TRAIN, VAL]);

@@ -27,6 +27,8 @@ pub(super) enum SplitRule {
 /// The results of the first pass.
 pub(super) struct Survey {
     documents: u64,
+    /// True if they are conversations, which are never split.
+    are_conversations: bool,
     chars: u64,
     /// The characters of each document, below [`MANY`] documents.
     lengths: Vec<u64>,
@@ -47,6 +49,7 @@ impl Survey {
     ) -> Result<Self, DataError> {
         let mut survey = Self {
             documents: 0,
+            are_conversations: sources.has_conversations,
             chars: 0,
             lengths: Vec::new(),
             complete: true,
@@ -63,29 +66,17 @@ impl Survey {
         let mut seen = vec![false; if collect { char::MAX as usize + 1 } else { 0 }];
         sources.read(&mut |part, bytes| {
             match part {
-                Part::Text(text) if collect => {
-                    for character in text.chars() {
-                        survey.chars += 1;
-                        if let Some(flag) = seen.get_mut(character as usize) {
-                            *flag = true;
-                        }
+                Part::Text(text) => survey.add_text(text, &mut seen)?,
+                Part::Conversation(messages) => {
+                    for message in messages {
+                        survey.add_text(&message.content, &mut seen)?;
+                        survey.end_text()?;
                     }
-                }
-                Part::Text(text) => {
-                    survey.chars += text.chars().count() as u64;
-                    if let Some((words, _)) = &mut survey.words {
-                        words.push(text)?;
-                    }
+                    survey.end_document(&mut before);
                 }
                 Part::EndOfDocument => {
-                    if let Some((words, _)) = &mut survey.words {
-                        words.end_document()?;
-                    }
-                    survey.documents += 1;
-                    if survey.documents < MANY {
-                        survey.lengths.push(survey.chars - before);
-                    }
-                    before = survey.chars;
+                    survey.end_text()?;
+                    survey.end_document(&mut before);
                 }
             }
             reporter.report_if_due(Phase::Survey, bytes, survey.documents);
@@ -106,6 +97,39 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Counts text, and marks its characters in `seen` if they are wanted.
+    fn add_text(&mut self, text: &str, seen: &mut [bool]) -> Result<(), DataError> {
+        self.chars += text.chars().count() as u64;
+        if !seen.is_empty() {
+            for character in text.chars() {
+                if let Some(flag) = seen.get_mut(character as usize) {
+                    *flag = true;
+                }
+            }
+        }
+        match &mut self.words {
+            Some((words, _)) => words.push(text),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a text whose words do not continue in the next.
+    fn end_text(&mut self) -> Result<(), DataError> {
+        match &mut self.words {
+            Some((words, _)) => words.end_document(),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a document. `before` are the characters of those before it.
+    fn end_document(&mut self, before: &mut u64) {
+        self.documents += 1;
+        if self.documents < MANY {
+            self.lengths.push(self.chars - *before);
+        }
+        *before = self.chars;
+    }
+
     /// Returns the tokenizer that the text makes, of its characters or its words.
     pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
         Ok(match self.words.take() {
@@ -117,6 +141,11 @@ impl Survey {
     /// Chooses how to split, see [`super`].
     pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> SplitRule {
         let by_position = || SplitRule::Position { train_chars: self.train_chars(val_fraction) };
+        if self.are_conversations {
+            // A single one cannot be in both splits: all of it goes to train.
+            let below = if self.documents > 1 { self.val_bound(val_fraction, seed) } else { 0 };
+            return SplitRule::Documents { seed, below };
+        }
         if self.documents < FEW {
             return by_position();
         }

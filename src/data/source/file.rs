@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Sink, jsonl, text};
+use super::{BadLines, Sink, SourceOptions, jsonl, text};
 #[cfg(not(target_arch = "wasm32"))]
 use super::{parquet, stdin};
 use crate::data::DataError;
@@ -37,6 +37,8 @@ pub(super) struct SourceFile {
 pub(super) enum Format {
     Text,
     JsonLines,
+    /// JSON lines with conversations, see [`SourceFile::recognise`].
+    Conversations,
     Parquet,
 }
 
@@ -79,13 +81,29 @@ impl SourceFile {
         is_utf8 && !start.contains(&0)
     }
 
-    /// Reads every document into `sink`.
-    pub fn read(&self, field: &str, sink: &mut Sink<'_>) -> Result<ControlFlow<()>, DataError> {
+    /// Finds out whether JSON lines are conversations or documents in the field `field`.
+    pub fn recognise(&mut self, field: &str) -> Result<(), DataError> {
+        if self.format == Format::JsonLines && jsonl::has_conversations(&mut self.open()?, field)? {
+            self.format = Format::Conversations;
+        }
+        Ok(())
+    }
+
+    /// Reads every document into `sink`, and adds the lines that are left out to `bad`.
+    pub fn read(
+        &self,
+        options: &SourceOptions,
+        bad: &mut BadLines,
+        sink: &mut Sink<'_>,
+    ) -> Result<ControlFlow<()>, DataError> {
         match self.format {
             Format::Text => text::read(&mut self.open()?, sink),
-            Format::JsonLines => jsonl::read(&mut self.open()?, field, sink),
+            Format::JsonLines | Format::Conversations => {
+                let has_conversations = self.format == Format::Conversations;
+                jsonl::read(&mut self.open()?, options, has_conversations, bad, sink)
+            }
             #[cfg(not(target_arch = "wasm32"))]
-            Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
+            Format::Parquet => parquet::read(&self.path, self.bytes, &options.text_field, sink),
             #[cfg(target_arch = "wasm32")]
             Format::Parquet => Err(DataError::NotInBrowser { path: self.path.clone() }),
         }

@@ -1,55 +1,71 @@
-//! JSON lines: an object per line, with the document in one of its fields.
+//! JSON lines: an object per line, with the document in one of its fields, or with a conversation.
 
 use std::io::{BufRead, Read};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::conversation::{MESSAGES, conversation};
 use super::file::Input;
-use super::{DataError, Part, Sink};
+use super::{BadLines, DataError, Part, Sink, SourceOptions};
+use crate::data::Message;
 
 /// Largest line in bytes. A longer document belongs in a text file.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Reads the documents of a JSON lines file into `sink`. Skips blank lines and empty documents.
+/// Lines that are read to find out whether a file has conversations.
+const PEEKED: u64 = 100;
+
+/// Returns true if the first line of the file that is an object has messages and no text.
+pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bool, DataError> {
+    let mut bytes = Vec::new();
+    for number in 1..=PEEKED {
+        if read_line(input, number, &mut bytes)? == 0 {
+            break;
+        }
+        let text = str::from_utf8(&bytes).unwrap_or_default();
+        if let Ok(Some(object)) = object(text, number) {
+            return Ok(object.contains_key(MESSAGES) && !object.contains_key(field));
+        }
+    }
+    Ok(false)
+}
+
+/// Reads the documents or conversations of a JSON lines file into `sink`. Leaves out blank lines and
+/// empty documents, and bad lines if `options` say so.
 pub(super) fn read(
     input: &mut Input<'_>,
-    field: &str,
+    options: &SourceOptions,
+    has_conversations: bool,
+    bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<ControlFlow<()>, DataError> {
     let mut bytes = Vec::new();
     let mut offset = 0_u64;
-    for line in 1_u64.. {
-        bytes.clear();
-        let length = (&mut input.reader)
-            .take(MAX_LINE + 1)
-            .read_until(b'\n', &mut bytes)
-            .map_err(input.read_error())? as u64;
+    for number in 1_u64.. {
+        let length = read_line(input, number, &mut bytes)?;
         if length == 0 {
             break;
         }
-        if length > MAX_LINE {
-            return Err(DataError::LineTooLong {
-                path: input.path.to_owned(),
-                line,
-                limit: MAX_LINE,
-            });
-        }
-        let text = str::from_utf8(&bytes).map_err(|error| DataError::InvalidUtf8 {
-            path: input.path.to_owned(),
-            offset: offset.saturating_add(error.valid_up_to() as u64),
-        })?;
+        let content = content(&bytes, number, options, has_conversations);
+        let content = content.map_err(|problem| problem.error(input.path, number, offset));
         offset = offset.saturating_add(length);
-        let document = document(text, line, field).map_err(|reason| DataError::JsonLine {
-            path: input.path.to_owned(),
-            line,
-            reason,
-        })?;
-        if document.is_empty() {
-            continue;
-        }
+        let content = match content {
+            Ok(content) => content,
+            Err(error) if options.skip_bad_lines => {
+                bad.add(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let parts = match &content {
+            Content::Document(text) if text.is_empty() => continue,
+            Content::Document(text) => vec![Part::Text(text), Part::EndOfDocument],
+            Content::Conversation(messages) => vec![Part::Conversation(messages)],
+        };
         let bytes_read = input.bytes_read();
-        for part in [Part::Text(&document), Part::EndOfDocument] {
+        for part in parts {
             if sink(part, bytes_read)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -58,33 +74,96 @@ pub(super) fn read(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Returns the text field of a line. The error is a clause about the problem.
-fn document(text: &str, line: u64, field: &str) -> Result<String, String> {
-    let text = match text.strip_prefix('\u{feff}') {
-        Some(rest) if line == 1 => rest,
-        _ => text,
-    };
-    if text.trim().is_empty() {
-        return Ok(String::new());
+/// Reads a line into `bytes` and returns its length, 0 at the end of the file.
+fn read_line(input: &mut Input<'_>, line: u64, bytes: &mut Vec<u8>) -> Result<u64, DataError> {
+    bytes.clear();
+    let length = (&mut input.reader)
+        .take(MAX_LINE + 1)
+        .read_until(b'\n', bytes)
+        .map_err(input.read_error())? as u64;
+    if length > MAX_LINE {
+        let path = input.path.to_owned();
+        return Err(DataError::LineTooLong { path, line, limit: MAX_LINE });
     }
-    let mut object: Map<String, Value> =
-        serde_json::from_str(text).map_err(|error| format!("not a JSON object ({error})"))?;
-    match object.remove(field) {
-        Some(Value::String(document)) => Ok(document),
-        Some(_) => Err(format!("field {field:?} is not a string")),
-        None => {
-            let names: Vec<_> = object.keys().map(String::as_str).collect();
-            Err(format!(
-                "no field {field:?}; the line has {}",
-                if names.is_empty() { "no fields".to_owned() } else { names.join(", ") }
-            ))
+    Ok(length)
+}
+
+/// The content of a line.
+enum Content {
+    Document(String),
+    Conversation(Vec<Message>),
+}
+
+/// A problem with a line.
+enum Problem {
+    /// The first byte that is not UTF-8.
+    NotUtf8(usize),
+    /// A clause about a document.
+    Document(String),
+    /// A clause about a conversation.
+    Conversation(String),
+}
+
+impl Problem {
+    /// Returns the error for the line `number`, which begins at the byte `offset`.
+    fn error(self, path: &Path, number: u64, offset: u64) -> DataError {
+        let (path, line) = (path.to_owned(), number);
+        match self {
+            Self::NotUtf8(at) => {
+                DataError::InvalidUtf8 { path, offset: offset.saturating_add(at as u64) }
+            }
+            Self::Document(reason) => DataError::JsonLine { path, line, reason },
+            Self::Conversation(reason) => DataError::BadConversation { path, line, reason },
         }
     }
 }
 
+fn content(
+    bytes: &[u8],
+    number: u64,
+    options: &SourceOptions,
+    has_conversations: bool,
+) -> Result<Content, Problem> {
+    let text = str::from_utf8(bytes).map_err(|error| Problem::NotUtf8(error.valid_up_to()))?;
+    let problem = if has_conversations { Problem::Conversation } else { Problem::Document };
+    let Some(mut object) = object(text, number).map_err(problem)? else {
+        return Ok(Content::Document(String::new()));
+    };
+    if has_conversations {
+        return conversation(&object).map(Content::Conversation).map_err(problem);
+    }
+    let field = &options.text_field;
+    match object.remove(field) {
+        Some(Value::String(document)) => Ok(Content::Document(document)),
+        Some(_) => Err(problem(format!("field {field:?} is not a string"))),
+        None => Err(problem(no_field(field, &object))),
+    }
+}
+
+/// Returns the object of a line; `None` for a blank line. The error is a clause about the problem.
+fn object(text: &str, number: u64) -> Result<Option<Map<String, Value>>, String> {
+    let text = match text.strip_prefix('\u{feff}') {
+        Some(rest) if number == 1 => rest,
+        _ => text,
+    };
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let object = serde_json::from_str(text);
+    object.map(Some).map_err(|error| format!("not a JSON object ({error})"))
+}
+
+/// Returns the clause about an object without the field `name`.
+pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
+    let names: Vec<_> = object.keys().map(String::as_str).collect();
+    let names = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
+    format!("no field {name:?}; the line has {names}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::documents;
+    use super::super::{Sources, documents};
+    use super::*;
 
     fn read(content: &[u8], field: &str) -> Result<Vec<String>, String> {
         let folder = tempfile::tempdir().unwrap();
@@ -112,6 +191,60 @@ mod tests {
         ] {
             let message = read(content, "text").unwrap_err();
             assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn bad_lines_are_skipped_by_choice() {
+        let content = b"{\"text\":\"a\"}\n{\"text\":\n\xff\n{\"text\":\"b\"}\n{\"text\":1}";
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, content).unwrap();
+        let options = SourceOptions { skip_bad_lines: true, ..SourceOptions::default() };
+        let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
+        // Each pass counts them again.
+        for _ in 0..2 {
+            let mut texts = vec![];
+            let bad = sources.read(&mut |part, _| {
+                if let Part::Text(text) = part {
+                    texts.push(text.to_owned());
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            let bad = bad.unwrap();
+            assert_eq!((texts, bad.count), (vec!["a".to_owned(), "b".to_owned()], 3));
+            let first = bad.first.unwrap().to_string();
+            assert!(first.contains("a.jsonl:2: not a JSON object"), "{first}");
+        }
+    }
+
+    #[test]
+    fn conversations_are_recognised_by_their_first_object() {
+        let chat =
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+        let both = chat.replace("{\"messages\"", "{\"text\":\"x\",\"messages\"");
+        let folder = tempfile::tempdir().unwrap();
+        for (content, expected) in [
+            (format!("\u{feff}\n{chat}\n"), true),
+            (format!("oh\n{chat}"), true),
+            (both, false),
+            ("{\"text\":\"a\"}".to_owned(), false),
+            (String::new(), false),
+        ] {
+            let path = folder.path().join("a.jsonl");
+            std::fs::write(&path, &content).unwrap();
+            let options = SourceOptions { skip_bad_lines: true, ..SourceOptions::default() };
+            let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
+            assert_eq!(sources.has_conversations, expected, "{content}");
+            let mut messages = 0;
+            let read = sources.read(&mut |part, _| {
+                if let Part::Conversation(parts) = part {
+                    messages += parts.len();
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            read.unwrap();
+            assert_eq!(messages, if expected { 2 } else { 0 });
         }
     }
 }

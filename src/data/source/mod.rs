@@ -1,9 +1,11 @@
 //! Streams documents from files.
 //!
-//! `.jsonl` and `.parquet` files have a document per line or row; any other file is UTF-8 text.
+//! `.jsonl` and `.parquet` files have a document per line or row; any other file is UTF-8 text. The
+//! lines of a `.jsonl` file may be conversations instead, if those of all files are.
 //! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
 //! are text, sorted by name.
 
+mod conversation;
 mod file;
 mod jsonl;
 #[cfg(not(target_arch = "wasm32"))]
@@ -16,9 +18,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use super::{DataError, Message};
 use crate::disk;
-use file::SourceFile;
+use file::{Format, SourceFile};
 
 /// The input that means stdin.
 #[cfg(not(target_arch = "wasm32"))]
@@ -29,6 +31,8 @@ const STDIN: &str = "-";
 pub(super) enum Part<'a> {
     /// Text of the current document; never empty.
     Text(&'a str),
+    /// A whole document that is a conversation; no end follows.
+    Conversation(&'a [Message]),
     /// The end of the current document, which is not empty.
     EndOfDocument,
 }
@@ -36,27 +40,63 @@ pub(super) enum Part<'a> {
 /// Receives the parts, each with the number of input bytes read so far. A break stops reading.
 pub(super) type Sink<'a> = dyn FnMut(Part<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
 
+/// Options of reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SourceOptions {
+    /// The text field of `.jsonl` and column of `.parquet` files.
+    pub text_field: String,
+    /// Leave out lines of `.jsonl` files that cannot be used, instead of an error at the first.
+    pub skip_bad_lines: bool,
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        Self { text_field: "text".to_owned(), skip_bad_lines: false }
+    }
+}
+
+/// The lines that were left out.
+#[derive(Debug, Default)]
+pub(super) struct BadLines {
+    pub count: u64,
+    /// The error of the first.
+    pub first: Option<DataError>,
+}
+
+impl BadLines {
+    fn add(&mut self, error: DataError) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+}
+
 /// The input files, not yet opened.
 #[derive(Debug)]
 pub(super) struct Sources {
     files: Vec<SourceFile>,
-    field: String,
+    options: SourceOptions,
+    /// True if they have conversations, false if they have documents.
+    pub(super) has_conversations: bool,
     /// The entries of folders that are not UTF-8 text.
     pub(super) skipped: Vec<PathBuf>,
 }
 
 impl Sources {
     /// Finds the files of `inputs`, except for those in `out`, the folder that will be written.
-    /// `field` is the text field of `.jsonl` and column of `.parquet` files. Stdin is copied first,
-    /// and `copied` is called with the bytes so far.
+    /// Stdin is copied first, and `copied` is called with the bytes so far.
     pub(super) fn find(
         inputs: &[PathBuf],
-        field: &str,
+        options: &SourceOptions,
         out: &Path,
         #[cfg_attr(target_arch = "wasm32", expect(unused_variables, reason = "it has no stdin"))]
         copied: &mut dyn FnMut(u64),
     ) -> Result<Self, DataError> {
-        let mut sources = Self { files: Vec::new(), field: field.to_owned(), skipped: Vec::new() };
+        let mut sources = Self {
+            files: Vec::new(),
+            options: options.clone(),
+            has_conversations: false,
+            skipped: Vec::new(),
+        };
         let out = disk::absolute(out);
         for input in inputs {
             #[cfg(not(target_arch = "wasm32"))]
@@ -80,7 +120,24 @@ impl Sources {
                 skipped: sources.skipped.len(),
             });
         }
+        sources.find_conversations()?;
         Ok(sources)
+    }
+
+    /// Finds out whether the files have conversations: all of them or none.
+    fn find_conversations(&mut self) -> Result<(), DataError> {
+        for file in &mut self.files {
+            file.recognise(&self.options.text_field)?;
+        }
+        let is_chat = |file: &&SourceFile| file.format == Format::Conversations;
+        let chat = self.files.iter().find(is_chat);
+        let text = self.files.iter().find(|file| !is_chat(file));
+        if let (Some(chat), Some(text)) = (chat, text) {
+            let (chat, text) = (chat.path.clone(), text.path.clone());
+            return Err(DataError::MixedForms { chat, text });
+        }
+        self.has_conversations = chat.is_some();
+        Ok(())
     }
 
     /// Adds the text files below a folder. Skips hidden entries, and links to folders because they
@@ -133,18 +190,19 @@ impl Sources {
             .collect()
     }
 
-    /// Reads every document of every file into `sink`, in order.
-    pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    /// Reads every document of every file into `sink`, in order. Returns the lines that were left out.
+    pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<BadLines, DataError> {
         let mut done = 0_u64;
+        let mut bad = BadLines::default();
         for file in &self.files {
-            let flow =
-                file.read(&self.field, &mut |part, bytes| sink(part, done.saturating_add(bytes)))?;
+            let mut sink = |part: Part<'_>, bytes| sink(part, done.saturating_add(bytes));
+            let flow = file.read(&self.options, &mut bad, &mut sink)?;
             if flow.is_break() {
                 break;
             }
             done = done.saturating_add(file.bytes);
         }
-        Ok(())
+        Ok(bad)
     }
 }
 
@@ -153,8 +211,10 @@ impl Sources {
 pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {
     let mut documents = vec![];
     let mut current = String::new();
-    Sources::find(inputs, field, Path::new("out"), &mut |_| {})?.read(&mut |part, _| {
+    let options = SourceOptions { text_field: field.to_owned(), ..SourceOptions::default() };
+    Sources::find(inputs, &options, Path::new("out"), &mut |_| {})?.read(&mut |part, _| {
         match part {
+            Part::Conversation(_) => unreachable!("these files have documents"),
             Part::Text(text) => {
                 assert!(!text.is_empty(), "an empty part");
                 current.push_str(text);

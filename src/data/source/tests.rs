@@ -13,7 +13,8 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 fn all_text(folder: &Path) -> Sources {
-    Sources::find(&[folder.to_owned()], "text", Path::new("out"), &mut |_| {}).unwrap()
+    let options = SourceOptions::default();
+    Sources::find(&[folder.to_owned()], &options, Path::new("out"), &mut |_| {}).unwrap()
 }
 
 #[test]
@@ -49,7 +50,8 @@ fn a_folder_is_read_recursively_and_in_order() {
     fs::write(at(".git/z.txt"), "not read").unwrap();
     fs::write(at("out/meta.json"), "the output is not read").unwrap();
     let inputs = [folder.path().to_owned()];
-    let sources = Sources::find(&inputs, "text", &at("out"), &mut |_| {}).unwrap();
+    let sources =
+        Sources::find(&inputs, &SourceOptions::default(), &at("out"), &mut |_| {}).unwrap();
     assert_eq!(sources.names(), ["a.txt", "x.jsonl.gz", "y.md", "c.txt.zst"]);
     fs::remove_dir_all(at("out")).unwrap();
     let found = documents(&inputs, "text").unwrap();

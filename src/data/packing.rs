@@ -1,0 +1,334 @@
+//! Windows of a split: the inputs of a sequence and their targets.
+//!
+//! A split of text has a window at every token. A split of conversations has windows of whole
+//! conversations, in the order of the file: as many as fit, and padding. None begins or ends within a
+//! conversation, except for one that is longer than a window, of which the end is kept. Attention sees
+//! the earlier conversations of a window, which begin and end with tokens of their own: to hide them
+//! would take a mask in every attention kernel, for what a model learns to ignore.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::windows::{eval_starts, train_start};
+use super::{ChatTemplate, DataError, Split};
+
+/// Tokens that are read at a time in search of conversations.
+const SEARCHED: u64 = 1 << 20;
+
+/// The conversations of a split.
+#[derive(Debug)]
+pub(super) struct Conversations {
+    template: ChatTemplate,
+    /// The first token of each, and the end of the split.
+    bounds: Vec<u64>,
+    /// The windows that were asked for last.
+    packed: Mutex<Option<Arc<Packing>>>,
+}
+
+impl Conversations {
+    /// Finds the conversations of a split.
+    ///
+    /// # Errors
+    /// `NoConversation` if it does not begin with one; those of reading.
+    pub(super) fn find(
+        split: &Split,
+        name: &'static str,
+        template: ChatTemplate,
+    ) -> Result<Self, DataError> {
+        let mut bounds = Vec::new();
+        let mut from = 0;
+        while from < split.len() {
+            let count = (split.len() - from).min(SEARCHED);
+            let ids = split.window(from, count as usize)?;
+            let begins = (from..).zip(ids).filter(|(_, id)| *id == template.begin());
+            bounds.extend(begins.map(|(at, _)| at));
+            from += count;
+        }
+        if bounds.first() != Some(&0) {
+            return Err(DataError::NoConversation { split: name });
+        }
+        bounds.push(split.len());
+        Ok(Self { template, bounds, packed: Mutex::new(None) })
+    }
+
+    /// Returns the windows of `block_size` tokens.
+    fn pack(&self, block_size: u64) -> Arc<Packing> {
+        // The content is whole also if a thread has panicked.
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        match packed.as_ref().filter(|packing| packing.block_size == block_size) {
+            Some(packing) => packing.clone(),
+            None => packed.insert(Arc::new(Packing::new(&self.bounds, block_size))).clone(),
+        }
+    }
+}
+
+/// Conversations packed into windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packing {
+    block_size: u64,
+    /// The tokens of the conversations in each window.
+    windows: Vec<Range<u64>>,
+    /// The number of conversations.
+    pub conversations: u64,
+    /// Conversations that are longer than a window and lose their first tokens.
+    pub cut: u64,
+}
+
+impl Packing {
+    /// Packs the conversations between `bounds`, each into the first window that has room and is not
+    /// before that of the one before.
+    fn new(bounds: &[u64], block_size: u64) -> Self {
+        // The last token of a window is only a target.
+        let room = block_size.saturating_add(1);
+        let mut windows: Vec<Range<u64>> = Vec::new();
+        let mut cut = 0;
+        for pair in bounds.windows(2) {
+            let (start, end) = (pair[0], pair[1]);
+            cut += u64::from(end - start > room);
+            match windows.last_mut() {
+                Some(last) if end - last.start <= room => last.end = end,
+                _ => windows.push(start..end),
+            }
+        }
+        Self { block_size, windows, conversations: bounds.len().saturating_sub(1) as u64, cut }
+    }
+
+    /// Returns the share of positions that no conversation fills.
+    pub fn padding(&self) -> f64 {
+        let filled = |window: &Range<u64>| (window.end - window.start - 1).min(self.block_size);
+        let filled: u64 = self.windows.iter().map(filled).sum();
+        1.0 - filled as f64 / (self.windows.len() as f64 * self.block_size as f64).max(1.0)
+    }
+}
+
+/// The windows of a split.
+#[derive(Debug)]
+pub struct Windows<'a> {
+    split: &'a Split,
+    block_size: u64,
+    /// Of conversations.
+    packed: Option<(&'a ChatTemplate, Arc<Packing>)>,
+}
+
+/// The tokens of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The inputs, as many as a block has.
+    pub tokens: Vec<u32>,
+    /// The token after each of them; `None` where it does not count in the loss.
+    pub targets: Vec<Option<u32>>,
+}
+
+impl Split {
+    /// Returns the windows of `block_size` tokens.
+    pub fn windows(&self, block_size: usize) -> Windows<'_> {
+        let block_size = block_size as u64;
+        let packed = self.conversations.as_ref();
+        let packed = packed.map(|found| (&found.template, found.pack(block_size)));
+        Windows { split: self, block_size, packed }
+    }
+
+    /// Returns true if the loss counts what the assistant says only.
+    pub fn has_conversations(&self) -> bool {
+        self.conversations.is_some()
+    }
+}
+
+impl Windows<'_> {
+    /// Returns how conversations are packed; `None` for text.
+    pub fn packing(&self) -> Option<&Packing> {
+        self.packed.as_ref().map(|(_, packing)| &**packing)
+    }
+
+    /// Returns the tokens of the training window for sequence `sequence` of the global batch in step
+    /// `step`. Windows are drawn independently, see [`train_start`].
+    pub fn training(&self, seed: u64, step: u64, sequence: u64) -> Range<u64> {
+        match self.packing() {
+            Some(Packing { windows, .. }) => {
+                let index = train_start(seed, step, sequence, windows.len() as u64, 0);
+                windows.get(index as usize).cloned().unwrap_or_default()
+            }
+            None => {
+                let tokens = self.split.len();
+                self.at(train_start(seed, step, sequence, tokens, self.block_size))
+            }
+        }
+    }
+
+    /// Returns the tokens of up to `wanted` evaluation windows, evenly spread over the split and
+    /// always the same.
+    pub fn evaluation(&self, wanted: u64) -> Vec<Range<u64>> {
+        match self.packing() {
+            Some(Packing { windows, .. }) => {
+                let all = windows.len() as u64;
+                let count = wanted.min(all);
+                let index =
+                    |chosen| (u128::from(chosen) * u128::from(all) / u128::from(count)) as usize;
+                (0..count).map(|chosen| windows[index(chosen)].clone()).collect()
+            }
+            None => {
+                let starts = eval_starts(self.split.len(), self.block_size, wanted);
+                starts.into_iter().map(|start| self.at(start)).collect()
+            }
+        }
+    }
+
+    /// Returns the tokens of a window of text, with the target after the last.
+    fn at(&self, start: u64) -> Range<u64> {
+        start..start.saturating_add(self.block_size).saturating_add(1)
+    }
+
+    /// Reads the window with these tokens.
+    ///
+    /// # Errors
+    /// Those of [`Split::window`].
+    pub fn read(&self, tokens: Range<u64>) -> Result<Window, DataError> {
+        let ids = self.split.window(tokens.start, (tokens.end - tokens.start) as usize)?;
+        let block_size = self.block_size as usize;
+        let Some((template, _)) = &self.packed else {
+            let targets = ids.iter().skip(1).copied().map(Some).collect();
+            return Ok(Window { tokens: ids.into_iter().take(block_size).collect(), targets });
+        };
+        // From the beginning also if that is cut: it decides who speaks first in what is left.
+        let counted = template.counted(&ids);
+        let from = ids.len().saturating_sub(block_size + 1);
+        let (ids, counted) = (&ids[from..], &counted[from..]);
+        let inputs = ids.len().saturating_sub(1);
+        let target = |(&id, &counts): (&u32, &bool)| counts.then_some(id);
+        let mut window = Window {
+            tokens: ids[..inputs].to_vec(),
+            targets: ids.iter().zip(counted).skip(1).map(target).collect(),
+        };
+        window.tokens.resize(block_size, template.begin());
+        window.targets.resize(block_size, None);
+        Ok(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CharVocab, Message, Role, Tokenizer};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn template() -> ChatTemplate {
+        ChatTemplate::new(Tokenizer::Char(CharVocab::new("ab".chars()).unwrap()))
+    }
+
+    /// Returns a split of conversations in which the assistant says `a` so often.
+    fn split(answers: &[usize]) -> Split {
+        let template = template();
+        let mut tokens = Vec::new();
+        for &answer in answers {
+            let messages =
+                [Message::new(Role::User, "b"), Message::new(Role::Assistant, "a".repeat(answer))];
+            tokens.extend(template.conversation(&messages).unwrap());
+        }
+        let tokens = tokens.into_iter().map(|id| id as u16).collect();
+        let split = Split::from_memory(tokens, template.vocab_size());
+        split.with_conversations("train", template).unwrap()
+    }
+
+    #[test]
+    fn windows_have_whole_conversations() {
+        // Each has six tokens and its answer.
+        let split = split(&[1, 2, 3, 1]);
+        let windows = split.windows(15);
+        let packing = windows.packing().unwrap();
+        assert_eq!(packing.windows, [0..15, 15..31]);
+        assert_eq!((packing.conversations, packing.cut), (4, 0));
+        assert!((packing.padding() - 1.0 / 30.0).abs() < 1e-12, "{}", packing.padding());
+        let Window { tokens, targets } = windows.read(0..15).unwrap();
+        // Begin is 2, user 4, assistant 5, end 6.
+        assert_eq!(tokens, [2, 4, 1, 6, 5, 0, 6, 2, 4, 1, 6, 5, 0, 0, 2]);
+        let counted = |targets: &[Option<u32>]| -> Vec<(usize, u32)> {
+            let targets = targets.iter().enumerate();
+            targets.filter_map(|(at, target)| Some((at, (*target)?))).collect()
+        };
+        assert_eq!(counted(&targets), [(4, 0), (5, 6), (11, 0), (12, 0), (13, 6)]);
+        assert_eq!(targets.len(), 15);
+        // Another block size packs anew, and the first one is the same again.
+        assert_eq!(split.windows(6).packing().unwrap().windows.len(), 4);
+        assert_eq!(split.windows(15).packing(), Some(packing));
+    }
+
+    #[test]
+    fn a_long_conversation_loses_its_first_tokens() {
+        let split = split(&[1, 9, 1]);
+        let windows = split.windows(7);
+        let packing = windows.packing().unwrap();
+        assert_eq!((&packing.windows[..], packing.cut), (&[0..7, 7..22, 22..29][..], 1));
+        let Window { tokens, targets } = windows.read(7..22).unwrap();
+        assert_eq!(tokens, [0; 7]);
+        // All of it was said by the assistant, whose token is cut.
+        let end = template().end();
+        assert_eq!(targets, [[Some(0); 6].as_slice(), &[Some(end)]].concat());
+    }
+
+    #[test]
+    fn training_and_evaluation_choose_packed_windows() {
+        let split = split(&[1; 50]);
+        let windows = split.windows(15);
+        let all = &windows.packing().unwrap().windows;
+        assert_eq!(all.len(), 25);
+        let mut drawn = std::collections::HashSet::new();
+        for step in 0..200 {
+            let window = windows.training(1, step, 3);
+            assert!(all.contains(&window));
+            drawn.insert(window.start);
+        }
+        assert_eq!(drawn.len(), 25);
+        assert_eq!(windows.evaluation(u64::MAX), *all);
+        let few = windows.evaluation(5);
+        assert_eq!(few, [0, 5, 10, 15, 20].map(|index: usize| all[index].clone()));
+    }
+
+    #[test]
+    fn text_has_windows_everywhere() {
+        let split = Split::from_memory((0..100).collect(), 100);
+        let windows = split.windows(4);
+        assert!(windows.packing().is_none());
+        let window = windows.read(windows.training(1, 2, 3)).unwrap();
+        let first = window.tokens[0];
+        assert_eq!(window.tokens, [first, first + 1, first + 2, first + 3]);
+        assert_eq!(window.targets, [1, 2, 3, 4].map(|after| Some(first + after)));
+        assert_eq!(windows.evaluation(3).len(), 3);
+    }
+
+    #[test]
+    fn a_split_begins_with_a_conversation() {
+        let split = Split::from_memory(vec![0, 1, 2, 4], 7);
+        let error = split.with_conversations("val", template()).unwrap_err().to_string();
+        assert!(error.contains("val.bin"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn each_conversation_is_in_one_window(
+            answers in prop::collection::vec(0_usize..30, 1..40), block_size in 1_usize..60,
+        ) {
+            let split = split(&answers);
+            let windows = split.windows(block_size);
+            let packing = windows.packing().unwrap();
+            let mut counted = 0;
+            let mut next = 0;
+            for window in &packing.windows {
+                prop_assert_eq!(window.start, next);
+                next = window.end;
+                let Window { tokens, targets } = windows.read(window.clone()).unwrap();
+                prop_assert_eq!((tokens.len(), targets.len()), (block_size, block_size));
+                // Something to learn in each.
+                let here = targets.iter().flatten().count();
+                prop_assert!(here > 0);
+                counted += here;
+            }
+            prop_assert_eq!(next, split.len());
+            let room = block_size + 1;
+            let long = answers.iter().filter(|&&answer| answer + 6 > room).count();
+            prop_assert_eq!(packing.cut, long as u64);
+            // The answer and its end, of which a window can hold so many targets.
+            let expected: usize = answers.iter().map(|answer| (answer + 1).min(block_size)).sum();
+            prop_assert_eq!(counted, expected);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Sends documents and conversations to the splits, as text and tokens.
+
+use super::super::encode::{Batcher, SplitKind};
+use super::super::source::Part;
+use super::super::windows::hash;
+use super::super::{ChatTemplate, Message, Tokenizer};
+use super::survey::SplitRule;
+
+/// Sends the text of each document to its split.
+pub(super) struct Router {
+    rule: SplitRule,
+    /// The token that ends a document.
+    end: Option<u32>,
+    /// The tokens of conversations, if the tokenizer has them.
+    template: Option<ChatTemplate>,
+    pub(super) batcher: Batcher,
+    pub(super) documents: u64,
+    pub(super) chars: u64,
+    /// Characters of the current document.
+    position: u64,
+}
+
+impl Router {
+    pub(super) fn new(rule: SplitRule, tokenizer: &Tokenizer) -> Self {
+        Self {
+            rule,
+            end: tokenizer.end_of_text(),
+            template: tokenizer.chat().cloned(),
+            batcher: Batcher::default(),
+            documents: 0,
+            chars: 0,
+            position: 0,
+        }
+    }
+
+    pub(super) fn route(&mut self, part: Part<'_>) {
+        match part {
+            Part::Text(text) => self.route_text(text),
+            Part::Conversation(messages) => self.route_conversation(messages),
+            Part::EndOfDocument => self.end_document(),
+        }
+    }
+
+    /// Sends the tokens that [`ChatTemplate::conversation`] returns.
+    fn route_conversation(&mut self, messages: &[Message]) {
+        let Some(template) = &self.template else { return };
+        let split = self.split();
+        self.batcher.end(split, Some(template.begin()));
+        for Message { role, content } in messages {
+            self.chars += content.chars().count() as u64;
+            self.batcher.end(split, Some(template.opening(*role)));
+            self.batcher.push(content, split);
+            self.batcher.end(split, Some(template.end()));
+        }
+        self.documents += 1;
+    }
+
+    fn route_text(&mut self, text: &str) {
+        let chars = text.chars().count() as u64;
+        let before = self.position;
+        self.position += chars;
+        self.chars += chars;
+        match self.train_chars() {
+            // The two parts of a document are tokenized independently.
+            Some(train_chars) if before < train_chars && self.position >= train_chars => {
+                let (train, val) = split_at_char(text, train_chars - before);
+                self.batcher.push(train, SplitKind::Train);
+                self.batcher.end(SplitKind::Train, self.end.filter(|_| self.separates_parts()));
+                self.batcher.push(val, SplitKind::Val);
+            }
+            Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
+            Some(_) => self.batcher.push(text, SplitKind::Val),
+            None => self.batcher.push(text, self.split()),
+        }
+    }
+
+    fn end_document(&mut self) {
+        match self.train_chars() {
+            // All of it is in train, where it has ended.
+            Some(train_chars) if self.position <= train_chars => {}
+            Some(_) => self.batcher.end(SplitKind::Val, self.end),
+            None => self.batcher.end(self.split(), self.end),
+        }
+        self.documents += 1;
+        self.position = 0;
+    }
+
+    /// Returns the characters of the current document that are train, if it is split by position.
+    fn train_chars(&self) -> Option<u64> {
+        let SplitRule::Position { train_chars } = &self.rule else { return None };
+        // The input may have grown since the survey, which is an error at the end.
+        let of_document = usize::try_from(self.documents).ok().and_then(|at| train_chars.get(at));
+        Some(of_document.copied().unwrap_or(0))
+    }
+
+    /// Returns true if the part of a document in train needs an end, as the next document follows
+    /// it there. A single document ends once, in val.
+    fn separates_parts(&self) -> bool {
+        matches!(&self.rule, SplitRule::Position { train_chars } if train_chars.len() > 1)
+    }
+
+    /// Returns the split of the current document, if documents are not split.
+    fn split(&self) -> SplitKind {
+        match self.rule {
+            SplitRule::Documents { seed, below } if hash([seed, self.documents]) < below => {
+                SplitKind::Val
+            }
+            _ => SplitKind::Train,
+        }
+    }
+}
+
+/// Splits `text` before its character number `index`.
+fn split_at_char(text: &str, index: u64) -> (&str, &str) {
+    let at = usize::try_from(index)
+        .ok()
+        .and_then(|index| text.char_indices().nth(index))
+        .map_or(text.len(), |(at, _)| at);
+    text.split_at(at)
+}
