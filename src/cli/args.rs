@@ -246,7 +246,7 @@ pub(super) struct WindowArgs {
 #[derive(Debug, Args)]
 pub(super) struct PrepareArgs {
     /// Files of UTF-8 text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them;
-    /// - reads text from stdin
+    /// - reads text from stdin. Lines of .jsonl with `messages` are conversations
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
     /// Data folder to write
@@ -260,8 +260,11 @@ pub(super) struct PrepareArgs {
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
+    /// Leave out lines of .jsonl files that cannot be used, and count them; else the first is an error
+    #[arg(long)]
+    pub skip_bad_lines: bool,
     /// Share of the text for the validation split: the end of each document, or whole documents
-    /// where there are 100 or more
+    /// where there are 100 or more, and whole conversations always
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub val_fraction: f64,
     /// Seed of the choice of validation documents

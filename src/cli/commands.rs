@@ -10,7 +10,7 @@ use super::activity::style;
 use super::args::{ConfigAction, ConfigArgs, DevicesArgs, Global, PrepareArgs};
 use super::model::warn;
 use crate::config::{KEYS, Matrices};
-use crate::data::{self, Phase, PrepareOptions, PrepareProgress, Prepared};
+use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu;
 
 /// Runs `wgpt prepare`.
@@ -18,6 +18,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
     let options = PrepareOptions {
         tokenizer: args.tokenizer,
         text_field: args.text_field,
+        skip_bad_lines: args.skip_bad_lines,
         val_fraction: args.val_fraction,
         seed: args.seed,
         force: args.force,
@@ -51,6 +52,9 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError
         meta.vocab_size,
         meta.tokenizer.kind(),
     );
+    if let Some(ConversationCounts { train, val, longest }) = meta.conversations {
+        output!("{train} train conversations, {val} val conversations, {longest} tokens at most");
+    }
     Ok(())
 }
 

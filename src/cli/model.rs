@@ -8,7 +8,7 @@ use super::args::Global;
 use super::runs::newest_model;
 use super::watch::{FailureOutput, watch};
 use crate::config::Dtype;
-use crate::data::{Dataset, Tokenizer};
+use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::train::ModelSource;
@@ -61,7 +61,8 @@ pub(super) fn find_tokenizer(
     };
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
     // A model may be padded, as nanoGPT pads GPT-2, or come with its own tokenizer.
-    let padded = tokenizer == Tokenizer::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
+    let padded =
+        tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
         return Err(CliError::Usage {
             what: format!("the tokenizer has {have} tokens, the model {need}"),

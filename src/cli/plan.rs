@@ -82,7 +82,11 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
     match Dataset::open(&config.data, u64::from(config.block_size.get())) {
         Ok(data) => {
             let size = DataSize { train: data.train.len(), val: data.val.len() };
-            Ok((vocab(data.vocab_size), Some(size)))
+            let vocab = match data.adds_to(config.vocab_size) {
+                true => data.vocab_size,
+                false => vocab(data.vocab_size),
+            };
+            Ok((vocab, Some(size)))
         }
         // A plan needs no data: it may not be prepared yet.
         Err(error @ DataError::Missing { .. }) if config.vocab_size == 0 => {

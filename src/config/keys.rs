@@ -73,7 +73,7 @@ const fn key(
 /// All settings, in the order of files and help texts.
 #[rustfmt::skip] // One row per line, to read as a table.
 pub const KEYS: &[Key] = &[
-    key("data", Text, DATA, "", "prepared data folder, or builtin:stories"),
+    key("data", Text, DATA, "", "prepared data folder, builtin:stories or builtin:chats"),
     key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
     key("out_dir", Text, DATA, "", "run folder; empty = a new one"),
     key("init_from", Text, DATA, "scratch", "scratch, resume, or the path of a GPT-2 folder, checkpoint or run"),

@@ -45,7 +45,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// A prepared data folder or `builtin:stories`; empty if not set. nanoGPT's `dataset = 'x'` is
+    /// A prepared data folder or a built-in corpus; empty if not set. nanoGPT's `dataset = 'x'` is
     /// `data/x`.
     pub data: String,
     /// Tokens in the vocabulary; 0 = from the data.

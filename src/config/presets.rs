@@ -12,6 +12,7 @@ const GPT2_XL: &str = include_str!("../../assets/presets/gpt2-xl.toml");
 /// Names and TOML texts, in the order of help texts. A later text overrides an earlier one.
 const PRESETS: &[(&str, &[&str])] = &[
     ("demo", &[include_str!("../../assets/presets/demo.toml")]),
+    ("chat", &[include_str!("../../assets/presets/chat.toml")]),
     ("shakespeare-char", &[include_str!("../../assets/presets/shakespeare-char.toml")]),
     ("gpt2", &[GPT2]),
     ("gpt2-medium", &[GPT2_MEDIUM]),
@@ -114,7 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_brings_its_data() {
+    fn the_small_models_bring_their_data() {
         assert_eq!(preset("demo").require_data(), Ok("builtin:stories"));
+        assert_eq!(preset("chat").require_data(), Ok("builtin:chats"));
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const MAX_HEAD_SIZE: u32 = 256;
 
 /// The built-in data sets.
-const BUILTIN_DATA: &[&str] = &["builtin:stories"];
+const BUILTIN_DATA: &[&str] = &["builtin:stories", "builtin:chats"];
 
 /// A valid config, and the warnings about its sources.
 #[derive(Debug, Clone)]

@@ -94,6 +94,11 @@ impl Bpe {
         self.end.as_ref().map(|(_, name)| name.as_str())
     }
 
+    /// Returns true if both files describe the same tokens and merges, however they are written.
+    pub(super) fn has_tokens_of(&self, other: &Self) -> bool {
+        self.tokens == other.tokens && self.ids == other.ids
+    }
+
     /// Returns the token of this name that text never becomes.
     pub(super) fn special(&self, name: &str) -> Option<u32> {
         let (id, _) = self.added.iter().find(|(_, content)| content == name)?;

@@ -1,4 +1,4 @@
-//! Data sets: a folder of tokens or the built-in corpus.
+//! Data sets: a folder of tokens or a built-in corpus.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
-use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, stories};
+use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
 use crate::disk;
 
 /// nanoGPT's description of a character data set.
@@ -32,7 +32,7 @@ pub struct Dataset {
     pub vocab_size: u32,
     /// The tokenizer, if known.
     pub tokenizer: Option<Tokenizer>,
-    /// A display name: the name of the folder, or `builtin:stories`.
+    /// A display name: the name of the folder, or that of a built-in corpus.
     pub name: String,
     /// A hash that changes with the data, so that a resumed run can detect it. Covers the hashes in
     /// `meta.json`, the lengths of the files, and 32 Ki tokens from either end.
@@ -42,8 +42,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens `spec`, a folder or `builtin:stories`, for windows of `block_size` tokens and a target
-    /// after the last.
+    /// Opens `spec`, a folder, `builtin:stories` or `builtin:chats`, for windows of `block_size` tokens
+    /// and a target after the last.
     ///
     /// A folder contains `train.bin` and `val.bin`, or llm.c's shards (`*_train_*.bin`,
     /// `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl` describes the tokens; without either
@@ -55,6 +55,7 @@ impl Dataset {
     pub fn open(spec: &str, block_size: u64) -> Result<Self, DataError> {
         let dataset = match spec.strip_prefix(BUILTIN) {
             Some("stories") => Self::stories()?,
+            Some("chats") => Self::chats()?,
             Some(name) => {
                 return Err(DataError::UnknownBuiltin { name: name.to_owned() });
             }
@@ -74,6 +75,12 @@ impl Dataset {
             }
         }
         Ok(dataset)
+    }
+
+    /// Returns true if a model of `vocab_size` tokens lacks those of conversations and no others.
+    pub fn adds_to(&self, vocab_size: u32) -> bool {
+        let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
+        template.is_some_and(|template| template.base().vocab_size() == vocab_size)
     }
 
     /// Returns the error for data that exists at none of the paths that `spec` may mean.
@@ -103,6 +110,31 @@ impl Dataset {
             tokenizer: Some(tokenizer),
             name: format!("{BUILTIN}stories"),
             entropy_floor: Some(stories::entropy_per_token()),
+        })
+    }
+
+    fn chats() -> Result<Self, DataError> {
+        let template = chats::template()?;
+        let split = |name, seed, count| {
+            let mut ids = Vec::new();
+            for messages in chats::generate(seed, count) {
+                // The vocabulary has about 100 tokens, so all ids fit.
+                let conversation = template.conversation(&messages)?.into_iter();
+                ids.extend(conversation.filter_map(|id| u16::try_from(id).ok()));
+            }
+            Split::from_memory(ids, template.vocab_size())
+                .with_conversations(name, template.clone())
+        };
+        let train = split("train", chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?;
+        let val = split("val", chats::VAL_SEED, chats::VAL_CONVERSATIONS)?;
+        Ok(Self {
+            fingerprint: fingerprint(None, &train, &val)?,
+            train,
+            val,
+            vocab_size: template.vocab_size(),
+            tokenizer: Some(Tokenizer::Chat(template.into())),
+            name: format!("{BUILTIN}chats"),
+            entropy_floor: None,
         })
     }
 

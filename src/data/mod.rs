@@ -10,15 +10,17 @@
 //! writer    writes train.bin, val.bin, meta.json
 //! prepare   all of the above, in bounded memory
 //! tokens    token files -> random access to one split
-//! dataset   a folder or the built-in corpus -> train and val splits
+//! dataset   a folder or a built-in corpus -> train and val splits
 //! windows   (seed, step, sequence) -> the start of a training window
 //! packing   windows of text, and of whole conversations
 //! hellaswag a file of questions with endings to choose from
 //! stories   the built-in corpus, generated from a grammar with a known entropy
+//! chats     the built-in conversations, from a grammar too
 //! ```
 
 mod bpe;
 mod chat;
+mod chats;
 mod dataset;
 mod encode;
 mod error;

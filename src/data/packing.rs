@@ -75,8 +75,8 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Packs the conversations between `bounds`, each into the first window that has room and is not
-    /// before that of the one before.
+    /// Packs the conversations between `bounds` in their order, each into the window of the one before
+    /// if it fits.
     fn new(bounds: &[u64], block_size: u64) -> Self {
         // The last token of a window is only a target.
         let room = block_size.saturating_add(1);
@@ -128,6 +128,16 @@ impl Split {
         Windows { split: self, block_size, packed }
     }
 
+    /// Reads the first conversation; nothing of text.
+    ///
+    /// # Errors
+    /// Those of [`Split::window`].
+    pub fn first_conversation(&self) -> Result<Vec<u32>, DataError> {
+        let bounds = self.conversations.as_ref().map_or(&[][..], |found| &found.bounds);
+        let end = bounds.get(1).copied().unwrap_or(0);
+        self.window(0, end as usize)
+    }
+
     /// Returns true if the loss counts what the assistant says only.
     pub fn has_conversations(&self) -> bool {
         self.conversations.is_some()
@@ -141,7 +151,7 @@ impl Windows<'_> {
     }
 
     /// Returns the tokens of the training window for sequence `sequence` of the global batch in step
-    /// `step`. Windows are drawn independently, see [`train_start`].
+    /// `step`. Windows are drawn independently and uniformly.
     pub fn training(&self, seed: u64, step: u64, sequence: u64) -> Range<u64> {
         match self.packing() {
             Some(Packing { windows, .. }) => {

@@ -260,6 +260,14 @@ impl Tokenizer {
         }
     }
 
+    /// Returns true if every id stands for the same text as in `other`.
+    pub fn has_tokens_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Bpe(a), Self::Bpe(b)) => a.has_tokens_of(b),
+            _ => self == other,
+        }
+    }
+
     /// Returns the kind of the tokenizer of text.
     pub fn kind(&self) -> TokenizerKind {
         match self {

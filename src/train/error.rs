@@ -76,6 +76,12 @@ pub enum TrainError {
         /// The loaded model.
         path: PathBuf,
     },
+    /// Conversations for a model with another tokenizer.
+    #[error("{}: this model tokenizes text in another way than the conversations were tokenized", path.display())]
+    OtherTokenizer {
+        /// The model.
+        path: PathBuf,
+    },
     /// A run that does not fit its budget or its device.
     #[error(transparent)]
     Plan(Box<PlanError>),
@@ -168,6 +174,10 @@ impl TrainError {
                 "continue it with --resume, or give another folder with --run"
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
+            TrainError::OtherTokenizer { .. } => {
+                "prepare the conversations again, with --tokenizer=gpt2 for GPT-2, or --tokenizer=MODEL \
+                 for a model folder with a tokenizer.json"
+            }
             TrainError::OtherModel { .. } => "leave the setting out, or start a new run",
             TrainError::BindingTooLarge { .. } => {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
@@ -232,6 +242,7 @@ impl TrainError {
             | TrainError::OtherPrecision(_)
             | TrainError::RunExists { .. }
             | TrainError::OtherModel { .. }
+            | TrainError::OtherTokenizer { .. }
             | TrainError::Locked { .. } => 2,
             TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => 3,
             TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => 2,

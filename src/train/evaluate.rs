@@ -3,8 +3,8 @@
 use std::f64::consts::LN_2;
 
 use super::TrainError;
-use super::batches::Batches;
-use crate::data::{Dataset, Split, Tokenizer, windows};
+use super::batches;
+use crate::data::{Dataset, Split, Tokenizer};
 use crate::model::{Gpt, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
@@ -24,7 +24,7 @@ pub struct Evaluation {
 impl Evaluation {
     /// Returns the number of windows that [`mean_loss`] evaluates.
     pub fn windows(&self, split: &Split, wanted: u64) -> u64 {
-        windows::eval_starts(split.len(), self.block_size as u64, wanted).len() as u64
+        split.windows(self.block_size).evaluation(wanted).len() as u64
     }
 }
 
@@ -47,7 +47,7 @@ impl MeanLoss {
 }
 
 /// Computes the mean loss of a model over at most `wanted` windows of `split`. They are evenly spread
-/// and always the same. The micro-batches are small and run one after the other: the peak of memory is
+/// and always the same. Of conversations, only what the assistant says counts. The micro-batches are small and run one after the other: the peak of memory is
 /// below that of a training step.
 ///
 /// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
@@ -64,18 +64,18 @@ pub async fn mean_loss(
     stop: &mut impl FnMut(u64) -> bool,
 ) -> Result<Option<MeanLoss>, TrainError> {
     let architecture = model.architecture();
-    let block_size = evaluation.block_size;
-    let batches = Batches { dataset, seed: 0, block_size };
-    let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
+    let windows = split.windows(evaluation.block_size);
+    let chosen = windows.evaluation(wanted);
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let lengths = dataset.tokenizer.as_ref().map(Tokenizer::byte_lengths);
-    let (mut sum, mut bytes) = (0.0, 0);
-    for (chunk, starts) in starts.chunks(evaluation.sequences).enumerate() {
+    let (mut sum, mut bytes, mut tokens) = (0.0, 0, 0);
+    for (chunk, chosen) in chosen.chunks(evaluation.sequences).enumerate() {
         if stop((chunk * evaluation.sequences) as u64) {
             return Ok(None);
         }
-        let batch = batches.at(split, starts)?;
-        let tokens = batch.tokens.len();
+        let batch = batches::read(&windows, chosen.iter().cloned())?;
+        let counted = batch.counted();
+        tokens += counted;
         if let Some(lengths) = &lengths {
             let length = |id: &u32| u64::from(lengths.get(*id as usize).copied().unwrap_or(0));
             bytes += batch.targets.iter().map(length).sum::<u64>();
@@ -83,12 +83,12 @@ pub async fn mean_loss(
         let loss = CrossEntropy {
             vocab: architecture.vocab_size,
             chunk: evaluation.chunk,
-            scale: 1.0 / tokens as f32,
+            scale: 1.0 / counted as f32,
         };
         let mean = scalar(model.loss(&batch, loss, pass)).await;
-        sum += f64::from(mean) * tokens as f64;
+        sum += f64::from(mean) * counted as f64;
     }
-    let tokens = (starts.len() * block_size) as f64;
+    let tokens = tokens as f64;
     let bytes_per_token = lengths.map(|_| bytes as f64 / tokens);
     Ok(Some(MeanLoss { per_token: sum / tokens, bytes_per_token }))
 }

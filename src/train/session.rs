@@ -76,6 +76,9 @@ pub struct Session<'a> {
 /// its queue short.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The share of padding from which a run says so: half of its time is spent on it.
+const MUCH_PADDING: f64 = 0.5;
+
 /// The time spent on updates since the last log line.
 struct Clock {
     since: Instant,
@@ -144,6 +147,9 @@ impl<'a> Session<'a> {
         if starts_over {
             session.warn("no checkpoint to resume from: starting from the beginning".into());
         }
+        if let Some(text) = session.about_conversations() {
+            session.warn(text);
+        }
         let wants_offload = session.config.offload_optimizer == Choice::True;
         if wants_offload && !session.forecast.plan.offload_optimizer {
             session.warn("offload_optimizer=true has no effect on the CPU".into());
@@ -152,6 +158,28 @@ impl<'a> Session<'a> {
             session.warn(format!("the settings of this run were not saved: {error}"));
         }
         Ok(session)
+    }
+
+    /// Returns a sentence about conversations that fit badly into windows.
+    fn about_conversations(&self) -> Option<String> {
+        let block_size = self.config.block_size.get();
+        let windows = self.dataset.train.windows(block_size as usize);
+        let packing = windows.packing()?;
+        let (cut, all) = (packing.cut, packing.conversations);
+        if cut > 0 {
+            return Some(format!(
+                "{cut} of {all} conversations are longer than block_size = {block_size} and lose their \
+                 first tokens"
+            ));
+        }
+        let padding = packing.padding();
+        (padding > MUCH_PADDING).then(|| {
+            format!(
+                "{:.0}% of each window is padding: few conversations fit into block_size = \
+                 {block_size}; a smaller one trains faster",
+                padding * 100.0
+            )
+        })
     }
 
     /// Opens the scalar logs, with what they have of the run so far.

@@ -15,7 +15,7 @@ use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Precision;
 use crate::config::{Config, InitFrom};
-use crate::data::Dataset;
+use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Gpt, RandomWeights, WeightSource, read_architecture};
@@ -85,7 +85,12 @@ impl Setup {
         };
         let dataset = Dataset::open(&data, block_size)?;
         let quiz = Quiz::open(&config, &dataset)?;
-        let architecture = Architecture::new(&config, vocabulary(&config, &dataset)?);
+        let vocab_size = vocabulary(&config, &dataset)?;
+        let config = match config.vocab_size {
+            0 => config,
+            _ => Config { vocab_size, ..config },
+        };
+        let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
         let profile = super::device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
@@ -94,7 +99,7 @@ impl Setup {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && !has_checkpoint(&run);
         let resume = resume && !starts_over;
-        let source = if resume { None } else { initial_source(&config, &architecture)? };
+        let source = if resume { None } else { initial_source(&config, &architecture, &dataset)? };
         let folder = RunFolder::open(&run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
@@ -193,29 +198,42 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
     Config { data: absolute_data(data), out_dir, init_from, hellaswag, ..config }
 }
 
-/// Returns the vocabulary size: the data's, or a larger one if the configuration sets it.
+/// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial
+/// model may lack the tokens of conversations.
 fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
+    let has_chats = dataset.train.has_conversations();
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
         size if size >= dataset.vocab_size => Ok(size),
-        size => Err(TrainError::OtherModel {
-            key: "vocab_size",
-            configured: size.to_string(),
-            loaded: dataset.vocab_size.to_string(),
-            path: PathBuf::from(&dataset.name),
+        size if config.init_from != InitFrom::Scratch && dataset.adds_to(size) => {
+            Ok(dataset.vocab_size)
+        }
+        size => Err(match &config.init_from {
+            InitFrom::Path(path) if has_chats => TrainError::OtherTokenizer { path: path.into() },
+            _ => TrainError::OtherModel {
+                key: "vocab_size",
+                configured: size.to_string(),
+                loaded: dataset.vocab_size.to_string(),
+                path: PathBuf::from(&dataset.name),
+            },
         }),
     }
 }
 
-/// Opens the model of `init_from`, if it names one.
+/// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations.
 fn initial_source(
     config: &Config,
     architecture: &Architecture,
+    dataset: &Dataset,
 ) -> Result<Option<ModelSource>, TrainError> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
     let mut loaded = source.architecture.clone();
     loaded.block_size = loaded.block_size.min(architecture.block_size);
+    let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat);
+    if template.map_or(Ok(false), |template| source.lacks(template))? {
+        loaded.vocab_size = architecture.vocab_size;
+    }
     source::check_same(architecture, &loaded, &source.path)?;
     Ok(Some(source))
 }

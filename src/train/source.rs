@@ -10,11 +10,11 @@ use super::checkpoint::hash_file;
 use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
 use super::data_path::find_data;
 use super::run::CHECKPOINTS_FOLDER;
-use crate::data::{TOKENIZER_FILE, Tokenizer};
+use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::model::{
-    Architecture, Gpt, NanoGptCheckpoint, WEIGHTS_FILE, WeightError, WeightFile, WeightSource,
-    read_architecture,
+    Architecture, Gpt, NanoGptCheckpoint, RandomWeights, WEIGHTS_FILE, WeightError, WeightFile,
+    WeightSource, read_architecture,
 };
 
 /// The name of nanoGPT's checkpoint in its output folder.
@@ -161,7 +161,7 @@ impl ModelSource {
     }
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
-    /// a model.
+    /// a model. For one with more tokens, the others begin near the mean of all.
     ///
     /// # Errors
     /// If the file is not one of weights.
@@ -171,7 +171,26 @@ impl ModelSource {
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
-        Ok(Box::new(Cropped { weights, positions: self.architecture.block_size }))
+        Ok(Box::new(Fitted { weights, architecture: self.architecture.clone() }))
+    }
+
+    /// Returns true if `template` adds tokens to this model's.
+    ///
+    /// # Errors
+    /// `OtherTokenizer` if its text is not tokenized as the model's.
+    pub(super) fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
+        let have = self.architecture.vocab_size;
+        if have >= template.vocab_size() as usize {
+            return Ok(false);
+        }
+        let same = match &self.tokenizer {
+            Some(tokenizer) => tokenizer.has_tokens_of(template.base()),
+            None => true,
+        };
+        match same && have == template.base().vocab_size() as usize {
+            true => Ok(true),
+            false => Err(TrainError::OtherTokenizer { path: self.path.clone() }),
+        }
     }
 }
 
@@ -187,22 +206,47 @@ fn read_tokenizer(folder: &Path) -> Result<Option<Tokenizer>, TrainError> {
     Tokenizer::from_hugging_face(&file).map_err(damaged)
 }
 
-/// The weights of a model with its positions cropped.
-struct Cropped {
+/// The weights of a model with its positions cropped and tokens added.
+struct Fitted {
     weights: Box<dyn WeightSource>,
-    positions: usize,
+    /// The architecture of the file.
+    architecture: Architecture,
 }
 
-impl WeightSource for Cropped {
+impl WeightSource for Fitted {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
-        let &[_, width] = shape else { return self.weights.weight(name, shape) };
-        if name != "wpe.weight" {
-            return self.weights.weight(name, shape);
+        let Architecture { block_size, vocab_size, .. } = self.architecture;
+        match (name, shape) {
+            ("wpe.weight", &[positions, width]) => {
+                let mut values = self.weights.weight(name, &[block_size, width])?;
+                values.truncate(positions * width);
+                Ok(values)
+            }
+            ("wte.weight", &[tokens, width]) if tokens > vocab_size => {
+                let mut values = self.weights.weight(name, &[vocab_size, width])?;
+                let noise = RandomWeights::new(&self.architecture, 0)
+                    .weight(name, &[tokens - vocab_size, width])?;
+                let mean = mean_row(&values, width);
+                values.extend(
+                    noise.iter().zip(mean.iter().cycle()).map(|(noise, mean)| mean + noise),
+                );
+                Ok(values)
+            }
+            _ => self.weights.weight(name, shape),
         }
-        let mut values = self.weights.weight(name, &[self.positions, width])?;
-        values.truncate(shape.iter().product());
-        Ok(values)
     }
+}
+
+/// Returns the mean of all rows: a new token that begins there is as likely as the others are on
+/// average. GPT-2's logits are far below zero, so one that begins at zero would be predicted always.
+/// Different noise lets two new tokens learn different things.
+fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0_f64; width];
+    for row in values.chunks_exact(width) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    let rows = (values.len() / width.max(1)).max(1) as f64;
+    sums.into_iter().map(|sum| (sum / rows) as f32).collect()
 }
 
 /// Returns the settings that describe a model, by key.
@@ -235,4 +279,41 @@ pub(super) fn check_same(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Weights whose values are their index.
+    struct Counting;
+
+    impl WeightSource for Counting {
+        fn weight(&mut self, _: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            Ok((0..shape.iter().product()).map(|index: usize| index as f32).collect())
+        }
+    }
+
+    #[test]
+    fn positions_are_cropped_and_tokens_begin_near_the_mean() {
+        let architecture = Architecture {
+            n_layer: 1,
+            n_head: 1,
+            n_embd: 2,
+            block_size: 4,
+            vocab_size: 3,
+            bias: false,
+            gelu: crate::config::Gelu::Tanh,
+        };
+        let mut fitted = Fitted { weights: Box::new(Counting), architecture };
+        assert_eq!(fitted.weight("wpe.weight", &[2, 2]).unwrap(), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(fitted.weight("ln_f.weight", &[2]).unwrap(), [0.0, 1.0]);
+        let rows = fitted.weight("wte.weight", &[5, 2]).unwrap();
+        assert_eq!(rows[..6], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        for (at, mean) in [(6, 2.0), (7, 3.0), (8, 2.0), (9, 3.0)] {
+            let off = (rows[at] - mean).abs();
+            assert!(off > 0.0 && off < 0.1, "{off}");
+        }
+        assert_ne!(rows[6..8], rows[8..10]);
+    }
 }

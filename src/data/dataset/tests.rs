@@ -169,6 +169,22 @@ fn the_built_in_corpus_opens() {
 }
 
 #[test]
+fn the_built_in_conversations_open() {
+    let dataset = Dataset::open("builtin:chats", 192).unwrap();
+    let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat).unwrap();
+    assert_eq!(dataset.vocab_size, template.vocab_size());
+    for split in [&dataset.train, &dataset.val] {
+        let windows = split.windows(192);
+        let packing = windows.packing().unwrap();
+        assert_eq!(packing.cut, 0);
+        assert!(packing.padding() < 0.5, "{}", packing.padding());
+        let first = windows.read(windows.evaluation(1)[0].clone()).unwrap();
+        assert_eq!(first.tokens[0], template.begin());
+        assert!(first.targets.iter().flatten().count() > 10);
+    }
+}
+
+#[test]
 fn the_built_in_corpus_has_the_declared_size() {
     let dataset = Dataset::open("builtin:stories", 1).unwrap();
     assert_eq!(

@@ -7,9 +7,13 @@ use web_time::Instant;
 use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::config::Config;
+use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Setting, StopReason, Task};
 use crate::train::{Commands, Next, TrainError};
+
+/// The default of `sample_prompt`.
+const DEFAULT_PROMPT: &str = "\n";
 
 impl Session<'_> {
     /// Returns true if a text is due, beside an evaluation or by `sample_interval`.
@@ -31,11 +35,8 @@ impl Session<'_> {
     /// Generates a text, if the tokenizer of the model is known.
     async fn sample(&mut self, prompt: &str, seed: u64) {
         let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
-        // The default of `sample_prompt`, a line break, is not in every vocabulary.
-        let default = tokenizer.default_prompt();
-        let prompt = if prompt == "\n" { default.as_str() } else { prompt };
-        let ids = match tokenizer.encode_prompt(prompt) {
-            Ok(ids) if !ids.is_empty() => ids,
+        let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {
+            Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
             Ok(_) => return self.warn("no sample: the prompt is empty".into()),
             Err(error) => return self.warn(format!("no sample: {error}")),
         };
@@ -47,11 +48,44 @@ impl Session<'_> {
         let mut tokens = Vec::new();
         for done in 0..count {
             reporter.report(done.into());
-            tokens.push(sampler.next_token().await);
+            let token = sampler.next_token().await;
             watchdog.restart();
+            // An answer ends with its message.
+            if tokenizer.chat().is_some_and(|template| template.is_special(token)) {
+                break;
+            }
+            tokens.push(token);
         }
         let text = tokenizer.decode(&tokens);
-        self.emit(Event::Sample { iter: self.iteration, prompt: prompt.to_string(), text });
+        self.emit(Event::Sample { iter: self.iteration, prompt, text });
+    }
+
+    /// Returns the text and the tokens that a sample continues. In a run on conversations that is a
+    /// message of the user, by default the first one of the validation split.
+    fn sample_start(
+        &self,
+        prompt: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<(String, Vec<u32>), DataError> {
+        let is_default = prompt == DEFAULT_PROMPT;
+        let Some(template) = tokenizer.chat().filter(|_| self.dataset.val.has_conversations())
+        else {
+            // The default is not in every vocabulary.
+            let prompt = if is_default { tokenizer.default_prompt() } else { prompt.to_owned() };
+            let ids = tokenizer.encode_prompt(&prompt)?;
+            return Ok((prompt, ids));
+        };
+        if !is_default {
+            let message = Message::new(Role::User, prompt);
+            return Ok((format!("{prompt}\n"), template.prompt(&[message])?));
+        }
+        let mut ids = self.dataset.val.first_conversation()?;
+        let answer = ids.iter().position(|id| *id == template.opening(Role::Assistant));
+        ids.truncate(answer.map_or(0, |at| at + 1));
+        let messages = ids.split(|id| template.is_special(*id));
+        let question =
+            messages.filter(|message| !message.is_empty()).next_back().unwrap_or_default();
+        Ok((format!("{}\n", template.base().decode(question)), ids))
     }
 
     /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason

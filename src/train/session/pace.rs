@@ -104,7 +104,8 @@ impl Session<'_> {
             mode: self.mode,
             iteration: self.iteration,
         };
-        micro_batches.add_gradients(self.model(), 0, &mut grads)?;
+        let counted = micro_batches.counted()?;
+        micro_batches.add_gradients(self.model(), 0, counted, &mut grads)?;
         gpu::finish(&self.device.device).await?;
         self.device.watchdog.restart();
         Ok(start.elapsed())

@@ -46,6 +46,7 @@ impl Session<'_> {
             mode: self.mode,
             iteration: self.iteration,
         };
+        let counted = micro_batches.counted()?;
         let grads = match accumulation {
             1 => WeightGradients::default(),
             _ => WeightGradients::zeros(&model),
@@ -56,7 +57,7 @@ impl Session<'_> {
         let mut total: Option<Tensor<1>> = None;
         for micro_step in 0..accumulation {
             reporter.report(micro_step as u64);
-            let value = micro_batches.add_gradients(&model, micro_step, &mut grads)?;
+            let value = micro_batches.add_gradients(&model, micro_step, counted, &mut grads)?;
             total = Some(match total {
                 Some(total) => total + value,
                 None => value,
@@ -69,9 +70,9 @@ impl Session<'_> {
         let learning_rate = self
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let (step, tokens) = (self.iteration + 1, micro_batches.tokens());
+        let step = self.iteration + 1;
         let (model, norm) =
-            self.optimizer.update(model, grads.into_vec(), step, learning_rate, tokens).await;
+            self.optimizer.update(model, grads.into_vec(), step, learning_rate, counted).await;
         self.model = Some(model);
         self.iteration = step;
         self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
@@ -151,30 +152,44 @@ pub(super) struct MicroBatches<'a> {
 }
 
 impl MicroBatches<'_> {
-    /// Returns the tokens of the global batch.
-    fn tokens(&self) -> usize {
+    /// Returns the tokens of the global batch that count in the loss. Those of conversations are read
+    /// once more for that: the loss is their mean over all micro-batches, so the first needs it.
+    pub fn counted(&self) -> Result<usize, TrainError> {
         let Plan { micro_batch, accumulation, .. } = *self.plan;
-        micro_batch * accumulation * self.config.block_size.get() as usize
+        let batches = self.batches();
+        if !self.dataset.train.has_conversations() {
+            return Ok(micro_batch * accumulation * batches.block_size);
+        }
+        let mut counted = 0;
+        for micro_step in 0..accumulation {
+            let first = micro_step * micro_batch;
+            counted += batches.train(self.iteration, first, micro_batch)?.counted();
+        }
+        Ok(counted)
+    }
+
+    fn batches(&self) -> Batches<'_> {
+        let block_size = self.config.block_size.get() as usize;
+        Batches { dataset: self.dataset, seed: self.config.seed, block_size }
     }
 
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// loss.
+    /// loss. `counted` are the tokens of the global batch that count in the loss.
     pub fn add_gradients(
         &self,
         model: &Gpt,
         micro_step: usize,
+        counted: usize,
         grads: &mut WeightGradients,
     ) -> Result<Tensor<1>, TrainError> {
         let Plan { micro_batch, loss_chunk, grad_checkpoint, .. } = *self.plan;
-        let block_size = self.config.block_size.get() as usize;
-        let batches = Batches { dataset: self.dataset, seed: self.config.seed, block_size };
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
             chunk: loss_chunk,
-            scale: 1.0 / self.tokens() as f32,
+            scale: 1.0 / counted as f32,
         };
         let first = micro_step * micro_batch;
-        let batch = batches.train(self.iteration, first, micro_batch)?;
+        let batch = self.batches().train(self.iteration, first, micro_batch)?;
         let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
             rate: self.config.dropout as f32,
             seed: self.config.seed,
