@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
-use super::{CharVocab, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
+use super::{CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
 use crate::disk;
 
 /// nanoGPT's description of a character data set.
@@ -80,7 +80,8 @@ impl Dataset {
     /// Returns true if a model of `vocab_size` tokens lacks those of conversations and no others.
     pub fn adds_to(&self, vocab_size: u32) -> bool {
         let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
-        template.is_some_and(|template| template.base().vocab_size() == vocab_size)
+        let lacking = |template: &ChatTemplate| template.base().vocab_size()..template.vocab_size();
+        template.is_some_and(|template| lacking(template).contains(&vocab_size))
     }
 
     /// Returns the error for data that exists at none of the paths that `spec` may mean.

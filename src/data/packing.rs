@@ -133,7 +133,7 @@ impl Split {
     /// # Errors
     /// Those of [`Split::window`].
     pub fn first_conversation(&self) -> Result<Vec<u32>, DataError> {
-        let bounds = self.conversations.as_ref().map_or(&[][..], |found| &found.bounds);
+        let bounds = self.conversations.as_ref().map_or(&[][..], |found| &found.bounds[..]);
         let end = bounds.get(1).copied().unwrap_or(0);
         self.window(0, end as usize)
     }

@@ -61,6 +61,7 @@ const AUTO: &str = "auto";
 /// Titles of the presets. Those for a GPU size name the model that they train.
 const TITLES: &[(&str, &str)] = &[
     ("demo", "Demo: a tiny model, done in minutes"),
+    ("chat", "Chat: a tiny model that answers, done in minutes"),
     ("shakespeare-char", "Small, 10.7M: nanoGPT's Shakespeare by character"),
     ("gpt2", "GPT-2, 124M"),
     ("gpt2-medium", "GPT-2 medium, 350M"),

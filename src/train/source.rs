@@ -180,16 +180,12 @@ impl ModelSource {
     /// `OtherTokenizer` if its text is not tokenized as the model's.
     pub(super) fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
         let have = self.architecture.vocab_size;
-        if have >= template.vocab_size() as usize {
-            return Ok(false);
-        }
-        let same = match &self.tokenizer {
-            Some(tokenizer) => tokenizer.has_tokens_of(template.base()),
-            None => true,
-        };
-        match same && have == template.base().vocab_size() as usize {
-            true => Ok(true),
-            false => Err(TrainError::OtherTokenizer { path: self.path.clone() }),
+        let lacks = have < template.vocab_size() as usize;
+        match &self.tokenizer {
+            Some(Tokenizer::Chat(own)) if own.base().has_tokens_of(template.base()) => Ok(false),
+            Some(tokenizer) if tokenizer.has_tokens_of(template.base()) => Ok(lacks),
+            None if !lacks || have == template.base().vocab_size() as usize => Ok(lacks),
+            _ => Err(TrainError::OtherTokenizer { path: self.path.clone() }),
         }
     }
 }

@@ -1,3 +1,4 @@
+use super::super::{Message, Role};
 use super::*;
 use std::fs;
 
@@ -275,4 +276,62 @@ fn a_tokenizer_is_trained_on_the_text() {
     fs::write(&file, "{}").unwrap();
     let error = run(&[("a.txt", &story)], &options(TokenizerChoice::File(file))).err().unwrap();
     assert!(matches!(error, DataError::BadTokenizer { .. }), "{error}");
+}
+
+/// Returns conversations as JSON lines, and their messages.
+fn conversations(count: usize) -> (String, Vec<Vec<Message>>) {
+    let messages = |n: usize| {
+        // The third one is longer than a piece of text.
+        let question = format!("How much is {n}?").repeat(if n == 2 { 30_000 } else { 1 });
+        vec![
+            Message::new(Role::User, question),
+            Message::new(Role::Assistant, format!("<|end|> It is {n}.")),
+        ]
+    };
+    let all: Vec<_> = (0..count).map(messages).collect();
+    let line = |messages: &Vec<Message>| format!("{}\n", serde_json::json!({"messages": messages}));
+    (all.iter().map(line).collect(), all)
+}
+
+#[test]
+fn conversations_are_whole_in_one_split() {
+    let (text, all) = conversations(40);
+    for (choice, threads) in [
+        (TokenizerChoice::Byte, 1),
+        (TokenizerChoice::Char, 3),
+        (TokenizerChoice::Gpt2, 2),
+        (TokenizerChoice::Trained(300), 2),
+    ] {
+        let options =
+            PrepareOptions { threads: NonZeroUsize::new(threads), ..options(choice.clone()) };
+        let prepared = run(&[("chats.jsonl", &text)], &options).unwrap();
+        let template = prepared.meta.tokenizer.chat().unwrap();
+        let split = |tokens: &[u32]| -> Vec<Vec<u32>> {
+            let parts = tokens.chunk_by(|_, id| *id != template.begin());
+            parts.map(<[u32]>::to_vec).collect()
+        };
+        let (train, val) = (split(&prepared.train), split(&prepared.val));
+        assert_eq!((train.len(), val.len()), (36, 4));
+        let counts = prepared.meta.conversations.unwrap();
+        assert_eq!((counts.train, counts.val), (36, 4));
+        let longest = train.iter().chain(&val).map(Vec::len).max().unwrap();
+        assert_eq!(counts.longest, longest as u64);
+        let mut found = [train, val].concat();
+        let mut expected: Vec<_> =
+            all.iter().map(|messages| template.conversation(messages).unwrap()).collect();
+        found.sort();
+        expected.sort();
+        assert!(found == expected, "{choice:?}");
+        let out = prepared.folder.path().join("out");
+        assert!(out.join(TOKENIZER_FILE).exists());
+        let dataset = super::super::Dataset::open(out.to_str().unwrap(), 64).unwrap();
+        assert_eq!(dataset.val.windows(64).packing().unwrap().conversations, 4);
+    }
+}
+
+#[test]
+fn one_conversation_cannot_be_split() {
+    let (text, _) = conversations(1);
+    let error = run(&[("a.jsonl", &text)], &options(TokenizerChoice::Byte)).err().unwrap();
+    assert!(matches!(error, DataError::EmptySplit { split: "val", .. }), "{error}");
 }

@@ -82,9 +82,8 @@ impl Session<'_> {
         let mut ids = self.dataset.val.first_conversation()?;
         let answer = ids.iter().position(|id| *id == template.opening(Role::Assistant));
         ids.truncate(answer.map_or(0, |at| at + 1));
-        let messages = ids.split(|id| template.is_special(*id));
-        let question =
-            messages.filter(|message| !message.is_empty()).next_back().unwrap_or_default();
+        let mut messages = ids.split(|id| template.is_special(*id));
+        let question = messages.rfind(|message| !message.is_empty()).unwrap_or_default();
         Ok((format!("{}\n", template.base().decode(question)), ids))
     }
 

@@ -1,0 +1,169 @@
+//! Conversations: prepared, trained on, evaluated, exported.
+
+use safetensors::SafeTensors;
+
+use super::*;
+
+fn reference(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    folder.join(name).display().to_string()
+}
+
+/// Returns a conversation as a line of a file.
+fn line(question: &str, answer: &str) -> String {
+    let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
+    let messages = [message("user", question), message("assistant", answer)];
+    format!("{}\n", serde_json::json!({ "messages": messages }))
+}
+
+fn read_json(path: PathBuf) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn losses_equal_those_of_pytorch() {
+    let folder = temporary();
+    let chats = reference("chats.jsonl");
+    let flags = ["-o", "data", "--tokenizer=byte", "--val-fraction=0.25"];
+    let said = ok(folder.path(), &[&["prepare", &chats], &flags[..]].concat());
+    assert!(said.contains("vocabulary 261"), "{said}");
+    assert!(said.contains("30 train conversations, 10 val conversations"), "{said}");
+    let model = reference("chats_tiny");
+    let flags = ["--data=data", "--windows=1000", "--json", "--device=cpu"];
+    let losses = ok(folder.path(), &[&["eval", &model], &flags[..]].concat());
+    let losses: Value = serde_json::from_str(&losses).unwrap();
+    let bytes = fs::read(reference("chats_scores.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let scores = file.tensor("losses").unwrap().data().to_vec();
+    let scores = scores.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    let [train, _, val, bits] = scores.collect::<Vec<_>>()[..] else { panic!("four numbers") };
+    for (name, want) in [("train_loss", train), ("val_loss", val), ("bits_per_byte", bits)] {
+        let (got, want) = (losses[name].as_f64().unwrap(), f64::from(want));
+        assert!((got - want).abs() < 1e-5 * want, "{name} is {got}, PyTorch has {want}");
+    }
+}
+
+#[test]
+fn bad_lines_are_refused_or_counted() {
+    let folder = temporary();
+    let good = line("How much is 2 plus 2?", "4") + &line("And 3 plus 3?", "6");
+    let bad = line("x", "y").replace("assistant", "tool");
+    fs::write(folder.path().join("chats.jsonl"), format!("{good}{bad}oh\n{good}")).unwrap();
+    let args = ["prepare", "chats.jsonl", "-o", "data", "--tokenizer=char"];
+    let refused = run(folder.path(), &args);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(7), "{said}");
+    let expected =
+        "chats.jsonl:3: message 2: unknown role \"tool\", expected system, user or assistant";
+    assert!(said.contains(expected) && said.contains("--skip-bad-lines"), "{said}");
+    assert!(!folder.path().join("data").exists());
+    let skipped = run(folder.path(), &[&args[..], &["--skip-bad-lines"]].concat());
+    let said = text(&skipped.stderr);
+    assert!(skipped.status.success(), "{said}");
+    assert!(said.contains("skipped 2 bad lines, the first: chats.jsonl:3: message 2"), "{said}");
+    let meta = read_json(folder.path().join("data/meta.json"));
+    assert_eq!(meta["documents"], 4);
+    assert_eq!(meta["tokenizer"]["kind"], "chat");
+
+    fs::write(folder.path().join("a.txt"), "text").unwrap();
+    let mixed = run(folder.path(), &["prepare", "chats.jsonl", "a.txt", "-o", "d"]);
+    let said = text(&mixed.stderr);
+    assert!(said.contains("chats.jsonl has conversations and a.txt has text"), "{said}");
+}
+
+/// Returns the loss of each update.
+fn losses(events: &[Value]) -> Vec<f64> {
+    let steps = events.iter().filter(|event| event["event"] == "step");
+    steps.map(|step| step["loss"].as_f64().unwrap()).collect()
+}
+
+/// Flags after [`TINY`] that train on the built-in conversations.
+const CHATS: [&str; 3] = ["--data=builtin:chats", "--block_size=96", "--dropout=0"];
+
+#[test]
+fn the_loss_is_the_mean_of_the_global_batch_however_it_is_split() {
+    let folder = temporary();
+    let mut runs = [1, 2, 4].map(|micro_batch: u32| {
+        let split = format!("--micro_batch={micro_batch}");
+        let flags = [&CHATS[..], &["--max_iters=5", &split]].concat();
+        losses(&train(folder.path(), &format!("m{micro_batch}"), &flags))
+    });
+    let [first, others @ ..] = &mut runs;
+    assert!(first.len() >= 5, "{first:?}");
+    for losses in others {
+        for (a, b) in first.iter().zip(losses) {
+            // The mean of the means of the micro-batches would be off by percents.
+            assert!((*a - *b).abs() < 1e-4 * *a, "{a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn a_run_on_conversations_resumes_and_is_exported_with_its_template() {
+    let folder = temporary();
+    let whole = train(folder.path(), "whole", &CHATS);
+    let sample = whole.iter().rfind(|event| event["event"] == "sample").unwrap();
+    assert!(!sample["text"].as_str().unwrap().contains("<|"), "{sample}");
+    let warned = whole.iter().any(|event| {
+        event["event"] == "warning" && event["text"].as_str().unwrap().contains("longer than")
+    });
+    assert!(warned, "conversations are longer than 96 tokens");
+    train(folder.path(), "part", &[&CHATS[..], &["--max_iters=20"]].concat());
+    let args = ["train", "--json", "--resume", "--run=part", "--max_iters=40", "--device=cpu"];
+    let resumed = ok(folder.path(), &args);
+    let resumed: Vec<Value> =
+        resumed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let resumed = losses(&resumed);
+    let whole = losses(&whole);
+    assert_eq!(whole[whole.len() - resumed.len()..], resumed);
+
+    ok(folder.path(), &["export", "whole", "-o", "hf"]);
+    let hf = |name: &str| read_json(folder.path().join("hf").join(name));
+    let settings = hf("tokenizer_config.json");
+    assert!(settings["chat_template"].as_str().unwrap().contains("<|assistant|>"), "{settings}");
+    let tokens = hf("tokenizer.json");
+    let ids = tokens["added_tokens"].as_array().unwrap().iter().map(|token| &token["id"]);
+    assert_eq!(ids.collect::<Vec<_>>(), [96, 97, 98, 99, 100]);
+    let (config, generation) = (hf("config.json"), hf("generation_config.json"));
+    for file in [config, generation] {
+        assert_eq!((&file["bos_token_id"], &file["eos_token_id"]), (&96.into(), &100.into()));
+    }
+    // The folder is a model that knows the template.
+    let flags = ["--data=builtin:chats", "--windows=4", "--json", "--device=cpu"];
+    ok(folder.path(), &[&["eval", "hf"], &flags[..]].concat());
+}
+
+#[test]
+fn a_model_of_text_learns_conversations() {
+    let folder = temporary();
+    let text = "how much is 2 plus 2? it is 4.\n".repeat(100);
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    ok(folder.path(), &["prepare", "text.txt", "-o", "text", "--tokenizer=byte"]);
+    let base = ["--data=text", "--block_size=64", "--max_iters=10"];
+    train(folder.path(), "base", &base);
+    ok(folder.path(), &["export", "base", "-o", "model"]);
+    let chats: String = (0..40).map(|n| line(&format!("how much is {n}?"), "it is 4.")).collect();
+    fs::write(folder.path().join("chats.jsonl"), chats).unwrap();
+    ok(folder.path(), &["prepare", "chats.jsonl", "-o", "chats", "--tokenizer=model"]);
+    let tune = |data: &str, run: &str, model: &str| {
+        let (data, run) = (format!("--data={data}"), format!("--run={run}"));
+        let model = format!("--init_from={model}");
+        let flags = ["--max_iters=4", "--eval_iters=1", "--sample_tokens=5", "--device=cpu"];
+        let batch = ["--batch_size=4", "--gradient_accumulation_steps=1"];
+        let args = [&["train", "--json", &data, &run, &model], &flags[..], &batch].concat();
+        super::run(folder.path(), &args)
+    };
+    for (model, run) in [("base", "tuned"), ("model", "tuned-2"), ("tuned", "tuned-3")] {
+        let tuned = tune("chats", run, model);
+        assert!(tuned.status.success(), "{}", super::text(&tuned.stderr));
+    }
+    let config = fs::read_to_string(folder.path().join("tuned/config.toml")).unwrap();
+    assert!(config.contains("vocab_size = 261"), "{config}");
+    let resume = ["train", "--resume", "--run=tuned", "--max_iters=6", "--device=cpu"];
+    ok(folder.path(), &resume);
+
+    ok(folder.path(), &["prepare", "chats.jsonl", "-o", "other", "--tokenizer=char"]);
+    let refused = tune("other", "wrong", "base");
+    let said = super::text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+}
