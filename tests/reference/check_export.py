@@ -23,15 +23,27 @@ def main(folder: str, wgpt: str) -> None:
     assert len(tokenizer) == size, f"{len(tokenizer)} tokens, the model has {size}"
 
     # The whole vocabulary there and back; bytes make text only as whole characters.
-    is_chars = all(len(tokenizer.decode(id)) == 1 for id in range(size))
-    text = "".join(map(tokenizer.decode, range(size))) if is_chars else "".join(map(chr, range(0xD800)))
+    ordinary = [id for id in range(size) if id not in tokenizer.all_special_ids]
+    is_chars = all(len(tokenizer.decode(id)) == 1 for id in ordinary)
+    text = "".join(map(tokenizer.decode, ordinary)) if is_chars else "".join(map(chr, range(0xD800)))
     text += text[::-1] + "".join(2 * character for character in text)
     ids = tokenizer.encode(text)
     if is_chars:
         assert ids == [tokenizer.encode(character)[0] for character in text], "not the ids of the characters"
-    if size == 257:
+    if len(ordinary) == 256:
         assert ids == list(text.encode()), "not the bytes"
     assert tokenizer.decode(ids) == text, "the text does not read back"
+
+    if tokenizer.chat_template:
+        chat = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}]
+        written = "<|endoftext|><|user|>a?<|end|><|assistant|>b<|end|>"
+        assert tokenizer.apply_chat_template(chat, tokenize=False) == written
+        assert tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True) == written[:-8]
+        named = ["<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+        begin, *roles, end = tokenizer.convert_tokens_to_ids(named)
+        assert tokenizer.encode(written) == [begin, roles[1], *tokenizer.encode("a?"), end, roles[2],
+                                             *tokenizer.encode("b"), end]  # fmt: skip
+        print("the template has the tokens of conversations")
 
     for prompt in sys.argv[3:] or ["The fox", "\n", "a  b."]:
         ids = torch.tensor([tokenizer.encode(prompt)])
