@@ -211,8 +211,7 @@ fn chat_file(template: &ChatTemplate) -> String {
 
 /// Returns a `tokenizer.json` without the tokens that [`chat_file`] has added; `None` if it has none.
 fn without_chat(file: &Value) -> Option<Value> {
-    let mut base = file.clone();
-    let tokens = base["added_tokens"].as_array_mut()?;
+    let tokens = file["added_tokens"].as_array()?;
     let is = |token: &Value, name: &str| token["content"] == name;
     let names = Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
     let first = tokens.len().checked_sub(names.clone().count())?;
@@ -221,12 +220,15 @@ fn without_chat(file: &Value) -> Option<Value> {
     }
     let id = |token: &Value| token["id"].as_u64();
     let begin = id(&tokens[first])?.checked_sub(1);
-    tokens.truncate(first);
     // With a vocabulary that has no end of a document, it was added with them.
     let added = |token: &Value| is(token, END_OF_TEXT) && id(token) == begin;
-    if file["model"]["vocab"][END_OF_TEXT].is_null() && tokens.last().is_some_and(added) {
-        tokens.pop();
-    }
+    let has_end = !file["model"]["vocab"][END_OF_TEXT].is_null();
+    let kept = match tokens[..first].split_last() {
+        Some((last, before)) if !has_end && added(last) => before,
+        _ => &tokens[..first],
+    };
+    let mut base = file.clone();
+    base["added_tokens"] = json!(kept);
     Some(base)
 }
 

@@ -104,7 +104,7 @@ pub struct Prepared {
 }
 
 /// Tokenizes `inputs` (files, folders of files, or `-` for stdin) into the folder `out`:
-/// `train.bin`, `val.bin` and `meta.json`, and with byte pairs a `tokenizer.json`.
+/// `train.bin`, `val.bin` and `meta.json`, and with byte pairs or conversations a `tokenizer.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
 /// conversations are tokenized with the tokens of a [`ChatTemplate`]. Memory does not grow with the
