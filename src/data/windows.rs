@@ -12,7 +12,13 @@
 ///
 /// A 128-bit product maps the hash to the range (Lemire 2019, "Fast Random Integer Generation in an
 /// Interval", without the rejection step), with a bias below `tokens / 2^64`.
-pub(super) fn train_start(seed: u64, step: u64, sequence: u64, tokens: u64, block_size: u64) -> u64 {
+pub(super) fn train_start(
+    seed: u64,
+    step: u64,
+    sequence: u64,
+    tokens: u64,
+    block_size: u64,
+) -> u64 {
     let starts = tokens.saturating_sub(block_size);
     let product = u128::from(hash([seed, step, sequence])) * u128::from(starts);
     // The upper half of the product of two u64 fits in a u64.
