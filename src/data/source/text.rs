@@ -172,6 +172,7 @@ mod tests {
                     match part {
                         Part::Text(text) => current.push_str(text),
                         Part::EndOfDocument => found.push(std::mem::take(&mut current)),
+                        Part::Conversation(_) => unreachable!("a text has none"),
                     }
                     Ok(ControlFlow::Continue(()))
                 })
