@@ -170,11 +170,11 @@ fn the_built_in_corpus_opens() {
 
 #[test]
 fn the_built_in_conversations_open() {
-    let dataset = Dataset::open("builtin:chats", 192).unwrap();
+    let dataset = Dataset::open("builtin:chats", 256).unwrap();
     let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat).unwrap();
     assert_eq!(dataset.vocab_size, template.vocab_size());
     for split in [&dataset.train, &dataset.val] {
-        let windows = split.windows(192);
+        let windows = split.windows(256);
         let packing = windows.packing().unwrap();
         assert_eq!(packing.cut, 0);
         assert!(packing.padding() < 0.5, "{}", packing.padding());
