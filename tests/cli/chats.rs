@@ -83,17 +83,20 @@ const CHATS: [&str; 3] = ["--data=builtin:chats", "--block_size=96", "--dropout=
 #[test]
 fn the_loss_is_the_mean_of_the_global_batch_however_it_is_split() {
     let folder = temporary();
-    let mut runs = [1, 2, 4].map(|micro_batch: u32| {
+    let runs = [1, 2, 4].map(|micro_batch: u32| {
         let split = format!("--micro_batch={micro_batch}");
         let flags = [&CHATS[..], &["--max_iters=5", &split]].concat();
         losses(&train(folder.path(), &format!("m{micro_batch}"), &flags))
     });
-    let [first, others @ ..] = &mut runs;
+    let [first, others @ ..] = &runs;
     assert!(first.len() >= 5, "{first:?}");
+    // A new model predicts each of the 101 tokens alike: the mean is over those that count.
+    assert!((first[0] - 101_f64.ln()).abs() < 0.2, "{first:?}");
     for losses in others {
-        for (a, b) in first.iter().zip(losses) {
-            // The mean of the means of the micro-batches would be off by percents.
-            assert!((*a - *b).abs() < 1e-4 * *a, "{a} and {b}");
+        for (index, (a, b)) in first.iter().zip(losses).enumerate() {
+            // The mean of the means of the micro-batches would be off by more in the first update.
+            let tolerance = if index == 0 { 1e-5 } else { 2e-3 };
+            assert!((a - b).abs() < tolerance * a, "{index}: {a} and {b}");
         }
     }
 }
