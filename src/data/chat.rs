@@ -215,7 +215,12 @@ impl ChatTemplate {
     /// Returns for each token of whole conversations whether it counts in the loss when it is
     /// predicted: the text of the assistant and its end.
     pub fn counted(&self, ids: &[u32]) -> Vec<bool> {
-        let mut is_open = false;
+        self.counted_after(false, ids)
+    }
+
+    /// Returns the same for tokens that begin within a message, which `is_open` if it is one of the
+    /// assistant.
+    pub(super) fn counted_after(&self, mut is_open: bool, ids: &[u32]) -> Vec<bool> {
         let mut counts = |&id: &u32| {
             let counts = is_open && (id == self.end || !self.is_special(id));
             is_open = match self.is_special(id) {

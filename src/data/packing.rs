@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::windows::{eval_starts, train_start};
-use super::{ChatTemplate, DataError, Split};
+use super::{ChatTemplate, DataError, Role, Split};
 
-/// Tokens that are read at a time in search of conversations.
-const SEARCHED: u64 = 1 << 20;
+/// Tokens that are read at a time in search of conversations and roles.
+const SEARCHED: u64 = 1 << 16;
 
 /// The conversations of a split.
 #[derive(Debug)]
@@ -193,31 +193,42 @@ impl Windows<'_> {
     /// # Errors
     /// Those of [`Split::window`].
     pub fn read(&self, tokens: Range<u64>) -> Result<Window, DataError> {
-        let ids = self.split.window(tokens.start, (tokens.end - tokens.start) as usize)?;
         let block_size = self.block_size as usize;
+        // Of a conversation that is too long, the end.
+        let first = tokens.end.saturating_sub(self.block_size + 1).max(tokens.start);
+        let ids = self.split.window(first, (tokens.end - first) as usize)?;
         let Some((template, _)) = &self.packed else {
             let targets = ids.iter().skip(1).copied().map(Some).collect();
             return Ok(Window { tokens: ids.into_iter().take(block_size).collect(), targets });
         };
-        // From the beginning also if that is cut: it decides who speaks first in what is left.
-        let counted = template.counted(&ids);
-        let from = ids.len().saturating_sub(block_size + 1);
-        let (ids, counted) = (&ids[from..], &counted[from..]);
-        let inputs = ids.len().saturating_sub(1);
-        let target = |(&id, &counts): (&u32, &bool)| counts.then_some(id);
-        let mut window = Window {
-            tokens: ids[..inputs].to_vec(),
-            targets: ids.iter().zip(counted).skip(1).map(target).collect(),
-        };
+        let counted = template.counted_after(self.answers(template, tokens.start..first)?, &ids);
+        let target = |(&id, counts): (&u32, bool)| counts.then_some(id);
+        let targets = ids.iter().zip(counted).skip(1).map(target).collect();
+        let mut window = Window { tokens: ids, targets };
+        window.tokens.pop();
         window.tokens.resize(block_size, template.begin());
         window.targets.resize(block_size, None);
         Ok(window)
+    }
+
+    /// Returns true if the assistant speaks after the tokens `before`, which begin a conversation.
+    fn answers(&self, template: &ChatTemplate, before: Range<u64>) -> Result<bool, DataError> {
+        let Range { start, mut end } = before;
+        while end > start {
+            let from = end.saturating_sub(SEARCHED).max(start);
+            let ids = self.split.window(from, (end - from) as usize)?;
+            if let Some(last) = ids.iter().rfind(|id| template.is_special(**id)) {
+                return Ok(*last == template.opening(Role::Assistant));
+            }
+            end = from;
+        }
+        Ok(false)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CharVocab, Message, Role, Tokenizer};
+    use super::super::{CharVocab, Message, Tokenizer};
     use super::*;
     use proptest::prelude::*;
 
