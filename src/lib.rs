@@ -15,6 +15,7 @@
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
 //! | `progress` | folds events into the state of a run, for every view |
+//! | `chat` | conversations with a model: prompts that fit its context, answers as they grow |
 //! | [`bench`](mod@bench) | measures kernels and steps |
 //! | `run_index` | lists the runs in a folder and their state |
 //! | `recovery` | decides what to do when a trainer ends |
@@ -34,6 +35,11 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
+#[cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui")),
+    allow(dead_code, reason = "the default build uses all of it")
+)]
+mod chat;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 #[cfg_attr(

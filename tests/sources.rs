@@ -50,6 +50,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("model", Layer::Core),
     ("train", Layer::Core),
     ("bench", Layer::Core),
+    ("chat", Layer::Core),
     ("run_index", Layer::Core),
     ("supervisor", Layer::Core),
     ("doctor", Layer::Core),

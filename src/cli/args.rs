@@ -18,7 +18,9 @@ use crate::version;
 
 mod models;
 
-pub(super) use models::{CompareArgs, EvalArgs, ExportArgs, ExportFormat, ImportArgs, ReportArgs};
+pub(super) use models::{
+    ChatArgs, CompareArgs, EvalArgs, ExportArgs, ExportFormat, ImportArgs, ReportArgs, SamplingArgs,
+};
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
@@ -132,6 +134,13 @@ pub(super) enum Subcommands {
         ("head -c 200 book.txt | wgpt sample --start -", "a prompt from a pipe"),
     ]))]
     Sample(SampleArgs),
+    /// Talk to a model that was trained on conversations
+    #[command(after_help = examples(&[
+        ("wgpt chat out/chats-1", "a run; /help lists the commands"),
+        ("wgpt chat my-model --system \"Be brief.\"", "an exported model, and a system prompt"),
+        ("wgpt chat out/chats-1 <questions.txt", "a message in each line"),
+    ]))]
+    Chat(ChatArgs),
     /// Measure the loss of a model on data, or its share of right answers
     #[command(after_help = examples(&[
         ("wgpt eval", "the newest run in out/, on its data"),
@@ -292,18 +301,8 @@ pub(super) struct SampleArgs {
     /// Number of texts
     #[arg(long, alias = "num_samples", default_value_t = 1, value_name = "N")]
     pub num_samples: u32,
-    /// Tokens of each text
-    #[arg(long, alias = "max_new_tokens", default_value_t = 500, value_name = "N")]
-    pub max_new_tokens: u32,
-    /// Divides the logits: below 1 is less random, above 1 more; 0 always takes the most likely token
-    #[arg(long, default_value_t = 0.8, value_name = "X")]
-    pub temperature: f64,
-    /// Draw only from the N most likely tokens; 0 = from all
-    #[arg(long, alias = "top_k", default_value_t = 200, value_name = "N")]
-    pub top_k: usize,
-    /// Seed of the random draws
-    #[arg(long, default_value_t = 1337)]
-    pub seed: u64,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
     /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::chat::ChatError;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
@@ -87,6 +88,12 @@ impl CliError {
             CliError::Output(_) => "check that the disk has room",
             CliError::Signals(_) => "",
         }
+    }
+}
+
+impl From<ChatError> for CliError {
+    fn from(error: ChatError) -> Self {
+        CliError::Usage { what: error.to_string(), hint: error.hint() }
     }
 }
 

@@ -44,6 +44,7 @@ mod bench;
 mod bench_card;
 mod card;
 mod chart;
+mod chat;
 mod commands;
 mod compare;
 mod doctor;
@@ -135,6 +136,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Train(args) => return train::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
+        Subcommands::Chat(args) => chat::run(args, &global)?,
         Subcommands::Eval(args) => eval::run(args, &global)?,
         Subcommands::Runs(args) => runs::run(args, &global)?,
         Subcommands::Compare(args) => compare::run(args)?,

@@ -4,19 +4,22 @@ use std::borrow::Cow;
 
 use crate::progress::{Progress, State};
 use crate::protocol::StopReason;
-use crate::train::has_checkpoint;
+use crate::train::{has_chat, has_checkpoint};
 
 /// Returns what to do with a run that has ended, as a sentence that ends with a command; nothing if
 /// it has no checkpoint.
 pub(super) fn next_step(progress: &Progress) -> Option<String> {
     let State::Finished(reason) = &progress.state else { return None };
-    let run = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
-    let run = run.display().to_string();
+    let path = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
+    let run = path.display().to_string();
     let run = quoted(&run);
     let program = std::env::args_os().next().unwrap_or_else(|| "wgpt".into());
     let program = program.to_string_lossy();
     let program = quoted(&program);
     match reason {
+        StopReason::Finished if has_chat(path) => {
+            Some(format!("try it with: {program} chat {run}"))
+        }
         StopReason::Finished => {
             let start = prompt(progress).map(|text| format!(" --start={}", quoted(&text)));
             Some(format!("try it with: {program} sample {run}{}", start.unwrap_or_default()))

@@ -1,16 +1,15 @@
 //! `wgpt sample`: text as it is generated, for people and for programs.
 
 use std::io::{BufRead, IsTerminal, Read, StdoutLock, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
+use super::CliError;
 use super::activity::Activity;
-use super::args::{Global, SampleArgs};
+use super::args::{Global, SampleArgs, SamplingArgs};
 use super::model::{find_model, find_tokenizer, open_device};
-use super::{CliError, signals};
-use crate::data::Tokenizer;
+use super::signals::Interrupts;
+use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 
@@ -19,12 +18,7 @@ const END: &str = "\n---------------\n";
 
 /// Runs `wgpt sample`.
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
-    if !args.temperature.is_finite() || args.temperature < 0.0 {
-        return Err(CliError::Usage {
-            what: format!("invalid temperature {}", args.temperature),
-            hint: "--temperature takes 0 or a positive number, like 0.8",
-        });
-    }
+    let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
     let start = start(args.start.as_deref(), args.interactive)?;
@@ -38,12 +32,8 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
         model: &model,
         tokenizer: &tokenizer,
         mode: global.ops()?.on(device.info.kind),
-        options: SampleOptions {
-            temperature: args.temperature,
-            top_k: args.top_k,
-            seed: args.seed,
-        },
-        tokens: args.max_new_tokens,
+        options,
+        tokens: args.sampling.max_new_tokens,
         json: args.json,
         out: std::io::stdout().lock(),
         activity,
@@ -57,6 +47,21 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
         generator.write_text(END)?;
     }
     Ok(())
+}
+
+/// Returns the options of the draws.
+///
+/// # Errors
+/// If the temperature is negative or no number.
+pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, CliError> {
+    let &SamplingArgs { temperature, top_k, seed, .. } = args;
+    if !temperature.is_finite() || temperature < 0.0 {
+        return Err(CliError::Usage {
+            what: format!("invalid temperature {temperature}"),
+            hint: "--temperature takes 0 or a positive number, like 0.8",
+        });
+    }
+    Ok(SampleOptions { temperature, top_k, seed })
 }
 
 /// Returns the prompt of `--start`: a text, the content of a file, or that of stdin.
@@ -90,7 +95,7 @@ fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, CliEr
 }
 
 /// Drops one line break at the end: `echo` adds it.
-fn without_line_break(text: &str) -> &str {
+pub(super) fn without_line_break(text: &str) -> &str {
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
 }
@@ -98,7 +103,7 @@ fn without_line_break(text: &str) -> &str {
 /// Generates a text for each line of stdin, until it ends. An empty line repeats the last one, with
 /// other draws.
 fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), CliError> {
-    let (waits, stopped) = interrupts()?;
+    let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
     let is_terminal = std::io::stdin().is_terminal() && !generator.json;
     let default = || Prompt::new(generator.tokenizer.default_prompt(), generator.tokenizer);
     let (mut last, mut is_next) = match start {
@@ -113,10 +118,7 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
                 // On stderr: stdout has the texts alone.
                 let _ = write!(std::io::stderr(), "> ");
             }
-            waits.store(true, Ordering::SeqCst);
-            let line = lines.next();
-            waits.store(false, Ordering::SeqCst);
-            let Some(line) = line else { break };
+            let Some(line) = interrupts.while_waiting(|| lines.next()) else { break };
             let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
             match prompt_of(&line, generator.tokenizer) {
                 Ok(prompt) => last = prompt.unwrap_or(last),
@@ -126,8 +128,8 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
                 }
             }
         }
-        stopped.store(false, Ordering::SeqCst);
-        generator.generate(&last, &|| stopped.load(Ordering::SeqCst))?;
+        interrupts.begin();
+        generator.generate(&last, &|| interrupts.is_stopped())?;
         generator.write_text("\n\n")?;
     }
     if is_terminal {
@@ -135,21 +137,6 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
         let _ = writeln!(std::io::stderr());
     }
     Ok(())
-}
-
-/// Handles Ctrl-C in a prompt loop: it ends the process while the first value is true, which it is
-/// while the loop waits for a line, and else sets the second, to stop a text.
-fn interrupts() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), CliError> {
-    let (waits, stopped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    let (is_waiting, stop) = (waits.clone(), stopped.clone());
-    let handle = move |signal: i32| {
-        if signal != signals::INTERRUPT || is_waiting.load(Ordering::SeqCst) {
-            signals::exit(128 + signal);
-        }
-        stop.store(true, Ordering::SeqCst);
-    };
-    signals::listen(handle).map_err(CliError::Signals)?;
-    Ok((waits, stopped))
 }
 
 /// Reads a line as a prompt; `None` if it is empty.
@@ -206,13 +193,14 @@ impl Generator<'_> {
     fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), CliError> {
         let mut sampler = Sampler::new(self.model, &prompt.ids, self.options, self.mode);
         self.options.seed = self.options.seed.wrapping_add(1);
-        let mut pieces = Pieces::new(self.tokenizer);
+        let mut pieces = TextStream::default();
         let mut prompt = Some(&prompt.text);
         let mut count = 0;
         // The first token takes the longest: the kernels are compiled.
         self.activity.show("generating".into());
         while count < self.tokens && !is_stopped() {
-            let piece = pieces.push(pollster::block_on(sampler.next_token()));
+            let token = pollster::block_on(sampler.next_token());
+            let piece = pieces.push(self.tokenizer, token);
             count += 1;
             self.activity.clear();
             if let Some(prompt) = prompt.take() {
@@ -244,53 +232,9 @@ impl Generator<'_> {
     }
 }
 
-/// Decodes tokens one by one into whole characters.
-struct Pieces<'a> {
-    tokenizer: &'a Tokenizer,
-    /// The tokens since the last that ended a character.
-    open: Vec<u32>,
-    /// The bytes of their text that were returned.
-    returned: usize,
-}
-
-impl<'a> Pieces<'a> {
-    fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self { tokenizer, open: Vec::new(), returned: 0 }
-    }
-
-    /// Returns the characters that `token` completes.
-    fn push(&mut self, token: u32) -> String {
-        self.open.push(token);
-        let text = self.tokenizer.decode(&self.open);
-        // The text may end in a part of a character, which the next token completes.
-        let complete = text.trim_end_matches('\u{fffd}').len().max(self.returned);
-        let piece = text[self.returned..complete].to_string();
-        self.returned = complete;
-        if complete == text.len() {
-            self.open.clear();
-            self.returned = 0;
-        }
-        piece
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_are_whole_characters() {
-        let mut pieces = Pieces::new(&Tokenizer::Byte);
-        let seen: Vec<String> = "aé😀b".bytes().map(|byte| pieces.push(byte.into())).collect();
-        assert_eq!(seen, ["a", "", "é", "", "", "", "😀", "b"]);
-        // A byte that begins no character is shown once it is known to be none.
-        let seen = [b'x', 0xff, b'y'].map(|byte| pieces.push(byte.into()));
-        assert_eq!(seen, ["x", "", "\u{fffd}y"]);
-        let mut pieces = Pieces::new(&Tokenizer::Gpt2);
-        let text = "Ünïcode 😀 text";
-        let ids = Tokenizer::Gpt2.encode(text).unwrap();
-        assert_eq!(ids.into_iter().map(|id| pieces.push(id)).collect::<String>(), text);
-    }
 
     #[test]
     fn one_line_break_at_the_end_is_dropped() {

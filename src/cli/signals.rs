@@ -1,6 +1,8 @@
 //! Signals to this process: those of Unix, and the events of a Windows console under their numbers.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ctrl-C.
 pub(super) const INTERRUPT: i32 = 2;
@@ -50,4 +52,49 @@ pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result
 /// Ends this process at once, without the exit handlers of a driver, which may wait for its device.
 pub(super) fn exit(code: i32) -> ! {
     signal_hook::low_level::exit(code)
+}
+
+/// Ctrl-C in a loop that waits for a line and then generates a text: it stops the text. While the loop
+/// waits, or if the text was stopped already, it ends the process.
+pub(super) struct Interrupts {
+    waits: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Handles signals from now on. Until the first text, Ctrl-C ends the process.
+    ///
+    /// # Errors
+    /// If the system does not let this process handle signals.
+    pub fn listen() -> io::Result<Self> {
+        let (waits, is_stopped) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let this = Self { waits, is_stopped };
+        let (waits, is_stopped) = (this.waits.clone(), this.is_stopped.clone());
+        listen(move |signal| {
+            let was_stopped = is_stopped.swap(true, Ordering::SeqCst);
+            if signal != INTERRUPT || waits.load(Ordering::SeqCst) || was_stopped {
+                exit(128 + signal);
+            }
+        })?;
+        Ok(this)
+    }
+
+    /// Runs `wait`, during which Ctrl-C ends the process.
+    pub fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.waits.store(true, Ordering::SeqCst);
+        let value = wait();
+        self.waits.store(false, Ordering::SeqCst);
+        value
+    }
+
+    /// Begins a text, which is not stopped.
+    pub fn begin(&self) {
+        self.waits.store(false, Ordering::SeqCst);
+        self.is_stopped.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns true once the text is to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
 }

@@ -11,6 +11,7 @@
 //! prepare   all of the above, in bounded memory
 //! tokens    token files -> random access to one split
 //! dataset   a folder or a built-in corpus -> train and val splits
+//! stream    tokens as they are generated -> whole characters
 //! windows   (seed, step, sequence) -> the start of a training window
 //! packing   windows of text, and of whole conversations
 //! hellaswag a file of questions with endings to choose from
@@ -33,6 +34,7 @@ mod pieces;
 mod prepare;
 mod source;
 pub mod stories;
+mod stream;
 mod tokenizer;
 mod tokens;
 mod vocabulary;
@@ -47,6 +49,7 @@ pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{ConversationCounts, Dtype, Meta};
 pub use packing::{Window, Windows};
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
+pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokens::Split;
 pub use vocabulary::{TokenKind, Vocabulary};

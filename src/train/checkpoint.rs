@@ -154,7 +154,13 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    fn open_unverified(path: &Path) -> Result<Self, TrainError> {
+    /// Returns the tokenizer of the newest checkpoint in `folder`, where known.
+    pub(super) fn tokenizer_in(folder: &Path) -> Option<Tokenizer> {
+        let newest = newest_first(folder).find_map(|path| Self::open_unverified(&path).ok());
+        newest?.state.tokenizer
+    }
+
+    pub(super) fn open_unverified(path: &Path) -> Result<Self, TrainError> {
         let file = path.join(STATE_FILE);
         let text = disk::read(&file).map_err(TrainError::io("read", &file))?;
         let state: State = serde_json::from_slice(&text)

@@ -38,7 +38,7 @@ pub(crate) use run::{
 };
 pub(crate) use session::Session;
 pub(crate) use setup::{Request, Setup};
-pub(crate) use source::{NANOGPT_FILE, settings};
+pub(crate) use source::{NANOGPT_FILE, has_chat, settings};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use speed::{folder as speeds_folder, remember as remember_speed};
 

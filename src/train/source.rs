@@ -190,6 +190,20 @@ impl ModelSource {
     }
 }
 
+/// Returns true if the model at `path` was trained on conversations. Reads no weights; a model that
+/// cannot be read was not.
+pub fn has_chat(path: &Path) -> bool {
+    let checkpoints = path.join(CHECKPOINTS_FOLDER);
+    let tokenizer = if disk::is_dir(&checkpoints) {
+        Checkpoint::tokenizer_in(&checkpoints)
+    } else if disk::exists(&path.join(STATE_FILE)) {
+        Checkpoint::open_unverified(path).ok().and_then(|checkpoint| checkpoint.state.tokenizer)
+    } else {
+        read_tokenizer(path).ok().flatten()
+    };
+    tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some())
+}
+
 /// Reads the `tokenizer.json` of a model folder; `None` if it has none, or one of another kind than
 /// wgpt writes.
 fn read_tokenizer(folder: &Path) -> Result<Option<Tokenizer>, TrainError> {

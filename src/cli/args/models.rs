@@ -6,6 +6,39 @@ use clap::Args;
 
 use crate::model::GgufType;
 
+/// How a text is generated.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SamplingArgs {
+    /// Tokens of each text
+    #[arg(long, alias = "max_new_tokens", default_value_t = 500, value_name = "N")]
+    pub max_new_tokens: u32,
+    /// Divides the logits: below 1 is less random, above 1 more; 0 always takes the most likely token
+    #[arg(long, default_value_t = 0.8, value_name = "X")]
+    pub temperature: f64,
+    /// Draw only from the N most likely tokens; 0 = from all
+    #[arg(long, alias = "top_k", default_value_t = 200, value_name = "N")]
+    pub top_k: usize,
+    /// Seed of the random draws
+    #[arg(long, default_value_t = 1337)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ChatArgs {
+    /// Run, checkpoint or exported model that was trained on conversations [default: the newest run in
+    /// out/]
+    pub model: Option<PathBuf>,
+    /// System prompt: what the model is told before the conversation
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub system: String,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Read conversations from stdin, one a line: {"messages": [{"role": ..., "content": ...}, ...]};
+    /// print JSON objects: {"text": ...} for each piece of the answer, then {"done": ...}
+    #[arg(long, conflicts_with = "system")]
+    pub json: bool,
+}
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct EvalArgs {
     /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]

@@ -1,0 +1,288 @@
+//! `wgpt chat`: a conversation with a model, for people and for programs.
+
+use std::io::{BufRead, IsTerminal, StdoutLock, Write};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::CliError;
+use super::activity::Activity;
+use super::args::{ChatArgs, Global};
+use super::model::{find_model, open_device};
+use super::sample::{options, without_line_break};
+use super::signals::Interrupts;
+use crate::chat::Conversation;
+use crate::data::Message;
+use crate::model::{Gpt, SampleOptions};
+use crate::ops::OpsMode;
+
+/// The commands of a conversation.
+const COMMANDS: &str = "\
+/system TEXT  set the system prompt; without TEXT remove it
+/reset        forget the conversation; the system prompt stays
+/help         this list
+/exit         end, as Ctrl-D (on Windows Ctrl-Z and Enter)
+Ctrl-C stops an answer. A message that begins with / is written with two: //";
+
+/// Runs `wgpt chat`.
+pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), CliError> {
+    let options = options(&args.sampling)?;
+    let source = find_model(args.model.as_deref(), global.quiet)?;
+    let mut conversation = Conversation::new(&source)?;
+    conversation.set_system(&args.system)?;
+    let context = source.architecture.block_size;
+    let device = open_device(global)?;
+    let mut activity = Activity::new(global.quiet);
+    activity.show("loading the model".into());
+    let model = source.model(&device.device)?;
+    activity.clear();
+    let chat = Chat {
+        model: &model,
+        mode: global.ops()?.on(device.info.kind),
+        options,
+        most: args.sampling.max_new_tokens,
+        conversation,
+        out: std::io::stdout().lock(),
+        activity,
+    };
+    match args.json {
+        true => chat.serve(),
+        false => chat.talk(context, global.quiet),
+    }
+}
+
+/// A line that a person has typed.
+#[derive(Debug, PartialEq)]
+enum Line<'a> {
+    Message(&'a str),
+    System(&'a str),
+    Reset,
+    Help,
+    Exit,
+}
+
+/// Reads a line; `None` if it is empty.
+///
+/// # Errors
+/// If it is not UTF-8, or a command that does not exist.
+fn parse(line: &[u8]) -> Result<Option<Line<'_>>, CliError> {
+    let text = str::from_utf8(line).map_err(|_| CliError::Usage {
+        what: "the line is not UTF-8".into(),
+        hint: "write messages in UTF-8",
+    })?;
+    let text = without_line_break(text);
+    let Some(command) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
+        let message = text.strip_prefix('/').unwrap_or(text);
+        return Ok((!message.trim().is_empty()).then_some(Line::Message(message)));
+    };
+    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    Ok(Some(match (name, rest.trim()) {
+        ("system", text) => Line::System(text),
+        ("reset", "") => Line::Reset,
+        ("help", "") => Line::Help,
+        ("exit" | "quit", "") => Line::Exit,
+        _ => {
+            return Err(CliError::Usage {
+                what: format!("unknown command `{text}`"),
+                hint: "/help lists the commands; a message that begins with / is written with //",
+            });
+        }
+    }))
+}
+
+/// A conversation in JSON.
+#[derive(Deserialize)]
+struct Messages {
+    messages: Vec<Message>,
+}
+
+/// The end of an answer.
+struct End {
+    tokens: usize,
+    forgotten: usize,
+    is_cut: bool,
+}
+
+/// A model, and a conversation with it.
+struct Chat<'a> {
+    model: &'a Gpt,
+    mode: OpsMode,
+    /// The options of the next answer.
+    options: SampleOptions,
+    /// The most tokens of an answer.
+    most: u32,
+    conversation: Conversation,
+    out: StdoutLock<'static>,
+    activity: Activity,
+}
+
+impl Chat<'_> {
+    /// Answers each line of stdin, until it ends.
+    fn talk(mut self, context: usize, quiet: bool) -> Result<(), CliError> {
+        let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
+        let is_terminal = std::io::stdin().is_terminal();
+        if is_terminal && !quiet {
+            message!("/help lists the commands");
+        }
+        let mut was_told = false;
+        let mut lines = std::io::stdin().lock().split(b'\n');
+        loop {
+            if is_terminal {
+                // On stderr: stdout has the answers alone.
+                let _ = write!(std::io::stderr(), "> ");
+            }
+            let Some(line) = interrupts.while_waiting(|| lines.next()) else { break };
+            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+            let done = match parse(&line) {
+                Ok(None) => Ok(()),
+                Ok(Some(Line::Exit)) => return Ok(()),
+                Ok(Some(Line::Help)) => {
+                    message!("{COMMANDS}");
+                    Ok(())
+                }
+                Ok(Some(Line::Reset)) => {
+                    self.conversation.clear();
+                    was_told = false;
+                    Ok(())
+                }
+                Ok(Some(Line::System(text))) => {
+                    self.conversation.set_system(text).map_err(CliError::from)
+                }
+                Ok(Some(Line::Message(text))) => {
+                    interrupts.begin();
+                    self.reply(text, &|| interrupts.is_stopped()).map(|end| {
+                        self.tell(&end, context, &mut was_told);
+                    })
+                }
+                Err(error) => Err(error),
+            };
+            match done {
+                // A message that is refused does not end the conversation.
+                Err(error @ CliError::Usage { .. }) => super::print_error(&error),
+                done => done?,
+            }
+        }
+        if is_terminal {
+            // The shell's prompt begins a line.
+            let _ = writeln!(std::io::stderr());
+        }
+        Ok(())
+    }
+
+    /// Tells what a person cannot see in the answer.
+    fn tell(&self, end: &End, context: usize, was_told: &mut bool) {
+        if end.is_cut {
+            message!("note: the answer was cut after {} tokens", end.tokens);
+        }
+        if end.forgotten > 0 && !std::mem::replace(was_told, true) {
+            message!(
+                "note: the conversation no longer fits the model's context of {context} tokens: its \
+                 oldest messages are forgotten"
+            );
+        }
+    }
+
+    /// Answers each conversation on stdin, until it ends. A conversation that cannot be answered gets
+    /// an `error`.
+    fn serve(mut self) -> Result<(), CliError> {
+        for line in std::io::stdin().lock().split(b'\n') {
+            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let done = match self.reply_in_json(&line) {
+                Ok(End { tokens, forgotten, is_cut }) => json!({
+                    "done": { "tokens": tokens, "forgotten": forgotten, "cut": is_cut }
+                }),
+                Err(error @ CliError::Usage { .. }) => json!({
+                    "error": { "text": error.to_string(), "hint": error.hint() }
+                }),
+                Err(error) => return Err(error),
+            };
+            self.write(&format!("{done}\n"))?;
+        }
+        Ok(())
+    }
+
+    fn reply_in_json(&mut self, line: &[u8]) -> Result<End, CliError> {
+        let Messages { messages } =
+            serde_json::from_slice(line).map_err(|error| CliError::Usage {
+                what: format!("the line is not a conversation: {error}"),
+                hint: "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line",
+            })?;
+        let text = self.conversation.load(&messages)?;
+        self.generate(text, &|| false, |piece| format!("{}\n", json!({ "text": piece })))
+    }
+
+    /// Answers a message, and ends the line.
+    fn reply(&mut self, text: &str, is_stopped: &dyn Fn() -> bool) -> Result<End, CliError> {
+        let end = self.generate(text, is_stopped, str::to_string)?;
+        self.write("\n")?;
+        Ok(end)
+    }
+
+    /// Writes an answer as it grows, in the form that `spell` gives to its pieces, until it ends or
+    /// `is_stopped` returns true.
+    fn generate(
+        &mut self,
+        text: &str,
+        is_stopped: &dyn Fn() -> bool,
+        spell: impl Fn(&str) -> String,
+    ) -> Result<End, CliError> {
+        let prompt = self.conversation.ask(text, self.most as usize)?;
+        let mut answer = self.conversation.answer(&prompt, self.model, self.options, self.mode);
+        self.options.seed = self.options.seed.wrapping_add(1);
+        // The first token takes the longest: the kernels are compiled.
+        self.activity.show("generating".into());
+        while !is_stopped()
+            && let Some(piece) = pollster::block_on(answer.next())
+        {
+            self.activity.clear();
+            if !piece.is_empty() {
+                write(&mut self.out, &spell(&piece))?;
+            }
+        }
+        self.activity.clear();
+        let is_cut = answer.is_cut();
+        let ids = answer.into_ids();
+        self.conversation.record(&ids);
+        Ok(End { tokens: ids.len(), forgotten: prompt.forgotten, is_cut })
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), CliError> {
+        write(&mut self.out, text)
+    }
+}
+
+fn write(out: &mut StdoutLock<'static>, text: &str) -> Result<(), CliError> {
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(CliError::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_messages_or_commands() {
+        let read = |line: &'static str| parse(line.as_bytes()).unwrap();
+        assert_eq!(read(" Hello, you! \r"), Some(Line::Message(" Hello, you! ")));
+        assert_eq!(read("//etc is a folder"), Some(Line::Message("/etc is a folder")));
+        assert_eq!(read("/system Be brief. "), Some(Line::System("Be brief.")));
+        assert_eq!(read("/system"), Some(Line::System("")));
+        assert_eq!(read("/reset"), Some(Line::Reset));
+        assert_eq!(read("/help\r"), Some(Line::Help));
+        assert_eq!(read("/exit"), Some(Line::Exit));
+        assert_eq!((read(""), read(" \t\r")), (None, None));
+        for bad in [&b"/foo"[..], b"/reset now", b"/systems", b"/", b"\xff"] {
+            assert!(matches!(parse(bad), Err(CliError::Usage { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_roles_are_named() {
+        let line = r#"{"messages":[{"role":"tool","content":"x"}]}"#;
+        let error = serde_json::from_str::<Messages>(line).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("tool") && error.contains("assistant"), "{error}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Conversations: messages from stdin, commands, and lines for other programs.
+
+use std::io::Write;
+
+use super::*;
+
+/// Trains a run `r` on the built-in conversations.
+fn train_on_chats(folder: &Path, block_size: u32) {
+    let block_size = format!("--block_size={block_size}");
+    train(folder, "r", &["--data=builtin:chats", "--max_iters=10", &block_size]);
+}
+
+fn chat(folder: &Path, args: &[&str], stdin: &[u8]) -> Output {
+    chat_with(folder, "r", args, stdin)
+}
+
+fn chat_with(folder: &Path, model: &str, args: &[&str], stdin: &[u8]) -> Output {
+    let mut command = wgpt(folder);
+    command.args(["chat", model, "--max-new-tokens=12", "--device=cpu", "--temperature=0"]);
+    command.args(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that is refused may have exited.
+    let _ = child.stdin.take().unwrap().write_all(stdin);
+    child.wait_with_output().unwrap()
+}
+
+/// A conversation that begins again has the same answer; what cannot be answered does not end it.
+#[test]
+fn each_line_is_answered() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 64);
+    let lines = "Hello\n/reset\n\n\u{1f600}\n/foo\n/system Answer with one word.\n/system\nHello\n";
+    let output = chat(folder.path(), &[], lines.as_bytes());
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let answers = text(&output.stdout);
+    let (first, second) = answers.split_at(answers.len() / 2);
+    assert!(first.len() > 1 && first == second && first.ends_with('\n'), "{answers:?}");
+    assert_eq!(said.matches("error:").count(), 2, "{said}");
+    assert!(said.contains("unknown command `/foo`"), "{said}");
+    assert!(!answers.contains("<|"), "{answers}");
+
+    let output = chat(folder.path(), &["--quiet"], b"Hello\n/exit\nHello\n");
+    assert_eq!(text(&output.stdout), first);
+}
+
+#[test]
+fn the_oldest_messages_are_forgotten_and_that_is_told_once() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 32);
+    let output = chat(folder.path(), &[], "What is a cow?\n".repeat(6).as_bytes());
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("oldest messages are forgotten").count(), 1, "{said}");
+
+    let long = "x".repeat(40);
+    let output = chat(folder.path(), &[], format!("{long}\n").as_bytes());
+    let said = text(&output.stderr);
+    assert!(said.contains("the user message has 40 tokens"), "{said}");
+    let output = chat(folder.path(), &[&format!("--system={long}")], b"");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("error: the system message has 40 tokens"), "{said}");
+}
+
+/// The contract with the window: pieces of the answer, its end, and errors.
+#[test]
+fn json_lines_have_conversations_and_answers() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 32);
+    let user = |content: &str| serde_json::json!({ "role": "user", "content": content });
+    let assistant = serde_json::json!({ "role": "assistant", "content": "A bird." });
+    let tool = serde_json::json!({ "role": "tool", "content": "x" });
+    let conversations = [
+        vec![user("Hello")],
+        vec![user("Hello"), tool],
+        vec![user("Hello"), assistant.clone()],
+        vec![user(&"x".repeat(40))],
+        vec![user("What is a crow?"), assistant, user("Hello")],
+    ];
+    let lines = conversations.map(|messages| {
+        let line = serde_json::json!({ "messages": messages });
+        format!("{line}\n")
+    });
+    let output = chat(folder.path(), &["--json"], lines.concat().as_bytes());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut ends = lines.iter().filter(|line| line.get("text").is_none());
+    let pieces = lines.iter().take_while(|line| line.get("text").is_some());
+    let answer: String = pieces.map(|line| line["text"].as_str().unwrap()).collect();
+    let first = ends.next().unwrap();
+    // A token per character.
+    assert_eq!(first["done"]["tokens"], answer.chars().count());
+    assert_eq!(first["done"]["forgotten"], 0);
+    for reason in ["unknown variant `tool`", "ends with one of the user", "has 40 tokens"] {
+        let error = &ends.next().unwrap()["error"];
+        assert!(error["text"].as_str().unwrap().contains(reason), "{error}");
+        assert!(!error["hint"].as_str().unwrap().is_empty(), "{error}");
+    }
+    let last = ends.next().unwrap();
+    assert_eq!(last["done"]["forgotten"], 2, "{last}");
+    assert_eq!(ends.next(), None);
+}
+
+#[test]
+fn an_exported_model_answers_if_it_has_the_tokens() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 32);
+    ok(folder.path(), &["export", "r", "-o", "model"]);
+    let [run, exported] =
+        ["r", "model"].map(|model| chat_with(folder.path(), model, &[], b"Hello\n"));
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    assert_eq!(text(&exported.stdout), text(&run.stdout));
+
+    let config = folder.path().join("model/config.json");
+    let fewer = fs::read_to_string(&config).unwrap();
+    fs::write(&config, fewer.replace(r#""vocab_size": 101"#, r#""vocab_size": 96"#)).unwrap();
+    let refused = chat_with(folder.path(), "model", &[], b"Hello\n");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("has 101 tokens with those of conversations, the model 96"), "{said}");
+}
+
+#[test]
+fn a_model_without_conversations_is_refused_in_one_line() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=1"]);
+    let output = chat(folder.path(), &["--quiet"], b"Hello\n");
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()));
+    let said = text(&output.stderr);
+    assert!(said.contains("this model was not trained on conversations\n  hint: "), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
