@@ -230,6 +230,38 @@ fn a_model_can_be_prompted_with_options() {
     assert!(generate(&harness));
 }
 
+/// A folder with a model whose tokenizer has the tokens of conversations.
+#[test]
+fn a_model_of_conversations_is_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), "").unwrap();
+    let names = ["<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
+    let added =
+        names.iter().zip(2..).map(|(name, id)| format!(r#"{{"id":{id},"content":"{name}"}}"#));
+    let added = added.collect::<Vec<_>>().join(",");
+    let tokenizer = format!(
+        r#"{{"added_tokens":[{added}],"model":{{"type":"BPE","merges":[],"vocab":{{"a":0,"b":1}}}}}}"#
+    );
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
+    let inputs = vec![folder.path().to_path_buf()];
+    let mut harness = window(Theme::Light, Options { inputs, ..still() });
+    wait(&mut harness, |harness| harness.query_by_label("Message").is_some());
+    let can_send = |harness: &Harness<'static, App>| {
+        !harness.get_by_label("Send").accesskit_node().is_disabled()
+    };
+    harness.run_steps(4);
+    assert!(harness.get_by_label("Message").accesskit_node().is_focused());
+    assert!(!can_send(&harness), "an empty message can be sent");
+    harness.get_by_label("Message").type_text("ab");
+    harness.run_steps(4);
+    assert!(can_send(&harness));
+    assert!(harness.query_by_label("temperature").is_some());
+    harness.get_by_label("Texts").click();
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Message").is_none());
+    assert!(harness.query_by_label("Prompt").is_some());
+}
+
 #[test]
 fn escape_closes_the_help() {
     let mut harness = window(Theme::Dark, still());

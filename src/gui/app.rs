@@ -196,6 +196,7 @@ impl App {
                 Event::Done { reason, .. } => {
                     self.has_finished =
                         matches!(reason, StopReason::Finished | StopReason::MaxTime);
+                    self.request_model();
                 }
                 Event::Start { .. } => self.has_finished = false,
                 Event::Paused { .. } | Event::Resumed { .. } => {}

@@ -35,7 +35,7 @@ impl Pane {
 
     /// Returns true if the panel fills its tile, false if the layout scrolls it.
     fn fills_tile(self) -> bool {
-        !matches!(self, Pane::Setup | Pane::Fit | Pane::Samples)
+        !matches!(self, Pane::Setup | Pane::Fit)
     }
 }
 

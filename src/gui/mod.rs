@@ -7,6 +7,7 @@
 
 mod app;
 mod charts;
+mod chat;
 mod control;
 mod finished;
 mod fit;
@@ -23,6 +24,7 @@ mod theme;
 
 use std::path::PathBuf;
 
+use crate::data::Message;
 use crate::protocol::Command;
 use crate::run_index::About;
 
@@ -67,6 +69,13 @@ pub enum Intent {
     GenerateText {
         /// The beginning of the text.
         prompt: String,
+        /// The options.
+        options: TextOptions,
+    },
+    /// Has the shown run or model answer the last message of a conversation.
+    Answer {
+        /// The conversation.
+        messages: Vec<Message>,
         /// The options.
         options: TextOptions,
     },

@@ -11,7 +11,7 @@ use crate::protocol::Command;
 pub(super) struct PromptState {
     /// The prompt being typed.
     text: String,
-    options: TextOptions,
+    pub(super) options: TextOptions,
     /// The text that is being generated while the run does not train: its prompt and the text so
     /// far.
     pub(super) writing: Option<(String, String)>,
@@ -57,8 +57,8 @@ const MAX_TOP_K: u32 = 50_257;
 /// The prompt until another is typed.
 const FIRST_PROMPT: &str = "Once upon a time";
 
-/// Width of the button next to the prompt, in points.
-const BUTTON_WIDTH: f32 = 66.0;
+/// Width of the button next to a field, in points.
+pub(super) const BUTTON_WIDTH: f32 = 66.0;
 
 /// Draws the prompt, its button and the options.
 pub(super) fn show(
@@ -114,7 +114,7 @@ pub(super) fn show(
 }
 
 /// Draws the options of a text.
-fn options(ui: &mut egui::Ui, state: &mut PromptState) {
+pub(super) fn options(ui: &mut egui::Ui, state: &mut PromptState) {
     let PromptState { options, on_cpu, .. } = state;
     ui.horizontal_wrapped(|ui| {
         let help = "Below 1 the text keeps to what is likely, above 1 it takes risks. 0 always \
@@ -137,7 +137,11 @@ fn field(ui: &mut egui::Ui, name: &str, value: DragValue<'_>, help: &str) {
 }
 
 /// Returns why no text can be generated now.
-fn obstacle(progress: &Progress, is_live: bool, state: &PromptState) -> Option<&'static str> {
+pub(super) fn obstacle(
+    progress: &Progress,
+    is_live: bool,
+    state: &PromptState,
+) -> Option<&'static str> {
     match progress.state {
         State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
         _ if progress.run.is_none() && !is_live => Some("Show a run or a model first, under Runs."),

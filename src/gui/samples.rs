@@ -1,9 +1,10 @@
-//! The texts that the model generates, and a prompt for more.
+//! The texts that the model generates, a prompt for more, and a conversation.
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
 use super::Intent;
 use super::charts::group_thousands;
+use super::chat::{self, ChatState};
 use super::prompt::{self, PromptState};
 use super::selection::Selection;
 use crate::progress::{Progress, State};
@@ -14,14 +15,27 @@ pub(super) struct SampleState {
     pub(super) selection: Selection,
     /// The prompt for more.
     pub(super) prompt: PromptState,
+    pub(super) chat: ChatState,
 }
 
-/// Draws the prompt and one sample of the run.
+/// Draws the conversation with a model that was trained on some, else texts.
 pub(super) fn show(
     ui: &mut egui::Ui,
     progress: &Progress,
     state: &mut SampleState,
 ) -> Option<Intent> {
+    if state.chat.is_offered {
+        if state.chat.is_open {
+            return chat::show(ui, progress, &mut state.prompt, &mut state.chat);
+        }
+        ui.horizontal(|ui| chat::choice(ui, &mut state.chat));
+    }
+    let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
+    scroll.show(ui, |ui| texts(ui, progress, state)).inner
+}
+
+/// Draws the prompt and one sample of the run.
+fn texts(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
     let requested = prompt::show(ui, progress, &mut state.prompt);
     if requested.is_some() {
         // The new text is the newest.

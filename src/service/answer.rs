@@ -23,9 +23,7 @@ use crate::progress::Progress;
 use crate::run_index::{self, Tail};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::supervisor::detach;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::train;
-use crate::train::{CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
+use crate::train::{self, CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
 
 /// The reason why a request failed, and what to do next.
 pub(super) struct Failure {
@@ -112,6 +110,10 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             if let [Some(a), Some(b)] = runs.each_ref().map(|run| run_index::config(run)) {
                 reply(Reply::Comparison { runs, configs: Box::new([a, b]) });
             }
+        }
+        Request::DescribeModel { path } => {
+            let has_chat = train::has_chat(&path);
+            reply(Reply::Model { path, has_chat });
         }
         Request::Fork { checkpoint } => {
             let config = Box::new(config_of(&checkpoint)?);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::data::TokenizerKind;
+use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
@@ -54,9 +54,12 @@ pub(crate) enum Request {
     /// Moves a run to the trash of the system. In a browser, which has none, deletes a run, data or
     /// a model from its storage: [`Reply::Removed`].
     Remove { path: PathBuf },
-    /// Generates text with a checkpoint, a run or a model: [`Reply::Sampled`], several times.
+    /// Reads whether a run or a model was trained on conversations: [`Reply::Model`].
+    DescribeModel { path: PathBuf },
+    /// Generates text with a checkpoint, a run or a model: [`Reply::Sampled`] or
+    /// [`Reply::Answered`], several times.
     Sample(SampleRequest),
-    /// Ends the text that is being generated, with a last [`Reply::Sampled`].
+    /// Ends the text that is being generated, with a last reply.
     StopSample,
 }
 
@@ -65,9 +68,9 @@ pub(crate) enum Request {
 pub(crate) struct SampleRequest {
     /// The checkpoint, run or model that generates it.
     pub path: PathBuf,
-    /// The beginning of the text.
-    pub prompt: String,
-    /// Tokens to generate.
+    /// What the text follows.
+    pub input: SampleInput,
+    /// The most tokens to generate.
     pub tokens: u32,
     /// The divisor of the logits; 0 takes the most likely token.
     pub temperature: f64,
@@ -77,6 +80,16 @@ pub(crate) struct SampleRequest {
     pub seed: u64,
     /// The device as `--device` takes it. A browser has one.
     pub device: String,
+}
+
+/// What a generated text follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SampleInput {
+    /// The beginning of the text.
+    Prompt(String),
+    /// A conversation, whose last message is answered.
+    Conversation(Vec<Message>),
 }
 
 /// A reply of the service.
@@ -122,8 +135,13 @@ pub(crate) enum Reply {
     },
     /// A model that was stored.
     Imported { model: StoredModel },
+    /// True if a run or a model was trained on conversations.
+    Model { path: PathBuf, has_chat: bool },
     /// All of the text so far that a model generates, without the prompt.
     Sampled { prompt: String, text: String, done: bool },
+    /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
+    /// the context of the model had no room for, besides the system prompt.
+    Answered { text: String, forgotten: usize, done: bool },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the

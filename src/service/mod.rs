@@ -25,7 +25,7 @@ pub(crate) use browser::Client;
 pub(crate) use desktop::Client;
 
 pub(crate) use messages::{
-    DataInfo, Destination, Job, Obstacle, Reply, Request, SampleRequest, StorageUsage, StoredData,
-    StoredModel, Texts, View,
+    DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
+    StoredData, StoredModel, Texts, View,
 };
 pub(crate) use trainer::{Ended, Launch, Start, Trainer};

@@ -91,13 +91,14 @@ impl Attachment for FromWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Message, Role};
     use crate::doctor::FrontEnd;
     use crate::progress::Progress;
     use crate::protocol::Setting;
     use crate::run_index::About;
     use crate::run_index::Tail;
     use crate::service::messages::Topic;
-    use crate::service::{Job, Obstacle, SampleRequest, StorageUsage, Texts, View};
+    use crate::service::{Job, Obstacle, SampleInput, SampleRequest, StorageUsage, Texts, View};
 
     fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
         let text = serde_json::to_string(message).unwrap();
@@ -127,7 +128,7 @@ mod tests {
         let about = About { name: "Foxes".into(), note: String::new() };
         let sample = SampleRequest {
             path: run.clone(),
-            prompt: "Once".into(),
+            input: SampleInput::Conversation(vec![Message::new(Role::User, "Hello")]),
             tokens: 5,
             temperature: 0.8,
             top_k: 200,
@@ -142,6 +143,7 @@ mod tests {
             ToWorker::Request(Request::Devices),
             ToWorker::Request(Request::Sample(sample)),
             ToWorker::Request(Request::StopSample),
+            ToWorker::Request(Request::DescribeModel { path: run.clone() }),
             ToWorker::Request(Request::Doctor { front_end }),
             ToWorker::Request(Request::Describe { run: run.clone(), about }),
             ToWorker::Record { run: run.clone(), event: Box::new(event) },
@@ -178,6 +180,8 @@ mod tests {
             FromWorker::Reply(Reply::Obstacle(obstacle)),
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err("no".into()) }),
             FromWorker::Reply(Reply::Removed { path: run.clone() }),
+            FromWorker::Reply(Reply::Model { path: run.clone(), has_chat: true }),
+            FromWorker::Reply(Reply::Answered { text: "Hi".into(), forgotten: 2, done: true }),
             FromWorker::Reply(Reply::Stored {
                 data: Vec::new(),
                 models: Vec::new(),

@@ -70,6 +70,7 @@ async function recordMessages(page) {
     window.Worker = class extends Native {
       constructor(...args) {
         super(...args);
+        window.worker = this;
         this.addEventListener('message', ({ data }) => {
           window.messages.push({ at: performance.now(), ...JSON.parse(data[0]) });
         });
@@ -202,9 +203,10 @@ test('a crash of the graphics process costs the updates after the last checkpoin
   }
 }, { timeout: 30 * MINUTES });
 
-test('an exported page imports its model, once', async () => {
-  const site = join(scratch, 'site');
-  wgpt('export', join(scratch, 'native'), '-o', site, '--format=page', '--web', dist);
+test('an exported page imports its model, once, and the model answers', async () => {
+  const [site, run] = [join(scratch, 'site'), join(scratch, 'chat')];
+  wgpt('train', '--preset=chat', '--max_iters=20', '--sample_tokens=0', '--device=cpu', `--run=${run}`);
+  wgpt('export', run, '-o', site, '--format=page', '--web', dist);
   const exported = await serve(site);
   const { context, close } = await open();
   try {
@@ -217,6 +219,22 @@ test('an exported page imports its model, once', async () => {
     assert.equal(model.has_tokenizer, true);
     // It is shown, to be prompted.
     await message(page, ({ reply, run }) => reply === 'run' && run === model.path);
+    const shown = await message(page, ({ reply, path }) => reply === 'model' && path === model.path);
+    assert.equal(shown.has_chat, true);
+    const request = {
+      message: 'request',
+      request: 'sample',
+      path: model.path,
+      input: { conversation: [{ role: 'user', content: 'Hello!' }] },
+      tokens: 8,
+      temperature: 0.8,
+      top_k: 0,
+      seed: 1,
+      device: 'auto',
+    };
+    await page.evaluate((text) => window.worker.postMessage([text]), JSON.stringify(request));
+    const answered = await message(page, ({ reply, done }) => reply === 'answered' && done);
+    assert.equal(answered.forgotten, 0);
     await page.goto('about:blank');
     await page.goto(exported.address);
     const { models } = await message(page, ({ reply, models }) => reply === 'stored' && models.length > 0);

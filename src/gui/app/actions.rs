@@ -11,7 +11,7 @@ use crate::gui::layout::{self, Pane};
 use crate::gui::platform::{self, Choice, Input, Overrides};
 use crate::gui::{Intent, Options, TextOptions};
 use crate::protocol::{Command, Event};
-use crate::service::{Request, SampleRequest, Texts, View};
+use crate::service::{Request, SampleInput, SampleRequest, Texts, View};
 
 /// The time between two reads of a device's memory while the run does not fit, in seconds: other
 /// programs may have closed.
@@ -154,9 +154,14 @@ impl App {
             Intent::Overlay(runs) => self.overlay(runs),
             Intent::Try => {
                 layout::bring_up(&mut self.settings.tree, Pane::Samples);
-                self.samples.prompt.focus = true;
+                self.focus_prompt();
             }
-            Intent::GenerateText { prompt, options } => self.generate(prompt, options),
+            Intent::GenerateText { prompt, options } => {
+                self.generate(SampleInput::Prompt(prompt), options);
+            }
+            Intent::Answer { messages, options } => {
+                self.generate(SampleInput::Conversation(messages), options);
+            }
             Intent::StopText => self.client.send(Request::StopSample),
             Intent::Fork(checkpoint) => self.client.send(Request::Fork { checkpoint }),
             Intent::Export(checkpoint) => self.platform.choose(Choice::Export(checkpoint)),
@@ -190,15 +195,17 @@ impl App {
     }
 
     /// Has the shown run or model generate a text.
-    fn generate(&mut self, prompt: String, options: TextOptions) {
-        let Some(path) = self.shown.clone() else { return };
+    fn generate(&mut self, input: SampleInput, options: TextOptions) {
+        let Some(path) = self.shown.clone() else { return self.samples.chat.take_back() };
+        if let SampleInput::Prompt(prompt) = &input {
+            self.samples.prompt.writing = Some((prompt.clone(), String::new()));
+        }
         let now = web_time::SystemTime::now().duration_since(web_time::SystemTime::UNIX_EPOCH);
         let seed = now.map_or(0, |time| time.as_millis() as u64);
         let on_cpu = self.samples.prompt.on_cpu;
         let device = if on_cpu { CPU.into() } else { self.setup.device.clone() };
         let TextOptions { temperature, top_k, tokens } = options;
-        self.samples.prompt.writing = Some((prompt.clone(), String::new()));
-        let request = SampleRequest { path, prompt, tokens, temperature, top_k, seed, device };
+        let request = SampleRequest { path, input, tokens, temperature, top_k, seed, device };
         self.client.send(Request::Sample(request));
     }
 

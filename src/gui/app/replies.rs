@@ -8,10 +8,11 @@ use eframe::egui;
 use super::actions::absolute;
 use super::{App, Details, FOLLOW, Pace, Stored};
 use crate::gui::charts::Overlay;
+use crate::gui::chat::ChatState;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::{finished, setup};
-use crate::progress::{Progress, Sample};
+use crate::progress::{Progress, Sample, State};
 use crate::protocol::{DeviceLine, Event, StopReason};
 use crate::run_index::{self, RunSummary};
 use crate::service::{Job, Obstacle, Reply, View};
@@ -117,6 +118,18 @@ impl App {
                     self.progress.samples.push(Sample { iter, prompt, text });
                 }
             }
+            Reply::Model { path, has_chat } => {
+                if self.shown.as_ref() == Some(&path) {
+                    self.samples.chat.offer(has_chat, self.is_live());
+                    // A model without a record was shown to be tried.
+                    if has_chat && self.progress.state == State::Idle {
+                        self.focus_prompt();
+                    }
+                }
+            }
+            Reply::Answered { text, forgotten, done } => {
+                self.samples.chat.answered(text, forgotten, done);
+            }
             Reply::Obstacle(obstacle) => {
                 self.obstacles.retain(|known| known.topic != obstacle.topic);
                 self.obstacles.push(obstacle);
@@ -175,6 +188,7 @@ impl App {
             (self.shown, self.requested.run) = (None, None);
             self.progress = Progress::default();
             self.has_finished = false;
+            self.samples.chat = ChatState::default();
         }
     }
 
@@ -188,6 +202,7 @@ impl App {
             Job::Import => self.warn(format!("nothing was imported: {text}")),
             Job::Sample => {
                 self.samples.prompt.writing = None;
+                self.samples.chat.take_back();
                 self.warn(text);
             }
             Job::Other => self.warn(text),

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::actions::absolute;
 use super::{App, WhenClosed};
+use crate::gui::chat::ChatState;
 use crate::gui::layout::{self, Pane};
 use crate::gui::platform::IS_PAGE;
+use crate::gui::samples::SampleState;
 use crate::progress::{Progress, State};
 use crate::run_index::Tail;
 use crate::service::{Ended, Launch, Request, Start, Trainer, View};
@@ -21,6 +23,7 @@ impl App {
     pub(super) fn show(&mut self, run: PathBuf, mut progress: Progress, tail: Tail) {
         if self.shown.as_ref() != Some(&run) {
             self.end_text();
+            self.samples.chat.clear();
         }
         progress.run = Some(run.clone());
         self.progress = progress;
@@ -41,10 +44,11 @@ impl App {
         self.overlays.retain(|(overlaid, _)| *overlaid != run);
         self.runs_state.overlaid.retain(|overlaid| *overlaid != run);
         self.shown = Some(run.clone());
+        self.request_model();
         if self.progress.state == State::Idle {
             // A model without a record can only be tried.
             layout::bring_up(&mut self.settings.tree, Pane::Samples);
-            self.samples.prompt.focus = true;
+            self.focus_prompt();
         }
         if std::mem::take(&mut self.options.resume) && self.progress.state == State::Interrupted {
             self.continue_run(run);
@@ -70,8 +74,26 @@ impl App {
     /// Ends the text that the shown run generates: another run is about to be shown, or this one to
     /// train.
     fn end_text(&mut self) {
-        if self.samples.prompt.writing.take().is_some() {
+        let is_writing = self.samples.chat.is_writing();
+        self.samples.chat.take_back();
+        if self.samples.prompt.writing.take().is_some() || is_writing {
             self.client.send(Request::StopSample);
+        }
+    }
+
+    /// Requests what the shown model can do.
+    pub(super) fn request_model(&mut self) {
+        if let Some(path) = self.shown.clone() {
+            self.client.send(Request::DescribeModel { path });
+        }
+    }
+
+    /// Gives the field for a prompt or a message the focus, whichever is shown.
+    pub(super) fn focus_prompt(&mut self) {
+        let SampleState { prompt, chat, .. } = &mut self.samples;
+        match chat.is_open {
+            true => chat.focus = true,
+            false => prompt.focus = true,
         }
     }
 
@@ -133,6 +155,9 @@ impl App {
         match self.client.start(&run, Launch { start, device, stop_on_close }) {
             Ok(trainer) => self.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),
+        }
+        if self.shown.as_ref() != Some(&run) {
+            self.samples.chat = ChatState::default();
         }
         self.shown = Some(run);
         self.listed = None;

@@ -6,16 +6,18 @@ use web_time::Instant;
 
 use super::event_loop::EventLoop;
 use super::worker::Worker;
+use crate::chat::Conversation;
 use crate::config::{Choice, Config, bytes};
+use crate::data::Message;
 use crate::gpu;
-use crate::model::{SampleOptions, Sampler};
+use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
 use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
-use crate::service::{Job, Obstacle, Reply, SampleRequest};
+use crate::service::{Job, Obstacle, Reply, SampleInput, SampleRequest};
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -95,28 +97,38 @@ impl Worker {
 
     /// Generates text with a stored model or run.
     pub async fn sample(&self, request: SampleRequest) -> Result<(), TrainError> {
-        let SampleRequest { path, prompt, tokens, temperature, top_k, seed, .. } = request;
-        let source = ModelSource::open(&path)?;
+        let source = ModelSource::open(&request.path)?;
+        match &request.input {
+            SampleInput::Prompt(prompt) => self.continue_text(&source, prompt, &request).await,
+            SampleInput::Conversation(messages) => {
+                self.answer_message(&source, messages, &request).await
+            }
+        }
+    }
+
+    async fn continue_text(
+        &self,
+        source: &ModelSource,
+        prompt: &str,
+        request: &SampleRequest,
+    ) -> Result<(), TrainError> {
         let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
-        let tokenizer = source.tokenizer.clone().ok_or_else(unknown)?;
-        let ids = tokenizer.encode_prompt(&prompt)?;
+        let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
+        let ids = tokenizer.encode_prompt(prompt)?;
         if ids.is_empty() {
             self.fail(Job::Sample, "the prompt is empty", "type a character");
             return Ok(());
         }
-        let device = self.open_device().await?;
-        let model = source.model(&device.device)?;
-        let options = SampleOptions { temperature, top_k: top_k as usize, seed };
-        let mode = OpsMode::AUTO.on(device.info.kind);
-        let mut sampler = Sampler::new(&model, &ids, options, mode);
+        let (model, mode) = self.load(source).await?;
+        let mut sampler = Sampler::new(&model, &ids, options(request), mode);
         let (mut generated, mut replied) = (Vec::new(), Instant::now());
-        for number in 1..=tokens {
+        for number in 1..=request.tokens {
             generated.push(sampler.next_token().await);
-            let done = number == tokens || self.stop_sample.get();
+            let done = number == request.tokens || self.stop_sample.get();
             if done || replied.elapsed() >= SAMPLE_INTERVAL {
                 replied = Instant::now();
                 let text = tokenizer.decode(&generated);
-                self.reply(Reply::Sampled { prompt: prompt.clone(), text, done });
+                self.reply(Reply::Sampled { prompt: prompt.to_string(), text, done });
             }
             if done {
                 break;
@@ -124,6 +136,53 @@ impl Worker {
         }
         Ok(())
     }
+
+    /// Answers the last message of a conversation.
+    async fn answer_message(
+        &self,
+        source: &ModelSource,
+        messages: &[Message],
+        request: &SampleRequest,
+    ) -> Result<(), TrainError> {
+        let begun = Conversation::new(source).and_then(|mut conversation| {
+            let last = conversation.load(messages)?;
+            let prompt = conversation.ask(last, request.tokens as usize)?;
+            Ok((conversation, prompt))
+        });
+        let (conversation, prompt) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.fail(Job::Sample, &error, error.hint());
+                return Ok(());
+            }
+        };
+        let (model, mode) = self.load(source).await?;
+        let mut answer = conversation.answer(&prompt, &model, options(request), mode);
+        let (mut text, mut replied) = (String::new(), Instant::now());
+        while !self.stop_sample.get()
+            && let Some(piece) = answer.next().await
+        {
+            text += &piece;
+            if replied.elapsed() >= SAMPLE_INTERVAL {
+                replied = Instant::now();
+                self.reply(Reply::Answered { text: text.clone(), forgotten: 0, done: false });
+            }
+        }
+        self.reply(Reply::Answered { text, forgotten: prompt.forgotten, done: true });
+        Ok(())
+    }
+
+    /// Loads a model onto the device.
+    async fn load(&self, source: &ModelSource) -> Result<(Gpt, OpsMode), TrainError> {
+        let device = self.open_device().await?;
+        Ok((source.model(&device.device)?, OpsMode::AUTO.on(device.info.kind)))
+    }
+}
+
+/// The options of the draws.
+fn options(request: &SampleRequest) -> SampleOptions {
+    let &SampleRequest { temperature, top_k, seed, .. } = request;
+    SampleOptions { temperature, top_k: top_k as usize, seed }
 }
 
 /// The commands of the page to the run that trains.

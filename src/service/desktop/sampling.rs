@@ -1,4 +1,4 @@
-//! A text that a child process generates: the command line's `sample`, over its output.
+//! A text that a child process generates: the command line's `sample` or `chat`, over its pipes.
 //!
 //! A process of its own keeps the device out of the window: whatever the driver does to it, the
 //! window stays, and the end of the process gives all memory back.
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::process::without_settings;
 use crate::service::answer::Failure;
-use crate::service::{Job, Reply, SampleRequest};
+use crate::service::{Job, Reply, SampleInput, SampleRequest};
 use crate::supervisor::detach;
 
 /// A text that is being generated. Dropping it ends the process.
@@ -30,11 +30,20 @@ enum Line {
     /// The next piece of the text.
     Text(String),
     /// The end of the text.
-    Done(IgnoredAny),
+    Done(Done),
+    /// Why a conversation cannot be answered.
+    Error { text: String, hint: String },
+}
+
+#[derive(Deserialize)]
+struct Done {
+    #[serde(default)]
+    forgotten: usize,
 }
 
 impl Sampling {
-    /// Starts `wgpt sample`. `reply` takes [`Reply::Sampled`] as the text grows, and at its end.
+    /// Starts `wgpt sample` or `wgpt chat`. `reply` takes [`Reply::Sampled`] or [`Reply::Answered`]
+    /// as the text grows, and at its end.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -46,41 +55,51 @@ impl Sampling {
         process.args(arguments(&request));
         without_settings(&mut process);
         detach(&mut process);
-        Self::run(process, request.prompt, reply)
+        Self::run(process, request.input, reply)
     }
 
     fn run(
         mut process: Process,
-        prompt: String,
+        input: SampleInput,
         reply: impl Fn(Reply) + Send + 'static,
     ) -> io::Result<Self> {
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = process.spawn()?;
-        let (input, output, errors) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (pipe, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let child = Arc::new(Mutex::new(child));
         let is_stopped = Arc::new(AtomicBool::new(false));
         let sampling = Self { child: child.clone(), is_stopped: is_stopped.clone() };
         // On a thread of its own: a process that nobody reads stops at a full pipe.
         let errors = std::thread::spawn(move || read_to_end(errors));
         std::thread::spawn(move || {
-            let sampled = |text: &str, done: bool| {
-                reply(Reply::Sampled { prompt: prompt.clone(), text: text.into(), done });
+            let send = |text: &str, end: Option<&Done>| {
+                let (text, done) = (text.to_string(), end.is_some());
+                reply(match &input {
+                    SampleInput::Prompt(prompt) => {
+                        Reply::Sampled { prompt: prompt.clone(), text, done }
+                    }
+                    SampleInput::Conversation(_) => {
+                        let forgotten = end.map_or(0, |end| end.forgotten);
+                        Reply::Answered { text, forgotten, done }
+                    }
+                });
             };
-            if let Some(mut input) = input {
+            if let Some(mut pipe) = pipe {
                 // A process that does not read it says why.
-                let _ = writeln!(input, "{prompt}");
+                let _ = writeln!(pipe, "{}", line_of(&input));
             }
             let mut text = String::new();
-            let mut is_done = false;
+            let mut end = None;
+            let mut failure = None;
             for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
                 let Ok(line) = line else { break };
                 match serde_json::from_str(&line) {
                     Ok(Line::Text(piece)) => {
                         text += &piece;
-                        sampled(&text, false);
+                        send(&text, None);
                     }
-                    Ok(Line::Done(_)) => is_done = true,
+                    Ok(Line::Done(done)) => end = Some(done),
+                    Ok(Line::Error { text, hint }) => failure = Some(Failure { text, hint }),
                     Err(_) => {}
                 }
             }
@@ -88,12 +107,15 @@ impl Sampling {
             // table.
             let _ = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
             let errors = errors.join().unwrap_or_default();
-            if is_done || is_stopped.load(Ordering::SeqCst) {
-                sampled(&text, true);
-            } else {
-                let Failure { text, hint } = Failure::of_command("wgpt sample", &errors);
-                reply(Reply::Failed { job: Job::Sample, text, hint });
+            if end.is_none() && failure.is_none() && is_stopped.load(Ordering::SeqCst) {
+                end = Some(Done { forgotten: 0 });
             }
+            if end.is_some() {
+                return send(&text, end.as_ref());
+            }
+            let Failure { text, hint } =
+                failure.unwrap_or_else(|| Failure::of_command(command(&input), &errors));
+            reply(Reply::Failed { job: Job::Sample, text, hint });
         });
         Ok(sampling)
     }
@@ -107,22 +129,41 @@ impl Drop for Sampling {
     }
 }
 
+/// The command that generates a text after this.
+fn command(input: &SampleInput) -> &'static str {
+    match input {
+        SampleInput::Prompt(_) => "wgpt sample",
+        SampleInput::Conversation(_) => "wgpt chat",
+    }
+}
+
+/// The line that the command reads. On stdin, a prompt may be any text, as `FILE:x`, and no other user
+/// of the system reads it.
+fn line_of(input: &SampleInput) -> String {
+    match input {
+        SampleInput::Prompt(prompt) => prompt.clone(),
+        SampleInput::Conversation(messages) => json!({ "messages": messages }).to_string(),
+    }
+}
+
 fn arguments(request: &SampleRequest) -> Vec<OsString> {
-    let SampleRequest { path, tokens, temperature, top_k, seed, device, .. } = request;
-    // A prompt on stdin may be any text, as `FILE:x`, and no other user of the system reads it.
+    let SampleRequest { path, input, tokens, temperature, top_k, seed, device } = request;
+    let (command, start) = match input {
+        SampleInput::Prompt(_) => ("sample", Some("--start=-".to_string())),
+        SampleInput::Conversation(_) => ("chat", None),
+    };
     let flags = [
         "--json".to_string(),
         // stderr has errors only.
         "--quiet".to_string(),
-        "--start=-".to_string(),
         format!("--max_new_tokens={tokens}"),
         format!("--temperature={temperature}"),
         format!("--top_k={top_k}"),
         format!("--seed={seed}"),
         format!("--device={device}"),
     ];
-    let command = ["sample".into(), path.clone().into_os_string()];
-    command.into_iter().chain(flags.map(OsString::from)).collect()
+    let command = [command.into(), path.clone().into_os_string()];
+    command.into_iter().chain(flags.into_iter().chain(start).map(OsString::from)).collect()
 }
 
 fn read_to_end(pipe: Option<impl Read>) -> String {
@@ -137,15 +178,24 @@ fn read_to_end(pipe: Option<impl Read>) -> String {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::data::{Message, Role};
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
     fn shell(script: &str) -> (Sampling, Receiver<Reply>) {
+        with_input(script, SampleInput::Prompt("Once".into()))
+    }
+
+    fn with_input(script: &str, input: SampleInput) -> (Sampling, Receiver<Reply>) {
         let (sender, receiver) = channel();
         let mut process = Process::new("sh");
         process.arg("-c").arg(script);
         let reply = move |reply| drop(sender.send(reply));
-        (Sampling::run(process, "Once".into(), reply).unwrap(), receiver)
+        (Sampling::run(process, input, reply).unwrap(), receiver)
+    }
+
+    fn hello() -> SampleInput {
+        SampleInput::Conversation(vec![Message::new(Role::User, "Hello\n\"you\"")])
     }
 
     fn next(replies: &Receiver<Reply>) -> Reply {
@@ -163,6 +213,28 @@ mod tests {
             let Reply::Sampled { prompt, text, done } = next(&replies) else { panic!("no text") };
             assert_eq!((prompt.as_str(), text.as_str(), done), ("Once", expected, is_done));
         }
+    }
+
+    /// The conversation is one line of JSON, which `chat --json` reads.
+    #[test]
+    fn an_answer_grows_until_it_is_done() {
+        let script = r#"grep -qF '"content":"Hello\n\"you\""' && echo '{"text":"Hi"}'
+            echo '{"done":{"tokens":2,"forgotten":4,"cut":false}}'"#;
+        let (_sampling, replies) = with_input(script, hello());
+        for (expected, is_done) in [(0, false), (4, true)] {
+            let Reply::Answered { text, forgotten, done } = next(&replies) else {
+                panic!("no text")
+            };
+            assert_eq!((text.as_str(), forgotten, done), ("Hi", expected, is_done));
+        }
+    }
+
+    #[test]
+    fn a_conversation_that_cannot_be_answered_says_why() {
+        let script = r#"echo '{"error":{"text":"too long","hint":"shorten it"}}'"#;
+        let (_sampling, replies) = with_input(script, hello());
+        let Reply::Failed { job, text, hint } = next(&replies) else { panic!("no failure") };
+        assert_eq!((job, text.as_str(), hint.as_str()), (Job::Sample, "too long", "shorten it"));
     }
 
     #[test]
@@ -191,7 +263,7 @@ mod tests {
     fn options_are_passed_on() {
         let request = SampleRequest {
             path: "out/a b".into(),
-            prompt: "FILE:x".into(),
+            input: SampleInput::Prompt("FILE:x".into()),
             tokens: 5,
             temperature: 0.8,
             top_k: 0,
@@ -203,13 +275,17 @@ mod tests {
             "out/a b",
             "--json",
             "--quiet",
-            "--start=-",
             "--max_new_tokens=5",
             "--temperature=0.8",
             "--top_k=0",
             "--seed=7",
             "--device=cpu",
+            "--start=-",
         ];
         assert_eq!(arguments(&request), expected);
+        let request = SampleRequest { input: hello(), ..request };
+        let mut chat = expected[..expected.len() - 1].to_vec();
+        chat[0] = "chat";
+        assert_eq!(arguments(&request), chat);
     }
 }

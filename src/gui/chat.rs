@@ -1,0 +1,333 @@
+//! A conversation with the shown model.
+
+use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit};
+
+use super::Intent;
+use super::prompt::{self, PromptState};
+use crate::data::{Message, Role};
+use crate::progress::{Progress, State};
+
+/// State of the conversation between frames.
+#[derive(Debug, Default)]
+pub(super) struct ChatState {
+    /// True if the shown model was trained on conversations.
+    pub(super) is_offered: bool,
+    /// True if the conversation is shown in place of the samples.
+    pub(super) is_open: bool,
+    system: String,
+    /// The message being typed.
+    draft: String,
+    /// The messages of both, without the system prompt.
+    messages: Vec<Message>,
+    /// The answer so far, while it is generated.
+    writing: Option<String>,
+    /// The oldest messages, for which the model had no room when it answered last.
+    forgotten: usize,
+    /// True to give the field the focus in the next frame.
+    pub(super) focus: bool,
+}
+
+impl ChatState {
+    /// Offers a conversation if the shown model was trained on some, and opens it, unless the model
+    /// is being trained: then its samples are what counts.
+    pub fn offer(&mut self, is_offered: bool, is_training: bool) {
+        if self.is_offered != is_offered {
+            self.is_open = is_offered && !is_training;
+        }
+        self.is_offered = is_offered;
+    }
+
+    /// Forgets the conversation: another model is shown.
+    pub fn clear(&mut self) {
+        let Self { is_offered, is_open, .. } = *self;
+        *self = Self { is_offered, is_open, ..Self::default() };
+    }
+
+    /// Returns true while an answer is generated.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Takes an answer as it grows.
+    pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
+        // An answer that was ended has no conversation to belong to.
+        if self.writing.is_none() {
+            return;
+        }
+        match done {
+            false => self.writing = Some(text),
+            true if text.is_empty() => self.take_back(),
+            true => {
+                self.writing = None;
+                self.messages.push(Message::new(Role::Assistant, text));
+                self.forgotten = forgotten;
+            }
+        }
+    }
+
+    /// Returns the message that has no answer to its field.
+    pub fn take_back(&mut self) {
+        if self.writing.take().is_none() {
+            return;
+        }
+        if let Some(message) = self.messages.pop()
+            && self.draft.is_empty()
+        {
+            self.draft = message.content;
+        }
+    }
+
+    /// Adds the message that was typed. Returns the whole conversation.
+    fn send(&mut self) -> Vec<Message> {
+        let content = std::mem::take(&mut self.draft);
+        self.messages.push(Message::new(Role::User, content));
+        self.writing = Some(String::new());
+        let system = self.system.trim();
+        let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
+        system.into_iter().chain(self.messages.iter().cloned()).collect()
+    }
+}
+
+/// Draws the conversation, the fields for a message and the system prompt, and the options.
+pub(super) fn show(
+    ui: &mut egui::Ui,
+    progress: &Progress,
+    prompt: &mut PromptState,
+    state: &mut ChatState,
+) -> Option<Intent> {
+    let reason = obstacle(progress, prompt);
+    let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
+    let intent = input.show(ui, |ui| {
+        ui.add_space(4.0);
+        let intent = message_field(ui, reason, prompt, state);
+        ui.add_enabled_ui(!state.is_writing(), |ui| prompt::options(ui, prompt));
+        intent
+    });
+    ui.horizontal(|ui| head(ui, state));
+    ui.separator();
+    let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
+    area.auto_shrink(false).show(ui, |ui| conversation(ui, state));
+    intent.inner
+}
+
+/// Draws the choice between the conversation and texts.
+pub(super) fn choice(ui: &mut egui::Ui, state: &mut ChatState) {
+    ui.selectable_value(&mut state.is_open, true, "Conversation");
+    ui.selectable_value(&mut state.is_open, false, "Texts");
+}
+
+/// Draws that choice, the system prompt, and a button for a new conversation.
+fn head(ui: &mut egui::Ui, state: &mut ChatState) {
+    choice(ui, state);
+    ui.separator();
+    let label = ui.label("System prompt");
+    let reserved = prompt::BUTTON_WIDTH + ui.spacing().item_spacing.x;
+    let width = (ui.available_width() - reserved).max(60.0);
+    let edit = TextEdit::singleline(&mut state.system).desired_width(width);
+    let edit = ui.add(edit.hint_text("none")).labelled_by(label.id);
+    edit.on_hover_text("What the model is told before the conversation");
+    let can_clear = !state.messages.is_empty() && !state.is_writing();
+    let clear = ui.add_enabled(can_clear, Button::new("Clear"));
+    if clear.on_hover_text("Begin a new conversation").clicked() {
+        state.messages.clear();
+        state.forgotten = 0;
+    }
+}
+
+/// Draws the field for a message with its button. Enter sends it.
+fn message_field(
+    ui: &mut egui::Ui,
+    reason: Option<&'static str>,
+    prompt: &PromptState,
+    state: &mut ChatState,
+) -> Option<Intent> {
+    ui.horizontal(|ui| {
+        let label = ui.label("Message");
+        let reserved = prompt::BUTTON_WIDTH + ui.spacing().item_spacing.x;
+        let width = (ui.available_width() - reserved).max(60.0);
+        // Enter is taken here: in the field it would be a line break.
+        let line_break = egui::KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
+        let edit = TextEdit::multiline(&mut state.draft).desired_rows(1).return_key(line_break);
+        let edit = ui.add(edit.desired_width(width)).labelled_by(label.id);
+        if std::mem::take(&mut state.focus) {
+            edit.request_focus();
+        }
+        let enter = |input: &egui::InputState| {
+            input.key_pressed(Key::Enter) && input.modifiers == Modifiers::NONE
+        };
+        let entered = edit.has_focus() && ui.input(enter);
+        if state.is_writing() {
+            let stop = ui.button("Stop").on_hover_text("Keep the answer as it is");
+            return stop.clicked().then_some(Intent::StopText);
+        }
+        let reason = reason.or(state.draft.trim().is_empty().then_some("Type a message first."));
+        let button = ui.add_enabled(reason.is_none(), Button::new("Send"));
+        let button = button.on_hover_text("Send the message (Enter); Shift+Enter breaks the line");
+        let clicked = button.on_disabled_hover_text(reason.unwrap_or_default()).clicked();
+        (reason.is_none() && (clicked || entered)).then(|| {
+            edit.request_focus();
+            Intent::Answer { messages: state.send(), options: prompt.options }
+        })
+    })
+    .inner
+}
+
+/// Draws the messages.
+fn conversation(ui: &mut egui::Ui, state: &ChatState) {
+    if state.messages.is_empty() {
+        ui.weak("This model was trained on conversations: write to it.");
+    }
+    for (index, message) in state.messages.iter().enumerate() {
+        if index == state.forgotten && index > 0 {
+            ui.weak("The model no longer reads the messages above: its context is full.");
+        }
+        draw(ui, message.role, &message.content);
+    }
+    if let Some(text) = &state.writing {
+        draw(ui, Role::Assistant, if text.is_empty() { "..." } else { text });
+    }
+}
+
+/// Draws a message: that of the person on a background.
+fn draw(ui: &mut egui::Ui, role: Role, text: &str) {
+    let (name, fill) = match role {
+        Role::User => ("You", ui.visuals().extreme_bg_color),
+        _ => ("Model", egui::Color32::TRANSPARENT),
+    };
+    let frame = Frame::new().fill(fill).corner_radius(6).inner_margin(Margin::symmetric(8, 5));
+    frame.show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        ui.weak(name);
+        // As large as the samples: this is to be read.
+        let size = egui::TextStyle::Body.resolve(ui.style()).size + 2.0;
+        ui.add(Label::new(RichText::new(text).size(size)).wrap().selectable(true));
+    });
+}
+
+/// Returns why no message can be answered now.
+fn obstacle(progress: &Progress, prompt: &PromptState) -> Option<&'static str> {
+    match progress.state {
+        State::Running | State::Paused => Some("The run trains: write to it once it has ended."),
+        _ => prompt::obstacle(progress, false, prompt),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::{NodeT, Queryable};
+
+    use super::*;
+
+    /// What the panel is drawn from, and the intents that it returned.
+    struct Panel {
+        progress: Progress,
+        prompt: PromptState,
+        chat: ChatState,
+        intents: Vec<Intent>,
+    }
+
+    fn panel() -> Harness<'static, Panel> {
+        let progress = Progress { run: Some("models/chat".into()), ..Progress::default() };
+        let (prompt, chat) = (PromptState::default(), ChatState::default());
+        let state = Panel { progress, prompt, chat, intents: Vec::new() };
+        let draw = |ui: &mut egui::Ui, panel: &mut Panel| {
+            let Panel { progress, prompt, chat, intents } = panel;
+            intents.extend(show(ui, progress, prompt, chat));
+        };
+        Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)
+    }
+
+    fn type_message(harness: &mut Harness<'static, Panel>, text: &str) {
+        harness.get_by_label("Message").focus();
+        harness.step();
+        harness.get_by_label("Message").type_text(text);
+        harness.run_steps(2);
+    }
+
+    #[test]
+    fn enter_sends_the_conversation_and_the_answer_grows() {
+        let mut harness = panel();
+        harness.step();
+        assert!(harness.get_by_label("Send").accesskit_node().is_disabled());
+        harness.get_by_label("System prompt").focus();
+        harness.step();
+        harness.get_by_label("System prompt").type_text("Be brief.");
+        harness.run_steps(2);
+        type_message(&mut harness, "Hello!");
+        harness.key_press(Key::Enter);
+        harness.run_steps(2);
+        let sent = [Message::new(Role::System, "Be brief."), Message::new(Role::User, "Hello!")];
+        let [Intent::Answer { messages, .. }] = &harness.state().intents[..] else {
+            panic!("nothing was sent")
+        };
+        assert_eq!(messages[..], sent);
+        assert_eq!(harness.state().chat.draft, "", "the field keeps what was sent");
+        assert!(harness.query_by_label("Hello!").is_some());
+        assert!(harness.query_by_label("Send").is_none());
+
+        harness.state_mut().chat.answered("Hi".into(), 0, false);
+        harness.run_steps(2);
+        assert!(harness.query_by_label("Hi").is_some());
+        harness.state_mut().chat.answered("Hi there.".into(), 0, true);
+        harness.run_steps(2);
+        assert!(harness.query_by_label("Hi there.").is_some());
+
+        type_message(&mut harness, "Bye.");
+        harness.get_by_label("Send").click();
+        harness.run_steps(2);
+        harness.get_by_label("Stop").click();
+        harness.run_steps(2);
+        let intents = &harness.state().intents;
+        let [_, Intent::Answer { messages, .. }, Intent::StopText] = &intents[..] else {
+            panic!("{intents:?}")
+        };
+        assert_eq!((messages.len(), &messages[2].role), (4, &Role::Assistant));
+        harness.state_mut().chat.answered("B".into(), 2, true);
+        harness.run_steps(2);
+        assert!(harness.query_by_label_contains("no longer reads").is_some());
+        harness.get_by_label("Clear").click();
+        harness.run_steps(2);
+        assert!(harness.query_by_label("Hello!").is_none());
+    }
+
+    #[test]
+    fn a_message_without_an_answer_returns_to_its_field() {
+        let mut chat = ChatState { draft: "Hello!".into(), ..ChatState::default() };
+        chat.send();
+        chat.answered(String::new(), 0, true);
+        assert_eq!((chat.draft.as_str(), chat.messages.len()), ("Hello!", 0));
+        chat.send();
+        chat.draft = "Next".into();
+        chat.take_back();
+        assert_eq!((chat.draft.as_str(), chat.messages.len()), ("Next", 0));
+        assert!(!chat.is_writing());
+        // The reply to a conversation that is no longer shown.
+        chat.answered("Hi".into(), 0, true);
+        assert!(chat.messages.is_empty());
+    }
+
+    #[test]
+    fn only_a_model_with_conversations_opens_one() {
+        let mut chat = ChatState::default();
+        chat.offer(false, false);
+        assert!(!chat.is_open);
+        chat.offer(true, false);
+        assert!(chat.is_open);
+        chat.is_open = false;
+        chat.offer(true, false);
+        assert!(!chat.is_open, "the samples were chosen");
+        chat.offer(false, false);
+        assert!(!chat.is_open && !chat.is_offered);
+        chat.offer(true, true);
+        assert!(!chat.is_open && chat.is_offered, "the model is being trained");
+    }
+
+    #[test]
+    fn a_run_that_trains_has_no_time() {
+        let mut harness = panel();
+        harness.state_mut().progress.state = State::Running;
+        type_message(&mut harness, "Hello!");
+        assert!(harness.get_by_label("Send").accesskit_node().is_disabled());
+    }
+}
