@@ -136,9 +136,9 @@ pub(super) enum Subcommands {
     Sample(SampleArgs),
     /// Talk to a model that was trained on conversations
     #[command(after_help = examples(&[
-        ("wgpt chat out/chats-1", "a run; /help lists the commands"),
+        ("wgpt chat out/chat-1", "a run; /help lists the commands"),
         ("wgpt chat my-model --system \"Be brief.\"", "an exported model, and a system prompt"),
-        ("wgpt chat out/chats-1 <questions.txt", "a message in each line"),
+        ("wgpt chat out/chat-1 <questions.txt", "a message in each line"),
     ]))]
     Chat(ChatArgs),
     /// Measure the loss of a model on data, or its share of right answers
