@@ -394,11 +394,10 @@ mod tests {
 
     #[test]
     fn conversations_read_back_from_one_file() {
-        let trained = super::super::bpe::Bpe::parse(&byte_level_file(
-            byte_ids().into_iter().filter(|(token, _)| token != END_OF_TEXT).collect(),
-            &json!([]),
-            true,
-        ));
+        let mut ids = byte_ids();
+        ids.remove(END_OF_TEXT);
+        ids.insert("ab".to_owned(), json!(256));
+        let trained = Bpe::parse(&byte_level_file(ids, &json!([["a", "b"]]), true));
         let bases = [
             Tokenizer::Gpt2,
             Tokenizer::Byte,
