@@ -137,7 +137,7 @@ pub(super) enum Subcommands {
     /// Talk to a model that was trained on conversations
     #[command(after_help = examples(&[
         ("wgpt chat out/chat-1", "a run; /help lists the commands"),
-        ("wgpt chat my-model --system \"Be brief.\"", "an exported model, and a system prompt"),
+        ("wgpt chat my-model --system \"Be brief.\"", "with a system prompt"),
         ("wgpt chat out/chat-1 <questions.txt", "a message in each line"),
     ]))]
     Chat(ChatArgs),

@@ -227,7 +227,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Arguments::command(), "wgpt", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for values in ["demo shakespeare-char", "tanh erf", "float32 tf32", "gpt2 char", "vulkan"] {
+        for values in ["demo chat shakespeare-char", "tanh erf", "float32 tf32", "gpt2 char", "vulkan"] {
             assert!(script.contains(values), "{values}");
         }
     }

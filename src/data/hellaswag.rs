@@ -71,10 +71,11 @@ impl Questions {
                 });
             }
             hasher.update(&bytes);
-            if bytes.trim_ascii().is_empty() {
+            let text = bytes.trim_ascii();
+            if text.is_empty() {
                 continue;
             }
-            match question(&bytes, line) {
+            match question(text, line) {
                 Ok(question) => questions.push(question),
                 Err(reason) => {
                     let error = DataError::BadQuestion { path: path.to_owned(), line, reason };
