@@ -17,6 +17,7 @@
 //! | `progress` | folds events into the state of a run, for every view |
 //! | `chat` | conversations with a model: prompts that fit its context, answers as they grow |
 //! | [`bench`](mod@bench) | measures kernels and steps |
+//! | `ranks` | the processes of one run: sums over them, over MPI |
 //! | `run_index` | lists the runs in a folder and their state |
 //! | `recovery` | decides what to do when a trainer ends |
 //! | `supervisor` | runs the trainer as a child process and restarts it |
@@ -74,6 +75,8 @@ pub mod plan;
 )]
 mod progress;
 pub mod protocol;
+#[allow(dead_code, unused_imports, reason = "training over ranks follows")]
+mod ranks;
 #[cfg_attr(
     any(target_arch = "wasm32", not(feature = "gui")),
     allow(dead_code, unused_imports, reason = "the default build uses all of it")

@@ -35,7 +35,7 @@ pub const VARIABLE_PREFIX: &str = "WGPT_";
 
 /// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
 pub(super) const RESERVED_VARIABLES: &[&str] =
-    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_OPS", "WGPT_PRESET"];
+    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_MPI_LIBRARY", "WGPT_OPS", "WGPT_PRESET"];
 
 // The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
 // sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.

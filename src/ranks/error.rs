@@ -1,0 +1,130 @@
+//! Errors of the communication between ranks.
+
+use thiserror::Error;
+
+/// An error of the communication between ranks. Every rank ends with it.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum RanksError {
+    /// No MPI library was found.
+    #[error("{size} processes were started together, but no MPI library can be opened: {reason}")]
+    NoLibrary {
+        /// The processes that the launcher has started.
+        size: usize,
+        /// The names that were tried, and the error of the system.
+        reason: String,
+    },
+    /// A library that is neither Open MPI nor of MPICH's family.
+    #[error("{name} is an MPI library that wgpt does not know: {version}")]
+    UnknownLibrary {
+        /// Its file.
+        name: String,
+        /// What it says of itself.
+        version: String,
+    },
+    /// A system on which wgpt opens no MPI library.
+    #[error("{size} processes were started together, but wgpt uses MPI on Linux and macOS only")]
+    NotServed {
+        /// The processes that the launcher has started.
+        size: usize,
+    },
+    /// The MPI library belongs to another launcher.
+    #[error(
+        "{launched} processes were started together, but {library} connects {connected} of them"
+    )]
+    NotConnected {
+        /// The library.
+        library: String,
+        /// The processes that the launcher has started.
+        launched: usize,
+        /// The processes that the library sees.
+        connected: usize,
+    },
+    /// A rank that does not answer.
+    #[error("rank {rank} has not answered for {seconds} s")]
+    Silent {
+        /// The rank.
+        rank: usize,
+        /// The time that was waited.
+        seconds: u64,
+    },
+    /// A call that failed.
+    #[error("MPI could not {action} (error {code})")]
+    Failed {
+        /// The verb.
+        action: &'static str,
+        /// MPI's error.
+        code: i32,
+    },
+    /// A message that cannot be read.
+    #[error("a message of another rank cannot be read: {reason}")]
+    Message {
+        /// The reason.
+        reason: String,
+    },
+    /// Ranks that would train different runs.
+    #[error("{0}")]
+    Disagree(String),
+    /// More ranks than sequences.
+    #[error("{ranks} ranks share a global batch of {sequences} sequences: each needs at least one")]
+    TooMany {
+        /// The ranks.
+        ranks: usize,
+        /// The sequences of the global batch.
+        sequences: u64,
+    },
+    /// More or fewer numbers in `--share` than ranks.
+    #[error("--share has {given} numbers for {ranks} ranks")]
+    Shares {
+        /// The numbers that were given.
+        given: usize,
+        /// The ranks.
+        ranks: usize,
+    },
+}
+
+impl RanksError {
+    /// Returns what to do next.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            RanksError::NoLibrary { .. } => {
+                "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH on every machine, or \
+                 name the library with WGPT_MPI_LIBRARY=PATH"
+            }
+            RanksError::UnknownLibrary { .. } => {
+                "install Open MPI 4 or 5, or MPICH 3.1 or later or a library of its family, and name \
+                 it with WGPT_MPI_LIBRARY=PATH"
+            }
+            RanksError::NotServed { .. } => "start one process; it uses one device",
+            RanksError::NotConnected { .. } => {
+                "start them with the mpirun of this library, name another one with \
+                 WGPT_MPI_LIBRARY=PATH, or, under Slurm, add --mpi=pmix or --mpi=pmi2 to srun"
+            }
+            RanksError::Silent { .. } => {
+                "see its log in the folder ranks of the run, and its machine and network; continue \
+                 with --resume"
+            }
+            RanksError::Failed { .. } => "the lines above may explain it; continue with --resume",
+            RanksError::Message { .. } => "run the same version of wgpt on every machine",
+            RanksError::Disagree(_) => {
+                "give every rank the same settings and data, and the same version of wgpt"
+            }
+            RanksError::TooMany { .. } => {
+                "start fewer processes, or raise gradient_accumulation_steps"
+            }
+            RanksError::Shares { .. } => "give one number for each rank, like --share=2,1",
+        }
+    }
+
+    /// Returns true for an error that every rank finds by itself: one of them reports it.
+    pub fn is_common(&self) -> bool {
+        matches!(
+            self,
+            RanksError::Disagree(_) | RanksError::TooMany { .. } | RanksError::Shares { .. }
+        )
+    }
+
+    /// Returns true for bad input; else something has failed.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, RanksError::Silent { .. } | RanksError::Failed { .. })
+    }
+}

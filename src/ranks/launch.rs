@@ -1,0 +1,100 @@
+//! The launcher that has started this process with others: mpirun, mpiexec or srun.
+
+/// The variable that names the MPI library to open.
+pub(crate) const MPI_LIBRARY: &str = "WGPT_MPI_LIBRARY";
+
+/// A process among those that a launcher has started together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// The number of the process, from 0.
+    pub rank: usize,
+    /// The number of processes, more than 1.
+    pub size: usize,
+    /// The number of the process among those of its machine, from 0.
+    pub local_rank: usize,
+    /// True for a launcher of MPICH's family.
+    pub is_mpich: bool,
+}
+
+/// The variables of a launcher.
+struct Variables {
+    rank: &'static str,
+    size: &'static str,
+    local_rank: &'static str,
+    is_mpich: bool,
+}
+
+/// Those of Open MPI's mpirun, of MPICH's mpiexec, and of srun. A job script of Slurm, which is not one
+/// of several processes, has SLURM_NTASKS too, but not the number of a step's tasks.
+const LAUNCHERS: [Variables; 3] = [
+    Variables {
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        is_mpich: false,
+    },
+    Variables { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", is_mpich: true },
+    Variables {
+        rank: "SLURM_PROCID",
+        size: "SLURM_STEP_NUM_TASKS",
+        local_rank: "SLURM_LOCALID",
+        is_mpich: false,
+    },
+];
+
+impl Launch {
+    /// Returns this process's place among those that were started with it; `None` if it was started
+    /// alone.
+    pub fn of_this_process() -> Option<Self> {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+        LAUNCHERS.iter().find_map(|known| {
+            let (rank, size) = (number(known.rank)?, number(known.size)?);
+            let local_rank =
+                number(known.local_rank).or_else(|| number("SLURM_LOCALID")).unwrap_or(0);
+            let is_mpich = known.is_mpich;
+            (size > 1 && rank < size).then_some(Self { rank, size, local_rank, is_mpich })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Option<Launch> {
+        Launch::read(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        let open_mpi = [
+            ("OMPI_COMM_WORLD_RANK", "2"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ];
+        let launch = Launch { rank: 2, size: 4, local_rank: 1, is_mpich: false };
+        assert_eq!(read(&open_mpi), Some(launch));
+        let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        let launch = Launch { rank: 1, size: 2, local_rank: 0, is_mpich: true };
+        assert_eq!(read(&hydra), Some(launch));
+        let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_LOCALID", "3")];
+        let launch = Launch { rank: 3, size: 8, local_rank: 3, is_mpich: false };
+        assert_eq!(read(&srun), Some(launch));
+    }
+
+    #[test]
+    fn a_process_by_itself_has_no_ranks() {
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]), None);
+        // The script of a job.
+        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]), None);
+        assert_eq!(read(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! The ranks of a run: processes that train one model together, each on its own device.
+//!
+//! All ranks run the same [`Session`](crate::train::Session) in step. Each computes the gradients of
+//! its share of the global batch, the gradients are summed over all ranks, and each makes the same
+//! update: models stay equal without being sent. What depends on a clock or on a person, like a
+//! command, is decided by rank 0 and shared with all ([`Group::share`]).
+//!
+//! [`Ranks`] is the seam: `Alone` for one process, [`Ring`] over messages between pairs of ranks,
+//! which are MPI's in a program and a channel's in tests. NCCL would be another implementation.
+//!
+//! MPI carries messages and nothing else. Sums over ranks are wgpt's own ([`ring`]), so that the same
+//! ranks give the same bits with every MPI library, and a rank that does not answer is known by its
+//! number. Nothing is loaded unless a launcher has started more than one process.
+
+mod error;
+mod launch;
+#[cfg(unix)]
+mod mpi;
+mod ring;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod threads;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::RanksError;
+pub(crate) use launch::Launch;
+#[cfg(test)]
+pub(crate) use threads::on_threads;
+
+/// The time that a rank waits for another. A rank that dies ends the job at once, through the launcher;
+/// this is for one that hangs, or a network that is cut. It is the longest time that one is silent for
+/// a good reason: while rank 0 writes a large checkpoint to a slow disk, or a software renderer
+/// compiles.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// The communication between ranks. Every rank must make the same calls in the same order.
+pub(crate) trait Ranks {
+    /// Returns the number of this rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// Returns the number of ranks.
+    fn size(&self) -> usize;
+
+    /// Replaces `values` by their sums over all ranks, which have the same bits on every rank, and
+    /// each time.
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError>;
+
+    /// Replaces `bytes` by those of rank 0.
+    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError>;
+
+    /// Returns the bytes of each rank on rank 0, and nothing on the others.
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError>;
+
+    /// Ends the communication, after the last call of every rank.
+    fn finish(&mut self) {}
+
+    /// Returns a function that ends all ranks at once, with this exit code where the launcher passes
+    /// it on.
+    fn abort(&self) -> Abort {
+        Box::new(|_| ())
+    }
+}
+
+/// Ends all ranks.
+pub(crate) type Abort = Box<dyn Fn(u8)>;
+
+/// The only rank of a run.
+struct Alone;
+
+impl Ranks for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), RanksError> {
+        Ok(())
+    }
+
+    fn broadcast(&mut self, _: &mut Vec<u8>) -> Result<(), RanksError> {
+        Ok(())
+    }
+
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
+        Ok(vec![bytes.to_vec()])
+    }
+}
+
+/// The ranks of a run, as one of them sees them.
+pub(crate) struct Group(Box<dyn Ranks>);
+
+impl Group {
+    /// The group of a run in one process.
+    pub fn alone() -> Self {
+        Self(Box::new(Alone))
+    }
+
+    /// The group of the processes that a launcher has started with this one; each waits at most
+    /// `limit` for another.
+    ///
+    /// # Errors
+    /// If no MPI library can be opened, or it does not connect these processes.
+    pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
+        #[cfg(unix)]
+        return mpi::open(launch, limit).map(Self);
+        #[cfg(not(unix))]
+        {
+            let _ = limit;
+            Err(RanksError::NotServed { size: launch.size })
+        }
+    }
+
+    #[cfg(test)]
+    pub fn of(ranks: impl Ranks + 'static) -> Self {
+        Self(Box::new(ranks))
+    }
+
+    /// Returns the number of this rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    /// Returns the number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    /// Returns true for a run in one process.
+    pub fn is_alone(&self) -> bool {
+        self.size() == 1
+    }
+
+    /// Returns true for rank 0, which owns the run folder, takes commands and prints.
+    pub fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Returns the value of rank 0.
+    ///
+    /// # Errors
+    /// If a rank does not answer, or sends something else: it runs another version.
+    pub fn share<T: Serialize + DeserializeOwned>(&mut self, value: T) -> Result<T, RanksError> {
+        if self.is_alone() {
+            return Ok(value);
+        }
+        let mut bytes = if self.is_first() { to_bytes(&value)? } else { Vec::new() };
+        self.0.broadcast(&mut bytes)?;
+        if self.is_first() { Ok(value) } else { from_bytes(&bytes) }
+    }
+
+    /// Returns the values of all ranks, in their order, on every rank.
+    ///
+    /// # Errors
+    /// As [`share`](Self::share).
+    pub fn collect<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: &T,
+    ) -> Result<Vec<T>, RanksError> {
+        let gathered = self.0.gather(&to_bytes(value)?)?;
+        let values: Vec<serde_json::Value> =
+            gathered.iter().map(|bytes| from_bytes(bytes)).collect::<Result<_, _>>()?;
+        let values = self.share(values)?;
+        values.into_iter().map(|value| serde_json::from_value(value).map_err(damaged)).collect()
+    }
+
+    /// Replaces values by their sums over all ranks.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
+        self.0.all_reduce(values)
+    }
+
+    /// Replaces values by those of rank 0, of which there are as many.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn share_values(&mut self, values: &mut Vec<f32>) -> Result<(), RanksError> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let mut bytes: Vec<u8> = match self.is_first() {
+            true => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            false => Vec::new(),
+        };
+        self.0.broadcast(&mut bytes)?;
+        if !self.is_first() {
+            let shared = bytes.as_chunks::<4>().0.iter().map(|&value| f32::from_le_bytes(value));
+            *values = shared.collect();
+        }
+        Ok(())
+    }
+
+    /// Ends the communication, after the last call of every rank.
+    pub fn finish(&mut self) {
+        self.0.finish();
+    }
+
+    /// Returns a function that ends all ranks at once.
+    pub fn abort(&self) -> Abort {
+        self.0.abort()
+    }
+}
+
+fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, RanksError> {
+    serde_json::to_vec(value).map_err(damaged)
+}
+
+fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RanksError> {
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+fn damaged(error: serde_json::Error) -> RanksError {
+    RanksError::Message { reason: error.to_string() }
+}

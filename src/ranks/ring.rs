@@ -1,0 +1,213 @@
+//! Collective operations over messages between pairs of ranks.
+//!
+//! The sum over all ranks goes around a ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
+//! algorithms for clusters of workstations"): the values are cut into as many segments as there are
+//! ranks. In the first turn each segment passes every rank once and is added up, in the second turn
+//! the sums pass every rank. Each rank sends `2 (n - 1) / n` of the values, whatever the number of
+//! ranks.
+//!
+//! A segment is added up in one order, by one rank after the other, and then copied: every rank has
+//! the same bits, and has them again the next time.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::{Abort, Ranks, RanksError};
+
+/// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
+/// and enough that the time of a network's answer does not count.
+pub(super) const MESSAGE_BYTES: usize = 1 << 20;
+
+/// The bytes of a value on its way.
+const VALUE_BYTES: usize = 4;
+
+/// The bytes of the first message of a text, its length included: most are of one message.
+const HEAD_BYTES: usize = 256;
+const LENGTH_BYTES: usize = 8;
+
+/// A message that is to be sent or received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// The other rank.
+    pub rank: usize,
+    /// At most [`MESSAGE_BYTES`].
+    pub bytes: usize,
+}
+
+/// Messages between pairs of ranks, which arrive in the order in which they were sent.
+pub(super) trait Link {
+    fn rank(&self) -> usize;
+
+    fn size(&self) -> usize;
+
+    /// Returns the memory for the next message to be sent, [`MESSAGE_BYTES`].
+    fn outgoing(&mut self) -> &mut [u8];
+
+    /// Sends the first bytes of [`outgoing`](Self::outgoing) and receives a message, both at once, each
+    /// if there is one. Returns the bytes received.
+    ///
+    /// # Errors
+    /// If the other rank does not answer within `limit`.
+    fn exchange(
+        &mut self,
+        send: Option<Message>,
+        receive: Option<Message>,
+        limit: Duration,
+    ) -> Result<&[u8], RanksError>;
+
+    /// As [`Ranks::finish`].
+    fn finish(&mut self) {}
+
+    /// As [`Ranks::abort`].
+    fn abort(&self) -> Abort {
+        Box::new(|_| ())
+    }
+}
+
+/// Ranks that are connected by links.
+pub(super) struct Ring<L> {
+    link: L,
+    limit: Duration,
+}
+
+impl<L: Link> Ring<L> {
+    /// Ranks that wait at most `limit` for another.
+    pub fn new(link: L, limit: Duration) -> Self {
+        Self { link, limit }
+    }
+
+    /// Sends the values of one segment to the next rank while those of another arrive from the one
+    /// before. `take` is given each message's values and where they belong.
+    fn pass(
+        &mut self,
+        values: &mut [f32],
+        sent: Range<usize>,
+        received: Range<usize>,
+        take: impl Fn(&mut f32, f32),
+    ) -> Result<(), RanksError> {
+        const STEP: usize = MESSAGE_BYTES / VALUE_BYTES;
+        let (rank, size) = (self.link.rank(), self.link.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let piece = |of: &Range<usize>, index: usize| {
+            let start = of.start + index * STEP;
+            (start < of.end).then(|| start..(start + STEP).min(of.end))
+        };
+        let pieces = sent.len().max(received.len()).div_ceil(STEP);
+        for index in 0..pieces {
+            let send = piece(&sent, index).map(|range| {
+                let values = &values[range];
+                let bytes = values.len() * VALUE_BYTES;
+                let wire = self.link.outgoing()[..bytes].as_chunks_mut::<VALUE_BYTES>().0;
+                for (wire, value) in wire.iter_mut().zip(values) {
+                    *wire = value.to_le_bytes();
+                }
+                Message { rank: next, bytes }
+            });
+            let range = piece(&received, index);
+            let receive = range.as_ref().map(|range| {
+                let bytes = range.len() * VALUE_BYTES;
+                Message { rank: before, bytes }
+            });
+            let wire = self.link.exchange(send, receive, self.limit)?;
+            let arrived =
+                wire.as_chunks::<VALUE_BYTES>().0.iter().map(|&wire| f32::from_le_bytes(wire));
+            for (value, arrived) in values[range.unwrap_or_default()].iter_mut().zip(arrived) {
+                take(value, arrived);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: usize, bytes: &[u8]) -> Result<(), RanksError> {
+        let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - LENGTH_BYTES));
+        let outgoing = self.link.outgoing();
+        outgoing[..LENGTH_BYTES].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        outgoing[LENGTH_BYTES..LENGTH_BYTES + head.len()].copy_from_slice(head);
+        self.link.exchange(Some(Message { rank: to, bytes: HEAD_BYTES }), None, self.limit)?;
+        for piece in rest.chunks(MESSAGE_BYTES) {
+            self.link.outgoing()[..piece.len()].copy_from_slice(piece);
+            let message = Message { rank: to, bytes: piece.len() };
+            self.link.exchange(Some(message), None, self.limit)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, RanksError> {
+        let head = Message { rank: from, bytes: HEAD_BYTES };
+        let head = self.link.exchange(None, Some(head), self.limit)?;
+        let Some((length, head)) = head.split_first_chunk::<LENGTH_BYTES>() else {
+            return Err(RanksError::Message { reason: "it is cut short".into() });
+        };
+        let length = u64::from_le_bytes(*length) as usize;
+        let mut bytes = head[..head.len().min(length)].to_vec();
+        while bytes.len() < length {
+            let wanted = (length - bytes.len()).min(MESSAGE_BYTES);
+            let message = Message { rank: from, bytes: wanted };
+            bytes.extend_from_slice(self.link.exchange(None, Some(message), self.limit)?);
+        }
+        Ok(bytes)
+    }
+}
+
+impl<L: Link> Ranks for Ring<L> {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.link.size()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
+        let (rank, size, len) = (self.rank(), self.size(), values.len());
+        // Segments are counted around the ring: `back` of the one that this rank begins with.
+        let segment = |ahead: usize, back: usize| {
+            let index = (rank + ahead + size - back) % size;
+            len * index / size..len * (index + 1) / size
+        };
+        for turn in 0..size - 1 {
+            let (sent, received) = (segment(0, turn), segment(0, turn + 1));
+            self.pass(values, sent, received, |value, arrived| *value = arrived + *value)?;
+        }
+        for turn in 0..size - 1 {
+            let (sent, received) = (segment(1, turn), segment(0, turn));
+            self.pass(values, sent, received, |value, arrived| *value = arrived)?;
+        }
+        Ok(())
+    }
+
+    /// Goes down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
+    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
+        let (rank, size) = (self.rank(), self.size());
+        if rank > 0 {
+            *bytes = self.receive((rank - 1) / 2)?;
+        }
+        for to in [2 * rank + 1, 2 * rank + 2] {
+            if to < size {
+                self.send(to, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each rank sends to rank 0 directly, which knows by that which one does not answer.
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
+        if self.rank() > 0 {
+            self.send(0, bytes)?;
+            return Ok(Vec::new());
+        }
+        let mut gathered = vec![bytes.to_vec()];
+        for rank in 1..self.size() {
+            gathered.push(self.receive(rank)?);
+        }
+        Ok(gathered)
+    }
+
+    fn finish(&mut self) {
+        self.link.finish();
+    }
+
+    fn abort(&self) -> Abort {
+        self.link.abort()
+    }
+}
