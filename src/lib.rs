@@ -75,7 +75,8 @@ pub mod plan;
 )]
 mod progress;
 pub mod protocol;
-#[allow(dead_code, unused_imports, reason = "training over ranks follows")]
+// Ranks need MPI, which is opened on Unix only.
+#[cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "builds for Unix use all of it"))]
 mod ranks;
 #[cfg_attr(
     any(target_arch = "wasm32", not(feature = "gui")),

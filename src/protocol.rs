@@ -167,6 +167,10 @@ pub struct Step {
     /// again; `None` if the device makes the updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer_ms: Option<f64>,
+    /// The part of `ms` in which this rank communicated with the others of its run, or waited for them;
+    /// `None` for a run in one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_ms: Option<f64>,
     /// Tokens per second over the same time.
     pub tokens_per_s: f64,
     /// Bytes that the memory pools of the device hold; `None` on the CPU.
@@ -202,6 +206,9 @@ impl Step {
         }
         if let Some(optimizer_ms) = self.optimizer_ms {
             line.push_str(&format!(", optimizer {:.0}%", 100.0 * optimizer_ms / ms));
+        }
+        if let Some(network_ms) = self.network_ms {
+            line.push_str(&format!(", network {:.0}%", 100.0 * network_ms / ms));
         }
         if self.skipped != skipped {
             line.push_str(&format!(", skipped {}", self.skipped));

@@ -427,6 +427,7 @@ fn step(iter: u64) -> Event {
         tokens: 1000,
         ms: 10.0,
         optimizer_ms: None,
+        network_ms: None,
         tokens_per_s: 1e5 + 1e3 * noise,
         vram_bytes: Some(1 << 30),
         vram_peak_bytes: Some(1 << 30),

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::{Gpt, WeightSource};
 use crate::disk::File;
+use crate::ranks::RanksError;
 
 /// An error of reading or writing weights.
 #[derive(Debug, Error)]
@@ -52,6 +53,9 @@ pub enum WeightError {
         /// Its shape in the model.
         need: Vec<usize>,
     },
+    /// The weights of another rank did not arrive.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
 }
 
 impl WeightError {

@@ -69,9 +69,12 @@ pub(crate) fn keep(
 ) -> Option<Forecast> {
     // The CPU has no other memory for the optimizer.
     let offload_optimizer = plan.offload_optimizer && limits.kernels != Kernels::Cpu;
+    // A checkpoint of several ranks has the plan of one share.
+    let is_whole = (plan.micro_batch * plan.accumulation) as u64 == config.global_batch();
     let plan = Plan { offload_optimizer, ..plan.clone() };
     let forecast = Forecast::of(plan, config, vocab, limits);
-    let same_request = Plan::new(config, vocab) == Plan::new(before, vocab)
+    let same_request = is_whole
+        && Plan::new(config, vocab) == Plan::new(before, vocab)
         && config.grad_checkpoint == before.grad_checkpoint
         && config.offload_optimizer == before.offload_optimizer;
     (same_request && forecast.fits(limits)).then_some(forecast)

@@ -8,6 +8,7 @@ mod gpus;
 mod limits;
 pub(crate) mod products;
 mod rows;
+mod shares;
 mod speed;
 mod table;
 mod totals;
@@ -25,6 +26,7 @@ pub use forecast::Forecast;
 pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::reserve;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
+pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};
 pub use table::{Class, Row};
 #[cfg(not(target_arch = "wasm32"))]

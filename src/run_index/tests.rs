@@ -34,6 +34,7 @@ fn step(iter: u64) -> Event {
         tokens_per_s: 81920.0,
         vram_bytes: Some(1 << 30),
         optimizer_ms: None,
+        network_ms: None,
         vram_peak_bytes: Some(1 << 30),
         vram_classes: BTreeMap::new(),
         others_bytes: None,

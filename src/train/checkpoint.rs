@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::agreement::SharedWeights;
 use super::optimizer::Masters;
 use super::run::write_atomically;
 use super::{LossScale, Optimizer, TrainError};
@@ -22,6 +23,7 @@ use crate::model::{
 };
 use crate::ops::OpsMode;
 use crate::plan::Plan;
+use crate::ranks::Group;
 
 /// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
@@ -216,10 +218,10 @@ impl Checkpoint {
     }
 
     /// Loads the model onto `device`, and the optimizer's states to the same place or, with
-    /// `masters`, to host memory.
+    /// `masters`, to host memory. Rank 0 of `group` reads the files, and sends the others what it reads.
     ///
     /// # Errors
-    /// If a file is not what the architecture needs.
+    /// If a file is not what the architecture needs, or a rank does not answer.
     pub fn load(
         &self,
         config: &Config,
@@ -227,13 +229,15 @@ impl Checkpoint {
         device: &Device,
         mut masters: Option<Masters>,
         mode: OpsMode,
+        group: &mut Group,
     ) -> Result<(Gpt, Optimizer), TrainError> {
-        let mut weights = WeightFile::open(&self.path.join(WEIGHTS_FILE))?;
+        let mut weights = self.shared(WEIGHTS_FILE, group)?;
         let model = match &mut masters {
             Some(masters) => masters.model(mode.precision, architecture, &mut weights, device)?,
             None => Gpt::new(architecture, &mut weights, device)?,
         };
-        let mut file = WeightFile::open(&self.path.join(OPTIMIZER_FILE))?;
+        drop(weights);
+        let mut file = self.shared(OPTIMIZER_FILE, group)?;
         let saved = |name: &str, shape: &[usize]| {
             file.weight(name, &saved_shape(architecture, name, shape))
         };
@@ -243,6 +247,15 @@ impl Checkpoint {
             None => optimizer,
         };
         Ok((model, optimizer))
+    }
+
+    fn shared<'a>(
+        &self,
+        name: &str,
+        group: &'a mut Group,
+    ) -> Result<SharedWeights<'a>, TrainError> {
+        let file = self.path.join(name);
+        SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
     }
 }
 

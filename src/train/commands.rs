@@ -6,10 +6,12 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::protocol::Command;
 
 /// The state of a command source.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Next {
     /// A command.
     Command(Command),

@@ -12,6 +12,7 @@ use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
 use crate::protocol::Cause;
+use crate::ranks::RanksError;
 
 /// An error of training, evaluation or a checkpoint. The text says what failed, and where;
 /// [`hint`](Self::hint) says what to do next.
@@ -76,12 +77,9 @@ pub enum TrainError {
         /// The loaded model.
         path: PathBuf,
     },
-    /// Conversations for a model with another tokenizer.
-    #[error("{}: this model tokenizes text in another way than the conversations were tokenized", path.display())]
-    OtherTokenizer {
-        /// The model.
-        path: PathBuf,
-    },
+    /// Ranks that do not train together, or one that does not answer.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
     /// A run that does not fit its budget or its device.
     #[error(transparent)]
     Plan(Box<PlanError>),
@@ -155,6 +153,9 @@ impl TrainError {
             TrainError::OtherPrecision(_) => {
                 "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
                  differ slightly"
+            }
+            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
+                error.hint()
             }
             TrainError::Weights(WeightError::Io { .. }) => {
                 "check the path, its permissions and the free space of the disk"
@@ -235,6 +236,15 @@ impl TrainError {
         }
     }
 
+    /// Returns true for an error that every rank of a run finds by itself: rank 0 reports it.
+    pub(crate) fn is_common(&self) -> bool {
+        match self {
+            TrainError::NotFinite { .. } | TrainError::Config(_) => true,
+            TrainError::Ranks(error) => error.is_common(),
+            _ => false,
+        }
+    }
+
     /// Returns the exit code of a process that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -261,6 +271,9 @@ impl TrainError {
                 | DataError::UnknownBuiltin { .. },
             ) => 2,
             TrainError::NotFinite { .. } => 6,
+            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
+                if error.is_usage() { 2 } else { 1 }
+            }
             // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })
                 if source.kind() != io::ErrorKind::NotFound =>

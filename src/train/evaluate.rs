@@ -62,10 +62,28 @@ pub async fn mean_loss(
     wanted: u64,
     evaluation: &Evaluation,
     stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<MeanLoss>, TrainError> {
+) -> Result<Option<f64>, TrainError> {
+    let block_size = evaluation.block_size;
+    let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
+    let sum = sum_losses(model, dataset, split, &starts, evaluation, stop).await?;
+    Ok(sum.map(|sum| sum / (starts.len() * block_size) as f64))
+}
+
+/// Computes the sum of the losses of the tokens in the windows of `split` that start at `starts`, as
+/// [`mean_loss`] does.
+///
+/// # Errors
+/// As [`mean_loss`].
+pub async fn sum_losses(
+    model: &Gpt,
+    dataset: &Dataset,
+    split: &Split,
+    starts: &[u64],
+    evaluation: &Evaluation,
+    stop: &mut impl FnMut(u64) -> bool,
+) -> Result<Option<f64>, TrainError> {
     let architecture = model.architecture();
-    let windows = split.windows(evaluation.block_size);
-    let chosen = windows.evaluation(wanted);
+    let batches = Batches { dataset, seed: 0, block_size: evaluation.block_size };
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let lengths = dataset.tokenizer.as_ref().map(Tokenizer::byte_lengths);
     let (mut sum, mut bytes, mut tokens) = (0.0, 0, 0);
@@ -108,4 +126,5 @@ mod tests {
         // Ends of documents alone.
         assert_eq!(bits(LN_2, Some(0.0)), None);
     }
+    Ok(Some(sum))
 }

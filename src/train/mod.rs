@@ -1,5 +1,6 @@
 //! Training: commands in, events out, no front end.
 
+mod agreement;
 pub(crate) mod archive;
 mod batches;
 pub(crate) mod checkpoint;
@@ -19,6 +20,7 @@ mod setup;
 mod source;
 mod speed;
 
+pub(crate) use agreement::OWN_SETTINGS;
 pub use error::TrainError;
 pub use limits::device_profile;
 pub use loss_scale::LossScale;

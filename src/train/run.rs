@@ -22,17 +22,20 @@ pub const COMMANDS_FILE: &str = "commands.jsonl";
 const LOG_FILE: &str = "log.txt";
 /// A file that the process that trains keeps locked.
 pub const LOCK_FILE: &str = "lock";
+/// The folder of the other ranks' logs, each named by its rank.
+const RANKS_FOLDER: &str = "ranks";
 /// The folder of the checkpoints, each in a folder named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 
-/// A run folder that this process has locked.
+/// A run folder that this process has locked, or in which another rank than the first keeps its log.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
     record: Record,
     scalars: Logs,
-    /// The operating system releases the lock when the process ends, even if it is killed.
-    _lock: File,
+    /// The operating system releases the lock when the process ends, even if it is killed. `None` on
+    /// other ranks than the first, which write nothing but their log.
+    lock: Option<File>,
 }
 
 impl RunFolder {
@@ -59,7 +62,20 @@ impl RunFolder {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
         let (record, scalars) = (Record::open(path)?, Logs::default());
-        Ok(Self { path: path.to_path_buf(), record, scalars, _lock: lock })
+        Ok(Self { path: path.to_path_buf(), record, scalars, lock: Some(lock) })
+    }
+
+    /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
+    /// of the same name.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
+        let folder = path.join(RANKS_FOLDER);
+        disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
+        let log = append(&folder.join(format!("{rank}.log")))?;
+        let record = Record { events: None, log, skipped: 0 };
+        Ok(Self { path: path.to_path_buf(), record, scalars: Logs::default(), lock: None })
     }
 
     /// Returns the path of the folder.
@@ -77,6 +93,9 @@ impl RunFolder {
     /// # Errors
     /// If it cannot be written; a former one is then still intact.
     pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
         let path = self.path.join(CONFIG_FILE);
         write_atomically(&path, config.to_toml().as_bytes())
     }
@@ -84,6 +103,9 @@ impl RunFolder {
     /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
     /// that cannot be opened.
     pub fn open_scalars(&mut self, logs: ScalarLogs, from: Continued) -> Vec<String> {
+        if self.lock.is_none() {
+            return Vec::new();
+        }
         let (scalars, failed) = Logs::open(&self.path, logs, from);
         self.scalars = scalars;
         failed
@@ -107,7 +129,8 @@ impl RunFolder {
 /// The record of a run's events.
 #[derive(Debug)]
 struct Record {
-    events: File,
+    /// `None` on other ranks than the first.
+    events: Option<File>,
     log: File,
     /// Updates skipped according to the last step.
     skipped: u64,
@@ -115,16 +138,14 @@ struct Record {
 
 impl Record {
     fn open(folder: &Path) -> Result<Self, TrainError> {
-        let append = |name: &str| {
-            let path = folder.join(name);
-            let file = OpenOptions::new().create(true).append(true).open(&path);
-            file.map_err(TrainError::io("open", &path))
-        };
-        Ok(Self { events: append(EVENTS_FILE)?, log: append(LOG_FILE)?, skipped: 0 })
+        let events = Some(append(&folder.join(EVENTS_FILE))?);
+        Ok(Self { events, log: append(&folder.join(LOG_FILE))?, skipped: 0 })
     }
 
     fn append(&mut self, event: &Event) -> std::io::Result<()> {
-        writeln!(self.events, "{}", json_line(event))?;
+        if let Some(events) = &mut self.events {
+            writeln!(events, "{}", json_line(event))?;
+        }
         match event {
             Event::Step(step) => {
                 let before = std::mem::replace(&mut self.skipped, step.skipped);
@@ -133,6 +154,11 @@ impl Record {
             event => writeln!(self.log, "{event}"),
         }
     }
+}
+
+fn append(path: &Path) -> Result<File, TrainError> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.map_err(TrainError::io("open", path))
 }
 
 /// Returns an event that happens now as a JSON line, without the line break.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
+use super::agreement::Division;
 use super::checkpoint::{Checkpoint, Damaged};
 use super::hellaswag::Quiz;
 use super::run::RunFolder;
@@ -15,14 +16,18 @@ use crate::data::Dataset;
 use crate::gpu::{self, OpenDevice, Watchdog};
 use crate::model::Gpt;
 use crate::ops::OpsMode;
-use crate::plan::{Forecast, Limits};
+use crate::plan::{self, Forecast, Limits};
 use crate::protocol::{Command, Event, StopReason};
+use crate::ranks::Group;
 
 mod budget;
 mod control;
 mod evaluation;
 mod pace;
 mod saving;
+#[cfg(test)]
+mod tests;
+mod together;
 mod update;
 mod working;
 
@@ -50,6 +55,11 @@ pub struct Session<'a> {
     /// True if `max_time` plans the schedule before the first update.
     plans_schedule: bool,
     folder: RunFolder,
+    /// The processes that train this run in step, each with a session like this one.
+    group: Group,
+    division: Division,
+    /// The time in the communication between them since the last log line.
+    network: Duration,
     /// `None` only during an update.
     model: Option<Gpt>,
     optimizer: Optimizer,
@@ -92,7 +102,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// If the weights cannot be read.
     pub fn open(
-        setup: Setup,
+        mut setup: Setup,
         device: OpenDevice,
         emit: &'a mut dyn FnMut(&Event),
     ) -> Result<Self, TrainError> {
@@ -101,9 +111,8 @@ impl<'a> Session<'a> {
         let optimizer = optimizer.watched_by(&device.watchdog);
         let starts_over = setup.starts_over;
         let plans_schedule = setup.plans_schedule;
-        let Setup {
-            started, config, mode, dataset, quiz, limits, forecast, folder, loaded, ..
-        } = setup;
+        let Setup { started, config, mode, dataset, limits, forecast, .. } = setup;
+        let Setup { folder, loaded, group, division, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
@@ -133,6 +142,9 @@ impl<'a> Session<'a> {
             limits,
             forecast,
             folder,
+            group,
+            division,
+            network: Duration::ZERO,
             optimizer,
             started,
             saved: Instant::now(),
@@ -153,6 +165,9 @@ impl<'a> Session<'a> {
         let wants_offload = session.config.offload_optimizer == Choice::True;
         if wants_offload && !session.forecast.plan.offload_optimizer {
             session.warn("offload_optimizer=true has no effect on the CPU".into());
+        }
+        if let Some(text) = session.division.warning.take() {
+            session.warn(text);
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));
@@ -275,11 +290,19 @@ impl<'a> Session<'a> {
         &mut self,
         commands: &mut impl Commands,
     ) -> Result<StopReason, TrainError> {
-        let planned = if self.plans_schedule { self.plan_schedule().await? } else { None };
+        let decides = self.group.is_first();
+        let planned = match self.plans_schedule && decides {
+            true => self.plan_schedule().await?,
+            false => None,
+        };
+        if self.plans_schedule {
+            self.share_schedule()?;
+        }
         self.announce();
         match planned {
             Some(text) => self.warn(text),
-            None => self.warn_if_long().await?,
+            None if decides => self.warn_if_long().await?,
+            None => {}
         }
         self.train(commands).await
     }
@@ -340,6 +363,11 @@ impl<'a> Session<'a> {
 
     fn is_due(&self, interval: u64) -> bool {
         self.iteration.is_multiple_of(interval)
+    }
+
+    /// Returns the configuration of this rank's part of the global batch.
+    fn own_config(&self) -> Config {
+        plan::of_share(&self.config, self.division.shares.sequences(self.group.rank()))
     }
 
     fn model(&self) -> &Gpt {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 use web_time::Instant;
 
+use super::agreement::{self, Division, SharedWeights};
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::hellaswag::Quiz;
@@ -18,9 +19,10 @@ use crate::config::{Config, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::gpu::{DeviceError, DeviceInfo};
-use crate::model::{Architecture, Gpt, RandomWeights, WeightSource, read_architecture};
+use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
+use crate::ranks::Group;
 
 /// A request to train.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Request {
     pub plans_schedule: bool,
     /// Time that the run has taken in trainers that failed: it counts towards `max_time`.
     pub elapsed: Duration,
+    /// The numbers that the shares of ranks follow; empty to follow the speeds of their devices.
+    pub shares: Vec<f64>,
 }
 
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
@@ -57,20 +61,37 @@ pub struct Setup {
     pub(super) starts_over: bool,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
+    /// The processes that train the run.
+    pub(super) group: Group,
+    /// The part of each in the global batch.
+    pub(super) division: Division,
     architecture: Architecture,
     /// The initial weights, if they are not random.
     source: Option<ModelSource>,
 }
 
+/// The folder of a run, and what it continues from or starts with.
+struct Origin {
+    folder: RunFolder,
+    loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    starts_over: bool,
+    source: Option<ModelSource>,
+}
+
 impl Setup {
-    /// Opens the data, plans the steps for `device` and locks the run folder.
+    /// Opens the data, agrees with the other ranks of `group` on their shares, plans the steps for
+    /// `device` and locks the run folder.
     ///
     /// # Errors
     /// Everything that would stop the run later and can be checked now. A run that does not fit
     /// creates no file.
-    pub fn new(request: Request, device: &DeviceInfo) -> Result<Self, TrainError> {
+    pub fn new(
+        request: Request,
+        device: &DeviceInfo,
+        mut group: Group,
+    ) -> Result<Self, TrainError> {
         let now = Instant::now();
-        let Request { config, run, resume, mode, plans_schedule, elapsed } = request;
+        let Request { config, run, resume, mode, plans_schedule, elapsed, shares } = request;
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
             DeviceError::Dtype { .. } if resume => TrainError::OtherPrecision(error),
@@ -95,18 +116,16 @@ impl Setup {
         let profile = super::device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let vocab = architecture.vocab_size as u32;
-        let mut forecast = plan::plan(&config, vocab, &limits, profile.speed.as_ref())?;
-        // A run that was killed before its first checkpoint starts from the beginning.
-        let starts_over = resume && !has_checkpoint(&run);
-        let resume = resume && !starts_over;
-        let source = if resume { None } else { initial_source(&config, &architecture, &dataset)? };
-        let folder = RunFolder::open(&run, resume)?;
-        checkpoint::remove_unfinished(&folder.checkpoints());
-        let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
-        if let Some((Checkpoint { path, state }, _)) = &loaded {
-            source::check_same(&architecture, &read_architecture(path)?, path)?;
-            check_same_optimizer(&config, &state.config, path)?;
-            let kept = plan::keep(&config, &state.config, &state.plan, vocab, &limits);
+        let speed = profile.speed.as_ref();
+        let division = agreement::agree(&mut group, &config, &dataset, device, speed, &shares)?;
+        let share = division.shares.sequences(group.rank());
+        let own = plan::of_share(&config, share);
+        let mut forecast = plan::plan(&own, vocab, &limits, speed)?;
+        let origin = Origin::open(&run, resume, &config, &architecture, &mut group)?;
+        let Origin { folder, loaded, starts_over, source } = origin;
+        if let Some((Checkpoint { state, .. }, _)) = &loaded {
+            let before = plan::of_share(&state.config, share);
+            let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
         let plans_schedule = plans_schedule && loaded.is_none();
@@ -122,9 +141,17 @@ impl Setup {
             loaded,
             starts_over,
             plans_schedule,
+            group,
+            division,
             architecture,
             source,
         })
+    }
+
+    /// Returns a line on each rank of the run, for the user; none for a run in one process.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn ranks(&self) -> &[String] {
+        &self.division.lines
     }
 
     /// Returns the precision of the run, in which its device is to be opened.
@@ -141,8 +168,8 @@ impl Setup {
 
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
     /// host memory if the plan has them there.
-    pub(super) fn load(&self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
-        let Self { config, architecture, mode, .. } = self;
+    pub(super) fn load(&mut self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
+        let Self { config, architecture, mode, group, .. } = self;
         let masters = match self.forecast.plan.offload_optimizer {
             true => Masters::new(config),
             false => None,
@@ -150,34 +177,85 @@ impl Setup {
         let keeps_copies = masters.is_none();
         let (mut model, optimizer) = match &self.loaded {
             Some((checkpoint, _)) => {
-                checkpoint.load(config, architecture, device, masters, *mode)?
+                checkpoint.load(config, architecture, device, masters, *mode, group)?
             }
             None => self.initialize(device, masters)?,
         };
         if keeps_copies {
-            model.keep_half_weights(mode.precision);
+            model.keep_half_weights(self.mode.precision);
         }
         Ok((model, optimizer))
     }
 
     fn initialize(
-        &self,
+        &mut self,
         device: &Device,
         masters: Option<Masters>,
     ) -> Result<(Gpt, Optimizer), TrainError> {
-        let Self { config, architecture, mode, .. } = self;
-        let mut weights: Box<dyn WeightSource> = match &self.source {
-            Some(source) => source.weights()?,
-            None => Box::new(RandomWeights::new(architecture, config.seed)),
-        };
+        let Self { config, architecture, mode, source, group, .. } = self;
+        let mut weights = SharedWeights::new(group, || match source {
+            Some(source) => source.weights(),
+            None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
+        })?;
         let Some(mut masters) = masters else {
-            let model = Gpt::new(architecture, &mut *weights, device)?;
+            let model = Gpt::new(architecture, &mut weights, device)?;
             let optimizer = Optimizer::new(config, &model, *mode);
             return Ok((model, optimizer));
         };
-        let model = masters.model(mode.precision, architecture, &mut *weights, device)?;
+        let model = masters.model(mode.precision, architecture, &mut weights, device)?;
         let optimizer = Optimizer::offloaded(config, &model, masters, *mode);
         Ok((model, optimizer))
+    }
+}
+
+impl Origin {
+    /// Locks the run folder and reads the state of its newest checkpoint, both by rank 0; the others are
+    /// sent the state.
+    fn open(
+        run: &Path,
+        resume: bool,
+        config: &Config,
+        architecture: &Architecture,
+        group: &mut Group,
+    ) -> Result<Self, TrainError> {
+        let origin = match group.is_first() {
+            true => Self::of_first_rank(run, resume, config, architecture)?,
+            false => Self {
+                folder: RunFolder::of_rank(run, group.rank())?,
+                loaded: None,
+                starts_over: false,
+                source: None,
+            },
+        };
+        if group.is_alone() {
+            return Ok(origin);
+        }
+        let loaded = origin.loaded.as_ref().map(|(Checkpoint { path, state }, _)| (path, state));
+        let shared = loaded.map(|(path, state)| (path.clone(), state.clone()));
+        let (starts_over, shared) = group.share((origin.starts_over, shared))?;
+        let damaged = origin.loaded.map(|(_, damaged)| damaged).unwrap_or_default();
+        let loaded = shared.map(|(path, state)| (Checkpoint { path, state }, damaged));
+        Ok(Self { loaded, starts_over, ..origin })
+    }
+
+    fn of_first_rank(
+        run: &Path,
+        resume: bool,
+        config: &Config,
+        architecture: &Architecture,
+    ) -> Result<Self, TrainError> {
+        // A run that was killed before its first checkpoint starts from the beginning.
+        let starts_over = resume && !has_checkpoint(run);
+        let resume = resume && !starts_over;
+        let source = if resume { None } else { initial_source(config, architecture)? };
+        let folder = RunFolder::open(run, resume)?;
+        checkpoint::remove_unfinished(&folder.checkpoints());
+        let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
+        if let Some((Checkpoint { path, state }, _)) = &loaded {
+            source::check_same(architecture, &read_architecture(path)?, path)?;
+            check_same_optimizer(config, &state.config, path)?;
+        }
+        Ok(Self { folder, loaded, starts_over, source })
     }
 }
 

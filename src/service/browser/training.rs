@@ -14,6 +14,7 @@ use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
+use crate::ranks::Group;
 use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
@@ -67,8 +68,9 @@ impl Worker {
             // The page sends resolved settings: which of them the user has set is not known here.
             plans_schedule: false,
             elapsed: Duration::ZERO,
+            shares: Vec::new(),
         };
-        let setup = Setup::new(request, &device.info)?;
+        let setup = Setup::new(request, &device.info, Group::alone())?;
         self.check_quota(&config, &setup).await;
         let mut emit = |event: &Event| self.emit(&run, event.clone());
         let mut session = Session::open(setup, device, &mut emit)?;

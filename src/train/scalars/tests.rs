@@ -19,6 +19,7 @@ fn step(iter: u64, loss: f64) -> Event {
         tokens_per_s: 32_000.0,
         vram_bytes: iter.is_multiple_of(2).then_some(1 << 33),
         optimizer_ms: None,
+        network_ms: None,
         vram_peak_bytes: None,
         vram_classes: BTreeMap::new(),
         others_bytes: None,

@@ -106,17 +106,17 @@ impl Session<'_> {
             }
             return Ok(());
         };
-        let forecast = Forecast::of(plan, &self.config, self.vocabulary(), &self.limits);
+        let forecast = Forecast::of(plan, &self.own_config(), self.vocabulary(), &self.limits);
         self.replan(text, forecast).await
     }
 
     /// Changes the budget, and the plan if it no longer fits.
     pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
         let limits = plan::Limits { budget: Some(budget), ..self.limits };
-        let (config, vocab) = (&self.config, self.vocabulary());
+        let (config, vocab) = (self.own_config(), self.vocabulary());
         let plan = &self.forecast.plan;
         let speed = speed::known(&self.device.info, self.mode);
-        match plan::replan(config, plan, vocab, &limits, speed.as_ref()) {
+        match plan::replan(&config, plan, vocab, &limits, speed.as_ref()) {
             Ok(forecast) => {
                 self.limits = limits;
                 self.config.vram_budget = Budget::Bytes(budget);

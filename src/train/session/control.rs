@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
+use super::together::Turn;
 use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::config::Config;
@@ -27,7 +28,7 @@ impl Session<'_> {
     /// Generates a text from `sample_prompt`. The draws are the same each time, so that texts differ
     /// only as the weights do.
     pub(super) async fn sample_for_comparison(&mut self) {
-        if self.config.sample_tokens > 0 {
+        if self.config.sample_tokens > 0 && self.group.is_first() {
             self.sample(&self.config.sample_prompt.clone(), self.config.seed).await;
         }
     }
@@ -95,10 +96,10 @@ impl Session<'_> {
     ) -> Result<Option<StopReason>, TrainError> {
         let (mut paused, mut announced) = (false, false);
         loop {
-            if is_late(&self.config, self.started) {
+            let Turn { is_late, next } = self.turn(commands)?;
+            if is_late {
                 return Ok(Some(StopReason::MaxTime));
             }
-            let next = self.queued.pop_front().map_or_else(|| commands.next(), Next::Command);
             let command = match next {
                 Next::Command(command) => command,
                 Next::None if paused => {
@@ -123,9 +124,10 @@ impl Session<'_> {
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save().await?,
-                Command::Sample { prompt } => {
+                Command::Sample { prompt } if self.group.is_first() => {
                     self.sample(&prompt, self.config.seed.wrapping_add(self.iteration)).await;
                 }
+                Command::Sample { .. } => {}
                 Command::Set(setting) => self.set(setting).await?,
             }
         }

@@ -36,9 +36,33 @@ impl Session<'_> {
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
     /// Commands that arrive meanwhile are queued.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
+        let losses = match self.group.is_alone() {
+            true => self.evaluate_alone(commands).await?,
+            false => Some(self.evaluate_together(self.eval_windows()).await?),
+        };
+        let Some([train_loss, val_loss]) = losses else { return Ok(None) };
+        let iter = self.iteration;
+        (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
+        self.emit(Event::Eval { iter, train_loss, val_loss });
+        if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
+            let has_checkpoint = has_checkpoint(self.folder.path());
+            return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
+        }
+        Ok(Some(val_loss))
+    }
+
+    /// Returns the windows of each split that an evaluation covers, if there are so many.
+    fn eval_windows(&self) -> u64 {
+        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
+    }
+
+    /// Returns the mean losses of both splits, as [`evaluate`](Self::evaluate) does.
+    async fn evaluate_alone(
+        &mut self,
+        commands: &mut impl Commands,
+    ) -> Result<Option<[f64; 2]>, TrainError> {
         let evaluation = self.evaluation();
-        let wanted =
-            u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get());
+        let wanted = self.eval_windows();
         let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
         let [in_train, in_val] =
             [&dataset.train, &dataset.val].map(|split| evaluation.windows(split, wanted));
@@ -66,22 +90,10 @@ impl Session<'_> {
         };
         self.queued = queued;
         let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
-        let hellaswag = match answered {
-            Some(None) => return Ok(None),
-            answered => answered.flatten(),
-        };
-        let (iter, bits_per_byte) = (self.iteration, val_loss.bits_per_byte());
-        let (train_loss, val_loss) = (train_loss.per_token, val_loss.per_token);
-        (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
-        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
-        if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
-            let has_checkpoint = has_checkpoint(self.folder.path());
-            return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
-        }
-        Ok(Some(val_loss))
+        Ok(Some([train_loss, val_loss]))
     }
 
-    fn evaluation(&self) -> Evaluation {
+    pub(super) fn evaluation(&self) -> Evaluation {
         Evaluation {
             block_size: self.config.eval_block_size().get() as usize,
             sequences: self.forecast.plan.eval_batch_size,

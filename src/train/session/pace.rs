@@ -103,6 +103,7 @@ impl Session<'_> {
             plan: &self.forecast.plan,
             mode: self.mode,
             iteration: self.iteration,
+            first_sequence: self.first_sequence(),
         };
         let counted = micro_batches.counted()?;
         micro_batches.add_gradients(self.model(), 0, counted, &mut grads)?;

@@ -22,7 +22,9 @@ const MAX_SAVE_TIME: Duration = Duration::from_secs(30 * 60);
 impl Session<'_> {
     /// Writes a checkpoint if the last one is older than `age`.
     pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
-        match self.iteration > 0 && self.saved.elapsed() >= age {
+        // By the clock of rank 0, which alone writes.
+        let decides = self.group.is_first();
+        match decides && self.iteration > 0 && self.saved.elapsed() >= age {
             true => self.save().await,
             false => Ok(()),
         }
@@ -50,6 +52,9 @@ impl Session<'_> {
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
+        if !self.group.is_first() {
+            return Ok(());
+        }
         self.announce_checkpoint();
         let loss_scale = self.optimizer.read_loss_scale().await;
         let scales_loss = self.mode.precision.scales_loss();

@@ -5,6 +5,8 @@ use std::time::Duration;
 use burn::tensor::Tensor;
 use web_time::Instant;
 
+#[cfg(not(target_arch = "wasm32"))]
+use super::together::sum_over_ranks;
 use super::working::Reporter;
 use super::{Clock, MODEL, Session, sync_is_due};
 use crate::config::{self, Config};
@@ -45,6 +47,7 @@ impl Session<'_> {
             plan: &self.forecast.plan,
             mode: self.mode,
             iteration: self.iteration,
+            first_sequence: self.first_sequence(),
         };
         let counted = micro_batches.counted()?;
         let grads = match accumulation {
@@ -67,16 +70,33 @@ impl Session<'_> {
                 self.device.watchdog.restart();
             }
         }
+        let grads = grads.into_vec();
+        #[cfg(not(target_arch = "wasm32"))]
+        let (grads, total) = match (self.group.is_alone(), total) {
+            (false, Some(total)) => {
+                let tensors = grads.into_iter().chain([total]).collect();
+                let (group, watchdog) = (&mut self.group, &self.device.watchdog);
+                let (mut sums, spent) = sum_over_ranks(group, watchdog, tensors).await?;
+                self.network += spent;
+                let total = sums.pop();
+                (sums, total)
+            }
+            (_, total) => (grads, total),
+        };
         let learning_rate = self
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let step = self.iteration + 1;
-        let (model, norm) =
-            self.optimizer.update(model, grads.into_vec(), step, learning_rate, counted).await;
+        let (step, tokens) = (self.iteration + 1, micro_batches.tokens());
+        let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, tokens).await;
         self.model = Some(model);
         self.iteration = step;
         self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
         Ok(())
+    }
+
+    /// Returns the first sequence of this rank in the global batch.
+    pub(super) fn first_sequence(&self) -> usize {
+        self.division.shares.first(self.group.rank()) as usize
     }
 
     /// Reads the results of the last update, if this process has made one.
@@ -113,7 +133,9 @@ impl Session<'_> {
     pub(super) async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
         let Some(results) = self.results().await? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
-        self.count_pace(spent, clock.iterations);
+        let network = std::mem::take(&mut self.network);
+        self.count_pace(spent.saturating_sub(network), clock.iterations);
+        let network_ms = network.as_secs_f64() * 1e3 / clock.iterations as f64;
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
         let memory = self.memory.read(&self.device);
@@ -130,6 +152,7 @@ impl Session<'_> {
             ms: seconds * 1e3,
             optimizer_ms: of_optimizer
                 .map(|time| time.as_secs_f64() * 1e3 / clock.iterations as f64),
+            network_ms: Some(network_ms).filter(|_| !self.group.is_alone()),
             tokens_per_s: tokens as f64 / seconds,
             vram_bytes: memory.held,
             vram_peak_bytes: memory.peak,
@@ -141,7 +164,7 @@ impl Session<'_> {
     }
 }
 
-/// The micro-batches of an update.
+/// The micro-batches of an update that this rank computes.
 pub(super) struct MicroBatches<'a> {
     pub config: &'a Config,
     pub dataset: &'a Dataset,
@@ -149,32 +172,18 @@ pub(super) struct MicroBatches<'a> {
     pub mode: OpsMode,
     /// Updates made before.
     pub iteration: u64,
+    /// The first sequence of this rank in the global batch.
+    pub first_sequence: usize,
 }
 
 impl MicroBatches<'_> {
-    /// Returns the tokens of the global batch that count in the loss. Those of conversations are read
-    /// once more for that: the loss is their mean over all micro-batches, so the first needs it.
-    pub fn counted(&self) -> Result<usize, TrainError> {
-        let Plan { micro_batch, accumulation, .. } = *self.plan;
-        let batches = self.batches();
-        if !self.dataset.train.has_conversations() {
-            return Ok(micro_batch * accumulation * batches.block_size);
-        }
-        let mut counted = 0;
-        for micro_step in 0..accumulation {
-            let first = micro_step * micro_batch;
-            counted += batches.train(self.iteration, first, micro_batch)?.counted();
-        }
-        Ok(counted)
-    }
-
-    fn batches(&self) -> Batches<'_> {
-        let block_size = self.config.block_size.get() as usize;
-        Batches { dataset: self.dataset, seed: self.config.seed, block_size }
+    /// Returns the tokens of the global batch.
+    fn tokens(&self) -> usize {
+        self.config.global_batch() as usize * self.config.block_size.get() as usize
     }
 
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// loss. `counted` are the tokens of the global batch that count in the loss.
+    /// loss over the whole global batch.
     pub fn add_gradients(
         &self,
         model: &Gpt,
@@ -188,8 +197,8 @@ impl MicroBatches<'_> {
             chunk: loss_chunk,
             scale: 1.0 / counted as f32,
         };
-        let first = micro_step * micro_batch;
-        let batch = self.batches().train(self.iteration, first, micro_batch)?;
+        let first = self.first_sequence + micro_step * micro_batch;
+        let batch = batches.train(self.iteration, first, micro_batch)?;
         let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
             rate: self.config.dropout as f32,
             seed: self.config.seed,

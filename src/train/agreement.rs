@@ -1,0 +1,266 @@
+//! What the ranks of a run agree on before it starts: that they train the same run, and which share
+//! of its global batch each computes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::TrainError;
+use crate::config::Config;
+use crate::data::Dataset;
+use crate::gpu::DeviceInfo;
+use crate::model::{WeightError, WeightSource};
+use crate::plan::{DeviceSpeed, Plan, Shares, Work};
+use crate::ranks::{Group, RanksError};
+
+/// The settings in which ranks may differ: each has its own memory and its own paths, and the run
+/// folder is that of rank 0.
+pub(crate) const OWN_SETTINGS: [&str; 9] = [
+    "data",
+    "out_dir",
+    "init_from",
+    "micro_batch",
+    "loss_chunk",
+    "grad_checkpoint",
+    "offload_optimizer",
+    "vram_budget",
+    "log",
+];
+
+/// What a rank says of itself.
+#[derive(Debug, Serialize, Deserialize)]
+struct Introduction {
+    /// The version of wgpt.
+    version: String,
+    /// The settings that all ranks have in common.
+    settings: Map<String, Value>,
+    /// The fingerprint of the data.
+    data: String,
+    /// The name of its machine, where known.
+    machine: Option<String>,
+    /// The name of its device.
+    device: String,
+    /// The sequences per second that its device is expected to compute, where known.
+    speed: Option<f64>,
+}
+
+/// The ranks of a run and their shares.
+#[derive(Clone, Debug)]
+pub(crate) struct Division {
+    /// The sequences of each rank.
+    pub shares: Shares,
+    /// A line on each rank, for the user; none for a run in one process.
+    pub lines: Vec<String>,
+    /// A warning for the user.
+    pub warning: Option<String>,
+}
+
+/// Returns the division of the run of `config` among the ranks of `group`. `fixed` are the numbers
+/// of `--share`, which the shares follow, if there are any.
+///
+/// # Errors
+/// If the ranks would train different runs, or there are too many.
+pub(super) fn agree(
+    group: &mut Group,
+    config: &Config,
+    dataset: &Dataset,
+    device: &DeviceInfo,
+    speed: Option<&DeviceSpeed>,
+    fixed: &[f64],
+) -> Result<Division, TrainError> {
+    let global = config.global_batch();
+    if group.is_alone() {
+        return Ok(Division { shares: Shares::whole(global), lines: Vec::new(), warning: None });
+    }
+    let ranks = group.collect(&Introduction::new(config, dataset, device, speed))?;
+    check_same(&ranks)?;
+    let (speeds, warning) = speeds(&ranks, fixed)?;
+    let micro_batch = u64::from(config.micro_batch().get());
+    let shares = Shares::of(global, micro_batch, &speeds)
+        .ok_or(RanksError::TooMany { ranks: ranks.len(), sequences: global })?;
+    let line = |(rank, introduced): (usize, &Introduction)| {
+        let Introduction { machine, device, .. } = introduced;
+        let machine = machine.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
+        format!("rank {rank}: {device}{machine}, {} of {global} sequences", shares.sequences(rank))
+    };
+    let lines = ranks.iter().enumerate().map(line).collect();
+    Ok(Division { lines, shares, warning })
+}
+
+impl Introduction {
+    fn new(
+        config: &Config,
+        dataset: &Dataset,
+        device: &DeviceInfo,
+        speed: Option<&DeviceSpeed>,
+    ) -> Self {
+        let plan = Plan::new(config, dataset.vocab_size);
+        let micro_batch = Work::micro_batch(config, dataset.vocab_size, &plan);
+        let per_second = |speed: &DeviceSpeed| plan.micro_batch as f64 / speed.seconds(micro_batch);
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            settings: common_settings(config),
+            data: dataset.fingerprint.clone(),
+            machine: machine(),
+            device: device.name.clone(),
+            speed: speed.map(per_second).filter(|speed| speed.is_finite() && *speed > 0.0),
+        }
+    }
+}
+
+/// Returns the settings that all ranks must have in common.
+fn common_settings(config: &Config) -> Map<String, Value> {
+    let Ok(Value::Object(mut settings)) = serde_json::to_value(config) else { return Map::new() };
+    settings.retain(|name, _| !OWN_SETTINGS.contains(&name.as_str()));
+    settings
+}
+
+fn machine() -> Option<String> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return sysinfo::System::host_name().ok();
+    #[cfg(target_arch = "wasm32")]
+    None
+}
+
+/// Refuses ranks that would train another run than rank 0 does.
+fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
+    let Some((first, others)) = ranks.split_first() else { return Ok(()) };
+    for (index, other) in others.iter().enumerate() {
+        let rank = index + 1;
+        let differ = |what: &str, own: &dyn std::fmt::Display, of_first: &dyn std::fmt::Display| {
+            let machine =
+                other.machine.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+            let text = format!("rank {rank}{machine} has {what} {own}, rank 0 has {of_first}");
+            Err(RanksError::Disagree(text))
+        };
+        if other.version != first.version {
+            return differ("wgpt", &other.version, &first.version);
+        }
+        for (name, value) in &first.settings {
+            let own = other.settings.get(name).unwrap_or(&Value::Null);
+            if own != value {
+                return differ(&format!("{name} ="), own, value);
+            }
+        }
+        if other.data != first.data {
+            return differ("other data:", &other.data, &first.data);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the numbers that shares follow: the fixed ones, else the speeds if devices differ and the
+/// speed of each is known, and a warning if it is not.
+fn speeds(ranks: &[Introduction], fixed: &[f64]) -> Result<(Vec<f64>, Option<String>), RanksError> {
+    if !fixed.is_empty() {
+        return match fixed.len() == ranks.len() {
+            true => Ok((fixed.to_vec(), None)),
+            false => Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() }),
+        };
+    }
+    let equal = vec![1.0; ranks.len()];
+    if ranks.iter().all(|rank| rank.device == ranks[0].device) {
+        // Measurements would differ a little, and make other bits of it.
+        return Ok((equal, None));
+    }
+    let known: Option<Vec<f64>> = ranks.iter().map(|rank| rank.speed).collect();
+    match known {
+        Some(known) => Ok((known, None)),
+        None => {
+            let unknown = ranks.iter().position(|rank| rank.speed.is_none()).unwrap_or(0);
+            let text = format!(
+                "the devices differ, and the speed of rank {unknown} is not known: all ranks have the \
+                 same share; `wgpt plan --calibrate` on its machine measures it, or --share=2,1 sets \
+                 the shares"
+            );
+            Ok((equal, Some(text)))
+        }
+    }
+}
+
+/// The weights of rank 0, on every rank.
+pub(super) struct SharedWeights<'a> {
+    group: &'a mut Group,
+    /// `None` on the other ranks.
+    source: Option<Box<dyn WeightSource + 'a>>,
+}
+
+impl<'a> SharedWeights<'a> {
+    /// Shares the weights that `open` returns, which only rank 0 calls. Every rank must ask for the same
+    /// weights in the same order.
+    pub fn new<E>(
+        group: &'a mut Group,
+        open: impl FnOnce() -> Result<Box<dyn WeightSource + 'a>, E>,
+    ) -> Result<Self, E> {
+        let source = if group.is_first() { Some(open()?) } else { None };
+        Ok(Self { group, source })
+    }
+}
+
+impl WeightSource for SharedWeights<'_> {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let mut values = match &mut self.source {
+            Some(source) => source.weight(name, shape)?,
+            None => Vec::new(),
+        };
+        self.group.share_values(&mut values)?;
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn introduction(device: &str, speed: Option<f64>) -> Introduction {
+        Introduction {
+            version: "1.0.0".into(),
+            settings: common_settings(&Config::default()),
+            data: "a".into(),
+            machine: Some("box".into()),
+            device: device.into(),
+            speed,
+        }
+    }
+
+    #[test]
+    fn ranks_of_another_run_are_refused_with_what_differs() {
+        let same = || introduction("gpu", None);
+        assert_eq!(check_same(&[same(), same()]), Ok(()));
+        let config = Config { learning_rate: 0.5, ..Config::default() };
+        for (other, wanted) in [
+            (Introduction { version: "2.0.0".into(), ..same() }, "rank 1 (box) has wgpt 2.0.0"),
+            (
+                Introduction { settings: common_settings(&config), ..same() },
+                "has learning_rate = 0.5, rank 0 has 0.0006",
+            ),
+            (Introduction { data: "b".into(), ..same() }, "other data"),
+        ] {
+            let error = check_same(&[same(), other]).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+        // The memory of each is its own.
+        let config = Config { micro_batch: 4, data: "elsewhere".into(), ..Config::default() };
+        assert_eq!(common_settings(&config), common_settings(&Config::default()));
+        for name in OWN_SETTINGS {
+            assert!(crate::config::KEYS.iter().any(|key| key.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn shares_follow_fixed_numbers_or_known_speeds_of_different_devices() {
+        let ranks = |speeds: [(&str, Option<f64>); 2]| {
+            speeds.map(|(device, speed)| introduction(device, speed))
+        };
+        let alike = ranks([("gpu", Some(3.0)), ("gpu", Some(2.9))]);
+        assert_eq!(speeds(&alike, &[]).unwrap(), (vec![1.0, 1.0], None));
+        assert_eq!(speeds(&alike, &[2.0, 1.0]).unwrap().0, [2.0, 1.0]);
+        let error = speeds(&alike, &[1.0]).unwrap_err();
+        assert_eq!(error, RanksError::Shares { given: 1, ranks: 2 });
+        let known = ranks([("gpu", Some(3.0)), ("cpu", Some(1.0))]);
+        assert_eq!(speeds(&known, &[]).unwrap(), (vec![3.0, 1.0], None));
+        let unknown = ranks([("gpu", Some(3.0)), ("cpu", None)]);
+        let (equal, warning) = speeds(&unknown, &[]).unwrap();
+        assert_eq!(equal, [1.0, 1.0]);
+        assert!(warning.unwrap().contains("rank 1"));
+    }
+}

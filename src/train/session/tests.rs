@@ -1,0 +1,208 @@
+//! Tests of sessions that train together, each on a thread.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use burn::tensor::Device;
+
+use super::*;
+use crate::config::{Layer, resolve};
+use crate::gpu::DeviceChoice;
+use crate::protocol::Step;
+use crate::ranks::{RanksError, on_threads};
+use crate::train::Request;
+
+/// A model that trains in a moment, with settings that differ from these.
+fn request(run: &Path, more: &[(&str, &str)]) -> Request {
+    let settings = [
+        ("data", "builtin:stories"),
+        ("n_layer", "2"),
+        ("n_head", "2"),
+        ("n_embd", "16"),
+        ("block_size", "16"),
+        ("batch_size", "4"),
+        ("gradient_accumulation_steps", "3"),
+        ("max_iters", "50"),
+        ("lr_decay_iters", "50"),
+        ("warmup_iters", "4"),
+        ("learning_rate", "1e-3"),
+        ("min_lr", "1e-4"),
+        ("eval_interval", "10"),
+        ("eval_iters", "2"),
+        ("log_interval", "1"),
+        ("sample_tokens", "0"),
+        ("dropout", "0.1"),
+    ];
+    let typed = settings.iter().chain(more);
+    let typed: Vec<(String, String)> =
+        typed.map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let config = resolve(vec![Layer::flags(typed).unwrap()]).unwrap().config;
+    Request {
+        config,
+        run: run.to_path_buf(),
+        resume: false,
+        mode: OpsMode::AUTO,
+        plans_schedule: false,
+        elapsed: Duration::ZERO,
+        shares: Vec::new(),
+    }
+}
+
+/// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
+fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, TrainError> {
+    let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
+    let setup = Setup::new(request, &info, group)?;
+    let watchdog = Watchdog::new(true);
+    let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
+    let mut events = Vec::new();
+    let mut emit = |event: &Event| events.push(event.clone());
+    let mut session = Session::open(setup, device, &mut emit)?;
+    let (sender, receiver) = channel();
+    commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
+    pollster::block_on(session.run(&mut &receiver))?;
+    drop(session);
+    Ok(events)
+}
+
+/// Trains `request` on so many ranks; returns the events of each.
+fn train_on(ranks: usize, request: &Request) -> Vec<Vec<Event>> {
+    on_threads(ranks, |group| train(request.clone(), group, &[]).unwrap())
+}
+
+fn alone(request: &Request) -> Vec<Event> {
+    train(request.clone(), Group::alone(), &[]).unwrap()
+}
+
+/// The loss and the gradient's norm of each update, by its number.
+fn steps(events: &[Event]) -> Vec<(u64, f64, f64)> {
+    let of = |step: &Step| (step.iter, step.loss, step.grad_norm.unwrap());
+    let step = |event: &Event| if let Event::Step(step) = event { Some(of(step)) } else { None };
+    events.iter().filter_map(step).collect()
+}
+
+fn evals(events: &[Event]) -> Vec<f64> {
+    let losses = |event: &Event| match event {
+        Event::Eval { train_loss, val_loss, .. } => Some([*train_loss, *val_loss]),
+        _ => None,
+    };
+    events.iter().filter_map(losses).flatten().collect()
+}
+
+fn assert_close(events: &[Event], expected: &[Event]) {
+    let (found, expected_steps) = (steps(events), steps(expected));
+    assert_eq!(found.len(), expected_steps.len());
+    for (found, expected) in found.iter().zip(&expected_steps) {
+        assert_eq!(found.0, expected.0);
+        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "loss {found:?} for {expected:?}");
+        assert!((found.2 / expected.2 - 1.0).abs() < 1e-3, "norm {found:?} for {expected:?}");
+    }
+    let (found, expected) = (evals(events), evals(expected));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found / expected - 1.0).abs() < 1e-5, "evaluation {found} for {expected}");
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_losses_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = alone(&request(&folder.path().join("1"), &[]));
+    assert_eq!((steps(&expected).len(), evals(&expected).len()), (50, 12));
+    for ranks in 2..=4 {
+        let run = folder.path().join(ranks.to_string());
+        let all = train_on(ranks, &request(&run, &[]));
+        assert_close(&all[0], &expected);
+        for (rank, events) in all.iter().enumerate().skip(1) {
+            // Models that differ in a bit would drift apart.
+            assert_eq!(steps(events), steps(&all[0]), "rank {rank} of {ranks}");
+            assert_eq!(evals(events), evals(&all[0]), "rank {rank} of {ranks}");
+            let log = run.join(format!("ranks/{rank}.log"));
+            assert!(std::fs::read_to_string(log).unwrap().contains("iter 49: loss"));
+        }
+        let recorded = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+        assert_eq!(recorded.matches(r#""event":"step""#).count(), 50, "rank 0 alone records");
+        assert!(!run.join("ranks/0.log").exists());
+    }
+}
+
+#[test]
+fn the_same_shares_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, shares: &[f64]| {
+        let run = folder.path().join(name);
+        // Muon and AdamW, and the last sum of a model that takes more than one.
+        let request = request(&run, &[("max_iters", "8"), ("optimizer", "muon")]);
+        train_on(3, &Request { shares: shares.to_vec(), ..request })
+    };
+    let uneven = of("a", &[4.0, 1.0, 1.0]);
+    assert_eq!(steps(&uneven[0]), steps(&of("b", &[4.0, 1.0, 1.0])[0]));
+    let equal = of("c", &[]);
+    assert_ne!(steps(&uneven[0]), steps(&equal[0]));
+    assert_close(&uneven[0], &equal[0]);
+}
+
+#[test]
+fn a_run_continues_with_another_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let part = |ranks: usize, last: &str, resume: bool| {
+        let request = Request { resume, ..request(&run, &[("max_iters", last)]) };
+        match ranks {
+            1 => alone(&request),
+            ranks => train_on(ranks, &request).remove(0),
+        }
+    };
+    let mut found = steps(&part(4, "10", false));
+    found.extend(steps(&part(1, "20", true)));
+    found.extend(steps(&part(2, "30", true)));
+    let expected = steps(&alone(&request(&folder.path().join("1"), &[("max_iters", "30")])));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
+    }
+}
+
+#[test]
+fn a_command_reaches_every_rank_at_the_same_update() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let all = on_threads(3, |group| {
+        let rate = Command::Set(crate::protocol::Setting::LearningRate(5e-4));
+        // A rank other than the first takes no commands.
+        let commands = match group.is_first() {
+            true => vec![rate, Command::Pause, Command::Resume, Command::Stop],
+            false => vec![Command::Set(crate::protocol::Setting::LearningRate(1.0))],
+        };
+        train(request(&run, &[]), group, &commands).unwrap()
+    });
+    let end = |events: &[Event]| match events.last() {
+        Some(Event::Done { iter, reason, .. }) => (*iter, *reason),
+        other => panic!("{other:?}"),
+    };
+    for events in &all {
+        assert_eq!(end(events), (0, StopReason::Stopped));
+    }
+}
+
+#[test]
+fn ranks_that_disagree_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let errors = on_threads(2, |group| {
+        let rate = if group.is_first() { "1e-3" } else { "2e-3" };
+        let result = train(request(&run, &[("learning_rate", rate)]), group, &[]);
+        result.err().unwrap().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("learning_rate = 0.002, rank 0 has 0.001"), "{error}");
+    }
+    let errors = on_threads(4, |group| {
+        let batch = [("batch_size", "1"), ("gradient_accumulation_steps", "2")];
+        train(request(&run, &batch), group, &[]).err().unwrap()
+    });
+    for error in errors {
+        let expected = RanksError::TooMany { ranks: 4, sequences: 2 };
+        assert!(matches!(error, TrainError::Ranks(error) if error == expected));
+    }
+    assert!(!run.exists(), "a run that is refused creates no file");
+}
