@@ -40,6 +40,8 @@ const EXIT_PANIC: u8 = 101;
 pub(crate) struct Supervisor<'a> {
     /// The program to run: this one.
     pub program: PathBuf,
+    /// The program that starts several of it and its arguments, as mpirun does; empty to run one.
+    pub launcher: Vec<OsString>,
     /// The arguments after `train`, without those that the supervisor sets itself.
     pub args: Vec<OsString>,
     /// The device as `--device` takes it. Once a trainer has opened a device, its successors use no
@@ -102,13 +104,14 @@ impl Supervisor<'_> {
     /// If no process can be started.
     pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
         let began = Instant::now();
+        let has_launcher = !self.launcher.is_empty();
         let mut recovery = Recovery::default();
         let mut applied = AppliedCommands::default();
         let mut next = Restart { resume: self.resume, plan: Vec::new(), device: None };
         loop {
             let exit = self.run_trainer(&next, began.elapsed(), commands, &mut applied)?;
             next.device = exit.device.clone().or(next.device);
-            if !exit.is_recoverable() {
+            if !exit.is_recoverable(has_launcher) {
                 let is_refused = exit.code == Some(EXIT_REFUSED);
                 let decision = is_refused.then(|| recovery.refused(&exit.failure)).flatten();
                 if let Some(Decision::GiveUp { error, exit_code }) = decision {
@@ -121,6 +124,10 @@ impl Supervisor<'_> {
                 return Ok(exit.code.unwrap_or(1));
             }
             let mut failure = exit.into_failure();
+            if has_launcher {
+                // Of one rank; another may have failed. Each keeps its own limit.
+                failure.plan = None;
+            }
             if applied.is_stopping() {
                 failure.cause.get_or_insert(Cause::DeviceLost);
                 self.emit_and_record(&failure.into_event());
@@ -211,12 +218,21 @@ impl Supervisor<'_> {
     }
 
     fn spawn(&self, options: &Restart, elapsed: Duration) -> io::Result<Child> {
-        let mut process = Process::new(&self.program);
+        let mut process = match self.launcher.split_first() {
+            Some((launcher, arguments)) => {
+                let mut process = Process::new(launcher);
+                process.args(arguments).arg(&self.program);
+                process
+            }
+            None => Process::new(&self.program),
+        };
         process.args(["train", "--json", "--supervised"]).args(&self.args).args(&options.plan);
         process.arg(format!("--elapsed={}", elapsed.as_secs()));
-        let device = options.device.as_ref().map_or(&self.device, |device| &device.id);
+        // That of rank 0 is not that of the others.
+        let opened = options.device.as_ref().filter(|_| self.launcher.is_empty());
+        let device = opened.map_or(&self.device, |device| &device.id);
         process.arg(format!("--device={device}"));
-        if let Some(device) = &options.device {
+        if let Some(device) = opened {
             process.arg(format!("--device-name={}", device.name));
         }
         process.arg("--run").arg(&self.run);
@@ -258,9 +274,11 @@ impl TrainerExit {
     }
 
     /// True if another process may succeed: the device failed, or the process was killed or
-    /// panicked.
-    fn is_recoverable(&self) -> bool {
+    /// panicked. A launcher exits with 128 and the number of the signal that killed one of its
+    /// processes.
+    fn is_recoverable(&self, has_launcher: bool) -> bool {
         match self.code {
+            Some(128..) if has_launcher && self.device.is_some() => true,
             None | Some(EXIT_GAVE_UP | EXIT_PANIC) => true,
             Some(EXIT_UNAVAILABLE) => self.failure.cause == Some(Cause::Unavailable),
             // A killed process on Windows has code 1. wgpt exits with it only after it reported an
@@ -276,6 +294,11 @@ impl TrainerExit {
         }
         let text = match self.code {
             None | Some(1) => "the trainer process was killed".to_string(),
+            Some(code @ 128..) => {
+                format!(
+                    "a rank was killed (exit code {code} of the launcher, which names it above)"
+                )
+            }
             Some(code) => format!("the trainer process crashed (exit code {code})"),
         };
         let hint = "the lines above may explain it; -v shows the messages of the driver".into();
@@ -360,10 +383,10 @@ mod tests {
     fn a_killed_trainer_is_restarted_and_one_that_reported_an_error_is_not() {
         // A signal; a panic; on Windows, where a killed process has code 1, that too.
         for (code, is_recoverable) in [(None, true), (Some(101), true), (Some(1), cfg!(windows))] {
-            assert_eq!(exit(code, false).is_recoverable(), is_recoverable, "{code:?}");
+            assert_eq!(exit(code, false).is_recoverable(false), is_recoverable, "{code:?}");
         }
         for code in [1, 2, 3, 7] {
-            assert!(!exit(Some(code), true).is_recoverable(), "{code}");
+            assert!(!exit(Some(code), true).is_recoverable(false), "{code}");
         }
         let text = |code| exit(code, false).into_failure().text;
         assert_eq!(text(None), "the trainer process was killed");

@@ -88,6 +88,20 @@ impl Global {
         }
     }
 
+    /// Returns the device as it was typed, else auto.
+    pub fn typed_device(&self) -> String {
+        flag_or_variable(self.device.as_deref(), "WGPT_DEVICE").unwrap_or_else(|| "auto".into())
+    }
+
+    /// Returns the device of process number `local` of those on this machine that train one run: a
+    /// backend without a number is the device of that number.
+    pub fn device_of_rank(&self, local: usize) -> Result<DeviceChoice, DeviceError> {
+        let typed = self.typed_device();
+        let has_number = typed.contains(':')
+            || ["auto", "cpu"].iter().any(|name| typed.eq_ignore_ascii_case(name));
+        if has_number { typed.parse() } else { format!("{typed}:{local}").parse() }
+    }
+
     /// Returns the flag, else `WGPT_OPS`, else auto.
     pub fn ops(&self) -> Result<OpsMode, CliError> {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
@@ -119,6 +133,13 @@ pub(super) enum Subcommands {
         ("wgpt train --resume", "continue the newest run"),
     ]))]
     Train(TrainArgs),
+    /// Train one model with several processes, each on its own GPU, through mpirun
+    #[command(after_help = examples(&[
+        ("wgpt launch -n 2 --preset=gpt2 --data=data/mine", "two GPUs of this machine"),
+        ("wgpt launch -n 4 --hostfile=hosts --preset=gpt2", "the machines in a file"),
+        ("wgpt launch -n 2 --resume", "continue the newest run"),
+    ]))]
+    Launch(LaunchArgs),
     /// Tokenize text into training data
     #[command(after_help = examples(&[
         ("wgpt prepare book.txt -o data/book --tokenizer char", ""),
@@ -222,6 +243,12 @@ pub(super) struct TrainArgs {
     /// With --json: stop with a checkpoint when stdin closes
     #[arg(long)]
     pub stop_on_close: bool,
+    /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
+    pub share: Vec<f64>,
+    /// Seconds for which a rank waits for another
+    #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
+    pub rank_limit: Option<u64>,
     /// Run as the trainer of a supervisor
     #[arg(long, hide = true)]
     pub supervised: bool,
@@ -231,6 +258,30 @@ pub(super) struct TrainArgs {
     /// Name of the device that former trainers used
     #[arg(long, hide = true, value_name = "NAME")]
     pub device_name: Option<String>,
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
+    share.ok_or_else(|| "give a number above 0 for each rank, like 2,1".into())
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LaunchArgs {
+    /// Number of processes, also as -np
+    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: u32,
+    /// File with the machines, for mpirun
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// Launcher
+    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
+    pub mpirun: String,
+    /// Argument for the launcher, like --mpi=--oversubscribe; several in their order
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub mpi: Vec<String>,
+    #[command(flatten)]
+    pub train: TrainArgs,
 }
 
 /// The arguments of the window, which opens without a subcommand.

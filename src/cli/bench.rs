@@ -5,7 +5,7 @@ use super::args::{BenchArgs, BenchPart, Global};
 use super::bench_card;
 use super::model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
-use super::watch::{FailureOutput, watch};
+use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{self, DeviceInfo, Kind, Peaks};
@@ -49,7 +49,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
     let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
-    watch(&device, FailureOutput::new(args.json, false), false);
+    watch(&device, FailureOutput::new(args.json, false), Watched::Command);
     let options = Options {
         kernels: args.only != Some(BenchPart::Steps),
         steps: (args.only != Some(BenchPart::Kernels)).then_some(config),

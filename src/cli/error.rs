@@ -10,6 +10,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::protocol::Cause;
+use crate::ranks::RanksError;
 use crate::train::TrainError;
 
 /// An error of a command.
@@ -40,6 +41,14 @@ pub enum CliError {
     /// A trainer process that cannot be started.
     #[error("cannot start the trainer process: {0}")]
     Process(std::io::Error),
+    /// A launcher of several processes that cannot be started.
+    #[error("cannot start {program}: {error}")]
+    Launcher {
+        /// Its name.
+        program: String,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
     /// A window that cannot be opened.
     #[cfg(feature = "gui")]
     #[error(transparent)]
@@ -63,6 +72,7 @@ impl CliError {
             // The reader, like `head`, has read enough.
             CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
+            CliError::Launcher { .. } => 2,
             #[cfg(feature = "gui")]
             CliError::Window(_) => 1,
         }
@@ -76,6 +86,15 @@ impl CliError {
         }
     }
 
+    /// Returns true for an error that every rank of a run finds by itself: rank 0 reports it.
+    pub(super) fn is_common(&self) -> bool {
+        match self {
+            CliError::Train(error) => error.is_common(),
+            CliError::Usage { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Returns what to do next; empty if the text says it.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -83,6 +102,10 @@ impl CliError {
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check the path and its permissions",
             CliError::Process(_) => "--no-supervise trains in one process",
+            CliError::Launcher { .. } => {
+                "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name its launcher \
+                 with --mpirun"
+            }
             #[cfg(feature = "gui")]
             CliError::Window(error) => error.hint(),
             CliError::Output(_) => "check that the disk has room",
@@ -105,6 +128,12 @@ impl From<ConfigError> for CliError {
 
 impl From<DataError> for CliError {
     fn from(error: DataError) -> Self {
+        CliError::Train(error.into())
+    }
+}
+
+impl From<RanksError> for CliError {
+    fn from(error: RanksError) -> Self {
         CliError::Train(error.into())
     }
 }

@@ -19,13 +19,15 @@ use crate::supervisor::TrainerProcess;
 const FILE_POLL: Duration = Duration::from_millis(250);
 
 /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
-/// and its trainer at once. Returns the number of the first signal, 0 until it comes.
+/// and its trainer at once. Returns the number of the first signal, 0 until it comes. Announces the
+/// stop unless this is `silent`.
 ///
 /// # Errors
 /// If the system does not let this process handle signals.
 pub(super) fn handle_signals(
     sender: Sender<Command>,
     trainer: TrainerProcess,
+    silent: bool,
 ) -> Result<Arc<AtomicI32>, CliError> {
     let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
@@ -36,7 +38,9 @@ pub(super) fn handle_signals(
         }
         seen.store(signal, Ordering::SeqCst);
         let _ = sender.send(Command::Stop);
-        message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+        if !silent {
+            message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+        }
     };
     signals::listen(handle).map_err(CliError::Signals)?;
     Ok(first)

@@ -56,10 +56,12 @@ mod hellaswag;
 mod help;
 mod html;
 mod input;
+mod launch;
 mod manual;
 mod model;
 mod next;
 mod plan;
+mod ranks;
 mod report;
 mod run_report;
 mod runs;
@@ -93,7 +95,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Replaces `--headless` by `train`.
+/// Replaces `--headless` by `train`, and mpirun's `-np` by `-n`.
 fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let program: Vec<OsString> = args.by_ref().take(1).collect();
     let rest: Vec<OsString> = args.collect();
@@ -101,6 +103,8 @@ fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> 
     let is_train = rest.iter().find(|arg| *arg != "--headless").is_some_and(|arg| arg == "train");
     let train = (headless && !is_train).then(|| OsString::from("train"));
     let rest = rest.into_iter().filter(|arg| arg != "--headless");
+    // clap would read it as `-n p`.
+    let rest = rest.map(|arg| if arg == "-np" { "-n".into() } else { arg });
     program.into_iter().chain(train).chain(rest).collect()
 }
 
@@ -133,7 +137,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     #[cfg(not(feature = "gui"))]
     let command = command.expect("clap requires a subcommand in a build without the window");
     match command {
-        Subcommands::Train(args) => return train::run(args, &global),
+        Subcommands::Train(args) => return train::run(args, &global, Vec::new()),
+        Subcommands::Launch(args) => return launch::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Chat(args) => chat::run(args, &global)?,
@@ -197,6 +202,7 @@ mod tests {
         assert_eq!(read("wgpt --headless --preset=demo"), words("wgpt train --preset=demo"));
         assert_eq!(read("wgpt train --headless"), words("wgpt train"));
         assert_eq!(read("wgpt sample out"), words("wgpt sample out"));
+        assert_eq!(read("wgpt launch -np 4"), words("wgpt launch -n 4"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::CliError;
 use super::activity::Activity;
 use super::args::Global;
 use super::runs::newest_model;
-use super::watch::{FailureOutput, watch};
+use super::watch::{FailureOutput, Watched, watch};
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
@@ -75,7 +75,7 @@ pub(super) fn find_tokenizer(
 /// Opens the device of a command that trains nothing.
 pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, FailureOutput::Text, false);
+    watch(&device, FailureOutput::Text, Watched::Command);
     if global.verbose > 0 {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }

@@ -27,6 +27,8 @@ pub(super) struct Report {
 }
 
 enum View {
+    /// That of another rank than the first: rank 0 prints.
+    Silent,
     Json,
     Plain(Activity),
     Bar(ProgressBar),
@@ -42,6 +44,11 @@ impl Report {
             false => View::Plain(if quiet { Activity::Hidden } else { Activity::lines() }),
         };
         Self { view, quiet, progress: Progress::default() }
+    }
+
+    /// Creates a printer of nothing.
+    pub fn silent() -> Self {
+        Self { view: View::Silent, quiet: true, progress: Progress::default() }
     }
 
     /// Reports that a run is being set up, until the next event, and as an event until the returned
@@ -67,19 +74,22 @@ impl Report {
         match &self.view {
             View::Bar(bar) => bar.suspend(|| message!("{text}")),
             View::Json | View::Plain(_) => message!("{text}"),
+            View::Silent => {}
         }
     }
 
     /// Prints an event. Output that cannot be written is lost: that must not end a run.
     pub fn show(&mut self, event: &Event) {
-        if let View::Json = self.view {
-            return print_event(event);
+        match self.view {
+            View::Json => return print_event(event),
+            View::Silent => return,
+            View::Plain(_) | View::Bar(_) => {}
         }
         let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
         self.progress.forget_steps();
         match &mut self.view {
-            View::Json => {}
+            View::Silent | View::Json => {}
             View::Plain(activity) => match event {
                 Event::Working(working) => activity.show(working.to_string()),
                 Event::Step(step) if !self.quiet => {

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use super::args::{Global, TrainArgs};
 use super::input::{follow_file, handle_signals, read_stdin};
+use super::ranks::{Place, Start};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
-use super::watch::{FailureOutput, watch};
+use super::watch::{FailureOutput, Watched, watch};
 use super::{CliError, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
+use crate::ranks::Group;
 use crate::run_index;
 use crate::supervisor::{Supervisor, TrainerProcess};
 use crate::train::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError};
@@ -28,18 +30,34 @@ enum Outcome {
     Code(u8),
 }
 
-/// Trains, in this process or in one that this process supervises; returns the exit code.
-pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError> {
+/// Trains, in this process or in one that this process supervises, or with `launcher` in several;
+/// returns the exit code.
+pub(super) fn run(
+    args: TrainArgs,
+    global: &Global,
+    launcher: Vec<OsString>,
+) -> Result<ExitCode, CliError> {
     let (json, supervised) = (args.json, args.supervised);
-    let mut report = Report::new(json, global.quiet);
+    let mut place = Place::of_this_process();
+    let is_first = place.as_ref().is_none_or(Place::is_first);
+    let mut report = match is_first {
+        true => Report::new(json, global.quiet),
+        false => Report::silent(),
+    };
     let (sender, commands) = channel();
     let trainer = TrainerProcess::default();
-    let signal = handle_signals(sender.clone(), trainer.clone())?;
-    if json {
+    // A launcher ends all ranks with a signal when one has failed.
+    let silent = !is_first || (place.is_some() && supervised);
+    let signal = handle_signals(sender.clone(), trainer.clone(), silent)?;
+    if json && is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         read_stdin(sender.clone(), args.stop_on_close || supervised);
     }
-    let result = train(args, global, &mut report, trainer, sender, &commands);
+    let process = Trainer { place: place.as_mut(), launcher, trainer };
+    let result = train(args, global, &mut report, process, sender, &commands);
+    if let (Some(place), Err(error)) = (&place, &result) {
+        return Ok(place.fail(error, json, supervised));
+    }
     if let (true, Err(error)) = (json, &result) {
         let (text, hint, cause) = (error.to_string(), error.hint().to_string(), error.cause());
         report.show(&Event::Error { text, hint, cause });
@@ -60,74 +78,127 @@ pub(super) fn run(args: TrainArgs, global: &Global) -> Result<ExitCode, CliError
     })
 }
 
+/// The processes that train.
+struct Trainer<'a> {
+    /// The place of this process among the ranks of a run, if it is one.
+    place: Option<&'a mut Place>,
+    /// The program that starts several processes, and its arguments; empty for one process.
+    launcher: Vec<OsString>,
+    /// The process that this one supervises, if it does.
+    trainer: TrainerProcess,
+}
+
 fn train(
     args: TrainArgs,
     global: &Global,
     report: &mut Report,
-    trainer: TrainerProcess,
+    process: Trainer<'_>,
     sender: Sender<Command>,
     commands: &Receiver<Command>,
 ) -> Result<Outcome, CliError> {
-    let (choice, mode) = (global.device()?, global.ops()?);
+    let Trainer { mut place, launcher, trainer } = process;
+    let mut group = match &mut place {
+        Some(place) => place.connect(args.rank_limit)?,
+        None => Group::alone(),
+    };
+    let choice = match &place {
+        Some(place) => global.device_of_rank(place.local_rank())?,
+        None => global.device()?,
+    };
+    let mode = global.ops()?;
+    let is_first = group.is_first();
     let name = args.source.name();
     let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
     let resume = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
     // A named configuration may have a run folder of its own.
     let run = match run {
-        None if resume && !args.source.is_named() => Some(newest_to_resume(global.quiet)?),
+        None if resume && is_first && !args.source.is_named() => {
+            Some(newest_to_resume(global.quiet)?)
+        }
         run => run,
     };
-    let saved = run.as_ref().filter(|_| resume).map(|run| run.join(CONFIG_FILE));
+    // The run folder is that of rank 0.
+    let saved = run.as_ref().filter(|_| resume && is_first).map(|run| run.join(CONFIG_FILE));
     if let Some(config) = &saved {
         check_is_run(config)?;
     }
     let resolved = args.source.resolve(saved.as_deref())?;
     let plans_schedule = !resolved.sets_length();
-    let mut config = resolved.config;
+    let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;
-    let run = run_folder(run, &config, resume, &run_name(&name, &config))?;
+    let run = match is_first {
+        true => run_folder(run, &config, resume, &run_name(&name, &config))?,
+        false => PathBuf::new(),
+    };
     // Unless another dtype is asked for, a run keeps the one that `auto` has become.
     let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
     if let (true, false, Some(before)) = (resume, sets_dtype, run_index::config(&run)) {
         config.dtype = before.dtype;
     }
-    if !args.supervised {
+    let start = Start { run, resume, plans_schedule, config };
+    let Start { run, resume, plans_schedule, config } = start.shared(&mut group, &resolved)?;
+    if !args.supervised && is_first {
         follow_file(run.join(COMMANDS_FILE), sender, args.json);
     }
-    if !args.no_supervise && !args.supervised && uses_gpu(choice) {
+    let can_supervise = !args.no_supervise && !args.supervised && place.is_none();
+    if !launcher.is_empty() || (can_supervise && uses_gpu(choice)) {
+        let starts = launcher.first().map(|program| program.to_string_lossy().into_owned());
         let supervisor = Supervisor {
             program: std::env::current_exe().map_err(CliError::Process)?,
             args: passed_on(std::env::args_os()),
             device: match choice {
+                // Each rank has the device of its own number.
+                _ if !launcher.is_empty() => global.typed_device(),
                 DeviceChoice::Auto => "auto".into(),
                 DeviceChoice::Named(id) => id.to_string(),
             },
+            launcher,
             run,
             resume,
             trainer,
             emit: &mut |event| show_supervised(event, report, args.json),
             say: terminal::message,
         };
-        return Ok(Outcome::Code(supervisor.run(commands).map_err(CliError::Process)?));
+        let ended = supervisor.run(commands).map_err(|error| match starts {
+            Some(program) => CliError::Launcher { program, error },
+            None => CliError::Process(error),
+        });
+        return Ok(Outcome::Code(ended?));
     }
     for text in resolved.warnings {
         report.show(&Event::Warning { text });
     }
     let elapsed = Duration::from_secs(args.elapsed);
-    let request = Request { config, run, resume, mode, plans_schedule, elapsed };
+    let shares = args.share;
+    let request = Request { config, run, resume, mode, plans_schedule, elapsed, shares };
     let setting_up = report.set_up();
-    let (setup, device) = set_up(&request, choice, args.device_name.as_deref(), report)?;
-    watch(&device, FailureOutput::new(args.json, args.supervised), true);
+    let selected = match &place {
+        Some(place) => gpu::select_for_rank(choice, place.local_rank()),
+        None => gpu::select(choice),
+    };
+    let selected = selected.map_err(TrainError::from)?;
+    check_name(&selected, args.device_name.as_deref())?;
+    let (setup, device) = set_up(&request, selected, group, report)?;
+    let watched = match &place {
+        Some(place) => {
+            Watched::Rank { label: place.label(), limit: setup.plan_limit(&device.info) }
+        }
+        None => Watched::Run,
+    };
+    watch(&device, FailureOutput::new(args.json, args.supervised), watched);
     if !global.quiet {
         let OpenDevice { info, reason, .. } = &device;
         report.say(&format!("device: {} ({}), {reason}", info.name, info.id));
         let precision = request.mode.abilities(info).explain(request.config.dtype);
         report.say(&format!("precision: {precision}"));
+        setup.ranks().iter().for_each(|line| report.say(line));
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;
     drop(setting_up);
-    Ok(Outcome::Stopped(pollster::block_on(session.run(&mut { commands }))?))
+    let reason = pollster::block_on(session.run(&mut { commands }))?;
+    session.finish();
+    Ok(Outcome::Stopped(reason))
 }
 
 /// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
@@ -167,6 +238,18 @@ fn uses_gpu(choice: DeviceChoice) -> bool {
     }
 }
 
+/// The flags with a value that the supervisor sets itself, and those of the launcher.
+const SET_BY_SUPERVISOR: [&str; 7] =
+    ["--run", "--device", "-n", "--ranks", "--hostfile", "--mpirun", "--mpi"];
+
+/// Returns true for `--flag=value`, and for `-n4`.
+fn is_assignment(arg: &str, flag: &str) -> bool {
+    arg.strip_prefix(flag).is_some_and(|rest| match flag.starts_with("--") {
+        true => rest.starts_with('='),
+        false => !rest.is_empty(),
+    })
+}
+
 /// Returns the arguments of this process for its trainer, without those that the supervisor sets.
 fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut passed = Vec::new();
@@ -175,32 +258,32 @@ fn passed_on(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     while let Some(arg) = args.next() {
         match arg.to_str() {
             // A second `train` is a value.
-            Some("train") if !command => command = true,
+            Some("train" | "launch") if !command => command = true,
             Some("--json" | "--resume" | "--stop-on-close") => {}
             // Their values are the next arguments.
-            Some("--run" | "--device") => drop(args.next()),
-            Some(arg) if arg.starts_with("--run=") || arg.starts_with("--device=") => {}
+            Some(flag) if SET_BY_SUPERVISOR.contains(&flag) => drop(args.next()),
+            Some(arg) if SET_BY_SUPERVISOR.iter().any(|flag| is_assignment(arg, flag)) => {}
             _ => passed.push(arg),
         }
     }
     passed
 }
 
-/// Sets the run up, then opens its device: a run that does not fit is refused before that. `name`
-/// is the name of the device that the run has used so far.
+/// Sets the run up, then opens its device: a run that does not fit is refused before that.
 fn set_up(
     request: &Request,
-    choice: DeviceChoice,
-    name: Option<&str>,
+    mut found: SelectedDevice,
+    group: Group,
     report: &mut Report,
 ) -> Result<(Setup, OpenDevice), CliError> {
-    let mut found = gpu::select(choice).map_err(TrainError::from)?;
-    check_name(&found, name)?;
+    // Ranks have no other device to try, and agree once.
+    let mut group = Some(group);
     loop {
         if let Some(text) = request.mode.confirm(request.config.dtype, &mut found) {
             report.show(&Event::Warning { text });
         }
-        let setup = Setup::new(request.clone(), &found.info)?;
+        let group = group.take().unwrap_or_else(Group::alone);
+        let setup = Setup::new(request.clone(), &found.info, group)?;
         match found.open(setup.precision()) {
             Ok(device) => return Ok((setup, device)),
             Err(error) => found = found.fallback(error).map_err(TrainError::from)?,
@@ -255,6 +338,8 @@ mod tests {
             ("wgpt train a.py --json --run out/x", "a.py"),
             ("wgpt --device cpu train --resume --run=out/x --data train", "--data train"),
             ("wgpt --headless --data train --stop-on-close", "--data train"),
+            ("wgpt launch -np 4 --mpi=-x --hostfile h --share=2,1 --run r", "--share=2,1"),
+            ("wgpt launch -n4 --ranks=4 -q", "-q"),
         ] {
             assert_eq!(passed_on(words(line).into_iter()), words(passed), "{line}");
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::{CliError, signals};
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
-use crate::protocol::Event;
-use crate::train::{TrainError, json_line};
+use crate::protocol::{Cause, Event};
+use crate::train::{PlanLimit, TrainError, json_line};
 
 /// The interval at which the device is checked.
 const POLL: Duration = Duration::from_millis(20);
@@ -43,9 +43,23 @@ impl FailureOutput {
     }
 }
 
-/// Ends this process with exit code 5 when `device` fails, from now on. `trains` is true for a run,
-/// which can be resumed.
-pub(super) fn watch(device: &OpenDevice, output: FailureOutput, trains: bool) {
+/// What a failure of the device ends.
+pub(super) enum Watched {
+    /// A command that is not a run.
+    Command,
+    /// A run, which can be resumed.
+    Run,
+    /// One rank of a run.
+    Rank {
+        /// Its place in words.
+        label: String,
+        /// What limits its next process after out-of-memory.
+        limit: PlanLimit,
+    },
+}
+
+/// Ends this process with exit code 5 when `device` fails, from now on.
+pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched) {
     let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
     let cause = watchdog.clone();
@@ -70,8 +84,20 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, trains: bool) {
     let checks_heartbeat = device.info.kind != Kind::Cpu;
     std::thread::spawn(move || {
         let error = wait_for_failure(&watchdog, checks_heartbeat);
-        let hint = if trains { error.hint() } else { NOTHING_TO_RESUME };
-        exit(&error, hint, output)
+        let hint = match watched {
+            Watched::Command => NOTHING_TO_RESUME,
+            Watched::Run | Watched::Rank { .. } => error.hint(),
+        };
+        let text = match &watched {
+            Watched::Rank { label, limit } => {
+                if error.cause() == Some(Cause::OutOfMemory) {
+                    limit.lower();
+                }
+                format!("{label}: {error}")
+            }
+            Watched::Command | Watched::Run => error.to_string(),
+        };
+        exit(&error, text, hint, output)
     });
 }
 
@@ -89,8 +115,8 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, hint: &str, output: FailureOutput) {
-    let (text, hint) = (error.to_string(), hint.to_string());
+fn exit(error: &CliError, text: String, hint: &str, output: FailureOutput) {
+    let hint = hint.to_string();
     if output != FailureOutput::Event {
         message!("error: {text}");
         message!("  hint: {hint}");

@@ -288,6 +288,26 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     }
 }
 
+/// Selects the device of process number `local` of those on this machine that train one run: with
+/// `auto` each takes another GPU of the kind of the best. On the CPU all compute together.
+///
+/// # Errors
+/// As [`select`], and if there are fewer such GPUs.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn select_for_rank(choice: DeviceChoice, local: usize) -> Result<SelectedDevice, DeviceError> {
+    let best = SelectedDevice { auto: false, ..select(choice)? };
+    if choice != DeviceChoice::Auto || best.info.kind == Kind::Cpu || local == 0 {
+        return Ok(best);
+    }
+    let id = DeviceId { index: best.info.id.index + local, ..best.info.id };
+    let next = select(DeviceChoice::Named(id))?;
+    match next.info.kind == best.info.kind {
+        true => Ok(SelectedDevice { reason: format!("GPU {local} of this machine"), ..next }),
+        // An integrated GPU or a software renderer would hold the others up.
+        false => Err(missing(id)),
+    }
+}
+
 /// Opens the requested device, without what only training in another precision than float32 needs.
 ///
 /// # Errors

@@ -49,6 +49,12 @@ impl Launch {
         Self::read(|name| std::env::var(name).ok())
     }
 
+    /// Returns the place of this process in words, for messages.
+    pub fn label(&self) -> String {
+        let machine = super::machine().map_or_else(String::new, |name| format!(" ({name})"));
+        format!("rank {} of {}{machine}", self.rank, self.size)
+    }
+
     fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|known| {

@@ -210,6 +210,14 @@ impl Group {
     }
 }
 
+/// Returns the name of this machine, where known.
+pub(crate) fn machine() -> Option<String> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return sysinfo::System::host_name().ok();
+    #[cfg(target_arch = "wasm32")]
+    None
+}
+
 fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, RanksError> {
     serde_json::to_vec(value).map_err(damaged)
 }

@@ -69,6 +69,9 @@ pub(super) fn agree(
 ) -> Result<Division, TrainError> {
     let global = config.global_batch();
     if group.is_alone() {
+        if fixed.len() > 1 {
+            return Err(RanksError::Shares { given: fixed.len(), ranks: 1 }.into());
+        }
         return Ok(Division { shares: Shares::whole(global), lines: Vec::new(), warning: None });
     }
     let ranks = group.collect(&Introduction::new(config, dataset, device, speed))?;
@@ -100,7 +103,7 @@ impl Introduction {
             version: env!("CARGO_PKG_VERSION").into(),
             settings: common_settings(config),
             data: dataset.fingerprint.clone(),
-            machine: machine(),
+            machine: crate::ranks::machine(),
             device: device.name.clone(),
             speed: speed.map(per_second).filter(|speed| speed.is_finite() && *speed > 0.0),
         }
@@ -112,13 +115,6 @@ fn common_settings(config: &Config) -> Map<String, Value> {
     let Ok(Value::Object(mut settings)) = serde_json::to_value(config) else { return Map::new() };
     settings.retain(|name, _| !OWN_SETTINGS.contains(&name.as_str()));
     settings
-}
-
-fn machine() -> Option<String> {
-    #[cfg(not(target_arch = "wasm32"))]
-    return sysinfo::System::host_name().ok();
-    #[cfg(target_arch = "wasm32")]
-    None
 }
 
 /// Refuses ranks that would train another run than rank 0 does.

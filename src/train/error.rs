@@ -222,7 +222,14 @@ impl TrainError {
 
     /// Returns the failure of the device that caused this error, if it was one.
     pub fn cause(&self) -> Option<Cause> {
-        let TrainError::Device(error) = self else { return None };
+        let error = match self {
+            TrainError::Device(error) => error,
+            // A rank that does not answer may have lost its device, and can be started again.
+            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
+                return (!error.is_usage()).then_some(Cause::DeviceLost);
+            }
+            _ => return None,
+        };
         match error {
             DeviceError::OutOfMemory { .. } => Some(Cause::OutOfMemory),
             DeviceError::Stopped { .. } => Some(Cause::DeviceLost),
@@ -272,7 +279,7 @@ impl TrainError {
             ) => 2,
             TrainError::NotFinite { .. } => 6,
             TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
-                if error.is_usage() { 2 } else { 1 }
+                if error.is_usage() { 2 } else { 5 }
             }
             // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })

@@ -13,6 +13,7 @@ mod hellaswag;
 mod limits;
 mod loss_scale;
 mod optimizer;
+mod plan_limit;
 mod run;
 mod scalars;
 mod session;
@@ -29,8 +30,7 @@ pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
 pub(crate) use evaluate::{Evaluation, mean_loss};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
+pub(crate) use plan_limit::PlanLimit;
 #[cfg(test)]
 pub(crate) use run::RunFolder;
 #[cfg(not(target_arch = "wasm32"))]

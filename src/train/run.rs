@@ -23,7 +23,7 @@ const LOG_FILE: &str = "log.txt";
 /// A file that the process that trains keeps locked.
 pub const LOCK_FILE: &str = "lock";
 /// The folder of the other ranks' logs, each named by its rank.
-const RANKS_FOLDER: &str = "ranks";
+pub(super) const RANKS_FOLDER: &str = "ranks";
 /// The folder of the checkpoints, each in a folder named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 

@@ -272,6 +272,11 @@ impl<'a> Session<'a> {
         result
     }
 
+    /// Ends the communication with the other ranks, after a run that ended without an error.
+    pub fn finish(mut self) {
+        self.group.finish();
+    }
+
     fn announce(&mut self) {
         let padded = config::padded_vocab(self.model().architecture().vocab_size as u32);
         self.emit(Event::Start {

@@ -11,6 +11,9 @@ use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::hellaswag::Quiz;
 use super::optimizer::Masters;
+#[cfg(not(target_arch = "wasm32"))]
+use super::plan_limit::PlanLimit;
+use super::plan_limit::within_limit;
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
 #[cfg(not(target_arch = "wasm32"))]
@@ -120,6 +123,11 @@ impl Setup {
         let division = agreement::agree(&mut group, &config, &dataset, device, speed, &shares)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
+        let own = match group.is_alone() {
+            true => own,
+            // In a run of one process, the supervisor passes the limit on.
+            false => within_limit(own, &run, group.rank()),
+        };
         let mut forecast = plan::plan(&own, vocab, &limits, speed)?;
         let origin = Origin::open(&run, resume, &config, &architecture, &mut group)?;
         let Origin { folder, loaded, starts_over, source } = origin;
@@ -146,6 +154,14 @@ impl Setup {
             architecture,
             source,
         })
+    }
+
+    /// Returns what limits the next process of this rank if `device` runs out of memory in this one.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn plan_limit(&self, device: &DeviceInfo) -> PlanLimit {
+        let can_offload = !device.line().shares_memory();
+        let plan = self.forecast.plan.clone();
+        PlanLimit::new(self.folder.path(), self.group.rank(), plan, can_offload)
     }
 
     /// Returns a line on each rank of the run, for the user; none for a run in one process.

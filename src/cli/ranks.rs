@@ -1,0 +1,173 @@
+//! A process that is one rank of a run: its connection to the others, and its end.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::print_event;
+use super::{CliError, signals};
+use crate::config::{Config, InitFrom, Provenance, Resolved};
+use crate::protocol::Event;
+use crate::ranks::{Abort, Group, LIMIT, Launch};
+use crate::train::OWN_SETTINGS;
+
+/// The time that MPI has to connect all ranks.
+const CONNECT_LIMIT: Duration = Duration::from_secs(120);
+
+/// The time that a rank leaves to rank 0 to report what both have found.
+const REPORT_TIME: Duration = Duration::from_secs(2);
+
+/// This process's place among the ranks of a run.
+pub(super) struct Place {
+    launch: Launch,
+    abort: Option<Abort>,
+}
+
+impl Place {
+    /// Returns the place of this process; `None` if it trains alone.
+    pub fn of_this_process() -> Option<Self> {
+        Some(Self { launch: Launch::of_this_process()?, abort: None })
+    }
+
+    /// Returns true for rank 0.
+    pub fn is_first(&self) -> bool {
+        self.launch.rank == 0
+    }
+
+    /// Returns the number of this process among those of its machine.
+    pub fn local_rank(&self) -> usize {
+        self.launch.local_rank
+    }
+
+    /// Returns the place in words.
+    pub fn label(&self) -> String {
+        self.launch.label()
+    }
+
+    /// Connects this process with the others, which wait for it at most `limit` seconds from then on.
+    ///
+    /// # Errors
+    /// If MPI cannot.
+    pub fn connect(&mut self, limit: Option<u64>) -> Result<Group, CliError> {
+        let limit = limit.map_or(LIMIT, Duration::from_secs);
+        let (guard, connected) = channel::<()>();
+        let label = self.label();
+        std::thread::spawn(move || {
+            // A dropped guard is another error.
+            if connected.recv_timeout(CONNECT_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                let seconds = CONNECT_LIMIT.as_secs();
+                message!("error: {label}: MPI has not connected the ranks within {seconds} s");
+                message!("  hint: check that the machines reach each other");
+                signals::exit(1);
+            }
+        });
+        let group = Group::connect(&self.launch, limit)?;
+        drop(guard);
+        self.abort = Some(group.abort());
+        Ok(group)
+    }
+
+    /// Reports the error that ends this rank, as an event too with `json`, and ends the others. A
+    /// supervisor of the job reports failures of devices itself.
+    pub fn fail(&self, error: &CliError, json: bool, supervised: bool) -> ExitCode {
+        if error.is_common() && !self.is_first() {
+            // Rank 0 reports it, and ends all.
+            std::thread::sleep(REPORT_TIME);
+            return ExitCode::from(error.exit_code());
+        }
+        let text = match error.is_common() {
+            true => error.to_string(),
+            false => format!("{}: {error}", self.label()),
+        };
+        let (hint, cause) = (error.hint().to_string(), error.cause());
+        if !supervised || cause.is_none() {
+            message!("error: {text}");
+            if !hint.is_empty() {
+                message!("  hint: {hint}");
+            }
+        }
+        if json {
+            // Whoever started the job reads the output of all ranks.
+            print_event(&Event::Error { text, hint, cause });
+        }
+        let _ = std::io::stdout().flush();
+        if let Some(abort) = &self.abort {
+            abort(error.exit_code());
+        }
+        ExitCode::from(error.exit_code())
+    }
+}
+
+/// What rank 0 has resolved, and the others take from it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Start {
+    /// The run folder.
+    pub run: PathBuf,
+    /// True to continue from its newest checkpoint.
+    pub resume: bool,
+    /// True if `max_time` plans the schedule.
+    pub plans_schedule: bool,
+    /// The configuration.
+    pub config: Config,
+}
+
+impl Start {
+    /// Returns the start of rank 0, with this rank's own paths and memory settings.
+    ///
+    /// A new run keeps the configuration that this rank has resolved, so that a difference is found. A
+    /// run that continues, or starts from a model, has its configuration in files of rank 0.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn shared(self, group: &mut Group, resolved: &Resolved) -> Result<Self, CliError> {
+        if group.is_alone() {
+            return Ok(self);
+        }
+        let own = self.config.clone();
+        let shared = group.share(self)?;
+        let is_from_files = shared.resume || matches!(shared.config.init_from, InitFrom::Path(_));
+        let config = match (is_from_files, group.is_first()) {
+            (false, _) => own,
+            (true, true) => shared.config,
+            (true, false) => with_own_settings(shared.config, &own, resolved),
+        };
+        Ok(Self { config, ..shared })
+    }
+}
+
+/// Returns `shared` with the settings of `own` that were set on this rank and may differ.
+fn with_own_settings(shared: Config, own: &Config, resolved: &Resolved) -> Config {
+    let is_set = |name: &&&str| {
+        !matches!(resolved.provenance.get(**name), None | Some(Provenance::Default))
+    };
+    let (Ok(mut merged), Ok(own)) = (serde_json::to_value(&shared), serde_json::to_value(own))
+    else {
+        return shared;
+    };
+    for name in OWN_SETTINGS.iter().filter(is_set) {
+        merged[*name] = own[*name].clone();
+    }
+    serde_json::from_value(merged).unwrap_or(shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, resolve};
+
+    #[test]
+    fn a_rank_keeps_what_was_set_on_its_machine() {
+        let flags = [("micro_batch", "3"), ("data", "elsewhere"), ("learning_rate", "0.5")];
+        let flags = flags.map(|(key, value)| (key.to_string(), value.to_string()));
+        let resolved = resolve(vec![Layer::flags(flags).unwrap()]).unwrap();
+        let shared =
+            Config { data: "here".into(), n_layer: 3u32.try_into().unwrap(), ..Config::default() };
+        let merged = with_own_settings(shared.clone(), &resolved.config, &resolved);
+        let expected = Config { data: "elsewhere".into(), micro_batch: 3, ..shared };
+        assert_eq!(merged, expected);
+    }
+}

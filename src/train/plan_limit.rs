@@ -1,0 +1,86 @@
+//! The memory of one rank: a smaller plan after its device ran out of memory.
+//!
+//! Each rank keeps its own, in the run folder of its machine: whoever starts the job again, a
+//! supervisor or a scheduler, need not know which rank it was.
+
+use std::path::{Path, PathBuf};
+
+use super::run::RANKS_FOLDER;
+use crate::config::{Choice, Config};
+use crate::disk;
+use crate::plan::{Plan, smaller_or_offloaded};
+
+/// Where the plan is kept that the next process of a rank must not exceed.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanLimit {
+    file: PathBuf,
+    /// The plan of this process.
+    plan: Plan,
+    /// True if the optimizer can move to a memory of its own.
+    can_offload: bool,
+}
+
+impl PlanLimit {
+    pub(super) fn new(run: &Path, rank: usize, plan: Plan, can_offload: bool) -> Self {
+        Self { file: file(run, rank), plan, can_offload }
+    }
+
+    /// Limits the next process to the next smaller plan, after this one ran out of memory. If that
+    /// cannot be written, it tries the same plan again.
+    pub fn lower(&self) {
+        let Some(plan) = smaller_or_offloaded(&self.plan, self.can_offload) else { return };
+        let Ok(text) = serde_json::to_vec_pretty(&plan) else { return };
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        let _ = disk::create_dir_all(folder).and_then(|()| disk::replace(&self.file, &text));
+    }
+}
+
+/// Returns the configuration of a rank within its limit, if it has one: `own` for its share.
+pub(super) fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
+    let limit = disk::read(file(run, rank)).ok();
+    let Some(limit) = limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) else {
+        return own;
+    };
+    let share = own.global_batch();
+    let micro_batch = u64::from(own.micro_batch().get()).min(limit.micro_batch as u64);
+    // The largest that divides the share, as of a smaller share.
+    let divisor = (1..=micro_batch).rev().find(|micro| share.is_multiple_of(*micro)).unwrap_or(1);
+    let choice = |limited: bool, own: Choice| if limited { Choice::True } else { own };
+    Config {
+        micro_batch: u32::try_from(divisor).unwrap_or(1),
+        loss_chunk: limit.loss_chunk as u32,
+        grad_checkpoint: choice(limit.grad_checkpoint, own.grad_checkpoint),
+        offload_optimizer: choice(limit.offload_optimizer, own.offload_optimizer),
+        ..own
+    }
+}
+
+fn file(run: &Path, rank: usize) -> PathBuf {
+    run.join(RANKS_FOLDER).join(format!("{rank}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::of_share;
+
+    #[test]
+    fn a_rank_that_ran_out_of_memory_starts_again_with_half_the_micro_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = of_share(&Config::default(), 120);
+        assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+        let mut sizes = Vec::new();
+        for _ in 0..4 {
+            let config = within_limit(own.clone(), folder.path(), 1);
+            assert_eq!(config.global_batch(), 120);
+            let plan = Plan::new(&config, 50_257);
+            sizes.push(plan.micro_batch);
+            PlanLimit::new(folder.path(), 1, plan, true).lower();
+        }
+        assert_eq!(sizes, [12, 6, 3, 1]);
+        // Of another rank it says nothing, and a damaged one is ignored.
+        assert_eq!(within_limit(own.clone(), folder.path(), 0), own);
+        disk::write(file(folder.path(), 1), "{").unwrap();
+        assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+    }
+}
