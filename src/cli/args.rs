@@ -13,7 +13,7 @@ use crate::config::Budget;
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
-use crate::plan::{Gpu, gpu_named, gpu_names};
+use crate::plan::{Gpu, gpu_named, gpu_names, parse_network};
 use crate::version;
 
 mod models;
@@ -203,6 +203,7 @@ pub(super) enum Subcommands {
         ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
         ("wgpt plan --preset=gpt2-large --target 8GiB", "the optimizer in host memory"),
         ("wgpt plan my.toml --suggest", "changes that make it fit"),
+        ("wgpt plan --preset=gpt2 --ranks=2 --target \"RTX 3060\"", "two machines on 1 Gbit/s"),
     ]))]
     Plan(PlanArgs),
     /// List the devices of this machine
@@ -269,7 +270,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 pub(super) struct LaunchArgs {
     /// Number of processes, also as -np
     #[arg(short = 'n', long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks: u32,
     /// File with the machines, for mpirun
     #[arg(long, value_name = "FILE")]
@@ -393,6 +394,12 @@ pub(super) struct PlanArgs {
     /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
     #[arg(long, value_name = "GPU", value_parser = parse_target)]
     pub target: Option<Target>,
+    /// Plan for N ranks, each with such a device and an equal share of the global batch
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub ranks: Option<u32>,
+    /// Speed of the network between the ranks, like 1Gbit or 100Mbit
+    #[arg(long, value_name = "SPEED", default_value = "1Gbit", value_parser = parse_network)]
+    pub network: f64,
     /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
     #[arg(long)]
     pub suggest: bool,

@@ -9,8 +9,9 @@ use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
-    PlanError, Row, Totals,
+    PlanError, RanksEstimate, Row, Shares, Totals,
 };
+use crate::ranks::RanksError;
 use crate::train;
 
 /// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
@@ -35,12 +36,19 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let device = device(&config, args.target, selected.as_ref(), global)?;
     let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
     let speed = device.profile.speed.as_ref();
-    let (forecast, fixes) = match plan::plan(&config, vocab, &limits, speed) {
+    let ranks = args.ranks.unwrap_or(1);
+    let own = plan::of_share(&config, largest_share(&config, ranks)?);
+    let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
         Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
         Err(error) => return Err(CliError::Train(error.into())),
     };
-    let totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
+    let mut totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
+    let ranks = (ranks > 1)
+        .then(|| RanksEstimate::new(&config, vocab, &forecast.plan, ranks, args.network, speed));
+    if let Some(ranks) = &ranks {
+        ranks.add_to(&mut totals);
+    }
     let measured = match (selected, &fixes) {
         (Some(selected), None) if args.measure => {
             Some(measure(&config, vocab, &forecast, selected, global)?)
@@ -57,6 +65,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         no_time: device.no_time,
         forecast: &forecast,
         totals: &totals,
+        ranks: ranks.as_ref(),
         fixes: fixes.as_deref(),
         measured,
     };
@@ -71,6 +80,14 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
             Err(CliError::Train(PlanError::TooBig { least, fixes }.into()))
         }
     }
+}
+
+/// Returns the sequences of the rank with the largest of equal shares.
+fn largest_share(config: &Config, ranks: u32) -> Result<u64, CliError> {
+    let (global, micro_batch) = (config.global_batch(), config.micro_batch().get().into());
+    let shares = Shares::of(global, micro_batch, &vec![1.0; ranks as usize]);
+    let too_many = || RanksError::TooMany { ranks: ranks as usize, sequences: global };
+    Ok(shares.ok_or_else(too_many)?.sequences(0))
 }
 
 /// Returns the vocabulary, and the size of the data if they are there.
@@ -231,6 +248,8 @@ struct PlanReport<'a> {
     no_time: String,
     forecast: &'a Forecast,
     totals: &'a Totals,
+    /// The estimate of several ranks.
+    ranks: Option<&'a RanksEstimate>,
     /// Changes that would fit, if the run does not.
     fixes: Option<&'a [Fix]>,
     /// The measured memory in bytes.
@@ -251,6 +270,9 @@ impl PlanReport<'_> {
         object["verdict"] = self.forecast.verdict().into();
         object["precision"] = self.precision.as_str().into();
         object["optimizer"] = self.optimizer.to_string().into();
+        if let Some(ranks) = self.ranks {
+            object["ranks"] = serde_json::to_value(ranks).expect("an estimate is plain data");
+        }
         object["run"] = serde_json::to_value(self.totals).expect("totals are plain data");
         object
     }
@@ -260,7 +282,8 @@ impl PlanReport<'_> {
         output!("{}", self.forecast.verdict());
         line("budget", self.budget);
         line("dtype", &self.precision);
-        for (label, text) in self.totals.lines() {
+        let of_ranks = self.ranks.map(RanksEstimate::lines).unwrap_or_default();
+        for (label, text) in self.totals.lines().into_iter().chain(of_ranks) {
             line(label, &text);
         }
         if self.totals.time.is_none() {

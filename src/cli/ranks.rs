@@ -141,9 +141,8 @@ impl Start {
 
 /// Returns `shared` with the settings of `own` that were set on this rank and may differ.
 fn with_own_settings(shared: Config, own: &Config, resolved: &Resolved) -> Config {
-    let is_set = |name: &&&str| {
-        !matches!(resolved.provenance.get(**name), None | Some(Provenance::Default))
-    };
+    let is_set =
+        |name: &&&str| !matches!(resolved.provenance.get(**name), None | Some(Provenance::Default));
     let (Ok(mut merged), Ok(own)) = (serde_json::to_value(&shared), serde_json::to_value(own))
     else {
         return shared;

@@ -246,3 +246,26 @@ fn an_offloaded_optimizer_on_the_cpu_is_a_warning() {
     assert!(warning.contains("offload_optimizer=true has no effect"), "{warning}");
     assert!(named(&events, "step").all(|step| step["optimizer_ms"].is_null()));
 }
+
+#[test]
+fn ranks_are_planned_with_their_network() {
+    let args = ["--preset=gpt2", "--target", "RTX 3060", "--dtype=float32"];
+    let alone = json(&args);
+    assert!(alone["ranks"].is_null());
+    let two = json(&[&args[..], &["--ranks=2", "--network=1Gbit"]].concat());
+    assert_eq!(two["ranks"]["sequences"], 240);
+    assert_eq!(two["run"]["tokens_per_update"], alone["run"]["tokens_per_update"]);
+    let seconds = |plan: &Value| plan["run"]["time"]["seconds_per_update"].as_f64().unwrap();
+    let network = two["ranks"]["network_seconds"].as_f64().unwrap();
+    assert!((3.9..4.1).contains(&network), "{network}");
+    let ratio = (seconds(&two) - network) / seconds(&alone);
+    assert!((0.45..0.55).contains(&ratio), "{ratio}");
+    let (code, stdout) = plan(&[&args[..], &["--ranks=4", "--network", "100Mbit"]].concat());
+    assert_eq!(code, Some(0), "{stdout}");
+    assert!(stdout.contains("4 ranks, up to 120 sequences each"), "{stdout}");
+    assert!(stdout.contains("at 100 Mbit/s"), "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
+    for bad in [&["--ranks=481"][..], &["--ranks=0"], &["--ranks=2", "--network=fast"]] {
+        assert_eq!(plan(&[&args[..], bad].concat()).0, Some(2), "{bad:?}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The time that several ranks spend in the network between them.
+
+use serde::Serialize;
+
+use super::totals::duration;
+use super::{DeviceSpeed, Plan, Totals, Work};
+use crate::config::{Config, bytes, padded_vocab};
+
+/// Bytes of a gradient on its way.
+const GRADIENT_BYTES: u64 = 4;
+
+/// An estimate of a run on several ranks with equal devices and shares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RanksEstimate {
+    /// The ranks.
+    pub ranks: u32,
+    /// The sequences of the global batch that the rank with the most computes in an update.
+    pub sequences: u64,
+    /// The bytes that each rank sends in an update: `2 (n - 1) / n` of the gradients.
+    pub network_bytes: u64,
+    /// The speed of the network, in bits per second.
+    pub network_bits_per_second: f64,
+    /// The seconds that these bytes take.
+    pub network_seconds: f64,
+    /// The speed of all ranks as a share of as many times the speed of one; `None` if that of the
+    /// device is unknown.
+    pub efficiency: Option<f64>,
+}
+
+impl RanksEstimate {
+    /// Estimates a run of `config` on `ranks` ranks, whose steps are split by `plan`.
+    pub fn new(
+        config: &Config,
+        vocab: u32,
+        plan: &Plan,
+        ranks: u32,
+        bits_per_second: f64,
+        speed: Option<&DeviceSpeed>,
+    ) -> Self {
+        let gradients = GRADIENT_BYTES * config.parameters(padded_vocab(vocab).into());
+        let count = u64::from(ranks.max(1));
+        let network_bytes = 2 * (count - 1) * (gradients / count);
+        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second;
+        let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
+        let seconds =
+            |speed: &DeviceSpeed, plan: &Plan| speed.seconds(Work::update(config, vocab, plan));
+        let efficiency = |speed: &DeviceSpeed| {
+            seconds(speed, &whole) / (count as f64 * (seconds(speed, plan) + network_seconds))
+        };
+        Self {
+            ranks,
+            sequences: (plan.micro_batch * plan.accumulation) as u64,
+            network_bytes,
+            network_bits_per_second: bits_per_second,
+            network_seconds,
+            efficiency: speed.map(efficiency),
+        }
+    }
+
+    /// Adds the time in the network to the totals of a run.
+    pub fn add_to(&self, totals: &mut Totals) {
+        if let Some(time) = &mut totals.time {
+            time.seconds_per_update += self.network_seconds;
+            time.seconds += totals.updates as f64 * self.network_seconds;
+        }
+    }
+
+    /// Returns lines for the user, as [`Totals::lines`] does.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let Self { ranks, sequences, network_seconds, .. } = *self;
+        let sent = format!(
+            "{} an update and rank: {} at {}",
+            bytes(self.network_bytes),
+            duration(network_seconds),
+            rate(self.network_bits_per_second)
+        );
+        let mut lines = vec![
+            ("ranks", format!("{ranks}, up to {sequences} sequences each")),
+            ("network", sent),
+        ];
+        if let Some(efficiency) = self.efficiency {
+            let percent = (100.0 * efficiency).round();
+            lines.push(("", format!("about {percent}% of {ranks} times the speed of one rank")));
+        }
+        lines
+    }
+}
+
+/// Formats bits per second.
+fn rate(bits: f64) -> String {
+    let (unit, name) = if bits >= 1e9 { (1e9, "Gbit/s") } else { (1e6, "Mbit/s") };
+    format!("{} {name}", bits / unit)
+}
+
+/// Reads the speed of a network, like `1Gbit`, `100Mbit/s` or `2.5 Gbit`, in bits per second.
+///
+/// # Errors
+/// With the forms that are read.
+pub fn parse_network(text: &str) -> Result<f64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let number = lower.trim_end_matches("/s").trim_end_matches("bit").trim_end_matches("bps");
+    let (number, unit) = match number.char_indices().last() {
+        Some((at, 'g')) => (&number[..at], 1e9),
+        Some((at, 'm')) => (&number[..at], 1e6),
+        _ => ("", 1.0),
+    };
+    let bits = number.trim().parse::<f64>().ok().map(|number| number * unit);
+    let bits = bits.filter(|bits| bits.is_finite() && *bits > 0.0);
+    bits.ok_or_else(|| "give bits per second, like 1Gbit or 100Mbit".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, Precision, resolve};
+    use crate::plan::{gpu_named, of_share};
+
+    fn gpt2() -> Config {
+        resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config
+    }
+
+    #[test]
+    fn gradients_of_gpt2_take_four_seconds_between_two_ranks_at_a_gigabit() {
+        let (config, speed) = (gpt2(), gpu_named("RTX 3060").unwrap());
+        let speed = DeviceSpeed::published(speed, Precision::FLOAT32).unwrap();
+        let of = |ranks: u32, bits: f64| {
+            let own = of_share(&config, 480 / u64::from(ranks));
+            let plan = Plan::new(&own, 50_257);
+            RanksEstimate::new(&config, 50_257, &plan, ranks, bits, Some(&speed))
+        };
+        let two = of(2, 1e9);
+        assert_eq!(two.sequences, 240);
+        assert!((two.network_seconds - 3.98).abs() < 0.02, "{two:?}");
+        // Half of the 94 s of an update, and 4 s.
+        assert!((two.efficiency.unwrap() - 0.92).abs() < 0.02, "{two:?}");
+        assert!((of(4, 1e9).network_seconds - 5.97).abs() < 0.03);
+        assert!(of(4, 1e8).efficiency.unwrap() < 0.35);
+        let one = of(1, 1e9);
+        assert_eq!((one.network_bytes, one.efficiency.map(f64::round)), (0, Some(1.0)));
+        for (label, text) in two.lines() {
+            assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
+        }
+    }
+
+    #[test]
+    fn networks_have_bits_per_second() {
+        for (text, bits) in [("1Gbit", 1e9), ("100Mbit", 1e8), ("2.5 Gbit/s", 2.5e9), ("10g", 1e10)]
+        {
+            assert_eq!(parse_network(text), Ok(bits), "{text}");
+        }
+        for bad in ["", "1", "fast", "-1Gbit", "0Mbit", "1 GB", "Gbit"] {
+            assert!(parse_network(bad).is_err(), "{bad}");
+        }
+    }
+}
