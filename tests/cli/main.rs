@@ -9,7 +9,7 @@ mod doctor;
 mod errors;
 mod eval;
 mod plan;
-mod reports;
+mod ranks;
 mod resume;
 mod runs;
 mod sample;

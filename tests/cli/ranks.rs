@@ -1,0 +1,235 @@
+//! Runs of several processes. Those that need Open MPI's mpirun are ignored: `.ci/run` runs them with
+//! `cargo test --release --test cli -- --ignored mpirun`.
+
+use super::*;
+
+/// A schedule that amplifies rounding little, so that losses can be compared closely.
+const CALM: [&str; 2] = ["--learning_rate=1e-3", "--min_lr=1e-4"];
+
+/// The time in which a job ends when one of its ranks is killed.
+const END: Duration = Duration::from_secs(10);
+
+/// mpirun's arguments: all traffic on the loopback, more ranks than cores, and no copies between
+/// processes that a container forbids.
+const LOCAL: [&str; 11] = [
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--mca",
+    "btl_tcp_if_include",
+    "lo",
+    "--mca",
+    "oob_tcp_if_include",
+    "lo",
+    "--mca",
+    "btl_vader_single_copy_mechanism",
+    "none",
+];
+
+/// Returns a command that starts `ranks` processes of `wgpt train` with these arguments.
+fn mpirun(folder: &Path, ranks: usize, args: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    command.args(LOCAL).args(["-np", &ranks.to_string(), env!("CARGO_BIN_EXE_wgpt")]);
+    command.args(["train", "--json"]).args(args);
+    command
+}
+
+/// Trains on so many ranks; returns the events of rank 0, which alone prints.
+fn train_on(folder: &Path, ranks: usize, run: &str, more: &[&str]) -> Vec<Value> {
+    let run = format!("--run={run}");
+    let args = [&[run.as_str()], TINY, &CALM, more].concat();
+    let output = mpirun(folder, ranks, &args).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    events(&text(&output.stdout))
+}
+
+fn resume_on(folder: &Path, ranks: usize, run: &str, more: &[&str]) -> Vec<Value> {
+    let run = format!("--run={run}");
+    let args = [&["--resume", "--device=cpu", run.as_str()], more].concat();
+    let output = mpirun(folder, ranks, &args).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    events(&text(&output.stdout))
+}
+
+fn assert_close(found: &[Value], expected: &[Value]) {
+    let (found, expected) = (losses(found), losses(expected));
+    assert!(!found.is_empty());
+    for (iter, loss) in &found {
+        let number = |loss: &String| loss.parse::<f64>().unwrap();
+        let (found, expected) = (number(loss), number(&expected[iter]));
+        assert!((found / expected - 1.0).abs() < 1e-5, "{iter}: {found} for {expected}");
+    }
+}
+
+/// Returns the child of a process whose environment has an entry.
+fn child_of(parent: &str, entry: &str) -> String {
+    let parent = format!("PPid:\t{parent}\n");
+    let is_child = |folder: &PathBuf| {
+        let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+        let environment = fs::read(folder.join("environ")).unwrap_or_default();
+        let mut entries = environment.split(|&byte| byte == 0);
+        status.contains(&parent) && entries.any(|found| found == entry.as_bytes())
+    };
+    let found = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find(is_child);
+    let found = found.unwrap_or_else(|| panic!("no process with {entry}"));
+    found.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+fn process_of_rank(mpirun: &str, rank: usize) -> String {
+    child_of(mpirun, &format!("OMPI_COMM_WORLD_RANK={rank}"))
+}
+
+fn kill(process: &str) {
+    assert!(Command::new("kill").args(["-KILL", process]).status().unwrap().success());
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_gives_the_losses_of_one_process() {
+    let folder = temporary();
+    let alone = train(folder.path(), "alone", &CALM);
+    for ranks in [1, 2, 4] {
+        let run = format!("r{ranks}");
+        let events = train_on(folder.path(), ranks, &run, &[]);
+        assert_eq!(losses(&events).len(), 40, "{ranks} ranks");
+        assert_close(&events, &alone);
+        let times = named(&events, "step").filter(|step| step["network_ms"].is_number()).count();
+        assert_eq!(times, if ranks == 1 { 0 } else { 40 });
+    }
+    let again = train_on(folder.path(), 4, "again", &[]);
+    let kept = fs::read_to_string(folder.path().join("r4/events.jsonl")).unwrap();
+    let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(losses(&again), losses(&kept), "the same ranks, the same bits");
+    assert!(folder.path().join("r4/ranks/3.log").exists());
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_continue_a_run_of_another_number() {
+    let folder = temporary();
+    let alone = train(folder.path(), "alone", &CALM);
+    let first = train_on(folder.path(), 4, "r", &["--max_iters=10"]);
+    assert_close(&first, &alone);
+    let args = ["train", "--json", "--resume", "--run=r", "--max_iters=20", "--device=cpu"];
+    assert_close(&events(&ok(folder.path(), &args)), &alone);
+    assert_close(&resume_on(folder.path(), 2, "r", &["--max_iters=30"]), &alone);
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ends_a_job_whose_rank_is_killed_and_it_continues() {
+    let folder = temporary();
+    let expected = losses(&train_on(folder.path(), 3, "undisturbed", &["--max_iters=30"]));
+    for rank in 0..3 {
+        let run = format!("killed{rank}");
+        let flag = format!("--run={run}");
+        let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS].concat();
+        let mut job = mpirun(folder.path(), 3, &args).stdout(Stdio::null()).spawn().unwrap();
+        let state = folder.path().join(&run).join("checkpoints/00000010/state.json");
+        wait_for(&state, &mut job);
+        kill(&process_of_rank(&job.id().to_string(), rank));
+        let killed = Instant::now();
+        let status = job.wait().unwrap();
+        assert!(!status.success() && killed.elapsed() < END, "{:?}", killed.elapsed());
+        // From its first checkpoint, whatever it made after that.
+        let checkpoints = folder.path().join(&run).join("checkpoints");
+        for entry in fs::read_dir(&checkpoints).unwrap().flatten() {
+            if entry.file_name() != "00000010" {
+                fs::remove_dir_all(entry.path()).unwrap();
+            }
+        }
+        let resumed = losses(&resume_on(folder.path(), 3, &run, &["--max_iters=30"]));
+        assert_eq!(resumed.len(), 20, "rank {rank}");
+        assert!(resumed.iter().all(|(iter, loss)| expected[iter] == *loss), "rank {rank}");
+    }
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_is_started_again_by_launch() {
+    let folder = temporary();
+    let expected = losses(&train_on(folder.path(), 2, "undisturbed", &["--max_iters=600"]));
+    let mpi = LOCAL.map(|arg| format!("--mpi={arg}"));
+    let mpi: Vec<&str> = mpi.iter().map(String::as_str).collect();
+    let own = ["launch", "-np", "2", "--json", "--run=r", "--keep_checkpoints=1000000"];
+    let args = [&own, &mpi[..], TINY, &CALM, &["--max_iters=600"]].concat();
+    let mut launch = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdin = launch.stdin.take();
+    wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut launch);
+    let cache = concat!("XDG_CACHE_HOME=", env!("CARGO_TARGET_TMPDIR"), "/cache");
+    let job = child_of(&launch.id().to_string(), cache);
+    kill(&process_of_rank(&job, 1));
+    let output = launch.wait_with_output().unwrap();
+    drop(stdin);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    assert_eq!(events.last().unwrap()["reason"], "finished");
+    assert_eq!(named(&events, "start").count(), 2);
+    assert_eq!(losses(&events), expected);
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_of_different_runs_are_refused() {
+    let folder = temporary();
+    let args = [&["--run=r"], TINY].concat();
+    let mut command = mpirun(folder.path(), 1, &args);
+    command.args([":", "-np", "1", env!("CARGO_BIN_EXE_wgpt"), "train", "--json"]).args(&args);
+    let output = command.arg("--learning_rate=0.5").output().unwrap();
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    assert!(said.contains("has learning_rate = 0.5, rank 0 has 0.01"), "{said}");
+    assert_eq!(said.matches("error: ").count(), 1, "{said}");
+    assert!(!folder.path().join("r").exists());
+}
+
+/// What a launcher sets, without one.
+#[cfg(unix)]
+#[test]
+fn ranks_without_mpi_end_with_one_line() {
+    let folder = temporary();
+    let args = [&["train", "--run=r"], TINY].concat();
+    let started_as = |library: &str| {
+        let mut command = wgpt(folder.path());
+        command.env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+        command.env("WGPT_MPI_LIBRARY", library).args(&args).output().unwrap()
+    };
+    for (library, wanted) in [
+        ("/nowhere/libmpi.so", "no MPI library can be opened"),
+        // Any library that is not MPI's.
+        ("libm.so.6", "an MPI library that wgpt does not know"),
+    ] {
+        if library == "libm.so.6" && !cfg!(target_os = "linux") {
+            continue;
+        }
+        let output = started_as(library);
+        assert_eq!(output.status.code(), Some(2));
+        let said = text(&output.stderr);
+        assert!(said.starts_with("error: rank 1 of 2") && said.contains(wanted), "{said}");
+        assert_eq!(said.lines().count(), 2, "an error and a hint: {said}");
+    }
+    assert!(!folder.path().join("r").exists());
+}
+
+#[test]
+fn bad_launches_are_refused() {
+    let folder = temporary();
+    for (args, wanted) in [
+        (&["launch", "-n", "2", "--hostfile=nowhere"][..], "no such hostfile"),
+        (&["launch", "-n", "2", "--mpirun=nowhere"][..], "cannot start nowhere"),
+        (&["launch", "-np", "0"][..], "0 is not in"),
+        (&["train", "--share=2,1"][..], "2 numbers for 1 ranks"),
+        (&["train", "--share=2,x"][..], "a number above 0 for each rank"),
+    ] {
+        let output = run(folder.path(), &[args, TINY].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
