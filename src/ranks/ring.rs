@@ -167,7 +167,7 @@ impl<L: Link> Ranks for Ring<L> {
         };
         for turn in 0..size - 1 {
             let (sent, received) = (segment(0, turn), segment(0, turn + 1));
-            self.pass(values, sent, received, |value, arrived| *value = arrived + *value)?;
+            self.pass(values, sent, received, |value, arrived| *value += arrived)?;
         }
         for turn in 0..size - 1 {
             let (sent, received) = (segment(1, turn), segment(0, turn));
