@@ -18,8 +18,8 @@ use crate::train::OWN_SETTINGS;
 /// The time that MPI has to connect all ranks.
 const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 
-/// The time that a rank leaves to rank 0 to report what both have found.
-const REPORT_TIME: Duration = Duration::from_secs(2);
+/// The time that a rank leaves to rank 0 to report what both have found, and to end all.
+const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// This process's place among the ranks of a run.
 pub(super) struct Place {
@@ -75,11 +75,9 @@ impl Place {
     /// supervisor of the job reports failures of devices itself.
     pub fn fail(&self, error: &CliError, json: bool, supervised: bool) -> ExitCode {
         if error.is_common() && !self.is_first() {
-            // Rank 0 reports it, and ends all.
             std::thread::sleep(REPORT_TIME);
-            return ExitCode::from(error.exit_code());
         }
-        let text = match error.is_common() {
+        let text = match error.is_common() && self.is_first() {
             true => error.to_string(),
             false => format!("{}: {error}", self.label()),
         };
@@ -118,8 +116,9 @@ pub(super) struct Start {
 impl Start {
     /// Returns the start of rank 0, with this rank's own paths and memory settings.
     ///
-    /// A new run keeps the configuration that this rank has resolved, so that a difference is found. A
-    /// run that continues, or starts from a model, has its configuration in files of rank 0.
+    /// The configuration is the one that this rank has resolved, so that a difference is found. But the
+    /// dtype of a run that continues, and the sizes of a model that a run starts from, are in files of
+    /// rank 0.
     ///
     /// # Errors
     /// If a rank does not answer.
@@ -129,11 +128,13 @@ impl Start {
         }
         let own = self.config.clone();
         let shared = group.share(self)?;
-        let is_from_files = shared.resume || matches!(shared.config.init_from, InitFrom::Path(_));
-        let config = match (is_from_files, group.is_first()) {
-            (false, _) => own,
-            (true, true) => shared.config,
-            (true, false) => with_own_settings(shared.config, &own, resolved),
+        let has_model = matches!(shared.config.init_from, InitFrom::Path(_));
+        let config = match (shared.resume, has_model) {
+            (true, _) => Config { dtype: shared.config.dtype, ..own },
+            (false, false) => own,
+            // Rank 0 too: numbers that were read from text may differ in their last bit.
+            (false, true) if group.is_first() => shared.config,
+            (false, true) => with_own_settings(shared.config, &own, resolved),
         };
         Ok(Self { config, ..shared })
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use serde::{Deserialize, Serialize};
 
 use super::CliError;
 use super::args::flag_or_variable;
@@ -23,10 +24,26 @@ pub(super) struct ConfigSource {
     pub flags: ConfigFlags,
 }
 
+/// The configuration of a run that continues.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Saved {
+    /// Its file, for messages.
+    name: String,
+    text: String,
+}
+
+impl Saved {
+    /// Reads the configuration of a run.
+    pub fn read(path: &Path) -> Result<Self, CliError> {
+        let (name, text) = read_text(path)?;
+        Ok(Self { name, text })
+    }
+}
+
 impl ConfigSource {
     /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`
-    /// is the file to read if none was given.
-    pub fn resolve(self, saved: Option<&Path>) -> Result<Resolved, CliError> {
+    /// takes the place of the file if none was given.
+    pub fn resolve(self, saved: Option<&Saved>) -> Result<Resolved, CliError> {
         self.resolve_on(Vec::new(), saved)
     }
 
@@ -34,7 +51,7 @@ impl ConfigSource {
     pub fn resolve_on(
         self,
         mut layers: Vec<Layer>,
-        saved: Option<&Path>,
+        saved: Option<&Saved>,
     ) -> Result<Resolved, CliError> {
         let saved = saved.filter(|_| self.file.is_none());
         if self.is_named() {
@@ -43,8 +60,10 @@ impl ConfigSource {
         if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
             layers.push(Layer::preset(&name)?);
         }
-        if let Some(path) = self.file.as_deref().or(saved) {
+        if let Some(path) = &self.file {
             layers.push(read_layer(path)?);
+        } else if let Some(Saved { name, text }) = saved {
+            layers.push(Layer::toml(name, text)?);
         }
         let begun = saved.is_some();
         // wgpt has no variables that are not UTF-8.
@@ -87,11 +106,17 @@ impl ConfigSource {
     }
 }
 
-fn read_layer(path: &Path) -> Result<Layer, CliError> {
+/// Returns the name and the text of a file.
+fn read_text(path: &Path) -> Result<(String, String), CliError> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path)
         .map_err(|source| CliError::File { path: path.to_path_buf(), source })?;
     let text = config::decode(&name, bytes)?;
+    Ok((name, text))
+}
+
+fn read_layer(path: &Path) -> Result<Layer, CliError> {
+    let (name, text) = read_text(path)?;
     Ok(match path.extension().and_then(|extension| extension.to_str()) {
         Some("py") => Layer::python(&name, &text)?,
         Some("toml") => Layer::toml(&name, &text)?,

@@ -12,6 +12,7 @@ use super::input::{follow_file, handle_signals, read_stdin};
 use super::ranks::{Place, Start};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
+use super::source::Saved;
 use super::watch::{FailureOutput, Watched, watch};
 use super::{CliError, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
@@ -122,7 +123,8 @@ fn train(
     if let Some(config) = &saved {
         check_is_run(config)?;
     }
-    let resolved = args.source.resolve(saved.as_deref())?;
+    let saved = group.share(saved.as_deref().map(Saved::read).transpose()?)?;
+    let resolved = args.source.resolve(saved.as_ref())?;
     let plans_schedule = !resolved.sets_length();
     let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;
