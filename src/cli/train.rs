@@ -12,7 +12,7 @@ use super::input::{follow_file, handle_signals, read_stdin};
 use super::ranks::{Place, Start};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
-use super::source::Saved;
+use super::source::{ConfigSource, Saved};
 use super::watch::{FailureOutput, Watched, watch};
 use super::{CliError, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
@@ -107,71 +107,26 @@ fn train(
         None => global.device()?,
     };
     let mode = global.ops()?;
-    let is_first = group.is_first();
-    let name = args.source.name();
-    let run = args.run.or_else(|| args.source.typed("out_dir").map(PathBuf::from));
-    let resume = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
-    // A named configuration may have a run folder of its own.
-    let run = match run {
-        None if resume && is_first && !args.source.is_named() => {
-            Some(newest_to_resume(global.quiet)?)
-        }
-        run => run,
-    };
-    // The run folder is that of rank 0.
-    let saved = run.as_ref().filter(|_| resume && is_first).map(|run| run.join(CONFIG_FILE));
-    if let Some(config) = &saved {
-        check_is_run(config)?;
+    let (json, supervised) = (args.json, args.supervised);
+    let (start, warnings) = resolve(args.source, args.run, args.resume, global, &mut group)?;
+    if !supervised && group.is_first() {
+        follow_file(start.run.join(COMMANDS_FILE), sender, json);
     }
-    let saved = group.share(saved.as_deref().map(Saved::read).transpose()?)?;
-    let resolved = args.source.resolve(saved.as_ref())?;
-    let plans_schedule = !resolved.sets_length();
-    let mut config = resolved.config.clone();
-    let resume = resume || config.init_from == InitFrom::Resume;
-    let run = match is_first {
-        true => run_folder(run, &config, resume, &run_name(&name, &config))?,
-        false => PathBuf::new(),
-    };
-    // Unless another dtype is asked for, a run keeps the one that `auto` has become.
-    let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
-    if let (true, false, Some(before)) = (resume, sets_dtype, run_index::config(&run)) {
-        config.dtype = before.dtype;
-    }
-    let start = Start { run, resume, plans_schedule, config };
-    let Start { run, resume, plans_schedule, config } = start.shared(&mut group, &resolved)?;
-    if !args.supervised && is_first {
-        follow_file(run.join(COMMANDS_FILE), sender, args.json);
-    }
-    let can_supervise = !args.no_supervise && !args.supervised && place.is_none();
+    let can_supervise = !args.no_supervise && !supervised && place.is_none();
     if !launcher.is_empty() || (can_supervise && uses_gpu(choice)) {
-        let starts = launcher.first().map(|program| program.to_string_lossy().into_owned());
-        let supervisor = Supervisor {
-            program: std::env::current_exe().map_err(CliError::Process)?,
-            args: passed_on(std::env::args_os()),
-            device: match choice {
-                // Each rank has the device of its own number.
-                _ if !launcher.is_empty() => global.typed_device(),
-                DeviceChoice::Auto => "auto".into(),
-                DeviceChoice::Named(id) => id.to_string(),
-            },
-            launcher,
-            run,
-            resume,
-            trainer,
-            emit: &mut |event| show_supervised(event, report, args.json),
-            say: terminal::message,
+        let device = match choice {
+            // Each rank has the device of its own number.
+            _ if !launcher.is_empty() => global.typed_device(),
+            DeviceChoice::Auto => "auto".into(),
+            DeviceChoice::Named(id) => id.to_string(),
         };
-        let ended = supervisor.run(commands).map_err(|error| match starts {
-            Some(program) => CliError::Launcher { program, error },
-            None => CliError::Process(error),
-        });
-        return Ok(Outcome::Code(ended?));
+        return supervise(start, device, launcher, trainer, report, json, commands);
     }
-    for text in resolved.warnings {
+    for text in warnings {
         report.show(&Event::Warning { text });
     }
-    let elapsed = Duration::from_secs(args.elapsed);
-    let shares = args.share;
+    let Start { run, resume, plans_schedule, config } = start;
+    let (elapsed, shares) = (Duration::from_secs(args.elapsed), args.share);
     let request = Request { config, run, resume, mode, plans_schedule, elapsed, shares };
     let setting_up = report.set_up();
     let selected = match &place {
@@ -187,7 +142,7 @@ fn train(
         }
         None => Watched::Run,
     };
-    watch(&device, FailureOutput::new(args.json, args.supervised), watched);
+    watch(&device, FailureOutput::new(json, supervised), watched);
     if !global.quiet {
         let OpenDevice { info, reason, .. } = &device;
         report.say(&format!("device: {} ({}), {reason}", info.name, info.id));
@@ -201,6 +156,75 @@ fn train(
     let reason = pollster::block_on(session.run(&mut { commands }))?;
     session.finish();
     Ok(Outcome::Stopped(reason))
+}
+
+/// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.
+/// Returns the warnings too.
+fn resolve(
+    source: ConfigSource,
+    run: Option<PathBuf>,
+    resume: bool,
+    global: &Global,
+    group: &mut Group,
+) -> Result<(Start, Vec<String>), CliError> {
+    let is_first = group.is_first();
+    let name = source.name();
+    let run = run.or_else(|| source.typed("out_dir").map(PathBuf::from));
+    let resume = resume || source.typed("init_from").as_deref() == Some("resume");
+    // A named configuration may have a run folder of its own.
+    let run = match run {
+        None if resume && is_first && !source.is_named() => Some(newest_to_resume(global.quiet)?),
+        run => run,
+    };
+    let saved = run.as_ref().filter(|_| resume && is_first).map(|run| run.join(CONFIG_FILE));
+    if let Some(config) = &saved {
+        check_is_run(config)?;
+    }
+    let saved = group.share(saved.as_deref().map(Saved::read).transpose()?)?;
+    let resolved = source.resolve(saved.as_ref())?;
+    let plans_schedule = !resolved.sets_length();
+    let mut config = resolved.config.clone();
+    let resume = resume || config.init_from == InitFrom::Resume;
+    let run = match is_first {
+        true => run_folder(run, &config, resume, &run_name(&name, &config))?,
+        false => PathBuf::new(),
+    };
+    // Unless another dtype is asked for, a run keeps the one that `auto` has become.
+    let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
+    if let (true, false, Some(before)) = (resume && is_first, sets_dtype, run_index::config(&run)) {
+        config.dtype = before.dtype;
+    }
+    let start = Start { run, resume, plans_schedule, config }.shared(group, &resolved)?;
+    Ok((start, resolved.warnings))
+}
+
+/// Trains in a process that this one supervises, or in several that `launcher` starts.
+fn supervise(
+    start: Start,
+    device: String,
+    launcher: Vec<OsString>,
+    trainer: TrainerProcess,
+    report: &mut Report,
+    json: bool,
+    commands: &Receiver<Command>,
+) -> Result<Outcome, CliError> {
+    let starts = launcher.first().map(|program| program.to_string_lossy().into_owned());
+    let supervisor = Supervisor {
+        program: std::env::current_exe().map_err(CliError::Process)?,
+        launcher,
+        args: passed_on(std::env::args_os()),
+        device,
+        run: start.run,
+        resume: start.resume,
+        trainer,
+        emit: &mut |event| show_supervised(event, report, json),
+        say: terminal::message,
+    };
+    let ended = supervisor.run(commands).map_err(|error| match starts {
+        Some(program) => CliError::Launcher { program, error },
+        None => CliError::Process(error),
+    });
+    Ok(Outcome::Code(ended?))
 }
 
 /// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
