@@ -14,6 +14,7 @@ use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::{Gpu, gpu_named, gpu_names, parse_network};
+use crate::ranks::Wire;
 use crate::version;
 
 mod models;
@@ -247,6 +248,10 @@ pub(super) struct TrainArgs {
     /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
     pub share: Vec<f64>,
+    /// With several ranks: dtype of gradients on their way, float32 or float16
+    #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
+    #[arg(default_value_t = Wire::Float32)]
+    pub allreduce_dtype: Wire,
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     pub rank_limit: Option<u64>,

@@ -126,8 +126,9 @@ fn train(
         report.show(&Event::Warning { text });
     }
     let Start { run, resume, plans_schedule, config } = start;
-    let (elapsed, shares) = (Duration::from_secs(args.elapsed), args.share);
-    let request = Request { config, run, resume, mode, plans_schedule, elapsed, shares };
+    let elapsed = Duration::from_secs(args.elapsed);
+    let (shares, wire) = (args.share, args.allreduce_dtype);
+    let request = Request { config, run, resume, mode, plans_schedule, elapsed, shares, wire };
     let setting_up = report.set_up();
     let selected = match &place {
         Some(place) => gpu::select_for_rank(choice, place.local_rank()),

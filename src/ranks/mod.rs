@@ -21,6 +21,7 @@ mod ring;
 mod tests;
 #[cfg(test)]
 mod threads;
+mod wire;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub use error::RanksError;
 pub(crate) use launch::Launch;
 #[cfg(test)]
 pub(crate) use threads::on_threads;
+pub use wire::Wire;
 
 /// The time that a rank waits for another. A rank that dies ends the job at once, through the launcher;
 /// this is for one that hangs, or a network that is cut. It is the longest time that one is silent for
@@ -48,7 +50,7 @@ pub(crate) trait Ranks {
 
     /// Replaces `values` by their sums over all ranks, which have the same bits on every rank, and
     /// each time.
-    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError>;
+    fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError>;
 
     /// Replaces `bytes` by those of rank 0.
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError>;
@@ -81,7 +83,7 @@ impl Ranks for Alone {
         1
     }
 
-    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), RanksError> {
+    fn all_reduce(&mut self, _: &mut [f32], _: Wire) -> Result<(), RanksError> {
         Ok(())
     }
 
@@ -175,8 +177,8 @@ impl Group {
     ///
     /// # Errors
     /// If a rank does not answer.
-    pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
-        self.0.all_reduce(values)
+    pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
+        self.0.all_reduce(values, wire)
     }
 
     /// Replaces values by those of rank 0, of which there are as many.

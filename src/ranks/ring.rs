@@ -12,14 +12,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, Ranks, RanksError};
+use super::{Abort, Ranks, RanksError, Wire};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
 pub(super) const MESSAGE_BYTES: usize = 1 << 20;
-
-/// The bytes of a value on its way.
-const VALUE_BYTES: usize = 4;
 
 /// The bytes of the first message of a text, its length included: most are of one message.
 const HEAD_BYTES: usize = 256;
@@ -83,39 +80,29 @@ impl<L: Link> Ring<L> {
         values: &mut [f32],
         sent: Range<usize>,
         received: Range<usize>,
+        wire: Wire,
         take: impl Fn(&mut f32, f32),
     ) -> Result<(), RanksError> {
-        const STEP: usize = MESSAGE_BYTES / VALUE_BYTES;
         let (rank, size) = (self.link.rank(), self.link.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        let piece = |of: &Range<usize>, index: usize| {
-            let start = of.start + index * STEP;
-            (start < of.end).then(|| start..(start + STEP).min(of.end))
-        };
-        let pieces = sent.len().max(received.len()).div_ceil(STEP);
-        for index in 0..pieces {
-            let send = piece(&sent, index).map(|range| {
-                let values = &values[range];
-                let bytes = values.len() * VALUE_BYTES;
-                let wire = self.link.outgoing()[..bytes].as_chunks_mut::<VALUE_BYTES>().0;
-                for (wire, value) in wire.iter_mut().zip(values) {
-                    *wire = value.to_le_bytes();
-                }
+        let (mut sent, mut received) = (pieces(sent, wire), pieces(received, wire));
+        loop {
+            let (to_send, range) = (sent.next(), received.next());
+            if to_send.is_none() && range.is_none() {
+                return Ok(());
+            }
+            let send = to_send.map(|range| {
+                let bytes = wire.bytes_of(range.len());
+                wire.write(&values[range], &mut self.link.outgoing()[..bytes]);
                 Message { rank: next, bytes }
             });
-            let range = piece(&received, index);
             let receive = range.as_ref().map(|range| {
-                let bytes = range.len() * VALUE_BYTES;
+                let bytes = wire.bytes_of(range.len());
                 Message { rank: before, bytes }
             });
-            let wire = self.link.exchange(send, receive, self.limit)?;
-            let arrived =
-                wire.as_chunks::<VALUE_BYTES>().0.iter().map(|&wire| f32::from_le_bytes(wire));
-            for (value, arrived) in values[range.unwrap_or_default()].iter_mut().zip(arrived) {
-                take(value, arrived);
-            }
+            let message = self.link.exchange(send, receive, self.limit)?;
+            wire.read(message, &mut values[range.unwrap_or_default()], &take);
         }
-        Ok(())
     }
 
     fn send(&mut self, to: usize, bytes: &[u8]) -> Result<(), RanksError> {
@@ -149,6 +136,13 @@ impl<L: Link> Ring<L> {
     }
 }
 
+/// The parts of a segment that are a message each.
+fn pieces(segment: Range<usize>, wire: Wire) -> impl Iterator<Item = Range<usize>> {
+    let step = wire.values_in(MESSAGE_BYTES);
+    let end = segment.end;
+    segment.step_by(step).map(move |start| start..(start + step).min(end))
+}
+
 impl<L: Link> Ranks for Ring<L> {
     fn rank(&self) -> usize {
         self.link.rank()
@@ -158,7 +152,7 @@ impl<L: Link> Ranks for Ring<L> {
         self.link.size()
     }
 
-    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
+    fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
         let (rank, size, len) = (self.rank(), self.size(), values.len());
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
@@ -167,11 +161,16 @@ impl<L: Link> Ranks for Ring<L> {
         };
         for turn in 0..size - 1 {
             let (sent, received) = (segment(0, turn), segment(0, turn + 1));
-            self.pass(values, sent, received, |value, arrived| *value += arrived)?;
+            self.pass(values, sent, received, wire, |value, arrived| *value += arrived)?;
+        }
+        // The sum that this rank has completed becomes what the others read of it.
+        for range in pieces(segment(1, 0), wire) {
+            let bytes = wire.bytes_of(range.len());
+            wire.round(&mut values[range], &mut self.link.outgoing()[..bytes]);
         }
         for turn in 0..size - 1 {
             let (sent, received) = (segment(1, turn), segment(0, turn));
-            self.pass(values, sent, received, |value, arrived| *value = arrived)?;
+            self.pass(values, sent, received, wire, |value, arrived| *value = arrived)?;
         }
         Ok(())
     }

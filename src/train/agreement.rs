@@ -10,7 +10,7 @@ use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
 use crate::plan::{DeviceSpeed, Plan, Shares, Work};
-use crate::ranks::{Group, RanksError};
+use crate::ranks::{Group, RanksError, Wire};
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
 /// folder is that of rank 0.
@@ -28,7 +28,7 @@ pub(crate) const OWN_SETTINGS: [&str; 9] = [
 
 /// What a rank says of itself.
 #[derive(Debug, Serialize, Deserialize)]
-struct Introduction {
+pub(super) struct Introduction {
     /// The version of wgpt.
     version: String,
     /// The settings that all ranks have in common.
@@ -54,17 +54,15 @@ pub(crate) struct Division {
     pub warning: Option<String>,
 }
 
-/// Returns the division of the run of `config` among the ranks of `group`. `fixed` are the numbers
-/// of `--share`, which the shares follow, if there are any.
+/// Returns the division of the run of `config` among the ranks of `group`, to which this one
+/// introduces itself. `fixed` are the numbers of `--share`, which the shares follow, if there are any.
 ///
 /// # Errors
 /// If the ranks would train different runs, or there are too many.
 pub(super) fn agree(
     group: &mut Group,
     config: &Config,
-    dataset: &Dataset,
-    device: &DeviceInfo,
-    speed: Option<&DeviceSpeed>,
+    introduction: Introduction,
     fixed: &[f64],
 ) -> Result<Division, TrainError> {
     let global = config.global_batch();
@@ -74,7 +72,7 @@ pub(super) fn agree(
         }
         return Ok(Division { shares: Shares::whole(global), lines: Vec::new(), warning: None });
     }
-    let ranks = group.collect(&Introduction::new(config, dataset, device, speed))?;
+    let ranks = group.collect(&introduction)?;
     check_same(&ranks)?;
     let (speeds, warning) = speeds(&ranks, fixed)?;
     let micro_batch = u64::from(config.micro_batch().get());
@@ -90,18 +88,22 @@ pub(super) fn agree(
 }
 
 impl Introduction {
-    fn new(
+    /// Introduces the rank that trains `config` on `device`.
+    pub fn new(
         config: &Config,
         dataset: &Dataset,
         device: &DeviceInfo,
         speed: Option<&DeviceSpeed>,
+        wire: Wire,
     ) -> Self {
+        let mut settings = common_settings(config);
+        settings.insert("allreduce_dtype".into(), wire.to_string().into());
         let plan = Plan::new(config, dataset.vocab_size);
         let micro_batch = Work::micro_batch(config, dataset.vocab_size, &plan);
         let per_second = |speed: &DeviceSpeed| plan.micro_batch as f64 / speed.seconds(micro_batch);
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
-            settings: common_settings(config),
+            settings,
             data: dataset.fingerprint.clone(),
             machine: crate::ranks::machine(),
             device: device.name.clone(),

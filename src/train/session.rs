@@ -18,7 +18,7 @@ use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::plan::{self, Forecast, Limits};
 use crate::protocol::{Command, Event, StopReason};
-use crate::ranks::Group;
+use crate::ranks::{Group, Wire};
 
 mod budget;
 mod control;
@@ -58,6 +58,7 @@ pub struct Session<'a> {
     /// The processes that train this run in step, each with a session like this one.
     group: Group,
     division: Division,
+    wire: Wire,
     /// The time in the communication between them since the last log line.
     network: Duration,
     /// `None` only during an update.
@@ -112,7 +113,7 @@ impl<'a> Session<'a> {
         let starts_over = setup.starts_over;
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, limits, forecast, .. } = setup;
-        let Setup { folder, loaded, group, division, .. } = setup;
+        let Setup { folder, loaded, group, division, wire, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
@@ -144,6 +145,7 @@ impl<'a> Session<'a> {
             folder,
             group,
             division,
+            wire,
             network: Duration::ZERO,
             optimizer,
             started,

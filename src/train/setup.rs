@@ -6,7 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 use web_time::Instant;
 
-use super::agreement::{self, Division, SharedWeights};
+use super::agreement::{self, Division, Introduction, SharedWeights};
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::hellaswag::Quiz;
@@ -25,7 +25,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
-use crate::ranks::Group;
+use crate::ranks::{Group, Wire};
 
 /// A request to train.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub struct Request {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow the speeds of their devices.
     pub shares: Vec<f64>,
+    /// The dtype of gradients on their way between ranks.
+    pub wire: Wire,
 }
 
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
@@ -68,6 +70,8 @@ pub struct Setup {
     pub(super) group: Group,
     /// The part of each in the global batch.
     pub(super) division: Division,
+    /// The dtype of gradients on their way between them.
+    pub(super) wire: Wire,
     architecture: Architecture,
     /// The initial weights, if they are not random.
     source: Option<ModelSource>,
@@ -94,7 +98,7 @@ impl Setup {
         mut group: Group,
     ) -> Result<Self, TrainError> {
         let now = Instant::now();
-        let Request { config, run, resume, mode, plans_schedule, elapsed, shares } = request;
+        let Request { config, run, resume, mode, plans_schedule, elapsed, shares, wire } = request;
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
             DeviceError::Dtype { .. } if resume => TrainError::OtherPrecision(error),
@@ -120,7 +124,8 @@ impl Setup {
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let vocab = architecture.vocab_size as u32;
         let speed = profile.speed.as_ref();
-        let division = agreement::agree(&mut group, &config, &dataset, device, speed, &shares)?;
+        let introduction = Introduction::new(&config, &dataset, device, speed, wire);
+        let division = agreement::agree(&mut group, &config, introduction, &shares)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
         let own = match group.is_alone() {
@@ -151,6 +156,7 @@ impl Setup {
             plans_schedule,
             group,
             division,
+            wire,
             architecture,
             source,
         })

@@ -14,7 +14,7 @@ use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
-use crate::ranks::Group;
+use crate::ranks::{Group, Wire};
 use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
@@ -69,6 +69,7 @@ impl Worker {
             plans_schedule: false,
             elapsed: Duration::ZERO,
             shares: Vec::new(),
+            wire: Wire::Float32,
         };
         let setup = Setup::new(request, &device.info, Group::alone())?;
         self.check_quota(&config, &setup).await;

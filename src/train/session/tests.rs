@@ -45,6 +45,7 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
         plans_schedule: false,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
+        wire: Wire::Float32,
     }
 }
 
@@ -139,6 +140,22 @@ fn the_same_shares_give_the_same_bits() {
     let equal = of("c", &[]);
     assert_ne!(steps(&uneven[0]), steps(&equal[0]));
     assert_close(&uneven[0], &equal[0]);
+}
+
+#[test]
+fn gradients_in_half_precision_change_little() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, wire: Wire| {
+        let request = Request { wire, ..request(&folder.path().join(name), &[]) };
+        train_on(3, &request)
+    };
+    let (exact, half) = (of("exact", Wire::Float32), of("half", Wire::Float16));
+    assert_eq!(steps(&half[1]), steps(&half[0]));
+    assert_eq!(steps(&half[2]), steps(&half[0]));
+    assert_ne!(steps(&half[0]), steps(&exact[0]));
+    for (half, exact) in steps(&half[0]).iter().zip(steps(&exact[0])) {
+        assert!((half.1 / exact.1 - 1.0).abs() < 5e-3, "{half:?} for {exact:?}");
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::data::windows;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu;
 use crate::gpu::Watchdog;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::ranks::Wire;
 use crate::ranks::{Group, RanksError};
 use crate::train::evaluate::sum_losses;
 use crate::train::{Commands, Next, TrainError};
@@ -111,6 +113,7 @@ fn sum_exactly(group: &mut Group, own: [f64; 2]) -> Result<[f64; 2], RanksError>
 #[cfg(not(target_arch = "wasm32"))]
 struct Summing<'a> {
     group: &'a mut Group,
+    wire: Wire,
     watchdog: &'a Watchdog,
     device: Device,
     /// Elements of this rank, of which the first `summed` are those of all ranks.
@@ -132,12 +135,14 @@ struct Summing<'a> {
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) async fn sum_over_ranks(
     group: &mut Group,
+    wire: Wire,
     watchdog: &Watchdog,
     tensors: Vec<Tensor<1>>,
 ) -> Result<(Vec<Tensor<1>>, Duration), TrainError> {
     let Some(first) = tensors.first() else { return Ok((tensors, Duration::ZERO)) };
     let mut summing = Summing {
         group,
+        wire,
         watchdog,
         device: first.device(),
         values: Vec::new(),
@@ -174,8 +179,8 @@ impl Summing<'_> {
     fn sum(&mut self, count: usize) -> Result<(), TrainError> {
         let begun = Instant::now();
         let values = &mut self.values[self.summed..self.summed + count];
-        let group = &mut *self.group;
-        waiting(self.watchdog, || group.sum(values))?;
+        let (group, wire) = (&mut *self.group, self.wire);
+        waiting(self.watchdog, || group.sum(values, wire))?;
         self.spent += begun.elapsed();
         self.summed += count;
         let mut taken = 0;

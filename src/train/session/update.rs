@@ -16,6 +16,8 @@ use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
 use crate::protocol::{Event, Step};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::ranks::Wire;
 use crate::train::batches::Batches;
 use crate::train::{LossScale, TrainError, has_checkpoint};
 
@@ -74,12 +76,13 @@ impl Session<'_> {
         #[cfg(not(target_arch = "wasm32"))]
         let (grads, total) = match (self.group.is_alone(), total) {
             (false, Some(total)) => {
-                let tensors = grads.into_iter().chain([total]).collect();
                 let (group, watchdog) = (&mut self.group, &self.device.watchdog);
-                let (mut sums, spent) = sum_over_ranks(group, watchdog, tensors).await?;
-                self.network += spent;
-                let total = sums.pop();
-                (sums, total)
+                let (sums, spent) = sum_over_ranks(group, self.wire, watchdog, grads).await?;
+                // The loss is a number to be read: it keeps its digits.
+                let loss = vec![total];
+                let (mut loss, more) = sum_over_ranks(group, Wire::Float32, watchdog, loss).await?;
+                self.network += spent + more;
+                (sums, loss.pop())
             }
             (_, total) => (grads, total),
         };
