@@ -38,6 +38,9 @@ pub enum Event {
         resumed_from: Option<u64>,
         /// The entropy of the data in nats per token, a lower bound of any loss, where known.
         entropy_floor: Option<f64>,
+        /// The processes that train the run together; empty for a run in one process.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ranks: Vec<RankLine>,
     },
     /// The plan of a step and the memory it takes.
     Plan(Box<Forecast>),
@@ -322,6 +325,27 @@ impl DeviceLine {
     }
 }
 
+/// One of the processes that train a run together, for display.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankLine {
+    /// The name of its device.
+    pub device: String,
+    /// The name of its machine, where known.
+    pub machine: Option<String>,
+    /// The sequences of the global batch that it computes in an update.
+    pub sequences: u64,
+}
+
+impl fmt::Display for RankLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        if let Some(machine) = &self.machine {
+            write!(f, " on {machine}")?;
+        }
+        write!(f, ", {} sequences", self.sequences)
+    }
+}
+
 /// An event as a JSON line. Readers ignore `v` and `time`: records of former versions have no time.
 #[derive(Serialize)]
 struct Line<'a> {
@@ -345,13 +369,17 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Start { run, device, params, resumed_from, .. } => {
+            Event::Start { run, device, params, resumed_from, ranks, .. } => {
                 let millions = *params as f64 / 1e6;
                 write!(f, "{} ({}), {millions:.2}M parameters", device.name, device.id)?;
                 if let Some(iter) = resumed_from {
                     write!(f, ", resuming at iteration {iter}")?;
                 }
-                write!(f, "\nrun folder: {}", run.display())
+                write!(f, "\nrun folder: {}", run.display())?;
+                for (rank, line) in ranks.iter().enumerate() {
+                    write!(f, "\nrank {rank}: {line}")?;
+                }
+                Ok(())
             }
             Event::Plan(forecast) => write!(f, "{forecast}"),
             Event::Step(step) => f.write_str(&step.line(step.skipped)),

@@ -149,7 +149,6 @@ fn train(
         report.say(&format!("device: {} ({}), {reason}", info.name, info.id));
         let precision = request.mode.abilities(info).explain(request.config.dtype);
         report.say(&format!("precision: {precision}"));
-        setup.ranks().iter().for_each(|line| report.say(line));
     }
     let mut emit = |event: &Event| report.show(event);
     let mut session = Session::open(setup, device, &mut emit)?;

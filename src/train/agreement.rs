@@ -10,6 +10,7 @@ use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
 use crate::plan::{DeviceSpeed, Plan, Shares, Work};
+use crate::protocol::RankLine;
 use crate::ranks::{Group, RanksError, Wire};
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
@@ -48,8 +49,8 @@ pub(super) struct Introduction {
 pub(crate) struct Division {
     /// The sequences of each rank.
     pub shares: Shares,
-    /// A line on each rank, for the user; none for a run in one process.
-    pub lines: Vec<String>,
+    /// The ranks, for the user; none for a run in one process.
+    pub ranks: Vec<RankLine>,
     /// A warning for the user.
     pub warning: Option<String>,
 }
@@ -70,7 +71,7 @@ pub(super) fn agree(
         if fixed.len() > 1 {
             return Err(RanksError::Shares { given: fixed.len(), ranks: 1 }.into());
         }
-        return Ok(Division { shares: Shares::whole(global), lines: Vec::new(), warning: None });
+        return Ok(Division { shares: Shares::whole(global), ranks: Vec::new(), warning: None });
     }
     let ranks = group.collect(&introduction)?;
     check_same(&ranks)?;
@@ -78,13 +79,12 @@ pub(super) fn agree(
     let micro_batch = u64::from(config.micro_batch().get());
     let shares = Shares::of(global, micro_batch, &speeds)
         .ok_or(RanksError::TooMany { ranks: ranks.len(), sequences: global })?;
-    let line = |(rank, introduced): (usize, &Introduction)| {
+    let line = |(rank, introduced): (usize, Introduction)| {
         let Introduction { machine, device, .. } = introduced;
-        let machine = machine.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
-        format!("rank {rank}: {device}{machine}, {} of {global} sequences", shares.sequences(rank))
+        RankLine { device, machine, sequences: shares.sequences(rank) }
     };
-    let lines = ranks.iter().enumerate().map(line).collect();
-    Ok(Division { lines, shares, warning })
+    let ranks = ranks.into_iter().enumerate().map(line).collect();
+    Ok(Division { ranks, shares, warning })
 }
 
 impl Introduction {

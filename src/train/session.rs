@@ -288,6 +288,7 @@ impl<'a> Session<'a> {
             params: self.config.parameters(u64::from(padded)),
             resumed_from: self.resumed_from,
             entropy_floor: self.dataset.entropy_floor,
+            ranks: self.division.ranks.clone(),
         });
         self.emit(Event::Plan(Box::new(self.forecast.clone())));
     }

@@ -170,12 +170,6 @@ impl Setup {
         PlanLimit::new(self.folder.path(), self.group.rank(), plan, can_offload)
     }
 
-    /// Returns a line on each rank of the run, for the user; none for a run in one process.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn ranks(&self) -> &[String] {
-        &self.division.lines
-    }
-
     /// Returns the precision of the run, in which its device is to be opened.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn precision(&self) -> Precision {

@@ -96,6 +96,9 @@ fn mpirun_gives_the_losses_of_one_process() {
         assert_close(&events, &alone);
         let times = named(&events, "step").filter(|step| step["network_ms"].is_number()).count();
         assert_eq!(times, if ranks == 1 { 0 } else { 40 });
+        let start = named(&events, "start").next().unwrap();
+        let shares = start["ranks"].as_array().map(Vec::len);
+        assert_eq!(shares, if ranks == 1 { None } else { Some(ranks) }, "{start}");
     }
     let again = train_on(folder.path(), 4, "again", &[]);
     let kept = fs::read_to_string(folder.path().join("r4/events.jsonl")).unwrap();
