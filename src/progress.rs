@@ -18,7 +18,9 @@ pub use smoothed::{Smoothed, automatic_half_life};
 
 use crate::config::Config;
 use crate::plan::Forecast;
-use crate::protocol::{Cause, DeviceLine, Event, ReplanReason, Step, StopReason, Working};
+use crate::protocol::{
+    Cause, DeviceLine, Event, RankLine, ReplanReason, Step, StopReason, Working,
+};
 
 /// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and
 /// a few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
@@ -43,6 +45,9 @@ pub struct Progress {
     pub resumed_from: Option<u64>,
     /// The entropy of the data in nats per token, a lower bound of any loss, where known.
     pub entropy_floor: Option<f64>,
+    /// The processes that train the run together; empty for one.
+    #[serde(default)]
+    pub ranks: Vec<RankLine>,
     /// The plan of a step and its memory.
     pub forecast: Option<Forecast>,
     /// Updates that the run is to make; 0 until known.
@@ -127,7 +132,7 @@ impl Progress {
         self.working = None;
         match event {
             Event::Working(working) => self.working = Some(*working),
-            Event::Start { run, device, config, params, resumed_from, entropy_floor, .. } => {
+            Event::Start { run, device, config, params, resumed_from, entropy_floor, ranks } => {
                 self.begin(*resumed_from);
                 self.run = Some(run.clone());
                 self.device = Some(device.clone());
@@ -135,6 +140,7 @@ impl Progress {
                 self.config = Some(config.clone());
                 self.params = *params;
                 self.entropy_floor = *entropy_floor;
+                self.ranks.clone_from(ranks);
             }
             Event::Plan(forecast) => self.forecast = Some(Forecast::clone(forecast)),
             Event::Step(step) => self.step(step),

@@ -4,6 +4,7 @@
 //! a line, with `"v": 1`, its name in `"event"`, and in `"time"` when the line was written.
 
 mod command;
+mod ranks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::plan::{Class, Forecast, Plan};
 
 pub use command::{Command, Setting};
+pub use ranks::{RankLine, RankStep};
 
 /// The version of the JSON lines.
 const VERSION: u32 = 1;
@@ -189,6 +191,9 @@ pub struct Step {
     /// Bytes of the device that other programs use, where the system reports it.
     #[serde(default)]
     pub others_bytes: Option<u64>,
+    /// The part of each rank; empty for a run in one process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankStep>,
 }
 
 /// JSON has no NaN: a number that is not finite is written as null.
@@ -322,27 +327,6 @@ impl DeviceLine {
     /// Returns true if the memory of the device is the machine's.
     pub fn shares_memory(&self) -> bool {
         ["cpu", "software", "integrated"].contains(&self.kind.as_str())
-    }
-}
-
-/// One of the processes that train a run together, for display.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RankLine {
-    /// The name of its device.
-    pub device: String,
-    /// The name of its machine, where known.
-    pub machine: Option<String>,
-    /// The sequences of the global batch that it computes in an update.
-    pub sequences: u64,
-}
-
-impl fmt::Display for RankLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.device)?;
-        if let Some(machine) = &self.machine {
-            write!(f, " on {machine}")?;
-        }
-        write!(f, ", {} sequences", self.sequences)
     }
 }
 

@@ -433,6 +433,7 @@ fn step(iter: u64) -> Event {
         vram_peak_bytes: Some(1 << 30),
         vram_classes: Default::default(),
         others_bytes: None,
+        ranks: Vec::new(),
     })
 }
 

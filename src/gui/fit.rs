@@ -15,6 +15,7 @@ use crate::protocol::{Command, Setting, Step};
 
 mod bar;
 pub(super) mod fixes;
+mod ranks;
 
 /// State of the panel.
 #[derive(Default)]
@@ -140,6 +141,7 @@ pub(super) fn show(
     }
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);
+        ranks::show(ui, progress, step);
     }
     ui.add_space(4.0);
     let intent = budget(ui, form, state, limits, is_active);

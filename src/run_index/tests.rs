@@ -39,6 +39,7 @@ fn step(iter: u64) -> Event {
         vram_peak_bytes: Some(1 << 30),
         vram_classes: BTreeMap::new(),
         others_bytes: None,
+        ranks: Vec::new(),
     })
 }
 

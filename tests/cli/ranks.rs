@@ -80,8 +80,8 @@ fn process_of_rank(mpirun: &str, rank: usize) -> String {
     child_of(mpirun, &format!("OMPI_COMM_WORLD_RANK={rank}"))
 }
 
-fn kill(process: &str) {
-    assert!(Command::new("kill").args(["-KILL", process]).status().unwrap().success());
+fn signal(process: &str, signal: &str) {
+    assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
 }
 
 #[test]
@@ -98,6 +98,8 @@ fn mpirun_gives_the_losses_of_one_process() {
         assert_eq!(times, if ranks == 1 { 0 } else { 40 });
         let start = named(&events, "start").next().unwrap();
         let shares = start["ranks"].as_array().map(Vec::len);
+        let parts = named(&events, "step").next().unwrap()["ranks"].as_array().map(Vec::len);
+        assert_eq!(parts, shares);
         assert_eq!(shares, if ranks == 1 { None } else { Some(ranks) }, "{start}");
     }
     let again = train_on(folder.path(), 4, "again", &[]);
@@ -131,7 +133,7 @@ fn mpirun_ends_a_job_whose_rank_is_killed_and_it_continues() {
         let mut job = mpirun(folder.path(), 3, &args).stdout(Stdio::null()).spawn().unwrap();
         let state = folder.path().join(&run).join("checkpoints/00000010/state.json");
         wait_for(&state, &mut job);
-        kill(&process_of_rank(&job.id().to_string(), rank));
+        signal(&process_of_rank(&job.id().to_string(), rank), "-KILL");
         let killed = Instant::now();
         let status = job.wait().unwrap();
         assert!(!status.success() && killed.elapsed() < END, "{:?}", killed.elapsed());
@@ -146,6 +148,23 @@ fn mpirun_ends_a_job_whose_rank_is_killed_and_it_continues() {
         assert_eq!(resumed.len(), 20, "rank {rank}");
         assert!(resumed.iter().all(|(iter, loss)| expected[iter] == *loss), "rank {rank}");
     }
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_names_a_rank_that_hangs() {
+    let folder = temporary();
+    let args = [&["--run=r", "--rank-limit=5"], TINY, &CALM, &ENDLESS].concat();
+    let mut command = mpirun(folder.path(), 2, &args);
+    let mut job = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut job);
+    signal(&process_of_rank(&job.id().to_string(), 1), "-STOP");
+    let stopped = Instant::now();
+    let output = job.wait_with_output().unwrap();
+    assert!(!output.status.success() && stopped.elapsed() < 2 * END, "{:?}", stopped.elapsed());
+    let said = text(&output.stderr);
+    assert!(said.contains("error: rank 0 of 2"), "{said}");
+    assert!(said.contains("rank 1 has not answered for 5 s"), "{said}");
 }
 
 #[test]
@@ -167,7 +186,7 @@ fn mpirun_is_started_again_by_launch() {
     wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut launch);
     let cache = concat!("XDG_CACHE_HOME=", env!("CARGO_TARGET_TMPDIR"), "/cache");
     let job = child_of(&launch.id().to_string(), cache);
-    kill(&process_of_rank(&job, 1));
+    signal(&process_of_rank(&job, 1), "-KILL");
     let output = launch.wait_with_output().unwrap();
     drop(stdin);
     assert!(output.status.success(), "{}", text(&output.stderr));

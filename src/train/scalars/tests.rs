@@ -23,6 +23,7 @@ fn step(iter: u64, loss: f64) -> Event {
         vram_peak_bytes: None,
         vram_classes: BTreeMap::new(),
         others_bytes: None,
+        ranks: Vec::new(),
     })
 }
 

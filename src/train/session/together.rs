@@ -15,6 +15,7 @@ use crate::data::windows;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu;
 use crate::gpu::Watchdog;
+use crate::protocol::RankStep;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ranks::Wire;
 use crate::ranks::{Group, RanksError};
@@ -69,6 +70,15 @@ impl Session<'_> {
         let shared = waiting(&self.device.watchdog, || group.share(own))?;
         (config.max_iters, config.warmup_iters, config.lr_decay_iters) = shared;
         Ok(())
+    }
+
+    /// Returns the parts of all ranks in the last updates; none for a run in one process.
+    pub(super) fn of_all_ranks(&mut self, own: RankStep) -> Result<Vec<RankStep>, TrainError> {
+        if self.group.is_alone() {
+            return Ok(Vec::new());
+        }
+        let group = &mut self.group;
+        Ok(waiting(&self.device.watchdog, || group.collect(&own))?)
     }
 
     /// Returns the mean losses of both splits, of which each rank evaluates a part in proportion to its

@@ -15,7 +15,7 @@ use crate::gpu;
 use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
-use crate::protocol::{Event, Step};
+use crate::protocol::{Event, RankStep, Step};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ranks::Wire;
 use crate::train::batches::Batches;
@@ -138,10 +138,14 @@ impl Session<'_> {
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let network = std::mem::take(&mut self.network);
         self.count_pace(spent.saturating_sub(network), clock.iterations);
-        let network_ms = network.as_secs_f64() * 1e3 / clock.iterations as f64;
+        let per_update = |time: Duration| time.as_secs_f64() * 1e3 / clock.iterations as f64;
+        let network_ms = per_update(network);
+        let compute_ms = per_update(spent.saturating_sub(network));
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let tokens = self.config.global_batch() * u64::from(self.config.block_size.get());
         let memory = self.memory.read(&self.device);
+        let ranks =
+            self.of_all_ranks(RankStep { compute_ms, network_ms, vram_bytes: memory.held })?;
         let scales_loss = self.mode.precision.scales_loss();
         let of_optimizer = self.optimizer.take_time();
         self.emit(Event::Step(Step {
@@ -161,6 +165,7 @@ impl Session<'_> {
             vram_peak_bytes: memory.peak,
             vram_classes: self.memory_by_class(),
             others_bytes: memory.others,
+            ranks,
         }));
         *clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         Ok(())
