@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use web_time::Instant;
 
 use super::control::is_late;
+use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::data::windows;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu;
 use crate::gpu::Watchdog;
-use crate::protocol::RankStep;
+use crate::protocol::{RankStep, Task};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ranks::Wire;
 use crate::ranks::{Group, RanksError};
@@ -89,21 +90,28 @@ impl Session<'_> {
         let (rank, watchdog) = (self.group.rank(), &self.device.watchdog);
         let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
         let block_size = evaluation.block_size;
-        let (mut sums, mut tokens) = ([0.0; 2], [0.0; 2]);
-        for (index, split) in [&dataset.train, &dataset.val].into_iter().enumerate() {
-            let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
-            tokens[index] = (starts.len() * block_size) as f64;
-            let own = &starts[self.division.shares.part(rank, starts.len())];
-            let mut stop = |_: u64| {
+        let splits = [&dataset.train, &dataset.val];
+        let all = splits.map(|split| windows::eval_starts(split.len(), block_size as u64, wanted));
+        let own =
+            [&all[0], &all[1]].map(|starts| &starts[self.division.shares.part(rank, starts.len())]);
+        let count = (own[0].len() + own[1].len()) as u64;
+        let mut reporter = Reporter::new(Task::Evaluation, count, watchdog, &mut *self.emit);
+        let (mut sums, mut before) = ([0.0; 2], 0);
+        for (sum, (split, starts)) in sums.iter_mut().zip(splits.into_iter().zip(own)) {
+            let mut stop = |done: u64| {
                 watchdog.restart();
+                reporter.report(before + done);
                 false
             };
-            let sum = sum_losses(model, dataset, split, own, &evaluation, &mut stop).await?;
-            sums[index] = sum.unwrap_or_default();
+            let of_split =
+                sum_losses(model, dataset, split, starts, &evaluation, &mut stop).await?;
+            *sum = of_split.unwrap_or_default();
+            before += starts.len() as u64;
         }
+        let tokens = all.map(|starts| (starts.len() * block_size) as f64);
         let group = &mut self.group;
-        let all = waiting(watchdog, || sum_exactly(group, sums))?;
-        Ok([all[0] / tokens[0], all[1] / tokens[1]])
+        let sums = waiting(watchdog, || sum_exactly(group, sums))?;
+        Ok([sums[0] / tokens[0], sums[1] / tokens[1]])
     }
 }
 
