@@ -60,15 +60,18 @@ impl TypedValueParser for Suggested {
     }
 }
 
-/// Parses the arguments of this process. Where they cannot be, or ask for help, prints that and
-/// returns the exit code.
-pub(super) fn parse(args: &[OsString]) -> Result<Arguments, u8> {
+/// Parses the arguments of this process. Where they cannot be, or ask for help, prints that, unless
+/// this is `silent`, and returns the exit code.
+pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
     let mut command = Arguments::command();
     if args.iter().any(|arg| arg == HELP_ALL) {
         command = show_debugging(command);
     }
     let matches = command.try_get_matches_from(args);
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
+        if silent {
+            return error.exit_code() as u8;
+        }
         // A mistyped command is the name of a file for the window, which takes few flags.
         if error.kind() == ErrorKind::UnknownArgument
             && let Some(unknown) = first_word(args).and_then(unknown_command)

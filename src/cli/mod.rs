@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::ranks::Launch;
+
 /// Prints a message to stderr.
 macro_rules! message {
     ($($text:tt)*) => { $crate::cli::terminal::message(&format!($($text)*)) };
@@ -81,9 +83,16 @@ pub fn main() -> ExitCode {
     terminal::report_panics();
     let args = headless_as_train(std::env::args_os());
     terminal::set_color(&args);
-    let arguments = match help::parse(&args) {
+    let is_other_rank = Launch::of_this_process().is_some_and(|launch| launch.rank > 0);
+    let arguments = match help::parse(&args, is_other_rank) {
         Ok(arguments) => arguments,
-        Err(code) => return ExitCode::from(code),
+        Err(code) => {
+            if is_other_rank {
+                // Rank 0 prints it. The launcher ends all when the first one ends.
+                std::thread::sleep(ranks::REPORT_TIME);
+            }
+            return ExitCode::from(code);
+        }
     };
     start_logging(arguments.global.verbose);
     match run(arguments) {

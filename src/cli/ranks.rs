@@ -19,7 +19,7 @@ use crate::train::OWN_SETTINGS;
 const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The time that a rank leaves to rank 0 to report what both have found, and to end all.
-const REPORT_TIME: Duration = Duration::from_secs(3);
+pub(super) const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// This process's place among the ranks of a run.
 pub(super) struct Place {
