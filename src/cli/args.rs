@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use super::CliError;
 use super::help::{DEBUGGING, Suggested, examples};
+use super::launch::LaunchArgs;
 use super::source::ConfigSource;
 use crate::config::Budget;
 use crate::data::{DataError, TokenizerChoice};
@@ -269,25 +270,6 @@ pub(super) struct TrainArgs {
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.trim().parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
     share.ok_or_else(|| "give a number above 0 for each rank, like 2,1".into())
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LaunchArgs {
-    /// Number of processes, also as -np
-    #[arg(short = 'n', long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub ranks: u32,
-    /// File with the machines, for mpirun
-    #[arg(long, value_name = "FILE")]
-    pub hostfile: Option<PathBuf>,
-    /// Launcher
-    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
-    pub mpirun: String,
-    /// Argument for the launcher, like --mpi=--oversubscribe; several in their order
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    pub mpi: Vec<String>,
-    #[command(flatten)]
-    pub train: TrainArgs,
 }
 
 /// The arguments of the window, which opens without a subcommand.
