@@ -255,3 +255,45 @@ fn bad_launches_are_refused() {
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
 }
+
+/// Stands in for mpirun: starts one process, and kills the first one after a checkpoint.
+#[cfg(unix)]
+const LAUNCHER: &str = r#"#!/bin/sh
+shift 2
+if [ -e again ]; then exec "$@"; fi
+touch again
+exec 3<&0
+"$@" <&3 &
+while [ ! -e r/checkpoints/00000010/state.json ]; do sleep 0.05; done
+kill -9 $!
+exit 137
+"#;
+
+#[cfg(unix)]
+#[test]
+fn a_job_is_started_again_when_a_process_is_killed() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = temporary();
+    let long = ["--max_iters=300", "--keep_checkpoints=1000000"];
+    let expected = losses(&train(folder.path(), "undisturbed", &long));
+    let script = folder.path().join("launcher");
+    fs::write(&script, LAUNCHER).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let own = ["launch", "-np", "1", "--mpirun=./launcher", "--json", "--run=r"];
+    let args = [&own, TINY, &long].concat();
+    let mut launch = wgpt(folder.path())
+        .args(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdin = launch.stdin.take();
+    let output = launch.wait_with_output().unwrap();
+    drop(stdin);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    assert_eq!(events.last().unwrap()["reason"], "finished");
+    assert_eq!(named(&events, "start").count(), 2);
+    assert_eq!(named(&events, "waiting").count(), 1);
+    assert_eq!(losses(&events), expected);
+}
