@@ -70,6 +70,7 @@ mod runs;
 mod sample;
 mod signals;
 mod source;
+mod target;
 mod terminal;
 mod torch;
 mod train;

@@ -1,8 +1,9 @@
 //! `wgpt plan`: whether a run fits its device, and the disk and time that it takes.
 
 use super::CliError;
-use super::args::{Global, PlanArgs, Target};
+use super::args::{Global, PlanArgs};
 use super::model::{confirmed, open_for_steps};
+use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind, bytes};
 use crate::data::{DataError, Dataset};
