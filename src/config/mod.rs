@@ -107,6 +107,16 @@ pub struct Config {
     pub beta2: f64,
     /// Gradients are scaled down to this global norm; 0 = off.
     pub grad_clip: f64,
+    /// Updates that each rank makes by itself before the weights of all are averaged (DiLoCo); 1 = the
+    /// ranks sum the gradients of each update.
+    #[serde(default = "off")]
+    pub sync_every: NonZeroU64,
+    /// Learning rate of the outer step, if `sync_every` is above 1.
+    #[serde(default = "outer_learning_rate")]
+    pub outer_learning_rate: f64,
+    /// Nesterov momentum of the outer step, if `sync_every` is above 1.
+    #[serde(default = "outer_momentum")]
+    pub outer_momentum: f64,
 
     /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
@@ -164,6 +174,11 @@ impl Config {
     /// Returns the sequences per update. It does not depend on the micro-batch.
     pub(crate) fn global_batch(&self) -> u64 {
         u64::from(self.batch_size.get()) * u64::from(self.gradient_accumulation_steps.get())
+    }
+
+    /// Returns true if ranks make updates by themselves, and average their weights after `sync_every`.
+    pub(crate) fn trains_apart(&self) -> bool {
+        self.sync_every > NonZeroU64::MIN
     }
 
     /// Returns the requested micro-batch in sequences; it divides
@@ -238,6 +253,19 @@ impl Default for Config {
     fn default() -> Self {
         resolve(Vec::new()).expect("the defaults are valid, see the tests").config
     }
+}
+
+// The values of configurations that were written before these settings existed.
+fn off() -> NonZeroU64 {
+    NonZeroU64::MIN
+}
+
+fn outer_learning_rate() -> f64 {
+    0.7
+}
+
+fn outer_momentum() -> f64 {
+    0.9
 }
 
 /// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the

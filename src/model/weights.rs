@@ -116,6 +116,12 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
+    /// Returns true if the file has a tensor whose name has `prefix` before its first point.
+    pub fn has_any(&self, prefix: &str) -> bool {
+        let infos = self.metadata.tensors();
+        infos.keys().any(|name| name.split_once('.').is_some_and(|(first, _)| first == prefix))
+    }
+
     /// Returns true if the file has a bias that is not zero.
     ///
     /// # Errors

@@ -26,7 +26,8 @@ pub struct Forecast {
     /// Bytes at the peak, by class.
     #[serde(default)]
     pub classes: BTreeMap<Class, u64>,
-    /// Host memory of the run, without the program itself; empty if the optimizer is on the device.
+    /// Host memory of the run, without the program itself; empty if the optimizer is on the device and
+    /// ranks do not train apart.
     #[serde(default)]
     pub host_rows: Vec<Row>,
     /// The sum of `host_rows`.
@@ -105,7 +106,7 @@ impl Forecast {
         let host_rows = sizes.host_rows(&plan);
         let predicted_bytes = total(&rows);
         let of_device = if limits.unified { predicted_bytes } else { 0 };
-        let host_budget = limits.host_budget.filter(|_| plan.offload_optimizer);
+        let host_budget = limits.host_budget.filter(|_| !host_rows.is_empty());
         Self {
             plan,
             predicted_bytes,
@@ -355,6 +356,19 @@ mod tests {
             let near = |(found, expected): (f64, f64)| (found - expected).abs() < 0.01;
             assert!(found.into_iter().zip(expected).all(near), "{flags:?}, {offload}: {found:?}");
         }
+    }
+
+    #[test]
+    fn ranks_that_train_apart_keep_twelve_bytes_a_weight_on_the_host() {
+        let config = resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config;
+        let apart = Config { sync_every: 10.try_into().unwrap(), ..config.clone() };
+        let limits = Limits { host_budget: Some(GIB), pools: true, ..Limits::default() };
+        let of = |config: &Config| Forecast::of(Plan::new(config, 50_257), config, 50_257, &limits);
+        let (together, apart) = (of(&config), of(&apart));
+        assert_eq!(apart.predicted_bytes, together.predicted_bytes);
+        assert_eq!((together.host_bytes, together.host_budget_bytes), (0, None));
+        assert_eq!(apart.host_bytes, 12 * config.parameters(50_304));
+        assert!(!apart.fits(&limits) && apart.shortage().contains("of host memory"));
     }
 
     #[test]

@@ -16,11 +16,14 @@ pub struct RanksEstimate {
     pub ranks: u32,
     /// The sequences of the global batch that the rank with the most computes in an update.
     pub sequences: u64,
-    /// The bytes that each rank sends in an update: `2 (n - 1) / n` of the gradients.
+    /// The updates between two exchanges; 1 unless ranks train apart.
+    pub sync_every: u64,
+    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of what the
+    /// weights have moved by.
     pub network_bytes: u64,
     /// The speed of the network, in bits per second.
     pub network_bits_per_second: f64,
-    /// The seconds that these bytes take.
+    /// The seconds that these bytes take, per update.
     pub network_seconds: f64,
     /// The speed of all ranks as a share of as many times the speed of one; `None` if that of the
     /// device is unknown.
@@ -40,7 +43,8 @@ impl RanksEstimate {
         let gradients = GRADIENT_BYTES * config.parameters(padded_vocab(vocab).into());
         let count = u64::from(ranks.max(1));
         let network_bytes = 2 * (count - 1) * (gradients / count);
-        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second;
+        let sync_every = config.sync_every.get();
+        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
         let seconds =
             |speed: &DeviceSpeed, plan: &Plan| speed.seconds(Work::update(config, vocab, plan));
@@ -50,6 +54,7 @@ impl RanksEstimate {
         Self {
             ranks,
             sequences: (plan.micro_batch * plan.accumulation) as u64,
+            sync_every,
             network_bytes,
             network_bits_per_second: bits_per_second,
             network_seconds,
@@ -67,17 +72,20 @@ impl RanksEstimate {
 
     /// Returns lines for the user, as [`Totals::lines`] does.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
-        let Self { ranks, sequences, network_seconds, .. } = *self;
-        let sent = format!(
-            "{} an update and rank: {} at {}",
-            bytes(self.network_bytes),
-            duration(network_seconds),
-            rate(self.network_bits_per_second)
-        );
-        let mut lines = vec![
-            ("ranks", format!("{ranks}, up to {sequences} sequences each")),
-            ("network", sent),
-        ];
+        let Self { ranks, sequences, sync_every, network_seconds, .. } = *self;
+        let (sent, rate) = (bytes(self.network_bytes), rate(self.network_bits_per_second));
+        let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
+        let seconds = duration(network_seconds * sync_every as f64);
+        match sync_every {
+            1 => lines.push(("network", format!("{sent} an update and rank: {seconds} at {rate}"))),
+            _ => {
+                let every =
+                    format!("{sent} a rank every {sync_every} updates: {seconds} at {rate}");
+                let update = duration(network_seconds);
+                lines.push(("network", every));
+                lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
+            }
+        }
         if let Some(efficiency) = self.efficiency {
             let percent = (100.0 * efficiency).round();
             lines.push(("", format!("about {percent}% of {ranks} times the speed of one rank")));
@@ -140,6 +148,23 @@ mod tests {
         for (label, text) in two.lines() {
             assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
         }
+    }
+
+    #[test]
+    fn ranks_that_train_apart_divide_the_time_in_the_network() {
+        let every = |sync_every: u64| {
+            let sync_every = sync_every.try_into().unwrap();
+            let config = Config { sync_every, ..gpt2() };
+            let plan = Plan::new(&of_share(&config, 240), 50_257);
+            RanksEstimate::new(&config, 50_257, &plan, 2, 1e9, None)
+        };
+        let (one, hundred) = (every(1), every(100));
+        assert_eq!(one.network_bytes, hundred.network_bytes);
+        assert!((one.network_seconds / hundred.network_seconds - 100.0).abs() < 1e-9);
+        let lines = hundred.lines();
+        assert!(lines[1].1.contains("every 100 updates: 4.0 s at 1 Gbit/s"), "{lines:?}");
+        assert!(lines[2].1.starts_with("40 ms an update"), "{lines:?}");
+        assert!(lines.iter().all(|(_, text)| text.len() <= 70), "{lines:?}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::config::{self, Config, OptimizerKind, Precision};
 pub(super) struct Sizes {
     precision: Precision,
     optimizer: OptimizerKind,
+    /// True if ranks train apart, and average their weights on the host.
+    trains_apart: bool,
     kernels: Kernels,
     layers: u64,
     heads: u64,
@@ -52,6 +54,7 @@ impl Sizes {
         Self {
             precision: limits.precision,
             optimizer: config.optimizer,
+            trains_apart: config.trains_apart(),
             kernels: limits.kernels,
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),

@@ -61,6 +61,9 @@ pub struct TimeEstimate {
 const CHECKPOINT_BYTES: u64 = 12;
 const MUON_CHECKPOINT_BYTES: u64 = 8;
 
+/// Bytes of a weight's outer momentum in a checkpoint of ranks that train apart.
+const OUTER_BYTES: u64 = 4;
+
 /// Bytes of a checkpoint's other files, of which the tokenizer's are the largest.
 const SMALL_FILES: u64 = 2 << 20;
 
@@ -97,6 +100,7 @@ impl Totals {
         };
         let checkpoint_bytes = (parameters - muon).saturating_mul(CHECKPOINT_BYTES)
             + muon.saturating_mul(MUON_CHECKPOINT_BYTES)
+            + if config.trains_apart() { OUTER_BYTES.saturating_mul(parameters) } else { 0 }
             + SMALL_FILES;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {

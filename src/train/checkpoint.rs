@@ -11,7 +11,8 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::agreement::SharedWeights;
-use super::optimizer::Masters;
+use super::optimizer::{Masters, OUTER};
+use super::own_states::OwnStates;
 use super::run::write_atomically;
 use super::{LossScale, Optimizer, TrainError};
 use crate::config::Config;
@@ -27,7 +28,7 @@ use crate::ranks::Group;
 
 /// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
-const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+pub(super) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";
 /// The version of `state.json`.
 pub const VERSION: u32 = 1;
@@ -218,7 +219,8 @@ impl Checkpoint {
     }
 
     /// Loads the model onto `device`, and the optimizer's states to the same place or, with
-    /// `masters`, to host memory. Rank 0 of `group` reads the files, and sends the others what it reads.
+    /// `masters`, to host memory. Rank 0 of `group` reads the files, and sends the others what it reads;
+    /// states of its `own` each reads itself.
     ///
     /// # Errors
     /// If a file is not what the architecture needs, or a rank does not answer.
@@ -229,24 +231,41 @@ impl Checkpoint {
         device: &Device,
         mut masters: Option<Masters>,
         mode: OpsMode,
-        group: &mut Group,
+        (group, own): (&mut Group, &mut OwnStates),
     ) -> Result<(Gpt, Optimizer), TrainError> {
+        let rank = group.rank();
         let mut weights = self.shared(WEIGHTS_FILE, group)?;
         let model = match &mut masters {
             Some(masters) => masters.model(mode.precision, architecture, &mut weights, device)?,
             None => Gpt::new(architecture, &mut weights, device)?,
         };
         drop(weights);
-        let mut file = self.shared(OPTIMIZER_FILE, group)?;
+        let has_outer = config.trains_apart() && self.has_outer(group)?;
+        let mut shared = self.shared(OPTIMIZER_FILE, group)?;
         let saved = |name: &str, shape: &[usize]| {
-            file.weight(name, &saved_shape(architecture, name, shape))
+            let shape = saved_shape(architecture, name, shape);
+            match &mut own.file {
+                Some(file) => file.weight(name, &shape),
+                None => shared.weight(name, &shape),
+            }
         };
-        let optimizer = Optimizer::load(config, &model, masters, mode, saved)?;
-        let optimizer = match self.state.loss_scale {
+        let mut optimizer = Optimizer::load(config, &model, masters, mode, saved)?;
+        if has_outer {
+            let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
+            optimizer.load_outer(&model, |name, of| shared.weight(name, &shape(name, of)))?;
+        }
+        let optimizer = match own.loss_scale(rank)?.or(self.state.loss_scale) {
             Some(saved) => optimizer.with_loss_scale(saved),
             None => optimizer,
         };
         Ok((model, optimizer))
+    }
+
+    /// Returns true if the checkpoint has the momentum of an outer step.
+    fn has_outer(&self, group: &mut Group) -> Result<bool, TrainError> {
+        let file = self.path.join(OPTIMIZER_FILE);
+        let is_there = group.is_first() && WeightFile::open(&file)?.has_any(OUTER);
+        Ok(group.share(is_there)?)
     }
 
     fn shared<'a>(
@@ -338,6 +357,7 @@ async fn write_files(
     let weights = optimizer.weights(model);
     write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
     let mut states = optimizer.saved_states(model);
+    states.extend(optimizer.saved_outer(model));
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
@@ -395,7 +415,7 @@ pub async fn write_model(
 
 /// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
 /// is zero.
-fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
+pub(super) fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
     match name.ends_with("wte.weight") {
         true => vec![architecture.vocab_size, architecture.n_embd],
         false => shape.to_vec(),

@@ -34,6 +34,9 @@ const START: f64 = 256.0;
 const MAX_SKIPPED_IN_A_ROW: u64 = 50;
 
 impl LossScale {
+    /// The name of its tensor `[4]` in the file of a rank.
+    pub(super) const NAME: &str = "loss_scale";
+
     /// The state before the first update.
     pub fn new(scales_loss: bool) -> Self {
         let scale = if scales_loss { START } else { 1.0 };
@@ -53,8 +56,13 @@ impl LossScale {
 
     /// Reads the state from its device.
     pub(super) async fn read(state: Tensor<1>) -> Self {
-        let state: Vec<f64> = values(state).await.iter().collect();
-        let count = |index: usize| state[index] as u64;
-        Self { scale: state[0], clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }
+        Self::of(values(state).await.iter().collect())
+    }
+
+    /// Returns the state in the elements of its tensor `[4]`.
+    pub(super) fn of(state: Vec<f32>) -> Self {
+        let value = |index: usize| state.get(index).copied().map_or(0.0, f64::from);
+        let count = |index: usize| value(index) as u64;
+        Self { scale: value(0), clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }
     }
 }

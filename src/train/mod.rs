@@ -13,6 +13,7 @@ mod hellaswag;
 mod limits;
 mod loss_scale;
 mod optimizer;
+mod own_states;
 mod plan_limit;
 mod run;
 mod scalars;

@@ -20,6 +20,7 @@ use crate::plan::{self, Forecast, Limits};
 use crate::protocol::{Command, Event, StopReason};
 use crate::ranks::{Group, Wire};
 
+mod apart;
 mod budget;
 mod control;
 mod evaluation;
@@ -61,6 +62,10 @@ pub struct Session<'a> {
     wire: Wire,
     /// The time in the communication between them since the last log line.
     network: Duration,
+    /// The updates after which all ranks last had the same weights, if they train apart.
+    averaged: u64,
+    /// True if a checkpoint is to be written when they have.
+    wants_checkpoint: bool,
     /// `None` only during an update.
     model: Option<Gpt>,
     optimizer: Optimizer,
@@ -110,7 +115,7 @@ impl<'a> Session<'a> {
         gpu::size_pages(&device.device, setup.forecast.page_bytes());
         let (model, optimizer) = setup.load(&device.device)?;
         let optimizer = optimizer.watched_by(&device.watchdog);
-        let starts_over = setup.starts_over;
+        let (starts_over, lacks_states) = (setup.starts_over, setup.lacks_states);
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, limits, forecast, .. } = setup;
         let Setup { folder, loaded, group, division, wire, .. } = setup;
@@ -147,6 +152,8 @@ impl<'a> Session<'a> {
             division,
             wire,
             network: Duration::ZERO,
+            averaged: state.map_or(0, |state| state.iteration),
+            wants_checkpoint: false,
             optimizer,
             started,
             saved: Instant::now(),
@@ -161,8 +168,12 @@ impl<'a> Session<'a> {
         if starts_over {
             session.warn("no checkpoint to resume from: starting from the beginning".into());
         }
-        if let Some(text) = session.about_conversations() {
-            session.warn(text);
+        if lacks_states {
+            session.warn(
+                "not every rank has its optimizer state of this checkpoint: all continue with that \
+                 of rank 0, and losses will differ slightly from those of an undisturbed run"
+                    .into(),
+            );
         }
         let wants_offload = session.config.offload_optimizer == Choice::True;
         if wants_offload && !session.forecast.plan.offload_optimizer {
@@ -318,6 +329,7 @@ impl<'a> Session<'a> {
     async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         let mut clock = Clock { since: Instant::now(), paused: Duration::ZERO, iterations: 0 };
         let max_iters = self.config.max_iters.get();
+        self.begin_apart().await;
         self.device.watchdog.heartbeat();
         while self.iteration < max_iters {
             let aside = Instant::now();
@@ -336,12 +348,14 @@ impl<'a> Session<'a> {
             }
             // Last, so that commands that arrived meanwhile do not wait for another update.
             if let Some(reason) = self.apply_commands(commands).await? {
+                self.end_round().await?;
                 self.write_checkpoint().await?;
                 return Ok(reason);
             }
             clock.paused += aside.elapsed();
 
             self.update().await?;
+            self.end_round_if_due().await?;
             clock.iterations += 1;
             // An update in host memory has waited for the device already.
             if self.forecast.plan.offload_optimizer || sync_is_due(&self.device.watchdog) {
@@ -356,6 +370,7 @@ impl<'a> Session<'a> {
                 self.log(&mut clock).await?;
             }
         }
+        self.end_round().await?;
         if self.last_eval != Some(self.iteration) {
             self.evaluate_and_save(commands).await?;
         }
@@ -367,10 +382,6 @@ impl<'a> Session<'a> {
         }
         self.sample_for_comparison().await;
         Ok(StopReason::Finished)
-    }
-
-    fn is_due(&self, interval: u64) -> bool {
-        self.iteration.is_multiple_of(interval)
     }
 
     /// Returns the configuration of this rank's part of the global batch.

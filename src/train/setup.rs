@@ -11,6 +11,7 @@ use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::hellaswag::Quiz;
 use super::optimizer::Masters;
+use super::own_states::OwnStates;
 #[cfg(not(target_arch = "wasm32"))]
 use super::plan_limit::PlanLimit;
 use super::plan_limit::within_limit;
@@ -72,6 +73,8 @@ pub struct Setup {
     pub(super) division: Division,
     /// The dtype of gradients on their way between them.
     pub(super) wire: Wire,
+    /// True if ranks that trained apart continue with the optimizer state of rank 0.
+    pub(super) lacks_states: bool,
     architecture: Architecture,
     /// The initial weights, if they are not random.
     source: Option<ModelSource>,
@@ -157,6 +160,7 @@ impl Setup {
             group,
             division,
             wire,
+            lacks_states: false,
             architecture,
             source,
         })
@@ -185,7 +189,7 @@ impl Setup {
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
     /// host memory if the plan has them there.
     pub(super) fn load(&mut self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
-        let Self { config, architecture, mode, group, .. } = self;
+        let Self { config, architecture, mode, group, folder, .. } = self;
         let masters = match self.forecast.plan.offload_optimizer {
             true => Masters::new(config),
             false => None,
@@ -193,7 +197,10 @@ impl Setup {
         let keeps_copies = masters.is_none();
         let (mut model, optimizer) = match &self.loaded {
             Some((checkpoint, _)) => {
-                checkpoint.load(config, architecture, device, masters, *mode, group)?
+                let mut own = OwnStates::find(checkpoint, config, folder.path(), group)?;
+                self.lacks_states = own.are_missing;
+                let ranks = (group, &mut own);
+                checkpoint.load(config, architecture, device, masters, *mode, ranks)?
             }
             None => self.initialize(device, masters)?,
         };

@@ -1,5 +1,5 @@
 //! The memory of a run whose optimizer is in host memory: what the host holds, and what remains of
-//! weights and optimizer on the device.
+//! weights and optimizer on the device. The outer step of ranks that train apart is always there.
 //!
 //! AdamW's part is on the host alone: master weights and two moments. Gradients come down and new
 //! weights go up in pieces. Muon computes on the device, where the momentum of one matrix after the
@@ -42,11 +42,22 @@ impl Sizes {
         ]
     }
 
-    /// Lists what the host holds besides the program; empty without an offloaded optimizer.
+    /// Lists what the host holds besides the program; empty without an offloaded optimizer and ranks
+    /// that train apart.
     pub(in crate::plan) fn host_rows(&self, plan: &Plan) -> Vec<Row> {
-        if !plan.offload_optimizer {
-            return Vec::new();
+        let mut rows = if plan.offload_optimizer { self.offloaded() } else { Vec::new() };
+        if self.trains_apart {
+            rows.extend([
+                Row::f32("weights of the last average", Class::Optimizer, self.parameters),
+                Row::f32("outer momentum", Class::Optimizer, self.parameters),
+                // While the ranks average, and as a copy of the momentum for a checkpoint.
+                Row::f32("change since then", Class::Workspace, self.parameters),
+            ]);
         }
+        rows
+    }
+
+    fn offloaded(&self) -> Vec<Row> {
         let [muon, adamw] = self.by_optimizer();
         let masters = if self.precision.is_half() { self.parameters } else { adamw };
         let mut rows = vec![

@@ -17,11 +17,16 @@ use crate::ops::{
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
 mod offload;
+mod outer;
 mod state;
 
 use muon::Muon;
+use outer::Outer;
 pub use state::Masters;
 use state::{Part, Rule, State, cut, pieces};
+
+/// The name of the outer step's momentum in checkpoints, before that of a parameter.
+pub(super) const OUTER: &str = "outer";
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -32,6 +37,8 @@ pub struct Optimizer {
     parts: Vec<Part>,
     /// Present if the states are in host memory; `None` if they are on the model's device.
     offload: Option<Offload>,
+    /// Present if ranks train apart.
+    outer: Option<Outer>,
     /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
     loss_scale: Tensor<1>,
     beta1: f64,
@@ -133,6 +140,7 @@ impl Optimizer {
             loss_scale: loss_scale.upload(&device),
             parts: built,
             offload: masters.map(|_| Offload::default()),
+            outer: Outer::of(config),
             beta1: config.beta1,
             beta2: config.beta2,
             weight_decay: config.weight_decay,
@@ -198,6 +206,12 @@ impl Optimizer {
             saved.extend(kinds);
         }
         saved
+    }
+
+    /// Returns the state of loss scaling as a rank that trains apart saves its own.
+    pub fn saved_loss_scale(&self) -> Parameter {
+        let (name, shape) = (LossScale::NAME.to_string(), vec![4]);
+        Parameter { name, shape, parts: vec![self.loss_scale.clone()] }
     }
 
     /// Returns the state of loss scaling for

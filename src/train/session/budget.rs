@@ -143,7 +143,10 @@ impl Session<'_> {
     async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
         let from = self.forecast.plan.clone();
         if from != forecast.plan {
-            self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
+            // Ranks that train apart save together, but do not change their plans together.
+            if !self.config.trains_apart() {
+                self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
+            }
             let to = Some(forecast.plan.clone());
             let reason = ReplanReason::Budget;
             self.emit(Event::Replan { reason, text, from: Some(from), to });

@@ -104,6 +104,7 @@ impl Session<'_> {
             mode: self.mode,
             iteration: self.iteration,
             first_sequence: self.first_sequence(),
+            mean_over: self.mean_over(),
         };
         let counted = micro_batches.counted()?;
         micro_batches.add_gradients(self.model(), 0, counted, &mut grads)?;

@@ -24,14 +24,28 @@ impl Session<'_> {
     pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
         // By the clock of rank 0, which alone writes.
         let decides = self.group.is_first();
-        match decides && self.iteration > 0 && self.saved.elapsed() >= age {
+        let is_due = decides && self.iteration > 0 && self.saved.elapsed() >= age;
+        if !self.is_averaged() {
+            return Ok(());
+        }
+        // Ranks that train apart save states of their own.
+        let is_due = match self.config.trains_apart() {
+            true => self.decision(is_due)?,
+            false => is_due,
+        };
+        match is_due {
             true => self.save().await,
             false => Ok(()),
         }
     }
 
-    /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end.
+    /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end. While ranks
+    /// train apart, it is written at the end of their round.
     pub(super) async fn save(&mut self) -> Result<(), TrainError> {
+        if !self.is_averaged() {
+            self.wants_checkpoint = true;
+            return Ok(());
+        }
         match self.write_checkpoint().await {
             Err(error @ TrainError::NotFinite { .. }) => Err(error),
             Err(error) => {
@@ -52,6 +66,7 @@ impl Session<'_> {
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
+        self.write_own_states().await?;
         if !self.group.is_first() {
             return Ok(());
         }

@@ -38,7 +38,7 @@ pub(super) struct Turn {
 }
 
 /// Calls `work`, in which this rank waits for others: its device is not to be taken for hung.
-fn waiting<T>(watchdog: &Watchdog, work: impl FnOnce() -> T) -> T {
+pub(super) fn waiting<T>(watchdog: &Watchdog, work: impl FnOnce() -> T) -> T {
     watchdog.allow_silence(Duration::MAX);
     let result = work();
     watchdog.restart();
@@ -59,6 +59,12 @@ impl Session<'_> {
         if self.group.is_alone() {
             return Ok(own);
         }
+        let group = &mut self.group;
+        Ok(waiting(&self.device.watchdog, || group.share(own))?)
+    }
+
+    /// Returns the decision of rank 0.
+    pub(super) fn decision(&mut self, own: bool) -> Result<bool, TrainError> {
         let group = &mut self.group;
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
     }

@@ -50,8 +50,9 @@ impl Session<'_> {
             mode: self.mode,
             iteration: self.iteration,
             first_sequence: self.first_sequence(),
+            mean_over: self.mean_over(),
         };
-        let counted = micro_batches.counted()?;
+        let tokens = micro_batches.tokens();
         let grads = match accumulation {
             1 => WeightGradients::default(),
             _ => WeightGradients::zeros(&model),
@@ -75,6 +76,9 @@ impl Session<'_> {
         let grads = grads.into_vec();
         #[cfg(not(target_arch = "wasm32"))]
         let (grads, total) = match (self.group.is_alone(), total) {
+            (false, Some(total)) if self.config.trains_apart() => {
+                (grads, Some(self.mean_of_ranks(total).await?))
+            }
             (false, Some(total)) => {
                 let (group, watchdog) = (&mut self.group, &self.device.watchdog);
                 let (sums, spent) = sum_over_ranks(group, self.wire, watchdog, grads).await?;
@@ -89,7 +93,7 @@ impl Session<'_> {
         let learning_rate = self
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let (step, tokens) = (self.iteration + 1, micro_batches.tokens());
+        let step = self.iteration + 1;
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, tokens).await;
         self.model = Some(model);
         self.iteration = step;
@@ -182,16 +186,18 @@ pub(super) struct MicroBatches<'a> {
     pub iteration: u64,
     /// The first sequence of this rank in the global batch.
     pub first_sequence: usize,
+    /// The sequences over which the loss is a mean.
+    pub mean_over: usize,
 }
 
 impl MicroBatches<'_> {
-    /// Returns the tokens of the global batch.
+    /// Returns the tokens over which the loss is a mean.
     fn tokens(&self) -> usize {
-        self.config.global_batch() as usize * self.config.block_size.get() as usize
+        self.mean_over * self.config.block_size.get() as usize
     }
 
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// loss over the whole global batch.
+    /// mean loss.
     pub fn add_gradients(
         &self,
         model: &Gpt,

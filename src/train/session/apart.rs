@@ -1,0 +1,149 @@
+//! Ranks that train apart for `sync_every` updates and then average their weights (DiLoCo): another
+//! algorithm than that of one device.
+//!
+//! A round ends at each multiple of `sync_every`, and when the run ends or is stopped. Only then do all
+//! ranks have one model: evaluations and checkpoints that are due during a round wait for its end.
+//! In between ranks exchange losses and commands, but no weights and no gradients.
+
+use std::time::Duration;
+
+#[cfg(not(target_arch = "wasm32"))]
+use burn::tensor::Tensor;
+use web_time::Instant;
+
+use super::together::waiting;
+use super::{MODEL, Session};
+use crate::train::{TrainError, has_checkpoint, own_states};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::{model::scalar, ranks::Wire};
+
+/// Elements that are summed at once. The device is known to work in between.
+const SUMMED_AT_ONCE: usize = 4 << 20;
+
+impl Session<'_> {
+    /// Returns the sequences over which the loss of an update is a mean, and its gradient: those of the
+    /// global batch, or of this rank while ranks train apart.
+    pub(super) fn mean_over(&self) -> usize {
+        let sequences = match self.config.trains_apart() {
+            true => self.division.shares.sequences(self.group.rank()),
+            false => self.config.global_batch(),
+        };
+        sequences as usize
+    }
+
+    /// Returns the part of this rank in the global batch.
+    fn part(&self) -> f32 {
+        let own = self.division.shares.sequences(self.group.rank());
+        (own as f64 / self.config.global_batch() as f64) as f32
+    }
+
+    /// Returns true if what happens every `interval` updates is due. While ranks train apart, it is due
+    /// at the end of the round in which the interval ends.
+    pub(super) fn is_due(&self, interval: u64) -> bool {
+        let round = self.config.sync_every.get();
+        self.iteration.is_multiple_of(round) && self.iteration % interval < round
+    }
+
+    /// Returns true if all ranks have the same weights.
+    pub(super) fn is_averaged(&self) -> bool {
+        !self.config.trains_apart() || self.averaged == self.iteration
+    }
+
+    /// Remembers the weights with which this process begins, and says what is to be computed.
+    pub(super) async fn begin_apart(&mut self) {
+        if !self.config.trains_apart() {
+            return;
+        }
+        let model = self.model.as_ref().expect(MODEL);
+        self.optimizer.begin_apart(model, &self.device.watchdog).await;
+        let round = self.config.sync_every;
+        self.warn(format!(
+            "sync_every = {round}: each rank makes {round} updates apart before the weights are \
+             averaged (DiLoCo). This is another algorithm than that of one device, with other losses"
+        ));
+    }
+
+    /// Returns the mean of the loss over the global batch, where `own` is that of this rank's part.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) async fn mean_of_ranks(&mut self, own: Tensor<1>) -> Result<Tensor<1>, TrainError> {
+        let device = own.device();
+        let mut loss = [self.part() * scalar(own).await];
+        self.device.watchdog.restart();
+        let begun = Instant::now();
+        let group = &mut self.group;
+        waiting(&self.device.watchdog, || group.sum(&mut loss, Wire::Float32))?;
+        self.network += begun.elapsed();
+        Ok(Tensor::from_floats(loss, &device))
+    }
+
+    /// Ends the round if it is over.
+    pub(super) async fn end_round_if_due(&mut self) -> Result<(), TrainError> {
+        match self.iteration.is_multiple_of(self.config.sync_every.get()) {
+            true => self.end_round().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Averages the weights of all ranks and makes the outer step, unless they have the same weights.
+    ///
+    /// # Errors
+    /// `NotFinite` on every rank if the weights of one are not finite.
+    pub(super) async fn end_round(&mut self) -> Result<(), TrainError> {
+        if self.is_averaged() {
+            return Ok(());
+        }
+        let part = self.part();
+        let model = self.model.take().expect(MODEL);
+        let mut change = self.optimizer.change(&model, part, &self.device.watchdog).await;
+        let spent = self.sum(&mut change)?;
+        self.network += spent;
+        if !change.iter().all(|change| change.is_finite()) {
+            let has_checkpoint = has_checkpoint(self.folder.path());
+            let iter = self.iteration - 1;
+            return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
+        }
+        self.model = Some(self.optimizer.step_outer(model, &change));
+        self.device.watchdog.restart();
+        self.averaged = self.iteration;
+        if std::mem::take(&mut self.wants_checkpoint) {
+            self.save().await?;
+        }
+        Ok(())
+    }
+
+    /// Sums values over all ranks; returns the time that it took.
+    fn sum(&mut self, values: &mut [f32]) -> Result<Duration, TrainError> {
+        let begun = Instant::now();
+        for values in values.chunks_mut(SUMMED_AT_ONCE) {
+            let (group, wire) = (&mut self.group, self.wire);
+            waiting(&self.device.watchdog, || group.sum(values, wire))?;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Writes the optimizer states of the ranks other than the first, which belong to the checkpoint
+    /// that rank 0 writes then.
+    ///
+    /// # Errors
+    /// If this rank cannot write its own, or another does not answer.
+    pub(super) async fn write_own_states(&mut self) -> Result<(), TrainError> {
+        if !self.config.trains_apart() || self.group.is_alone() {
+            return Ok(());
+        }
+        let rank = self.group.rank();
+        let file = own_states::file(self.folder.path(), rank, self.iteration);
+        let model = self.model.as_ref().expect(MODEL);
+        let keep = self.config.keep_checkpoints.get();
+        let watchdog = &self.device.watchdog;
+        watchdog.allow_silence(Duration::MAX);
+        let written = match rank {
+            0 => Ok(()),
+            _ => own_states::write(&file, keep, model, &self.optimizer).await,
+        };
+        // A checkpoint is complete only with them.
+        let answered = self.group.collect(&written.is_ok());
+        watchdog.restart();
+        answered?;
+        written
+    }
+}
