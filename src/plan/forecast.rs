@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn ranks_that_train_apart_keep_twelve_bytes_a_weight_on_the_host() {
         let config = resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config;
-        let apart = Config { sync_every: 10.try_into().unwrap(), ..config.clone() };
+        let apart = Config { sync_every: 10u64.try_into().unwrap(), ..config.clone() };
         let limits = Limits { host_budget: Some(GIB), pools: true, ..Limits::default() };
         let of = |config: &Config| Forecast::of(Plan::new(config, 50_257), config, 50_257, &limits);
         let (together, apart) = (of(&config), of(&apart));

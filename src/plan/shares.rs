@@ -50,6 +50,13 @@ impl Shares {
         Some(Self(counts.into_iter().map(|count| count * unit).collect()))
     }
 
+    /// The shares of ranks that have as many sequences; `None` if they are not a division of a global
+    /// batch of `global`.
+    pub fn known(global: u64, sequences: Vec<u64>) -> Option<Self> {
+        let all = sequences.iter().try_fold(0u64, |all, &own| all.checked_add(own));
+        (all == Some(global) && sequences.iter().all(|&own| own > 0)).then_some(Self(sequences))
+    }
+
     /// The share of a run in one process.
     pub fn whole(global: u64) -> Self {
         Self(vec![global])
@@ -140,6 +147,9 @@ mod tests {
             assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
         }
         assert_eq!(Shares::whole(8).part(0, 5), 0..5);
+        assert_eq!(Shares::known(480, vec![360, 60, 60]), Some(shares));
+        assert_eq!(Shares::known(480, vec![480, 0]), None);
+        assert_eq!(Shares::known(480, vec![u64::MAX, 481]), None);
     }
 
     #[test]

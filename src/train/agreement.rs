@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TrainError;
+use super::division::Division;
 use crate::config::Config;
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
-use crate::plan::{DeviceSpeed, Plan, Shares, Work};
 use crate::protocol::RankLine;
 use crate::ranks::{Group, RanksError, Wire};
 
@@ -40,23 +40,11 @@ pub(super) struct Introduction {
     machine: Option<String>,
     /// The name of its device.
     device: String,
-    /// The sequences per second that its device is expected to compute, where known.
-    speed: Option<f64>,
-}
-
-/// The ranks of a run and their shares.
-#[derive(Clone, Debug)]
-pub(crate) struct Division {
-    /// The sequences of each rank.
-    pub shares: Shares,
-    /// The ranks, for the user; none for a run in one process.
-    pub ranks: Vec<RankLine>,
-    /// A warning for the user.
-    pub warning: Option<String>,
 }
 
 /// Returns the division of the run of `config` among the ranks of `group`, to which this one
-/// introduces itself. `fixed` are the numbers of `--share`, which the shares follow, if there are any.
+/// introduces itself. `fixed` are the numbers of `--share`, `recorded` the ranks that rank 0 has found
+/// in the run folder.
 ///
 /// # Errors
 /// If the ranks would train different runs, or there are too many.
@@ -65,49 +53,36 @@ pub(super) fn agree(
     config: &Config,
     introduction: Introduction,
     fixed: &[f64],
+    recorded: Option<Vec<RankLine>>,
 ) -> Result<Division, TrainError> {
-    let global = config.global_batch();
     if group.is_alone() {
         if fixed.len() > 1 {
             return Err(RanksError::Shares { given: fixed.len(), ranks: 1 }.into());
         }
-        return Ok(Division { shares: Shares::whole(global), ranks: Vec::new(), warning: None });
+        return Ok(Division::whole(config));
     }
     let ranks = group.collect(&introduction)?;
     check_same(&ranks)?;
-    let (speeds, warning) = speeds(&ranks, fixed)?;
-    let micro_batch = u64::from(config.micro_batch().get());
-    let shares = Shares::of(global, micro_batch, &speeds)
-        .ok_or(RanksError::TooMany { ranks: ranks.len(), sequences: global })?;
-    let line = |(rank, introduced): (usize, Introduction)| {
+    let recorded = group.share(recorded)?;
+    let line = |introduced| {
         let Introduction { machine, device, .. } = introduced;
-        RankLine { device, machine, sequences: shares.sequences(rank) }
+        RankLine { device, machine, sequences: 0 }
     };
-    let ranks = ranks.into_iter().enumerate().map(line).collect();
-    Ok(Division { ranks, shares, warning })
+    let ranks = ranks.into_iter().map(line).collect();
+    Ok(Division::new(config, ranks, fixed, recorded)?)
 }
 
 impl Introduction {
     /// Introduces the rank that trains `config` on `device`.
-    pub fn new(
-        config: &Config,
-        dataset: &Dataset,
-        device: &DeviceInfo,
-        speed: Option<&DeviceSpeed>,
-        wire: Wire,
-    ) -> Self {
+    pub fn new(config: &Config, dataset: &Dataset, device: &DeviceInfo, wire: Wire) -> Self {
         let mut settings = common_settings(config);
         settings.insert("allreduce_dtype".into(), wire.to_string().into());
-        let plan = Plan::new(config, dataset.vocab_size);
-        let micro_batch = Work::micro_batch(config, dataset.vocab_size, &plan);
-        let per_second = |speed: &DeviceSpeed| plan.micro_batch as f64 / speed.seconds(micro_batch);
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             settings,
             data: dataset.fingerprint.clone(),
             machine: crate::ranks::machine(),
             device: device.name.clone(),
-            speed: speed.map(per_second).filter(|speed| speed.is_finite() && *speed > 0.0),
         }
     }
 }
@@ -146,35 +121,6 @@ fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
     Ok(())
 }
 
-/// Returns the numbers that shares follow: the fixed ones, else the speeds if devices differ and the
-/// speed of each is known, and a warning if it is not.
-fn speeds(ranks: &[Introduction], fixed: &[f64]) -> Result<(Vec<f64>, Option<String>), RanksError> {
-    if !fixed.is_empty() {
-        return match fixed.len() == ranks.len() {
-            true => Ok((fixed.to_vec(), None)),
-            false => Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() }),
-        };
-    }
-    let equal = vec![1.0; ranks.len()];
-    if ranks.iter().all(|rank| rank.device == ranks[0].device) {
-        // Measurements would differ a little, and make other bits of it.
-        return Ok((equal, None));
-    }
-    let known: Option<Vec<f64>> = ranks.iter().map(|rank| rank.speed).collect();
-    match known {
-        Some(known) => Ok((known, None)),
-        None => {
-            let unknown = ranks.iter().position(|rank| rank.speed.is_none()).unwrap_or(0);
-            let text = format!(
-                "the devices differ, and the speed of rank {unknown} is not known: all ranks have the \
-                 same share; `wgpt plan --calibrate` on its machine measures it, or --share=2,1 sets \
-                 the shares"
-            );
-            Ok((equal, Some(text)))
-        }
-    }
-}
-
 /// The weights of rank 0, on every rank.
 pub(super) struct SharedWeights<'a> {
     group: &'a mut Group,
@@ -209,20 +155,19 @@ impl WeightSource for SharedWeights<'_> {
 mod tests {
     use super::*;
 
-    fn introduction(device: &str, speed: Option<f64>) -> Introduction {
+    fn introduction() -> Introduction {
         Introduction {
             version: "1.0.0".into(),
             settings: common_settings(&Config::default()),
             data: "a".into(),
             machine: Some("box".into()),
-            device: device.into(),
-            speed,
+            device: "gpu".into(),
         }
     }
 
     #[test]
     fn ranks_of_another_run_are_refused_with_what_differs() {
-        let same = || introduction("gpu", None);
+        let same = introduction;
         assert_eq!(check_same(&[same(), same()]), Ok(()));
         let config = Config { learning_rate: 0.5, ..Config::default() };
         for (other, wanted) in [
@@ -242,23 +187,5 @@ mod tests {
         for name in OWN_SETTINGS {
             assert!(crate::config::KEYS.iter().any(|key| key.name == name), "{name}");
         }
-    }
-
-    #[test]
-    fn shares_follow_fixed_numbers_or_known_speeds_of_different_devices() {
-        let ranks = |speeds: [(&str, Option<f64>); 2]| {
-            speeds.map(|(device, speed)| introduction(device, speed))
-        };
-        let alike = ranks([("gpu", Some(3.0)), ("gpu", Some(2.9))]);
-        assert_eq!(speeds(&alike, &[]).unwrap(), (vec![1.0, 1.0], None));
-        assert_eq!(speeds(&alike, &[2.0, 1.0]).unwrap().0, [2.0, 1.0]);
-        let error = speeds(&alike, &[1.0]).unwrap_err();
-        assert_eq!(error, RanksError::Shares { given: 1, ranks: 2 });
-        let known = ranks([("gpu", Some(3.0)), ("cpu", Some(1.0))]);
-        assert_eq!(speeds(&known, &[]).unwrap(), (vec![3.0, 1.0], None));
-        let unknown = ranks([("gpu", Some(3.0)), ("cpu", None)]);
-        let (equal, warning) = speeds(&unknown, &[]).unwrap();
-        assert_eq!(equal, [1.0, 1.0]);
-        assert!(warning.unwrap().contains("rank 1"));
     }
 }

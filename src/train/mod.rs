@@ -6,6 +6,7 @@ mod batches;
 pub(crate) mod checkpoint;
 mod commands;
 mod data_path;
+mod division;
 mod error;
 mod evaluate;
 #[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "the command line uses all of it"))]

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::agreement::Division;
 use super::checkpoint::{Checkpoint, Damaged};
-use super::hellaswag::Quiz;
+use super::division::Division;
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
@@ -179,9 +178,6 @@ impl<'a> Session<'a> {
         if wants_offload && !session.forecast.plan.offload_optimizer {
             session.warn("offload_optimizer=true has no effect on the CPU".into());
         }
-        if let Some(text) = session.division.warning.take() {
-            session.warn(text);
-        }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));
         }
@@ -309,6 +305,7 @@ impl<'a> Session<'a> {
         &mut self,
         commands: &mut impl Commands,
     ) -> Result<StopReason, TrainError> {
+        self.settle_shares().await?;
         let decides = self.group.is_first();
         let planned = match self.plans_schedule && decides {
             true => self.plan_schedule().await?,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use burn::tensor::Device;
 use web_time::Instant;
 
-use super::agreement::{self, Division, Introduction, SharedWeights};
+use super::agreement::{self, Introduction, SharedWeights};
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
-use super::hellaswag::Quiz;
+use super::division::Division;
 use super::optimizer::Masters;
 use super::own_states::OwnStates;
 #[cfg(not(target_arch = "wasm32"))]
@@ -43,7 +43,7 @@ pub struct Request {
     pub plans_schedule: bool,
     /// Time that the run has taken in trainers that failed: it counts towards `max_time`.
     pub elapsed: Duration,
-    /// The numbers that the shares of ranks follow; empty to follow the speeds of their devices.
+    /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
     /// The dtype of gradients on their way between ranks.
     pub wire: Wire,
@@ -127,8 +127,9 @@ impl Setup {
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let vocab = architecture.vocab_size as u32;
         let speed = profile.speed.as_ref();
-        let introduction = Introduction::new(&config, &dataset, device, speed, wire);
-        let division = agreement::agree(&mut group, &config, introduction, &shares)?;
+        let introduction = Introduction::new(&config, &dataset, device, wire);
+        let recorded = if resume { Division::recorded(&run) } else { None };
+        let division = agreement::agree(&mut group, &config, introduction, &shares, recorded)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
         let own = match group.is_alone() {

@@ -9,6 +9,7 @@ use super::update::MicroBatches;
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
+use crate::train::plan_limit::within_limit;
 use crate::train::{TrainError, speed};
 
 /// The updates since the speed of a run was last kept, and their time.
@@ -55,7 +56,7 @@ impl Session<'_> {
     /// planned numbers go into the configuration of the run, so that a resumed run keeps them.
     pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
         let Some(limit) = self.config.max_time else { return Ok(None) };
-        let point = self.measure_micro_batch().await?;
+        let (_, point) = self.measure_micro_batch().await?;
         let speed = DeviceSpeed::measured(vec![point]);
         let left = limit.saturating_sub(self.started.elapsed());
         let (vocab, data) = (self.vocabulary(), Some(self.data_size()));
@@ -75,8 +76,27 @@ impl Session<'_> {
         )))
     }
 
-    /// Measures the gradients of a micro-batch, and keeps their speed.
-    async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
+    /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same
+    /// time, unless their shares are known. Records the shares.
+    pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
+        if self.division.is_unmeasured {
+            let (time, _) = self.measure_micro_batch().await?;
+            let own = self.forecast.plan.micro_batch as f64 / time.as_secs_f64().max(1e-9);
+            let speeds = self.speeds_of_ranks(own)?;
+            self.division.settle(&self.config, &speeds)?;
+            let own = within_limit(self.own_config(), self.folder.path(), self.group.rank());
+            let speed = speed::known(&self.device.info, self.mode);
+            let (plan, vocab) = (&self.forecast.plan, self.vocabulary());
+            self.forecast = plan::replan(&own, plan, vocab, &self.limits, speed.as_ref())?;
+        }
+        if self.group.is_first() && !self.group.is_alone() {
+            self.division.record(self.folder.path());
+        }
+        Ok(())
+    }
+
+    /// Measures the gradients of a micro-batch, and keeps their speed. Returns their time, too.
+    async fn measure_micro_batch(&self) -> Result<(Duration, SpeedPoint), TrainError> {
         self.device.watchdog.heartbeat();
         let mut time = self.time_micro_batch().await?;
         if time < LONG_MICRO_BATCH {
@@ -91,7 +111,7 @@ impl Session<'_> {
         let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
         let point = work.point(time.as_secs_f64());
         speed::remember(&self.device.info, self.mode, &[point]);
-        Ok(point)
+        Ok((time, point))
     }
 
     async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
@@ -122,7 +142,8 @@ impl Session<'_> {
         let mut speed = speed::known(&self.device.info, self.mode);
         let update = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
         if speed.is_none() && update.flop * self.config.max_iters.get() as f64 >= MUCH_WORK {
-            speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
+            let (_, point) = self.measure_micro_batch().await?;
+            speed = DeviceSpeed::measured(vec![point]);
         }
         if let Some(speed) = speed {
             self.warn_of_time(&speed);

@@ -7,8 +7,8 @@ use burn::tensor::Device;
 
 use super::*;
 use crate::config::{Layer, resolve};
-use crate::gpu::DeviceChoice;
-use crate::protocol::Step;
+use crate::gpu::{DeviceChoice, DeviceInfo};
+use crate::protocol::{RankLine, Step};
 use crate::ranks::{RanksError, on_threads};
 use crate::train::Request;
 
@@ -52,6 +52,15 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
 /// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
 fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, TrainError> {
     let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
+    train_with(info, request, group, commands)
+}
+
+fn train_with(
+    info: DeviceInfo,
+    request: Request,
+    group: Group,
+    commands: &[Command],
+) -> Result<Vec<Event>, TrainError> {
     let setup = Setup::new(request, &info, group)?;
     let watchdog = Watchdog::new(true);
     let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
@@ -283,4 +292,39 @@ fn ranks_that_train_apart_continue_with_the_same_losses() {
     // An end within a round averages too: all have what rank 0 has written.
     let last = Request { resume: true, ..apart(&run, &[("max_iters", "24")]) };
     assert_eq!(steps(&alone(&last)).len(), 2);
+}
+
+fn ranks_of(events: &[Event]) -> Vec<RankLine> {
+    let ranks = |event: &Event| match event {
+        Event::Start { ranks, .. } => Some(ranks.clone()),
+        _ => None,
+    };
+    events.iter().find_map(ranks).unwrap()
+}
+
+#[test]
+fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let of = |request: &Request| {
+        on_threads(2, |group| {
+            let mut info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
+            info.name = format!("device {}", group.rank());
+            train_with(info, request.clone(), group, &[]).unwrap()
+        })
+    };
+    let first = of(&request(&run, &[("max_iters", "6")]));
+    let shares = ranks_of(&first[0]);
+    assert_eq!(ranks_of(&first[1]), shares);
+    assert_eq!(shares.iter().map(|rank| rank.sequences).sum::<u64>(), 12);
+    assert_eq!(steps(&first[1]), steps(&first[0]));
+    let longer = request(&run, &[("max_iters", "12")]);
+    let second = of(&Request { resume: true, ..longer.clone() });
+    assert_eq!(ranks_of(&second[0]), shares);
+    let expected = steps(&alone(&Request { run: folder.path().join("1"), ..longer }));
+    let found = [steps(&first[0]), steps(&second[0])].concat();
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
+    }
 }

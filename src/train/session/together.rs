@@ -69,6 +69,13 @@ impl Session<'_> {
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
     }
 
+    /// Returns the speeds of all ranks, with the same bits on each.
+    pub(super) fn speeds_of_ranks(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
+        let group = &mut self.group;
+        let all = waiting(&self.device.watchdog, || group.collect(&own.to_bits()))?;
+        Ok(all.into_iter().map(f64::from_bits).collect())
+    }
+
     /// Takes the schedule of rank 0, which has measured the time of an update.
     pub(super) fn share_schedule(&mut self) -> Result<(), TrainError> {
         let config = &mut self.config;
