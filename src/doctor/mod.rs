@@ -33,6 +33,9 @@ pub(crate) struct Report {
     pub auto: Option<String>,
     /// The reason why no device is reached through CUDA, in a build that has it.
     pub no_cuda: Option<String>,
+    /// The MPI library that a run on several devices opens; `None` on systems where it opens none. Most
+    /// machines need none.
+    pub mpi: Option<Check>,
     /// The folders in which wgpt writes. A page has none.
     pub folders: Vec<Folder>,
     /// The display; `None` in a build without the window.
@@ -151,6 +154,7 @@ impl Report {
             devices: found.iter().map(Device::new).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
             no_cuda: gpu::why_no_cuda(&found),
+            mpi: crate::ranks::mpi_library().map(mpi),
             folders,
             display,
             file_dialogs,
@@ -170,6 +174,7 @@ impl Report {
             devices: device.into_iter().map(Device::new).collect(),
             auto: None,
             no_cuda: None,
+            mpi: None,
             folders: Vec::new(),
             display: None,
             file_dialogs: None,
@@ -234,6 +239,22 @@ impl Device {
     }
 }
 
+/// Returns the MPI library, or what to do to have one.
+#[cfg(not(target_arch = "wasm32"))]
+fn mpi(library: Result<String, String>) -> Check {
+    let is_named = std::env::var_os(crate::ranks::MPI_LIBRARY).is_some();
+    match library {
+        Ok(detail) => Check { works: true, detail },
+        Err(reason) if is_named => Check { works: false, detail: reason },
+        Err(_) => {
+            let detail = "several devices for one run need Open MPI (on Debian and Ubuntu: \
+                          openmpi-bin; with Homebrew: open-mpi) or MPICH, or a library that \
+                          WGPT_MPI_LIBRARY names";
+            Check { works: false, detail: detail.into() }
+        }
+    }
+}
+
 /// Reads the environment variables of the report.
 #[cfg(not(target_arch = "wasm32"))]
 fn variables() -> BTreeMap<String, String> {
@@ -260,6 +281,7 @@ mod tests {
             assert!(text.contains(part), "no {part}:\n{text}");
         }
         assert!(!text.contains("\nwindow\n"), "{text}");
+        assert_eq!(text.contains("\n  mpi "), cfg!(unix), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["build"]["version"], version::VERSION);
         let devices = json["devices"].as_array().unwrap();

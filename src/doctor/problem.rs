@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{Check, Device, Report};
 use crate::gpu::Kind;
+use crate::ranks::MPI_LIBRARY;
 
 /// A problem, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +37,14 @@ pub(super) fn of(report: &Report) -> Vec<Problem> {
         let Some(error) = &folder.error else { continue };
         let text = format!("{}: no file can be written: {error}", folder.path);
         found.push(Problem::new(text, hint_for(folder.purpose)));
+    }
+    if let (Some(named), Some(Check { works: false, detail })) =
+        (report.variables.get(MPI_LIBRARY), &report.mpi)
+    {
+        found.push(Problem::new(
+            format!("{named}: no MPI library that a run on several devices can open: {detail}"),
+            "name the library of the mpirun that starts the run, or remove WGPT_MPI_LIBRARY",
+        ));
     }
     match &report.display {
         Some(Check { works: false, detail }) => found.push(Problem::new(
@@ -127,6 +136,7 @@ mod tests {
             devices,
             auto: None,
             no_cuda: None,
+            mpi: None,
             folders: Vec::new(),
             display: None,
             file_dialogs: None,
@@ -164,6 +174,21 @@ mod tests {
             let report = Report { no_cuda: Some("no driver".into()), ..report(vec![gpu(name)]) };
             assert_eq!(of(&report).len(), problems, "{name}");
         }
+    }
+
+    #[test]
+    fn an_mpi_library_is_missed_only_if_it_is_named() {
+        let cpu = || {
+            vec![device("cpu", "CPU, 2 threads", Kind::Cpu), device("cuda:0", "a", Kind::Discrete)]
+        };
+        let mpi = Some(Check { works: false, detail: "why".into() });
+        assert_eq!(texts(&Report { mpi: mpi.clone(), ..report(cpu()) }), [""; 0]);
+        let variables = [(MPI_LIBRARY.to_string(), "/nowhere/libmpi.so".to_string())].into();
+        let named = texts(&Report { mpi, variables, ..report(cpu()) });
+        assert!(
+            named.len() == 1 && named[0].starts_with("/nowhere/libmpi.so: no MPI"),
+            "{named:?}"
+        );
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Report {
             ("kernel", system.kernel.clone()),
             ("cpu", cpu),
             ("memory", system.memory.as_ref().map(memory)),
+            ("mpi", self.mpi.as_ref().map(mpi)),
             ("program", program),
         ];
         rows.into_iter().filter_map(|(label, text)| Some(row(label, text?))).collect()
@@ -97,6 +98,14 @@ impl Report {
             false => format!("missing: {}", check.detail),
         };
         known.map(|(label, check)| row(label, text(check))).collect()
+    }
+}
+
+/// No problem if it is missing: one device needs none.
+fn mpi(library: &Check) -> String {
+    match library.works {
+        true => library.detail.clone(),
+        false => format!("none: {}", library.detail),
     }
 }
 

@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::RanksError;
-pub(crate) use launch::Launch;
+pub(crate) use launch::{Launch, MPI_LIBRARY};
 #[cfg(test)]
 pub(crate) use threads::on_threads;
 pub use wire::Wire;
@@ -210,6 +210,16 @@ impl Group {
     pub fn abort(&self) -> Abort {
         self.0.abort()
     }
+}
+
+/// Returns the MPI library that a run on several ranks would open, else the reason why it could not.
+/// `None` on a system where wgpt opens none.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn mpi_library() -> Option<Result<String, String>> {
+    #[cfg(unix)]
+    return Some(mpi::library());
+    #[cfg(not(unix))]
+    None
 }
 
 /// Returns the name of this machine, where known.

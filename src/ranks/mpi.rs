@@ -97,9 +97,9 @@ struct Opened {
 /// # Errors
 /// If no library can be opened or is known, or it belongs to another launcher.
 pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Box<dyn Ranks>, RanksError> {
-    let opened = Opened::find(launch)?;
-    let is_mpich = OF_MPICH.iter().any(|name| opened.version.contains(name))
-        && !opened.name.contains(STANDARD_INTERFACE);
+    let opened = Opened::find(launch.is_mpich)
+        .map_err(|reason| RanksError::NoLibrary { size: launch.size, reason })?;
+    let is_mpich = opened.is_of_mpich();
     match opened.open_mpi_handles() {
         Some((world, byte)) => {
             let link = MpiLink::new(&opened, launch, world, byte, ptr::null_mut())?;
@@ -117,11 +117,29 @@ pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Box<dyn Ranks>, R
     }
 }
 
+/// Opens the library of a run on several ranks without connecting any; returns its file and what it says
+/// of itself.
+///
+/// # Errors
+/// If none can be opened, or it is not known, with the reason.
+pub(super) fn library() -> Result<String, String> {
+    let opened = Opened::find(false)?;
+    let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();
+    let version = opened.version.split_whitespace().collect::<Vec<_>>().join(" ");
+    match is_known {
+        true => Ok(format!("{version} ({})", opened.name)),
+        false => Err(format!("{} is not of Open MPI or MPICH's family: {version}", opened.name)),
+    }
+}
+
 impl Opened {
     /// Opens the library that the user names, else that of the launcher's family, else the other.
-    fn find(launch: &Launch) -> Result<Self, RanksError> {
+    ///
+    /// # Errors
+    /// With the names that were tried and the errors of the system.
+    fn find(is_mpich: bool) -> Result<Self, String> {
         let named = std::env::var(MPI_LIBRARY).ok().filter(|name| !name.is_empty());
-        let usual = match launch.is_mpich {
+        let usual = match is_mpich {
             true => MPICH.iter().chain(&OPEN_MPI),
             false => OPEN_MPI.iter().chain(&MPICH),
         };
@@ -141,7 +159,13 @@ impl Opened {
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        Err(RanksError::NoLibrary { size: launch.size, reason: reasons.join("; ") })
+        Err(reasons.join("; "))
+    }
+
+    /// Returns true for a library that has MPICH's handles.
+    fn is_of_mpich(&self) -> bool {
+        OF_MPICH.iter().any(|name| self.version.contains(name))
+            && !self.name.contains(STANDARD_INTERFACE)
     }
 
     /// Returns Open MPI's communicator of all processes and its type of a byte; `None` if this is

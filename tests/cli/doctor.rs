@@ -93,3 +93,21 @@ fn folders_that_cannot_be_written_are_named() {
     assert!(problem.is_some_and(|hint| hint.contains("--run")), "{json}");
     assert_eq!(hint(&json, "/proc/wgpt").is_some(), cfg!(feature = "gui"));
 }
+
+#[cfg(unix)]
+#[test]
+fn the_doctor_names_the_mpi_library() {
+    let folder = temporary();
+    let mpi = |library: &str| report(wgpt(folder.path()).env("WGPT_MPI_LIBRARY", library));
+    let missing = mpi("/nowhere/libmpi.so");
+    assert_eq!(missing["mpi"]["works"], false);
+    let hint = hint(&missing, "/nowhere/libmpi.so: no MPI library").expect("a problem");
+    assert!(hint.contains("WGPT_MPI_LIBRARY"), "{hint}");
+    // Any library that is not MPI's.
+    #[cfg(target_os = "linux")]
+    {
+        let other = mpi("libm.so.6");
+        let detail = other["mpi"]["detail"].as_str().unwrap();
+        assert!(detail.contains("not of Open MPI or MPICH's family"), "{detail}");
+    }
+}
