@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -18,28 +18,59 @@ use crate::supervisor::TrainerProcess;
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);
 
+/// The time in which a launcher passes a stop on, with several signals.
+const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
+
+/// The signals that a process is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sent {
+    /// By a person or a service.
+    Directly,
+    /// By the launcher that has started it with others: mpirun sends SIGTERM after a SIGINT, Slurm
+    /// another SIGTERM at the end of a job's time. What a launcher ends at once, it kills.
+    ByLauncher,
+}
+
+impl Sent {
+    /// Returns true if `signal`, a time after the first, belongs to the same stop. Else the user wants
+    /// an end at once.
+    fn is_same_stop(self, signal: i32, since_first: Duration) -> bool {
+        self == Sent::ByLauncher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
+    }
+}
+
 /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
-/// and its trainer at once. Returns the number of the first signal, 0 until it comes. Announces the
-/// stop unless this is `silent`.
+/// and its trainer at once, unless it belongs to the same stop. Returns the number of the first signal,
+/// 0 until it comes. Announces the stop unless this is `silent`.
 ///
 /// # Errors
 /// If the system does not let this process handle signals.
 pub(super) fn handle_signals(
     sender: Sender<Command>,
     trainer: TrainerProcess,
+    sent: Sent,
     silent: bool,
 ) -> Result<Arc<AtomicI32>, CliError> {
     let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
+    let mut stopped: Option<Instant> = None;
     let handle = move |signal: i32| {
-        if seen.load(Ordering::SeqCst) != 0 {
+        if let Some(stopped) = stopped {
+            if sent.is_same_stop(signal, stopped.elapsed()) {
+                return;
+            }
             trainer.kill();
             signals::exit(128 + signal);
         }
+        stopped = Some(Instant::now());
         seen.store(signal, Ordering::SeqCst);
         let _ = sender.send(Command::Stop);
-        if !silent {
-            message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+        match sent {
+            _ if silent => {}
+            Sent::Directly => {
+                message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
+            }
+            Sent::ByLauncher => message!("stopping with a checkpoint"),
         }
     };
     signals::listen(handle).map_err(CliError::Signals)?;
@@ -95,4 +126,22 @@ pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
 
 fn ignored(error: &serde_json::Error) -> Event {
     Event::Warning { text: format!("a command was ignored: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_sends_several_signals_for_one_stop() {
+        use signals::{INTERRUPT, TERMINATE};
+        let (soon, late) = (Duration::from_millis(30), Duration::from_secs(120));
+        for signal in [INTERRUPT, TERMINATE] {
+            assert!(!Sent::Directly.is_same_stop(signal, soon), "a second Ctrl-C ends at once");
+            assert!(Sent::ByLauncher.is_same_stop(signal, soon));
+        }
+        // Slurm's at the end of the time, for which the first was a warning.
+        assert!(Sent::ByLauncher.is_same_stop(TERMINATE, late));
+        assert!(!Sent::ByLauncher.is_same_stop(INTERRUPT, late));
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::args::{Global, TrainArgs};
-use super::input::{follow_file, handle_signals, read_stdin};
+use super::input::{Sent, follow_file, handle_signals, read_stdin};
 use super::ranks::{Place, Start};
 use super::report::Report;
 use super::runs::{RUNS, newest_to_resume};
@@ -49,7 +49,8 @@ pub(super) fn run(
     let trainer = TrainerProcess::default();
     // A launcher ends all ranks with a signal when one has failed.
     let silent = !is_first || (place.is_some() && supervised);
-    let signal = handle_signals(sender.clone(), trainer.clone(), silent)?;
+    let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
+    let signal = handle_signals(sender.clone(), trainer.clone(), sent, silent)?;
     if json && is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         read_stdin(sender.clone(), args.stop_on_close || supervised);
