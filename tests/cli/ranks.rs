@@ -81,7 +81,13 @@ fn process_of_rank(mpirun: &str, rank: usize) -> String {
 }
 
 fn signal(process: &str, signal: &str) {
-    assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+    assert!(kill(process, signal), "{signal} {process}");
+}
+
+/// Returns true if the process still was there.
+fn kill(process: &str, signal: &str) -> bool {
+    let kill = Command::new("kill").args([signal, process]).stderr(Stdio::null()).status();
+    kill.unwrap().success()
 }
 
 #[test]
@@ -107,6 +113,74 @@ fn mpirun_gives_the_losses_of_one_process() {
     let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(losses(&again), losses(&kept), "the same ranks, the same bits");
     assert!(folder.path().join("r4/ranks/3.log").exists());
+}
+
+/// Both ranks on one software renderer.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_gives_the_losses_of_one_process_on_vulkan() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let more = [device.as_str(), "--dtype=float32", "--max_iters=8", "--sample_tokens=0"];
+    // `TINY` ends with its device.
+    let args = [&TINY[..TINY.len() - 1], &CALM, &more].concat();
+    let alone =
+        events(&ok(folder.path(), &[&["train", "--json", "--run=alone"], &args[..]].concat()));
+    let output = mpirun(folder.path(), 2, &[&["--run=r"], &args[..]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    assert_eq!(losses(&events).len(), 8);
+    assert_close(&events, &alone);
+    let start = named(&events, "start").next().unwrap();
+    assert_eq!(start["device"]["backend"], "vulkan");
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
+    let folder = temporary();
+    let expected = losses(&train_on(folder.path(), 2, "undisturbed", &["--sync_every=5"]));
+    let more = ["--sync_every=5", "--max_iters=20"];
+    let mut found = losses(&train_on(folder.path(), 2, "r", &more));
+    assert!(folder.path().join("r/ranks/1-00000020.safetensors").exists());
+    found.extend(losses(&resume_on(folder.path(), 2, "r", &["--max_iters=40"])));
+    assert_eq!(found, expected);
+}
+
+/// mpirun passes a Ctrl-C on as SIGTERM, and kills what is left after a time.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_stops_with_a_checkpoint() {
+    let folder = temporary();
+    for (first, then) in [("-INT", None), ("-TERM", None), ("-INT", Some("-TERM"))] {
+        let run = format!("r{first}{}", then.is_some());
+        let flag = format!("--run={run}");
+        let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS].concat();
+        let mut command = mpirun(folder.path(), 2, &args);
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "10").stdout(Stdio::null());
+        let mut job = command.spawn().unwrap();
+        let run = folder.path().join(&run);
+        wait_for(&run.join("checkpoints/00000010/state.json"), &mut job);
+        let id = job.id().to_string();
+        match then {
+            None => signal(&id, first),
+            Some(then) => {
+                // As a launcher that signals its processes itself.
+                let ranks = [0, 1].map(|rank| process_of_rank(&id, rank));
+                ranks.iter().for_each(|rank| signal(rank, first));
+                ranks.iter().for_each(|rank| drop(kill(rank, then)));
+            }
+        }
+        let signalled = Instant::now();
+        job.wait().unwrap();
+        assert!(signalled.elapsed() < END, "{:?}", signalled.elapsed());
+        let recorded = fs::read_to_string(run.join("events.jsonl")).unwrap();
+        let done: Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
+        assert_eq!((&done["event"], &done["reason"]), (&"done".into(), &"stopped".into()));
+        let name = format!("checkpoints/{:08}/state.json", done["iter"].as_u64().unwrap());
+        assert!(run.join(&name).exists(), "{name}");
+    }
 }
 
 #[test]
