@@ -36,7 +36,11 @@ finish() {
         # shellcheck disable=SC2015 # Either may fail: it has not started, or has ended.
         [[ -e $scratch/$daemon.pid ]] && kill "$(<"$scratch/$daemon.pid")" 2>/dev/null || true
     done
-    rm -rf "$scratch"
+    # They write until they have ended.
+    for _ in {1..20}; do
+        rm -rf "$scratch" 2>/dev/null && return
+        sleep 0.5
+    done
 }
 trap finish EXIT
 # Else `finish` would not run.
