@@ -224,7 +224,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If a file is not what the architecture needs, or a rank does not answer.
-    pub fn load(
+    pub(super) fn load(
         &self,
         config: &Config,
         architecture: &Architecture,
