@@ -56,7 +56,7 @@ impl Session<'_> {
     /// planned numbers go into the configuration of the run, so that a resumed run keeps them.
     pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
         let Some(limit) = self.config.max_time else { return Ok(None) };
-        let (_, point) = self.measure_micro_batch().await?;
+        let point = self.measure_micro_batch().await?;
         let speed = DeviceSpeed::measured(vec![point]);
         let left = limit.saturating_sub(self.started.elapsed());
         let (vocab, data) = (self.vocabulary(), Some(self.data_size()));
@@ -80,7 +80,8 @@ impl Session<'_> {
     /// time, unless their shares are known. Records the shares.
     pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
         if self.division.is_unmeasured {
-            let (time, _) = self.measure_micro_batch().await?;
+            // Not a speed to keep: ranks on one machine slow each other down.
+            let time = self.mean_micro_batch().await?;
             let own = self.forecast.plan.micro_batch as f64 / time.as_secs_f64().max(1e-9);
             let speeds = self.speeds_of_ranks(own)?;
             self.division.settle(&self.config, &speeds)?;
@@ -95,8 +96,17 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Measures the gradients of a micro-batch, and keeps their speed. Returns their time, too.
-    async fn measure_micro_batch(&self) -> Result<(Duration, SpeedPoint), TrainError> {
+    /// Measures the gradients of a micro-batch, and keeps their speed.
+    async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
+        let time = self.mean_micro_batch().await?;
+        let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
+        let point = work.point(time.as_secs_f64());
+        speed::remember(&self.device.info, self.mode, &[point]);
+        Ok(point)
+    }
+
+    /// Returns the time of the gradients of a micro-batch, once its kernels are compiled.
+    async fn mean_micro_batch(&self) -> Result<Duration, TrainError> {
         self.device.watchdog.heartbeat();
         let mut time = self.time_micro_batch().await?;
         if time < LONG_MICRO_BATCH {
@@ -108,10 +118,7 @@ impl Session<'_> {
             }
             time = start.elapsed() / count.max(1);
         }
-        let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
-        let point = work.point(time.as_secs_f64());
-        speed::remember(&self.device.info, self.mode, &[point]);
-        Ok((time, point))
+        Ok(time)
     }
 
     async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
@@ -142,8 +149,7 @@ impl Session<'_> {
         let mut speed = speed::known(&self.device.info, self.mode);
         let update = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
         if speed.is_none() && update.flop * self.config.max_iters.get() as f64 >= MUCH_WORK {
-            let (_, point) = self.measure_micro_batch().await?;
-            speed = DeviceSpeed::measured(vec![point]);
+            speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
         }
         if let Some(speed) = speed {
             self.warn_of_time(&speed);
