@@ -114,6 +114,25 @@ impl Facts {
         Some(most[1] as u64)
     }
 
+    /// Returns the names of the devices, those of all ranks.
+    fn devices(&self) -> Option<String> {
+        let mut devices: Vec<(&str, usize)> = Vec::new();
+        for rank in &self.progress.ranks {
+            match devices.iter_mut().find(|(name, _)| *name == rank.device) {
+                Some((_, count)) => *count += 1,
+                None => devices.push((&rank.device, 1)),
+            }
+        }
+        if devices.is_empty() {
+            return self.progress.device.as_ref().map(|line| line.name.clone());
+        }
+        let text = |(name, count): &(&str, usize)| match count {
+            1 => name.to_string(),
+            count => format!("{count} × {name}"),
+        };
+        Some(devices.iter().map(text).collect::<Vec<_>>().join(", "))
+    }
+
     /// Returns the floating-point operations per token of the forward and the backward pass: six per
     /// weight, and those of attention, half of whose matrix is masked.
     fn operations(&self) -> Option<f64> {
@@ -146,7 +165,7 @@ impl Facts {
             ("tokens/s", self.speed().map_or_else(unknown, |speed| format!("{speed:.0}"))),
             ("memory peak", self.memory().map_or_else(unknown, bytes)),
             ("parameters", count(progress.params)),
-            ("device", progress.device.as_ref().map_or_else(unknown, |line| line.name.clone())),
+            ("device", self.devices().unwrap_or_else(unknown)),
             ("state", self.state.to_string()),
         ]
     }
@@ -167,6 +186,7 @@ impl Facts {
             "memory_peak_bytes": self.memory(),
             "params": self.progress.params,
             "device": self.progress.device,
+            "ranks": self.progress.ranks.iter().map(|rank| &rank.device).collect::<Vec<_>>(),
         })
     }
 
@@ -225,7 +245,7 @@ pub(super) fn shown(key: &str, value: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, RankLine};
 
     fn facts(lines: &[&str]) -> Facts {
         let mut progress = Progress::default();
@@ -265,6 +285,19 @@ mod tests {
         assert_eq!(facts.losses(Over::Compute).len(), 0);
         let validation = &facts.losses(Over::Tokens)[1];
         assert_eq!(validation.points, [[0.0, 4.0], [512.0, 2.5], [1024.0, 3.0]]);
+    }
+
+    #[test]
+    fn the_devices_are_those_of_all_ranks() {
+        let mut facts = facts(&[]);
+        assert_eq!(facts.devices(), None);
+        let rank = |device: &str| {
+            let machine = Some("box".into());
+            RankLine { device: device.into(), machine, sequences: 4 }
+        };
+        facts.progress.ranks = ["a", "b", "a"].map(rank).into();
+        assert_eq!(facts.devices().as_deref(), Some("2 × a, b"));
+        assert_eq!(facts.json()["ranks"], json!(["a", "b", "a"]));
     }
 
     #[test]
