@@ -51,13 +51,11 @@ impl Session<'_> {
         Ok(Some(val_loss))
     }
 
-    /// Returns the windows of each split that an evaluation covers, if there are so many.
-    fn eval_windows(&self) -> u64 {
-        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
-    }
-
-    /// Returns the mean losses of both splits, as [`evaluate`](Self::evaluate) does.
-    async fn evaluate_alone(
+    /// Evaluates this rank's part of the windows of both splits and of the questions, in proportion to
+    /// its share. Returns `None` if a command or `max_time` ends the run first, which only a run in one
+    /// process allows: parts take different numbers of micro-batches, so that ranks could not stop
+    /// together. Commands that arrive meanwhile wait for the end.
+    async fn evaluate_part(
         &mut self,
         commands: &mut impl Commands,
     ) -> Result<Option<[f64; 2]>, TrainError> {
