@@ -26,6 +26,13 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     }
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
+    let ranks = args.ranks.unwrap_or(1);
+    if args.measure && config.shard_optimizer && ranks > 1 {
+        return Err(CliError::Usage {
+            what: "--measure reserves the memory of one process, not of a rank of several".into(),
+            hint: "leave out --measure or --shard_optimizer",
+        });
+    }
     let (vocab, data) = data(&config)?;
     let selected = match args.measure || args.calibrate {
         true => Some(confirmed(gpu::select(global.device()?)?, config.dtype, global.ops()?)),
@@ -37,7 +44,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let device = device(&config, args.target, selected.as_ref(), global)?;
     let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
     let speed = device.profile.speed.as_ref();
-    let ranks = args.ranks.unwrap_or(1);
+    let limits = limits.sharded(&config, ranks as usize);
     let own = plan::of_share(&config, largest_share(&config, ranks)?);
     let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),

@@ -88,6 +88,9 @@ pub struct Config {
     /// Optimizer state and master weights in host memory, where the CPU updates them.
     #[serde(default)]
     pub offload_optimizer: Choice,
+    /// Divide the optimizer state among the ranks of a run. One process has all of it.
+    #[serde(default)]
+    pub shard_optimizer: bool,
     /// Device memory that the run may use.
     #[serde(default)]
     pub vram_budget: Budget,

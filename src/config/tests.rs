@@ -319,7 +319,7 @@ fn the_optimizer_and_its_place_are_read() {
 #[test]
 fn a_config_without_the_newer_keys_is_read() {
     let mut old = toml::Table::try_from(Config::default()).unwrap();
-    for key in ["optimizer", "offload_optimizer", "grad_checkpoint"] {
+    for key in ["optimizer", "offload_optimizer", "shard_optimizer", "grad_checkpoint"] {
         assert!(old.remove(key).is_some(), "{key}");
     }
     assert_eq!(old.try_into::<Config>().unwrap(), Config::default());

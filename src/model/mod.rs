@@ -36,7 +36,7 @@ pub(crate) use init::RandomWeights;
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
-pub(crate) use weights::{STAGED_ELEMENTS, WeightFile, write_tensors};
+pub(crate) use weights::{STAGED_ELEMENTS, TensorFile, WeightFile, write_tensors};
 
 /// Reads a tensor from its device without blocking this thread.
 ///

@@ -236,8 +236,60 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Writes tensors to an f32 safetensors file without blocking this thread. Reads them from the
-/// device piece by piece.
+/// An f32 safetensors file that is being written.
+pub(crate) struct TensorFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl TensorFile {
+    /// Creates a file for these tensors, whose values are to follow in their order.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn create(
+        path: &Path,
+        tensors: &[&Parameter],
+        metadata: HashMap<String, String>,
+    ) -> Result<Self, WeightError> {
+        let header =
+            header(tensors, metadata).map_err(|error| WeightError::corrupt(path, error))?;
+        let mut file = File::create(path).map_err(WeightError::io(path))?;
+        file.write_all(&header).map_err(WeightError::io(path))?;
+        Ok(Self { path: path.to_path_buf(), file })
+    }
+
+    /// Writes the values of a tensor without blocking this thread. Reads them from the device piece by
+    /// piece.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub async fn write(&mut self, tensor: &Parameter) -> Result<(), WeightError> {
+        // Padding is at the end and is not saved.
+        let mut remaining = bytes(tensor);
+        for part in &tensor.parts {
+            let [elements] = part.dims();
+            for first in (0..elements).step_by(STAGED_ELEMENTS) {
+                let slice = part.clone().narrow(0, first, STAGED_ELEMENTS.min(elements - first));
+                let values = super::values(slice).await;
+                let saved = &values.as_bytes()[..remaining.min(values.as_bytes().len())];
+                self.append(saved)?;
+                remaining -= saved.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the next bytes of a tensor that another rank has.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), WeightError> {
+        self.file.write_all(bytes).map_err(WeightError::io(&self.path))
+    }
+}
+
+/// Writes tensors to an f32 safetensors file, sorted by their names.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -248,22 +300,9 @@ pub async fn write_tensors(
 ) -> Result<(), WeightError> {
     let mut tensors: Vec<&Parameter> = tensors.iter().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let header = header(&tensors, metadata).map_err(|error| WeightError::corrupt(path, error))?;
-    let mut file = File::create(path).map_err(WeightError::io(path))?;
-    file.write_all(&header).map_err(WeightError::io(path))?;
+    let mut file = TensorFile::create(path, &tensors, metadata)?;
     for tensor in tensors {
-        // Padding is at the end and is not saved.
-        let mut remaining = bytes(tensor);
-        for part in &tensor.parts {
-            let [elements] = part.dims();
-            for first in (0..elements).step_by(STAGED_ELEMENTS) {
-                let slice = part.clone().narrow(0, first, STAGED_ELEMENTS.min(elements - first));
-                let values = super::values(slice).await;
-                let saved = &values.as_bytes()[..remaining.min(values.as_bytes().len())];
-                file.write_all(saved).map_err(WeightError::io(path))?;
-                remaining -= saved.len();
-            }
-        }
+        file.write(tensor).await?;
     }
     Ok(())
 }

@@ -67,8 +67,9 @@ pub(crate) fn keep(
     vocab: u32,
     limits: &Limits,
 ) -> Option<Forecast> {
-    // The CPU has no other memory for the optimizer.
-    let offload_optimizer = plan.offload_optimizer && limits.kernels != Kernels::Cpu;
+    // The CPU has no other memory for the optimizer, and a sharded one stays on its devices.
+    let can_offload = limits.kernels != Kernels::Cpu && !limits.shards_optimizer();
+    let offload_optimizer = plan.offload_optimizer && can_offload;
     // A checkpoint of several ranks has the plan of one share.
     let is_whole = (plan.micro_batch * plan.accumulation) as u64 == config.global_batch();
     let plan = Plan { offload_optimizer, ..plan.clone() };
@@ -151,6 +152,8 @@ impl Search<'_> {
         let offloads = match config.offload_optimizer {
             // It has no other memory.
             _ if limits.kernels == Kernels::Cpu => &[false][..],
+            // What a rank sends the others is on its device.
+            _ if limits.shards_optimizer() => &[false],
             Choice::Auto if limits.host_budget == Some(0) => &[false],
             choice => options(choice),
         };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::DeviceSpeed;
-use crate::config::{Abilities, Budget, Dtype, Precision, bytes};
+use crate::config::{Abilities, Budget, Config, Dtype, Precision, bytes};
 
 /// The limits that a plan keeps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,23 @@ pub struct Limits {
     /// GPUs: then an offloaded run must fit `host_budget` with what it takes of both.
     #[serde(default)]
     pub unified: bool,
+    /// The ranks among which the optimizer state is divided; up to 1 if it is not.
+    #[serde(default)]
+    pub optimizer_shards: u32,
+}
+
+impl Limits {
+    /// Returns the limits of a rank that has a part of the optimizer state of `config`, if that divides
+    /// it among `ranks`.
+    pub(crate) fn sharded(self, config: &Config, ranks: usize) -> Self {
+        let shards = if config.shard_optimizer { ranks } else { 1 };
+        Self { optimizer_shards: u32::try_from(shards).unwrap_or(u32::MAX), ..self }
+    }
+
+    /// Returns true if the optimizer state is divided among ranks.
+    pub(super) fn shards_optimizer(&self) -> bool {
+        self.optimizer_shards > 1
+    }
 }
 
 /// The kernels of a device.
@@ -121,6 +138,7 @@ impl DeviceProfile {
             memory,
             host_budget,
             unified,
+            optimizer_shards: 1,
         };
         (limits, source)
     }

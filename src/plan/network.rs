@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
+use super::sharding::state_bytes;
 use super::totals::duration;
 use super::{DeviceSpeed, Plan, Totals, Work};
 use crate::config::{Config, bytes, padded_vocab};
 
-/// Bytes of a gradient on its way.
-const GRADIENT_BYTES: u64 = 4;
+/// Bytes of a gradient or a weight on its way.
+const VALUE_BYTES: u64 = 4;
 
 /// An estimate of a run on several ranks with equal devices and shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,10 +17,8 @@ pub struct RanksEstimate {
     pub ranks: u32,
     /// The sequences of the global batch that the rank with the most computes in an update.
     pub sequences: u64,
-    /// The updates between two exchanges; 1 unless ranks train apart.
-    pub sync_every: u64,
-    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of what the
-    /// weights have moved by.
+    /// The bytes that each rank sends in an update: `2 (n - 1) / n` of the gradients and, with a sharded
+    /// optimizer, about `(n - 1) / n` of the weights.
     pub network_bytes: u64,
     /// The speed of the network, in bits per second.
     pub network_bits_per_second: f64,
@@ -28,6 +27,8 @@ pub struct RanksEstimate {
     /// The speed of all ranks as a share of as many times the speed of one; `None` if that of the
     /// device is unknown.
     pub efficiency: Option<f64>,
+    /// The bytes of the optimizer state, and those that the fullest rank has of them, if it is sharded.
+    pub optimizer_bytes: Option<[u64; 2]>,
 }
 
 impl RanksEstimate {
@@ -40,11 +41,13 @@ impl RanksEstimate {
         bits_per_second: f64,
         speed: Option<&DeviceSpeed>,
     ) -> Self {
-        let gradients = GRADIENT_BYTES * config.parameters(padded_vocab(vocab).into());
+        let padded = padded_vocab(vocab).into();
+        let weights = VALUE_BYTES * config.parameters(padded);
         let count = u64::from(ranks.max(1));
-        let network_bytes = 2 * (count - 1) * (gradients / count);
-        let sync_every = config.sync_every.get();
-        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
+        let rounds = if config.shard_optimizer { 3 } else { 2 };
+        let network_bytes = rounds * (count - 1) * (weights / count);
+        let state_bytes = |ranks: u32| state_bytes(config, padded, ranks as usize);
+        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
         let seconds =
             |speed: &DeviceSpeed, plan: &Plan| speed.seconds(Work::update(config, vocab, plan));
@@ -59,6 +62,7 @@ impl RanksEstimate {
             network_bits_per_second: bits_per_second,
             network_seconds,
             efficiency: speed.map(efficiency),
+            optimizer_bytes: config.shard_optimizer.then(|| [1, ranks].map(state_bytes)),
         }
     }
 
@@ -89,6 +93,10 @@ impl RanksEstimate {
         if let Some(efficiency) = self.efficiency {
             let percent = (100.0 * efficiency).round();
             lines.push(("", format!("about {percent}% of {ranks} times the speed of one rank")));
+        }
+        if let Some([whole, part]) = self.optimizer_bytes {
+            let [whole, part] = [whole, part].map(bytes);
+            lines.push(("", format!("optimizer state: up to {part} of {whole} on each rank")));
         }
         lines
     }
@@ -145,7 +153,14 @@ mod tests {
         assert!(of(4, 1e8).efficiency.unwrap() < 0.35);
         let one = of(1, 1e9);
         assert_eq!((one.network_bytes, one.efficiency.map(f64::round)), (0, Some(1.0)));
-        for (label, text) in two.lines() {
+        let sharded = Config { shard_optimizer: true, ..gpt2() };
+        let plan = Plan::new(&of_share(&sharded, 240), 50_257);
+        let sharded = RanksEstimate::new(&sharded, 50_257, &plan, 2, 1e9, Some(&speed));
+        assert_eq!(2 * sharded.network_bytes, 3 * two.network_bytes);
+        let [whole, part] = sharded.optimizer_bytes.unwrap();
+        assert_eq!((whole, two.optimizer_bytes), (8 * 124_475_904, None));
+        assert!((0.5..0.51).contains(&(part as f64 / whole as f64)), "{part} of {whole}");
+        for (label, text) in two.lines().into_iter().chain(sharded.lines()) {
             assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
         }
     }

@@ -13,6 +13,7 @@
 mod host;
 
 use super::products::{Tiling, ranges_of_k};
+use super::sharding::largest_part;
 use super::{Class, Kernels, Limits, Plan, Row};
 use crate::config::{self, Config, OptimizerKind, Precision};
 
@@ -35,6 +36,8 @@ pub(super) struct Sizes {
     /// Weights in the matrices of the blocks.
     matrices: u64,
     parameters: u64,
+    /// Weights whose state this rank has at most if it is sharded: those of Muon and of AdamW.
+    shard: Option<[u64; 2]>,
     /// The largest tensor that the device binds, in bytes.
     largest: Option<u64>,
 }
@@ -66,6 +69,9 @@ impl Sizes {
             vocab,
             matrices: config.block_matrices(),
             parameters: config.parameters(vocab),
+            shard: limits
+                .shards_optimizer()
+                .then(|| largest_part(config, vocab, limits.optimizer_shards as usize)),
             largest: limits.largest_tensor,
         }
     }
@@ -201,7 +207,7 @@ impl Sizes {
             true => self.matrices + self.vocab * self.width,
             false => 0,
         };
-        let [muon, adamw] = self.by_optimizer();
+        let [muon, adamw] = self.shard.unwrap_or_else(|| self.by_optimizer());
         vec![
             Row::f32("parameters", Class::Weights, self.parameters),
             self.row("half copies of weight matrices", Class::Weights, copied),

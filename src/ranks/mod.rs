@@ -23,6 +23,7 @@ mod tests;
 mod threads;
 mod wire;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -57,6 +58,10 @@ pub(crate) trait Ranks {
 
     /// Returns the bytes of each rank on rank 0, and nothing on the others.
     fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError>;
+
+    /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
+    /// the same on all.
+    fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError>;
 
     /// Ends the communication, after the last call of every rank.
     fn finish(&mut self) {}
@@ -94,6 +99,10 @@ impl Ranks for Alone {
     fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
         Ok(vec![bytes.to_vec()])
     }
+
+    fn all_gather(&mut self, _: &mut [f32], _: &[Range<usize>]) -> Result<(), RanksError> {
+        Ok(())
+    }
 }
 
 /// The ranks of a run, as one of them sees them.
@@ -112,7 +121,11 @@ impl Group {
     /// If no MPI library can be opened, or it does not connect these processes.
     pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
         #[cfg(unix)]
-        return mpi::open(launch, limit).map(Self);
+        {
+            let mut group = mpi::open(launch, limit).map(Self)?;
+            group.check_version(env!("CARGO_PKG_VERSION"))?;
+            Ok(group)
+        }
         #[cfg(not(unix))]
         {
             let _ = limit;
@@ -173,6 +186,27 @@ impl Group {
         values.into_iter().map(|value| serde_json::from_value(value).map_err(damaged)).collect()
     }
 
+    /// Returns the bytes of each rank on rank 0, and nothing on the others.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
+        self.0.gather(bytes)
+    }
+
+    /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
+    /// the same on all.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn all_gather(
+        &mut self,
+        values: &mut [f32],
+        parts: &[Range<usize>],
+    ) -> Result<(), RanksError> {
+        self.0.all_gather(values, parts)
+    }
+
     /// Replaces values by their sums over all ranks.
     ///
     /// # Errors
@@ -199,6 +233,18 @@ impl Group {
             *values = shared.collect();
         }
         Ok(())
+    }
+
+    /// Refuses ranks of another version than rank 0, before they share anything whose form may differ.
+    fn check_version(&mut self, own: &str) -> Result<(), RanksError> {
+        let versions = self.collect(&own.to_string())?;
+        match versions.iter().position(|version| *version != versions[0]) {
+            Some(rank) => Err(RanksError::Disagree(format!(
+                "rank {rank} has wgpt {}, rank 0 has {}",
+                versions[rank], versions[0]
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Ends the communication, after the last call of every rank.

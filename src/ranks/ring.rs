@@ -202,6 +202,37 @@ impl<L: Link> Ranks for Ring<L> {
         Ok(gathered)
     }
 
+    /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived: parts
+    /// of any sizes take about as long as the bytes of all but the smallest.
+    fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError> {
+        let (rank, size, wire) = (self.rank(), self.size(), Wire::Float32);
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
+        // What is passed on is what arrives, behind the own part.
+        let sent: Vec<Range<usize>> = (0..size - 1).flat_map(of).collect();
+        let received: Vec<Range<usize>> = (1..size).flat_map(of).collect();
+        let own = of(0).count();
+        let (mut out, mut arrived) = (0, 0);
+        while out < sent.len() || arrived < received.len() {
+            let send = sent.get(out).filter(|_| out < own + arrived).map(|range| {
+                let bytes = wire.bytes_of(range.len());
+                wire.write(&values[range.clone()], &mut self.link.outgoing()[..bytes]);
+                Message { rank: next, bytes }
+            });
+            let range = received.get(arrived);
+            let receive =
+                range.map(|range| Message { rank: before, bytes: wire.bytes_of(range.len()) });
+            let message = self.link.exchange(send, receive, self.limit)?;
+            if let Some(range) = range {
+                let take = |value: &mut f32, read: f32| *value = read;
+                wire.read(message, &mut values[range.clone()], take);
+                arrived += 1;
+            }
+            out += usize::from(send.is_some());
+        }
+        Ok(())
+    }
+
     fn finish(&mut self) {
         self.link.finish();
     }

@@ -67,6 +67,33 @@ fn sums_in_half_precision_have_the_same_bits_on_every_rank() {
 }
 
 #[test]
+fn parts_of_any_sizes_reach_every_rank() {
+    let most = 3 * MESSAGE_BYTES / 4 + 5;
+    for lengths in [&[5usize, 5][..], &[most, 0], &[0, 0, most], &[1, most, 0, 7], &[0, 0, 0, 0, 0]]
+    {
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let parts: Vec<_> = ends.zip(lengths).map(|(end, length)| end - length..end).collect();
+        let all = on_threads(lengths.len(), |mut group| {
+            let mut values = vec![0.0; lengths.iter().sum()];
+            for index in parts[group.rank()].clone() {
+                values[index] = value(group.rank(), index);
+            }
+            group.all_gather(&mut values, &parts).unwrap();
+            values
+        });
+        let owner = |index| parts.iter().position(|part| part.contains(&index)).unwrap();
+        let len = lengths.iter().sum::<usize>();
+        let expected: Vec<f32> = (0..len).map(|index| value(owner(index), index)).collect();
+        for values in all {
+            assert_eq!(bits(&values), bits(&expected), "{lengths:?}");
+        }
+    }
+}
+
+#[test]
 fn values_of_rank_0_are_shared_and_those_of_all_are_collected() {
     for size in 2..=5 {
         on_threads(size, |mut group| {
@@ -129,4 +156,16 @@ fn something_else_than_what_is_expected_is_no_panic() {
     });
     assert_eq!(errors[0], None);
     assert!(matches!(&errors[1], Some(error @ RanksError::Message { .. }) if error.is_usage()));
+}
+
+#[test]
+fn ranks_of_another_version_are_refused_by_all() {
+    let check = |versions: [&'static str; 3]| {
+        on_threads(3, |mut group| group.check_version(versions[group.rank()]))
+    };
+    assert!(check(["0.2.0"; 3]).iter().all(Result::is_ok));
+    for result in check(["0.2.0", "0.2.0", "0.3.0"]) {
+        let text = "rank 2 has wgpt 0.3.0, rank 0 has 0.2.0".to_string();
+        assert_eq!(result, Err(RanksError::Disagree(text)));
+    }
 }

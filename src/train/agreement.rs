@@ -30,8 +30,6 @@ pub(crate) const OWN_SETTINGS: [&str; 9] = [
 /// What a rank says of itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Introduction {
-    /// The version of wgpt.
-    version: String,
     /// The settings that all ranks have in common.
     settings: Map<String, Value>,
     /// The fingerprint of the data.
@@ -78,7 +76,6 @@ impl Introduction {
         let mut settings = common_settings(config);
         settings.insert("allreduce_dtype".into(), wire.to_string().into());
         Self {
-            version: env!("CARGO_PKG_VERSION").into(),
             settings,
             data: dataset.fingerprint.clone(),
             machine: crate::ranks::machine(),
@@ -105,9 +102,6 @@ fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
             let text = format!("rank {rank}{machine} has {what} {own}, rank 0 has {of_first}");
             Err(RanksError::Disagree(text))
         };
-        if other.version != first.version {
-            return differ("wgpt", &other.version, &first.version);
-        }
         for (name, value) in &first.settings {
             let own = other.settings.get(name).unwrap_or(&Value::Null);
             if own != value {
@@ -157,7 +151,6 @@ mod tests {
 
     fn introduction() -> Introduction {
         Introduction {
-            version: "1.0.0".into(),
             settings: common_settings(&Config::default()),
             data: "a".into(),
             machine: Some("box".into()),
@@ -171,10 +164,9 @@ mod tests {
         assert_eq!(check_same(&[same(), same()]), Ok(()));
         let config = Config { learning_rate: 0.5, ..Config::default() };
         for (other, wanted) in [
-            (Introduction { version: "2.0.0".into(), ..same() }, "rank 1 (box) has wgpt 2.0.0"),
             (
                 Introduction { settings: common_settings(&config), ..same() },
-                "has learning_rate = 0.5, rank 0 has 0.0006",
+                "rank 1 (box) has learning_rate = 0.5, rank 0 has 0.0006",
             ),
             (Introduction { data: "b".into(), ..same() }, "other data"),
         ] {

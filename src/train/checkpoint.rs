@@ -14,13 +14,14 @@ use super::agreement::SharedWeights;
 use super::optimizer::{Masters, OUTER};
 use super::own_states::OwnStates;
 use super::run::write_atomically;
-use super::{LossScale, Optimizer, TrainError};
+use super::states::OtherStates;
+use super::{LossScale, Optimizer, Shard, TrainError};
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File, OpenOptions};
 use crate::model::{
-    ARCHITECTURE_FILE, Architecture, Gpt, Parameter, WEIGHTS_FILE, WeightFile, WeightSource,
-    write_architecture, write_tensors,
+    ARCHITECTURE_FILE, Architecture, Gpt, Parameter, TensorFile, WEIGHTS_FILE, WeightFile,
+    WeightSource, write_architecture, write_tensors,
 };
 use crate::ops::OpsMode;
 use crate::plan::Plan;
@@ -82,7 +83,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Writes a checkpoint into `folder` and removes old ones: the newest `keep` and the best stay.
-    /// Returns `None` if the checkpoint is on the disk already.
+    /// Returns `None` if the checkpoint is on the disk already. What the optimizer does not have comes
+    /// from `others`.
     ///
     /// # Errors
     /// If it cannot be written; former checkpoints are then unchanged.
@@ -91,6 +93,7 @@ impl Checkpoint {
         mut state: State,
         model: &Gpt,
         optimizer: &Optimizer,
+        others: &mut OtherStates<'_>,
         keep: u32,
     ) -> Result<Option<Self>, TrainError> {
         let name = format!("{:08}", state.iteration);
@@ -108,7 +111,7 @@ impl Checkpoint {
             return Ok(Some(Self { path, state }));
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
-        let result = write_files(&temporary, &mut state, model, optimizer)
+        let result = write_files(&temporary, &mut state, model, optimizer, others)
             .await
             .and_then(|()| publish(&temporary, &path, folder));
         if let Err(error) = result {
@@ -240,8 +243,8 @@ impl Checkpoint {
             None => Gpt::new(architecture, &mut weights, device)?,
         };
         drop(weights);
-        let has_outer = config.trains_apart() && self.has_outer(group)?;
-        let mut shared = self.shared(OPTIMIZER_FILE, group)?;
+        let shard = Shard::of(config, group);
+        let mut file = self.shared(OPTIMIZER_FILE, group)?;
         let saved = |name: &str, shape: &[usize]| {
             let shape = saved_shape(architecture, name, shape);
             match &mut own.file {
@@ -249,12 +252,8 @@ impl Checkpoint {
                 None => shared.weight(name, &shape),
             }
         };
-        let mut optimizer = Optimizer::load(config, &model, masters, mode, saved)?;
-        if has_outer {
-            let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
-            optimizer.load_outer(&model, |name, of| shared.weight(name, &shape(name, of)))?;
-        }
-        let optimizer = match own.loss_scale(rank)?.or(self.state.loss_scale) {
+        let optimizer = Optimizer::load(config, &model, masters, shard, mode, saved)?;
+        let optimizer = match self.state.loss_scale {
             Some(saved) => optimizer.with_loss_scale(saved),
             None => optimizer,
         };
@@ -350,6 +349,7 @@ async fn write_files(
     state: &mut State,
     model: &Gpt,
     optimizer: &Optimizer,
+    others: &mut OtherStates<'_>,
 ) -> Result<(), TrainError> {
     let _ = disk::remove_dir_all(folder);
     disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
@@ -361,7 +361,7 @@ async fn write_files(
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
-    write_tensors(&folder.join(OPTIMIZER_FILE), &states, HashMap::new()).await?;
+    write_states(&folder.join(OPTIMIZER_FILE), &mut states, others).await?;
     let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
@@ -373,6 +373,27 @@ async fn write_files(
         state.hashes.insert(name, hash_file(&file)?);
     }
     write_atomically(&folder.join(STATE_FILE), &json(state))
+}
+
+/// Writes the optimizer's states. Those without parts are with other ranks.
+async fn write_states(
+    path: &Path,
+    states: &mut [Parameter],
+    others: &mut OtherStates<'_>,
+) -> Result<(), TrainError> {
+    states.sort_by(|a, b| a.name.cmp(&b.name));
+    let all: Vec<&Parameter> = states.iter().collect();
+    let mut file = TensorFile::create(path, &all, HashMap::new())?;
+    for state in all {
+        match state.parts.is_empty() {
+            false => file.write(state).await?,
+            true => {
+                let elements = state.shape.iter().product();
+                others.read(&state.name, elements, |bytes| file.append(bytes))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`

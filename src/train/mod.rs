@@ -22,12 +22,13 @@ mod session;
 mod setup;
 mod source;
 mod speed;
+mod states;
 
 pub(crate) use agreement::OWN_SETTINGS;
 pub use error::TrainError;
 pub use limits::device_profile;
 pub use loss_scale::LossScale;
-pub use optimizer::{Masters, Optimizer};
+pub use optimizer::{Masters, Optimizer, Shard};
 pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};

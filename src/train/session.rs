@@ -176,7 +176,14 @@ impl<'a> Session<'a> {
         }
         let wants_offload = session.config.offload_optimizer == Choice::True;
         if wants_offload && !session.forecast.plan.offload_optimizer {
-            session.warn("offload_optimizer=true has no effect on the CPU".into());
+            let place = match session.optimizer.is_sharded() {
+                true => "with shard_optimizer",
+                false => "on the CPU",
+            };
+            session.warn(format!("offload_optimizer=true has no effect {place}"));
+        }
+        if session.config.shard_optimizer && session.group.is_alone() {
+            session.warn("shard_optimizer has no effect in one process".into());
         }
         if let Some(error) = unwritten {
             session.warn(format!("the settings of this run were not saved: {error}"));

@@ -16,7 +16,7 @@ use super::own_states::OwnStates;
 use super::plan_limit::PlanLimit;
 use super::plan_limit::within_limit;
 use super::run::RunFolder;
-use super::{ModelSource, Optimizer, TrainError, has_checkpoint, source};
+use super::{ModelSource, Optimizer, Shard, TrainError, has_checkpoint, source};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Precision;
 use crate::config::{Config, InitFrom};
@@ -125,6 +125,7 @@ impl Setup {
         check_bindings(&architecture, device)?;
         let profile = super::device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
+        let limits = limits.sharded(&config, group.size());
         let vocab = architecture.vocab_size as u32;
         let speed = profile.speed.as_ref();
         let introduction = Introduction::new(&config, &dataset, device, wire);
@@ -170,7 +171,8 @@ impl Setup {
     /// Returns what limits the next process of this rank if `device` runs out of memory in this one.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn plan_limit(&self, device: &DeviceInfo) -> PlanLimit {
-        let can_offload = !device.line().shares_memory();
+        let is_sharded = Shard::of(&self.config, &self.group).is_some();
+        let can_offload = !device.line().shares_memory() && !is_sharded;
         let plan = self.forecast.plan.clone();
         PlanLimit::new(self.folder.path(), self.group.rank(), plan, can_offload)
     }
@@ -217,13 +219,14 @@ impl Setup {
         masters: Option<Masters>,
     ) -> Result<(Gpt, Optimizer), TrainError> {
         let Self { config, architecture, mode, source, group, .. } = self;
+        let shard = Shard::of(config, group);
         let mut weights = SharedWeights::new(group, || match source {
             Some(source) => source.weights(),
             None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
         })?;
         let Some(mut masters) = masters else {
             let model = Gpt::new(architecture, &mut weights, device)?;
-            let optimizer = Optimizer::new(config, &model, *mode);
+            let optimizer = Optimizer::sharded(config, &model, shard, *mode);
             return Ok((model, optimizer));
         };
         let model = masters.model(mode.precision, architecture, &mut weights, device)?;

@@ -208,7 +208,7 @@ fn saved_states_load_into_either_place() {
         let mut masters = Masters::new(&config).unwrap();
         let mut source = Saved(&trained);
         let model = masters.model(mode.precision, &architecture, &mut source, &device).unwrap();
-        let loaded = Optimizer::load(&config, &model, Some(masters), mode, find).unwrap();
+        let loaded = Optimizer::load(&config, &model, Some(masters), None, mode, find).unwrap();
         assert!(saved(&model, &loaded) == trained.saved, "{kind}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Abilities, Budget, Dtype, Layer, Matrices, resolve};
-use crate::plan::{DeviceMemory, DeviceProfile, SpeedPoint};
+use crate::plan::{Class, DeviceMemory, DeviceProfile, SpeedPoint};
 
 const GIB: u64 = 1 << 30;
 
@@ -371,4 +371,26 @@ fn the_cost_of_a_change_is_in_words() {
     ] {
         assert_eq!(longer(ratio), words);
     }
+}
+
+#[test]
+fn a_sharded_optimizer_stays_on_its_devices_and_leaves_them_room() {
+    let sharded = config("gpt2-medium", &[("shard_optimizer", "true")]);
+    let limits = |gib, ranks| target(gib, Dtype::Float32).sharded(&sharded, ranks);
+    let planned = |limits: &Limits| plan(&sharded, 50_257, limits, None).unwrap();
+    assert!(planned(&limits(6, 1)).plan.offload_optimizer, "one process has all of it");
+    let four = planned(&limits(6, 4));
+    assert!(!four.plan.offload_optimizer, "{four}");
+    assert_eq!(four.plan.micro_batch * four.plan.accumulation, 480);
+    let never = config("gpt2-medium", &[]);
+    assert_eq!(limits(6, 1), target(6, Dtype::Float32).sharded(&never, 4));
+    // Of a run that fits in any case, the state alone is smaller.
+    let [one, four] = [1, 4].map(|ranks| {
+        let plan = Plan { micro_batch: 1, accumulation: 480, ..Plan::new(&sharded, 50_257) };
+        Forecast::of(plan, &sharded, 50_257, &limits(24, ranks))
+    });
+    let state = |forecast: &Forecast| forecast.classes[&Class::Optimizer] as f64;
+    assert_eq!(state(&one), 8.0 * sharded.parameters(50_304) as f64);
+    assert!((0.25..0.26).contains(&(state(&four) / state(&one))));
+    assert!(four.predicted_bytes < one.predicted_bytes);
 }

@@ -7,21 +7,24 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Shape, Tensor};
 
 use super::LossScale;
-use crate::config::Config;
+use crate::config::{Config, OptimizerKind};
 use crate::gpu::Watchdog;
 use crate::model::{Gpt, HalfWeights, Parameter, parameters};
 use crate::ops::{
     self, AdamW, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
 };
 
+#[cfg(not(target_arch = "wasm32"))]
+mod gather;
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
 mod offload;
-mod outer;
+mod sharding;
 mod state;
 
 use muon::Muon;
-use outer::Outer;
+pub use sharding::Shard;
+use sharding::Sharding;
 pub use state::Masters;
 use state::{Part, Rule, State, cut, pieces};
 
@@ -33,8 +36,12 @@ const EPS: f64 = 1e-8;
 
 /// The state and the hyperparameters of an optimizer.
 pub struct Optimizer {
-    /// One for each part of each parameter, in the order of the model.
+    kind: OptimizerKind,
+    /// One for each part of each parameter, in the order of the model. Without states for the parameters
+    /// that other ranks update.
     parts: Vec<Part>,
+    /// Present if the states are divided among ranks.
+    sharding: Option<Sharding>,
     /// Present if the states are in host memory; `None` if they are on the model's device.
     offload: Option<Offload>,
     /// Present if ranks train apart.
@@ -60,26 +67,39 @@ struct Offload {
 impl Optimizer {
     /// Creates an optimizer for `model` with zero states on its device.
     pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
-        Self::with_zeros(config, model, None, mode)
+        Self::with_zeros(config, model, None, None, mode)
+    }
+
+    /// Creates an optimizer for `model` with zero states on its device: with all of them, or with those
+    /// of a `shard`.
+    pub fn sharded(config: &Config, model: &Gpt, shard: Option<Shard>, mode: OpsMode) -> Self {
+        Self::with_zeros(config, model, None, shard, mode)
     }
 
     /// Creates an optimizer for `model` with zero states and master weights in host memory. The CPU
     /// applies AdamW there, on the gradients of the device, which is sent the new weights.
     pub fn offloaded(config: &Config, model: &Gpt, masters: Masters, mode: OpsMode) -> Self {
-        Self::with_zeros(config, model, Some(masters), mode)
+        Self::with_zeros(config, model, Some(masters), None, mode)
     }
 
-    fn with_zeros(config: &Config, model: &Gpt, masters: Option<Masters>, mode: OpsMode) -> Self {
+    fn with_zeros(
+        config: &Config,
+        model: &Gpt,
+        masters: Option<Masters>,
+        shard: Option<Shard>,
+        mode: OpsMode,
+    ) -> Self {
         let zeros = |_: &str, _: &[usize], lengths: &[usize], device: &Device| {
             Ok::<_, Infallible>(lengths.iter().map(|&n| Tensor::zeros([n], device)).collect())
         };
-        let Ok(optimizer) = Self::build(config, model, masters, mode, zeros);
+        let Ok(optimizer) = Self::build(config, model, masters, shard, mode, zeros);
         optimizer
     }
 
-    /// Creates an optimizer with saved states, offloaded with `masters`. `saved` returns the values
-    /// of a tensor by its name in checkpoints and the shape of its parameter; padding at their end
-    /// may be missing.
+    /// Creates an optimizer with saved states, offloaded with `masters`, or with those of a `shard`.
+    /// `saved` returns the values of a tensor by its name in checkpoints and the shape of its parameter;
+    /// padding at their end may be missing. It is asked for all tensors, whatever the shard: ranks read
+    /// them together.
     ///
     /// # Errors
     /// If `saved` fails.
@@ -87,13 +107,14 @@ impl Optimizer {
         config: &Config,
         model: &Gpt,
         masters: Option<Masters>,
+        shard: Option<Shard>,
         mode: OpsMode,
         mut saved: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, E>,
     ) -> Result<Self, E> {
         let tensors = |name: &str, shape: &[usize], lengths: &[usize], device: &Device| {
             Ok(cut(&saved(name, shape)?, lengths, device))
         };
-        Self::build(config, model, masters, mode, tensors)
+        Self::build(config, model, masters, shard, mode, tensors)
     }
 
     /// Creates an optimizer. `tensors` returns the tensors of these lengths on a device that are
@@ -102,14 +123,16 @@ impl Optimizer {
         config: &Config,
         model: &Gpt,
         mut masters: Option<Masters>,
+        shard: Option<Shard>,
         mode: OpsMode,
         mut tensors: impl FnMut(&str, &[usize], &[usize], &Device) -> Result<Vec<Tensor<1>>, E>,
     ) -> Result<Self, E> {
         let mut built = Vec::new();
         let parameters = parameters(model);
+        let sharding = shard.map(|shard| Sharding::new(shard, config.optimizer, &parameters));
         let device = parameters[0].parts[0].device();
         let place = masters.as_ref().map_or(&device, |masters| &masters.host).clone();
-        for Parameter { name, shape, parts } in parameters {
+        for (index, Parameter { name, shape, parts }) in parameters.into_iter().enumerate() {
             let of_part = |part: &Tensor<1>| -> Vec<usize> {
                 let [elements] = part.dims();
                 match masters {
@@ -118,7 +141,8 @@ impl Optimizer {
                 }
             };
             let lengths: Vec<Vec<usize>> = parts.iter().map(of_part).collect();
-            let all = lengths.concat();
+            let is_own = sharding.as_ref().is_none_or(|sharding| sharding.owns(index));
+            let all = if is_own { lengths.concat() } else { Vec::new() };
             let rule = Rule::of(config.optimizer, &name);
             let states =
                 rule.states(|kind| tensors(&format!("{kind}.{name}"), &shape, &all, &place))?;
@@ -138,7 +162,9 @@ impl Optimizer {
         let loss_scale = LossScale::new(mode.precision.scales_loss());
         Ok(Self {
             loss_scale: loss_scale.upload(&device),
+            kind: config.optimizer,
             parts: built,
+            sharding,
             offload: masters.map(|_| Offload::default()),
             outer: Outer::of(config),
             beta1: config.beta1,
@@ -165,6 +191,11 @@ impl Optimizer {
         Self { offload, ..self }
     }
 
+    /// Returns true if the states are divided among ranks.
+    pub fn is_sharded(&self) -> bool {
+        self.sharding.is_some()
+    }
+
     /// Returns the time that updates in host memory took since this was last called, from the end
     /// of the backward pass; `None` if states are on the model's device.
     pub fn take_time(&mut self) -> Option<Duration> {
@@ -187,23 +218,22 @@ impl Optimizer {
     }
 
     /// Returns the tensors of the states as checkpoints save them: each with the name and the shape
-    /// of its parameter in `model`, the name after that of the tensor, like `m.wte.weight`.
+    /// of its parameter in `model`, the name after that of the tensor, like `m.wte.weight`. Those that
+    /// another rank has are without parts.
     pub fn saved_states(&self, model: &Gpt) -> Vec<Parameter> {
         let mut own = self.parts.iter();
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
             let states = own.by_ref().take(parts.len()).flat_map(|part| &part.states);
-            let mut kinds: Vec<Parameter> = Vec::new();
-            for (kind, tensor) in states.flat_map(State::tensors) {
-                let name = format!("{kind}.{name}");
-                match kinds.iter_mut().find(|saved| saved.name == name) {
-                    Some(saved) => saved.parts.push(tensor),
-                    None => {
-                        kinds.push(Parameter { name, shape: shape.clone(), parts: vec![tensor] });
-                    }
-                }
+            let tensors: Vec<_> = states.flat_map(State::tensors).collect();
+            for kind in Rule::of(self.kind, &name).kinds() {
+                let of_kind = tensors.iter().filter(|(of, _)| of == kind);
+                saved.push(Parameter {
+                    name: format!("{kind}.{name}"),
+                    shape: shape.clone(),
+                    parts: of_kind.map(|(_, tensor)| tensor.clone()).collect(),
+                });
             }
-            saved.extend(kinds);
         }
         saved
     }
@@ -280,7 +310,12 @@ impl Optimizer {
         let model = model.map(&mut taken);
         let Take { taken, weights, halves, .. } = taken;
         let scalars = self.scalars(learning_rate);
-        let updated = ops::adamw(weights, control, scalars, self.mode).into_iter();
+        // Of a sharded optimizer with more ranks than weights, a rank may have none.
+        let updated = match weights.is_empty() {
+            true => Vec::new(),
+            false => ops::adamw(weights, control, scalars, self.mode),
+        };
+        let updated = updated.into_iter();
         let mut put = Put { taken: taken.into_iter(), updated, parts: Vec::new(), halves };
         let mut model = model.map(&mut put);
         model.put_half_weights(put.halves);

@@ -32,6 +32,14 @@ impl Rule {
         matrices.map_or(Rule::AdamW, |matrices| Rule::Muon { matrices })
     }
 
+    /// Returns the names of the states' tensors in checkpoints.
+    pub fn kinds(self) -> &'static [&'static str] {
+        match self {
+            Rule::AdamW => &["m", "v"],
+            Rule::Muon { .. } => &["m"],
+        }
+    }
+
     /// Returns true if the host keeps master weights of a parameter that the device stores in half
     /// or, without `is_half`, in f32. Muon computes on the device, which then has them.
     pub fn keeps_masters(self, is_half: bool) -> bool {

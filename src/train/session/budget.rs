@@ -143,8 +143,8 @@ impl Session<'_> {
     async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
         let from = self.forecast.plan.clone();
         if from != forecast.plan {
-            // Ranks that train apart save together, but do not change their plans together.
-            if !self.config.trains_apart() {
+            // Each rank has a budget of its own, so that others need not be here to save their states.
+            if !self.optimizer.is_sharded() {
                 self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
             }
             let to = Some(forecast.plan.clone());

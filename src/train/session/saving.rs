@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::Session;
+use super::{MODEL, Session};
+use crate::model::WeightError;
 use crate::protocol::Event;
 use crate::train::checkpoint::{self, Checkpoint, State};
+use crate::train::states::{self, OtherStates};
 use crate::train::{TrainError, has_checkpoint};
 
 /// The age of the last checkpoint at which another is written: a failure loses no more than this.
@@ -25,12 +27,9 @@ impl Session<'_> {
         // By the clock of rank 0, which alone writes.
         let decides = self.group.is_first();
         let is_due = decides && self.iteration > 0 && self.saved.elapsed() >= age;
-        if !self.is_averaged() {
-            return Ok(());
-        }
-        // Ranks that train apart save states of their own.
-        let is_due = match self.config.trains_apart() {
-            true => self.decision(is_due)?,
+        // The others have parts of it.
+        let is_due = match self.optimizer.is_sharded() {
+            true => self.decided(is_due)?,
             false => is_due,
         };
         match is_due {
@@ -47,7 +46,11 @@ impl Session<'_> {
             return Ok(());
         }
         match self.write_checkpoint().await {
-            Err(error @ TrainError::NotFinite { .. }) => Err(error),
+            Err(
+                error @ (TrainError::NotFinite { .. }
+                | TrainError::Ranks(_)
+                | TrainError::Weights(WeightError::Ranks(_))),
+            ) => Err(error),
             Err(error) => {
                 let last = match has_checkpoint(self.folder.path()) {
                     true => "; the last one is unchanged",
@@ -66,9 +69,9 @@ impl Session<'_> {
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
-        self.write_own_states().await?;
+        let is_sharded = self.optimizer.is_sharded();
         if !self.group.is_first() {
-            return Ok(());
+            return if is_sharded { self.send_states().await } else { Ok(()) };
         }
         self.announce_checkpoint();
         let loss_scale = self.optimizer.read_loss_scale().await;
@@ -90,12 +93,27 @@ impl Session<'_> {
         let folder = self.folder.checkpoints();
         let keep = self.config.keep_checkpoints.get();
         self.device.watchdog.allow_silence(MAX_SAVE_TIME);
-        let written = Checkpoint::write(&folder, state, self.model(), &self.optimizer, keep).await;
+        let model = self.model.as_ref().expect(MODEL);
+        let mut others = OtherStates::new(is_sharded.then_some(&mut self.group));
+        let written =
+            Checkpoint::write(&folder, state, model, &self.optimizer, &mut others, keep).await;
+        let ended = others.end();
         self.device.watchdog.restart();
+        ended?;
         if let Some(checkpoint) = written? {
             let best = checkpoint.state.is_best();
             self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
         }
         Ok(())
+    }
+
+    /// Sends rank 0 the states of this rank that a checkpoint needs.
+    async fn send_states(&mut self) -> Result<(), TrainError> {
+        let states = self.optimizer.saved_states(self.model());
+        // Until the disk of rank 0 has taken the weights.
+        self.device.watchdog.allow_silence(Duration::MAX);
+        let sent = states::send(&mut self.group, &states).await;
+        self.device.watchdog.restart();
+        Ok(sent?)
     }
 }

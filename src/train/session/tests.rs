@@ -7,10 +7,11 @@ use burn::tensor::Device;
 
 use super::*;
 use crate::config::{Layer, resolve};
-use crate::gpu::{DeviceChoice, DeviceInfo};
-use crate::protocol::{RankLine, Step};
+use crate::gpu::DeviceChoice;
+use crate::plan::Plan;
+use crate::protocol::Step;
 use crate::ranks::{RanksError, on_threads};
-use crate::train::Request;
+use crate::train::{PlanLimit, Request};
 
 /// A model that trains in a moment, with settings that differ from these.
 fn request(run: &Path, more: &[(&str, &str)]) -> Request {
@@ -51,6 +52,28 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
 
 /// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
 fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, TrainError> {
+    let (events, result) = attempt(request, group, commands);
+    result.map(|()| events)
+}
+
+/// As [`train`], and returns the events before an error too.
+fn attempt(
+    request: Request,
+    group: Group,
+    commands: &[Command],
+) -> (Vec<Event>, Result<(), TrainError>) {
+    let mut events = Vec::new();
+    let mut emit = |event: &Event| events.push(event.clone());
+    let result = run_session(request, group, commands, &mut emit);
+    (events, result)
+}
+
+fn run_session(
+    request: Request,
+    group: Group,
+    commands: &[Command],
+    emit: &mut dyn FnMut(&Event),
+) -> Result<(), TrainError> {
     let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
     train_with(info, request, group, commands)
 }
@@ -64,14 +87,10 @@ fn train_with(
     let setup = Setup::new(request, &info, group)?;
     let watchdog = Watchdog::new(true);
     let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
-    let mut events = Vec::new();
-    let mut emit = |event: &Event| events.push(event.clone());
-    let mut session = Session::open(setup, device, &mut emit)?;
+    let mut session = Session::open(setup, device, emit)?;
     let (sender, receiver) = channel();
     commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
-    pollster::block_on(session.run(&mut &receiver))?;
-    drop(session);
-    Ok(events)
+    pollster::block_on(session.run(&mut &receiver)).map(drop)
 }
 
 /// Trains `request` on so many ranks; returns the events of each.
@@ -184,6 +203,115 @@ fn a_run_continues_with_another_number_of_ranks() {
     let expected = steps(&alone(&request(&folder.path().join("1"), &[("max_iters", "30")])));
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(&expected) {
+        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
+    }
+}
+
+/// The files of the checkpoint after so many updates that hold tensors.
+fn saved(run: &Path, iteration: u64) -> [Vec<u8>; 2] {
+    let folder = run.join(format!("checkpoints/{iteration:08}"));
+    ["model.safetensors", "optimizer.safetensors"]
+        .map(|name| std::fs::read(folder.join(name)).unwrap())
+}
+
+#[test]
+fn a_sharded_optimizer_gives_the_bits_of_a_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for (optimizer, ranks) in [("adamw", 2), ("adamw", 5), ("muon", 3)] {
+        let of = |shards: &str| {
+            let run = folder.path().join(format!("{optimizer}-{ranks}-{shards}"));
+            let settings =
+                [("max_iters", "6"), ("optimizer", optimizer), ("shard_optimizer", shards)];
+            (train_on(ranks, &request(&run, &settings)), saved(&run, 6))
+        };
+        let ((whole, expected), (sharded, found)) = (of("false"), of("true"));
+        for (rank, events) in sharded.iter().enumerate() {
+            assert_eq!(steps(events), steps(&whole[0]), "{optimizer}, rank {rank} of {ranks}");
+            assert_eq!(evals(events), evals(&whole[0]), "{optimizer}, rank {rank} of {ranks}");
+        }
+        assert!(found == expected, "{optimizer}, {ranks} ranks: another checkpoint");
+    }
+}
+
+#[test]
+fn a_sharded_run_continues_with_another_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = ["false", "true"].map(|shards| {
+        let run = folder.path().join(shards);
+        let mut all = Vec::new();
+        for (ranks, last) in [(3, "4"), (1, "8"), (2, "12")] {
+            let settings = [("max_iters", last), ("shard_optimizer", shards)];
+            let resume = last != "4";
+            let request = Request { resume, ..request(&run, &settings) };
+            let events = match ranks {
+                1 => alone(&request),
+                ranks => train_on(ranks, &request).remove(0),
+            };
+            let warns = |event: &Event| match event {
+                Event::Warning { text } => text.contains("no effect in one process"),
+                _ => false,
+            };
+            assert_eq!(events.iter().any(warns), ranks == 1 && shards == "true");
+            all.extend(steps(&events));
+        }
+        (all, saved(&run, 12))
+    });
+    let [(expected, expected_files), (found, found_files)] = all;
+    assert_eq!((found.len(), &found), (12, &expected));
+    assert!(found_files == expected_files, "another checkpoint");
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_leaves_no_rank_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    std::fs::create_dir_all(&run).unwrap();
+    // A file where the folder of the checkpoints goes.
+    std::fs::write(run.join("checkpoints"), "").unwrap();
+    let settings = [("eval_interval", "2"), ("max_iters", "4"), ("shard_optimizer", "true")];
+    let all = on_threads(2, |group| attempt(request(&run, &settings), group, &[]));
+    let failed = |event: &&Event| match event {
+        Event::Warning { text } => text.starts_with("no checkpoint was written: cannot create"),
+        _ => false,
+    };
+    let (events, result) = &all[0];
+    assert_eq!(events.iter().filter(failed).count(), 2);
+    // The last one has to be written.
+    assert!(matches!(result, Err(TrainError::Io { .. })), "{result:?}");
+    assert!(all[1].1.is_ok());
+    for (events, _) in &all {
+        assert_eq!(steps(events).len(), 4);
+    }
+}
+
+#[test]
+fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |run: &Path, last: &str, resume: bool| {
+        let batch = [("batch_size", "8"), ("gradient_accumulation_steps", "2")];
+        let settings = [("max_iters", last), batch[0], batch[1]];
+        train_on(2, &Request { resume, ..request(run, &settings) })
+    };
+    let plan = |events: &Vec<Event>| {
+        let plan = |event: &Event| match event {
+            Event::Plan(forecast) => Some(forecast.plan.clone()),
+            _ => None,
+        };
+        events.iter().find_map(plan).unwrap()
+    };
+    let (run, other) = (folder.path().join("r"), folder.path().join("other"));
+    let begun = part(&run, "4", false);
+    assert_eq!(begun.iter().map(|events| plan(events).micro_batch).collect::<Vec<_>>(), [8, 8]);
+    PlanLimit::new(&run, 1, plan(&begun[1]), false).lower();
+    let continued = part(&run, "8", true);
+    let plans: Vec<Plan> = continued.iter().map(plan).collect();
+    assert_eq!([plans[0].micro_batch, plans[0].accumulation], [8, 1]);
+    assert_eq!([plans[1].micro_batch, plans[1].accumulation], [4, 2]);
+    let undisturbed = part(&other, "8", false);
+    let (found, expected) = (steps(&continued[0]), steps(&undisturbed[0]));
+    assert_eq!(steps(&continued[1]), found);
+    for (found, expected) in found.iter().zip(&expected[4..]) {
+        assert_eq!(found.0, expected.0);
         assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
     }
 }

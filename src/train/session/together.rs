@@ -63,17 +63,10 @@ impl Session<'_> {
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
     }
 
-    /// Returns the decision of rank 0.
-    pub(super) fn decision(&mut self, own: bool) -> Result<bool, TrainError> {
+    /// Returns what rank 0 has decided.
+    pub(super) fn decided(&mut self, own: bool) -> Result<bool, TrainError> {
         let group = &mut self.group;
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
-    }
-
-    /// Returns the speeds of all ranks, with the same bits on each.
-    pub(super) fn speeds_of_ranks(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
-        let group = &mut self.group;
-        let all = waiting(&self.device.watchdog, || group.collect(&own.to_bits()))?;
-        Ok(all.into_iter().map(f64::from_bits).collect())
     }
 
     /// Takes the schedule of rank 0, which has measured the time of an update.

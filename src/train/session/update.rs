@@ -95,6 +95,13 @@ impl Session<'_> {
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
         let step = self.iteration + 1;
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, tokens).await;
+        #[cfg(not(target_arch = "wasm32"))]
+        let model = {
+            let (group, watchdog) = (&mut self.group, &self.device.watchdog);
+            let (model, spent) = self.optimizer.gather_weights(model, group, watchdog).await?;
+            self.network += spent;
+            model
+        };
         self.model = Some(model);
         self.iteration = step;
         self.last_update = total.map(|loss| Update { loss, norm, learning_rate });

@@ -1,0 +1,213 @@
+//! The weights of a model on their way from the ranks that have updated them to all others.
+//!
+//! The weights of a rank are a stream, in the order of the model. In each round every rank sends the
+//! next [`STAGED_ELEMENTS`] of its stream, so that all links are busy, while the device brings those of
+//! the next round to the host. Weights are written in place: only the pieces on their way take memory.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{FloatDType, Shape, Tensor, TensorData};
+use web_time::Instant;
+
+use super::Optimizer;
+use super::sharding::Sharding;
+use crate::gpu::{self, Reading, Watchdog};
+use crate::model::{Gpt, HalfWeights, STAGED_ELEMENTS, parameters};
+use crate::ranks::Group;
+use crate::train::TrainError;
+
+impl Optimizer {
+    /// Brings the weights that other ranks have updated to this one, if the state is divided among them.
+    /// Returns the time that the communication took, too.
+    ///
+    /// # Errors
+    /// If a rank does not answer, or the device fails.
+    pub async fn gather_weights(
+        &self,
+        model: Gpt,
+        group: &mut Group,
+        watchdog: &Watchdog,
+    ) -> Result<(Gpt, Duration), TrainError> {
+        let Some(sharding) = &self.sharding else { return Ok((model, Duration::ZERO)) };
+        let (streams, is_own) = Stream::all(&model, sharding, group.size());
+        let mut model = model;
+        let halves = model.take_half_weights();
+        let placeholder = Tensor::empty([1], &self.loss_scale.device());
+        let mut out = Out { placeholder, weights: Vec::new(), shapes: Vec::new() };
+        let model = model.map(&mut out);
+        let Out { weights, shapes, .. } = out;
+        let mut exchange =
+            Exchange { weights, streams, rank: sharding.rank, spent: Duration::ZERO };
+        exchange.run(group, watchdog).await?;
+        let weights: Vec<_> = exchange.weights.into_iter().zip(shapes).zip(is_own).collect();
+        let mut back = Back { weights: weights.into_iter(), halves };
+        let mut model = model.map(&mut back);
+        model.put_half_weights(back.halves);
+        Ok((model, exchange.spent))
+    }
+}
+
+/// The weights of one rank.
+struct Stream {
+    /// The indices of the tensors that hold them on this rank, with their elements. Devices may split
+    /// an embedding into different shards, which are the same elements together.
+    tensors: Vec<(usize, usize)>,
+    elements: usize,
+}
+
+impl Stream {
+    /// Returns the streams of all ranks, and for each tensor of `model` whether it is in that of this
+    /// rank.
+    fn all(model: &Gpt, sharding: &Sharding, ranks: usize) -> (Vec<Self>, Vec<bool>) {
+        let empty = || Self { tensors: Vec::new(), elements: 0 };
+        let mut streams: Vec<Self> = (0..ranks).map(|_| empty()).collect();
+        let mut is_own = Vec::new();
+        for (parameter, &owner) in parameters(model).iter().zip(&sharding.owners) {
+            for part in &parameter.parts {
+                let [elements] = part.dims();
+                streams[owner].tensors.push((is_own.len(), elements));
+                streams[owner].elements += elements;
+                is_own.push(owner == sharding.rank);
+            }
+        }
+        (streams, is_own)
+    }
+
+    /// Returns the elements that are sent in a round.
+    fn chunk(&self, round: usize) -> Range<usize> {
+        let end = |round: usize| (round * STAGED_ELEMENTS).min(self.elements);
+        end(round)..end(round + 1)
+    }
+
+    /// Returns the tensors that have the elements of a round, each with its part of them.
+    fn pieces(&self, round: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let chunk = self.chunk(round);
+        let mut end = 0;
+        self.tensors.iter().filter_map(move |&(index, elements)| {
+            let start = end;
+            end += elements;
+            let (from, to) = (chunk.start.max(start), chunk.end.min(end));
+            (from < to).then(|| (index, from - start..to - start))
+        })
+    }
+}
+
+/// The exchange of a model's weights between ranks.
+struct Exchange {
+    /// All `[elements]`, which nothing else holds.
+    weights: Vec<Tensor<1>>,
+    /// One for each rank.
+    streams: Vec<Stream>,
+    rank: usize,
+    /// The time in the communication.
+    spent: Duration,
+}
+
+impl Exchange {
+    async fn run(&mut self, group: &mut Group, watchdog: &Watchdog) -> Result<(), TrainError> {
+        let rounds = |stream: &Stream| stream.elements.div_ceil(STAGED_ELEMENTS);
+        let rounds = self.streams.iter().map(rounds).max().unwrap_or(0);
+        let mut next = self.begin_reads(0);
+        for round in 0..rounds {
+            let readings = std::mem::replace(&mut next, self.begin_reads(round + 1));
+            let mut end = 0;
+            let parts: Vec<Range<usize>> = self
+                .streams
+                .iter()
+                .map(|stream| {
+                    let start = end;
+                    end += stream.chunk(round).len();
+                    start..end
+                })
+                .collect();
+            let mut values = vec![0.0; end];
+            let mut at = parts[self.rank].start;
+            for reading in readings {
+                let data = reading.await?;
+                let read: &[f32] = data.as_slice().expect("weights are f32");
+                values[at..at + read.len()].copy_from_slice(read);
+                at += read.len();
+            }
+            let begun = Instant::now();
+            // This rank waits for others: its device is not to be taken for hung.
+            watchdog.allow_silence(Duration::MAX);
+            group.all_gather(&mut values, &parts)?;
+            watchdog.restart();
+            self.spent += begun.elapsed();
+            self.write(round, &values, &parts);
+            // Else the staging memory of all rounds would stay.
+            if let Some(weight) = self.weights.first() {
+                gpu::finish(&weight.device()).await?;
+            }
+            watchdog.restart();
+        }
+        Ok(())
+    }
+
+    /// Begins to read the weights that this rank sends in a round.
+    fn begin_reads(&self, round: usize) -> Vec<Reading> {
+        let begin = |(index, piece): (usize, Range<usize>)| {
+            gpu::begin_read(self.weights[index].clone().narrow(0, piece.start, piece.len()))
+        };
+        self.streams[self.rank].pieces(round).map(begin).collect()
+    }
+
+    /// Writes the weights that have arrived in a round, `parts` of `values`.
+    fn write(&mut self, round: usize, values: &[f32], parts: &[Range<usize>]) {
+        for (owner, part) in parts.iter().enumerate() {
+            if owner == self.rank {
+                continue;
+            }
+            let mut rest = &values[part.clone()];
+            for (index, piece) in self.streams[owner].pieces(round) {
+                let (arrived, others) = rest.split_at(piece.len());
+                rest = others;
+                let weight = &mut self.weights[index];
+                let data = TensorData::new(arrived.to_vec(), [arrived.len()]);
+                let arrived = Tensor::from_data(data, &weight.device());
+                weight.inplace(|weight| weight.slice_assign([piece], arrived));
+            }
+        }
+    }
+}
+
+/// A mapper that takes the weights out of a model.
+struct Out {
+    /// Takes the place of a weight, `[1]`.
+    placeholder: Tensor<1>,
+    weights: Vec<Tensor<1>>,
+    shapes: Vec<Shape>,
+}
+
+impl ModuleMapper for Out {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, value, mapper) = param.consume();
+        let shape = value.shape();
+        self.weights.push(value.reshape([shape.num_elements()]));
+        self.shapes.push(shape);
+        Param::from_mapped_value(id, self.placeholder.clone().reshape([1; D]), mapper)
+    }
+}
+
+/// A mapper that puts weights back, and copies those of other ranks to half precision where the model
+/// keeps such copies.
+struct Back {
+    /// With their shapes, and if this rank has updated them.
+    weights: std::vec::IntoIter<((Tensor<1>, Shape), bool)>,
+    halves: HalfWeights,
+}
+
+impl ModuleMapper for Back {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(((weight, shape), is_own)) = self.weights.next() else { return param };
+        let (id, _, mapper) = param.consume();
+        if !is_own && let Some(former) = self.halves.remove(&id) {
+            let dtype = FloatDType::from(former.dtype());
+            drop(former);
+            self.halves.insert(id, weight.clone().cast(dtype).reshape(shape.clone()));
+        }
+        Param::from_mapped_value(id, weight.reshape(shape), mapper)
+    }
+}

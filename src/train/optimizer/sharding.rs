@@ -1,0 +1,53 @@
+//! An optimizer whose state is divided among the ranks of a run, as in stage 1 of ZeRO (Rajbhandari et
+//! al. 2020, arXiv:1910.02054).
+//!
+//! Each weight belongs to one rank, which alone has its state and updates it from the gradient of all
+//! ranks, and sends it to the others. The update of a weight is the same wherever it is made, so a
+//! sharded run has the bits of one that is not.
+
+use super::Rule;
+use crate::config::{Config, OptimizerKind};
+use crate::model::Parameter;
+use crate::plan;
+use crate::ranks::Group;
+
+/// The place of this rank among those that share an optimizer.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard {
+    rank: usize,
+    ranks: usize,
+}
+
+impl Shard {
+    /// Returns the place of this rank of `group`; `None` if it has the whole optimizer of a run of
+    /// `config`.
+    pub(crate) fn of(config: &Config, group: &Group) -> Option<Self> {
+        let shards = config.shard_optimizer && !group.is_alone();
+        shards.then(|| Self { rank: group.rank(), ranks: group.size() })
+    }
+}
+
+/// The division of a model's weights among ranks.
+pub(super) struct Sharding {
+    /// This rank.
+    pub rank: usize,
+    /// The rank that updates each weight, in the order of the model.
+    pub owners: Vec<usize>,
+}
+
+impl Sharding {
+    pub fn new(shard: Shard, optimizer: OptimizerKind, parameters: &[Parameter]) -> Self {
+        let states = |Parameter { name, parts, .. }: &Parameter| {
+            let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
+            (elements * Rule::of(optimizer, name).kinds().len()) as u64
+        };
+        let states: Vec<u64> = parameters.iter().map(states).collect();
+        let Shard { rank, ranks } = shard;
+        Self { rank, owners: plan::owners(&states, ranks) }
+    }
+
+    /// Returns true if this rank updates the weight with this index.
+    pub fn owns(&self, index: usize) -> bool {
+        self.owners[index] == self.rank
+    }
+}

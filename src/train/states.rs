@@ -1,0 +1,105 @@
+//! The states of a sharded optimizer on their way to rank 0, which writes them to a checkpoint.
+//!
+//! Rank 0 asks for one piece after the other and writes it before it asks for the next, so that it
+//! never holds more of what belongs to others, and can end at any moment, as when its disk is full.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Parameter, STAGED_ELEMENTS, values};
+use crate::ranks::{Group, RanksError};
+
+/// A part of a tensor that rank 0 asks for.
+#[derive(Debug, Serialize, Deserialize)]
+struct Piece {
+    /// The name of the tensor in checkpoints.
+    name: String,
+    /// Its first element.
+    first: usize,
+    /// At most [`STAGED_ELEMENTS`].
+    elements: usize,
+}
+
+/// The states that other ranks have, on rank 0.
+pub(super) struct OtherStates<'a> {
+    /// `None` if this rank has all states, or if another one has not answered.
+    group: Option<&'a mut Group>,
+}
+
+impl<'a> OtherStates<'a> {
+    /// The states that the other ranks of `group` have, each of which must [`send`] them; `None` if they
+    /// have none.
+    pub fn new(group: Option<&'a mut Group>) -> Self {
+        Self { group }
+    }
+
+    /// Reads the first `elements` of a tensor piece by piece: calls `write` with their bytes.
+    ///
+    /// # Errors
+    /// If the rank that has them does not answer, or `write` fails.
+    pub fn read<E: From<RanksError>>(
+        &mut self,
+        name: &str,
+        elements: usize,
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for first in (0..elements).step_by(STAGED_ELEMENTS) {
+            let elements = STAGED_ELEMENTS.min(elements - first);
+            let bytes = self.piece(Piece { name: name.to_string(), first, elements })?;
+            write(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: Piece) -> Result<Vec<u8>, RanksError> {
+        let missing = |name: &str| RanksError::Message { reason: format!("`{name}` is missing") };
+        let (name, length) = (piece.name.clone(), size_of::<f32>() * piece.elements);
+        let Some(group) = self.group.take() else { return Err(missing(&name)) };
+        let mut answers = group.share(Some(piece)).and_then(|_| group.gather(&[]))?.into_iter();
+        self.group = Some(group);
+        answers.find(|answer| answer.len() == length).ok_or_else(|| missing(&name))
+    }
+
+    /// Tells the other ranks that nothing more is asked for.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn end(self) -> Result<(), RanksError> {
+        match self.group {
+            Some(group) => group.share(None::<Piece>).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Sends rank 0 what it asks for of `states`, until it ends.
+///
+/// # Errors
+/// If it does not answer.
+pub(super) async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
+    while let Some(Piece { name, first, elements }) = group.share(None::<Piece>)? {
+        let asked_for = |state: &&Parameter| state.name == name && !state.parts.is_empty();
+        let bytes = match states.iter().find(asked_for) {
+            Some(state) => bytes_of(state, first..first + elements).await,
+            None => Vec::new(),
+        };
+        group.gather(&bytes)?;
+    }
+    Ok(())
+}
+
+/// Reads elements of a tensor from its device, as the bytes of a checkpoint.
+async fn bytes_of(tensor: &Parameter, wanted: Range<usize>) -> Vec<u8> {
+    let (mut bytes, mut end) = (Vec::new(), 0);
+    for part in &tensor.parts {
+        let start = end;
+        end += part.dims()[0];
+        let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+        if from < to {
+            let piece = part.clone().narrow(0, from - start, to - from);
+            bytes.extend_from_slice(values(piece).await.as_bytes());
+        }
+    }
+    bytes
+}
