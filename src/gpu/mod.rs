@@ -26,7 +26,6 @@ mod probe;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub mod queue;
 mod reported_memory;
-#[cfg(not(target_arch = "wasm32"))]
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod unroll;
@@ -46,8 +45,7 @@ pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
 pub(crate) use reported_memory::{ReportedMemory, host_memory, reported_memory};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use transfer::{Reading, begin_read};
+pub(crate) use transfer::{Reading, begin_read, is_done};
 pub use watchdog::Watchdog;
 
 /// A device on which a run can be tried.

@@ -23,6 +23,17 @@ pub(crate) fn begin_read(tensor: Tensor<1>) -> Reading {
     }
 }
 
+/// Returns true once a read is ready: then everything that was queued before it is done. Does not wait.
+pub(crate) fn is_done(reading: &mut Reading) -> bool {
+    match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(elements) => {
+            *reading = Box::pin(ready(elements));
+            true
+        }
+        Poll::Pending => false,
+    }
+}
+
 fn read(tensor: Tensor<1>) -> Reading {
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
     if let Ok(tensor) = tensor.clone().try_into_primitive::<burn_cubecl::CubeBackend>() {

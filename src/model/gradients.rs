@@ -54,6 +54,18 @@ impl WeightGradients {
         Self { loss_scale, ..self }
     }
 
+    /// Returns the gradients that [`Gpt::last_gradients`] has given away, in the model's order.
+    pub fn in_model_order(given: Vec<Tensor<1>>, model: &Gpt) -> Vec<Tensor<1>> {
+        let blocks = model.h.len();
+        let of_layer = if model.ln_f.bias.is_some() { 2 } else { 1 };
+        let mut given = given.into_iter();
+        let mut block = || given.by_ref().take(LINEAR_LAYERS * of_layer).collect();
+        let mut linear: Vec<Vec<_>> = (0..blocks).map(|_| block()).collect();
+        linear.reverse();
+        let norms = given.by_ref().take((2 * blocks + 1) * of_layer).collect();
+        Self { loss_scale: None, embeddings: given.collect(), linear, norms }.into_vec()
+    }
+
     /// Flat, one tensor for each shard of each weight, in the model's order.
     pub fn into_vec(self) -> Vec<Tensor<1>> {
         let mut all = self.embeddings;
@@ -72,6 +84,12 @@ impl WeightGradients {
         all
     }
 }
+
+/// The linear layers of a block.
+const LINEAR_LAYERS: usize = 4;
+
+/// Takes a gradient to which nothing more is added.
+pub type Take<'a> = &'a mut dyn FnMut(Tensor<1>);
 
 /// Adds to sums, in place; the first gradients become the sums.
 fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
@@ -105,6 +123,37 @@ impl Gpt {
         checkpoint: bool,
         sums: &mut WeightGradients,
     ) -> Tensor<1> {
+        self.gradients(batch, loss, pass, checkpoint, sums, None)
+    }
+
+    /// As [`add_gradients`](Self::add_gradients), for the last micro-batch of an update: gives each sum
+    /// to `take` when nothing more is added to it, while the backward pass goes on. Those of the linear
+    /// layers come block by block, the last block first, then those of the layer norms and of the
+    /// embeddings, of which a part is known only at the end of the pass.
+    pub fn last_gradients(
+        &self,
+        batch: &MicroBatch,
+        loss: CrossEntropy,
+        pass: Pass,
+        checkpoint: bool,
+        mut sums: WeightGradients,
+        take: Take<'_>,
+    ) -> Tensor<1> {
+        let value = self.gradients(batch, loss, pass, checkpoint, &mut sums, Some(&mut *take));
+        let WeightGradients { norms, embeddings, .. } = sums;
+        norms.into_iter().chain(embeddings).for_each(take);
+        value
+    }
+
+    fn gradients(
+        &self,
+        batch: &MicroBatch,
+        loss: CrossEntropy,
+        pass: Pass,
+        checkpoint: bool,
+        sums: &mut WeightGradients,
+        mut take: Option<Take<'_>>,
+    ) -> Tensor<1> {
         let (sequences, time) = (batch.sequences, batch.tokens.len() / batch.sequences);
         let mut x = self.embed(batch.tokens.clone(), time, pass);
         let mut blocks = Vec::with_capacity(self.h.len());
@@ -136,6 +185,9 @@ impl Gpt {
             let BlockGradients { linear, norms: [ln_1, ln_2] } = grads;
             dx = before;
             add(&mut sums.linear[index], linear);
+            if let Some(take) = &mut take {
+                std::mem::take(&mut sums.linear[index]).into_iter().for_each(&mut **take);
+            }
             norms.extend([ln_2, ln_1]);
         }
         norms.reverse();

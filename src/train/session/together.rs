@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-#[cfg(not(target_arch = "wasm32"))]
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use web_time::Instant;
@@ -13,20 +12,20 @@ use super::control::is_late;
 use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::data::windows;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::gpu;
-use crate::gpu::Watchdog;
+use crate::gpu::{self, DeviceError, Reading, Watchdog};
 use crate::protocol::{RankStep, Task};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::ranks::Wire;
-use crate::ranks::{Group, RanksError};
+use crate::ranks::{Group, RanksError, Wire};
 use crate::train::evaluate::sum_losses;
 use crate::train::{Commands, Next, TrainError};
 
 /// Elements that are summed at once: enough that the answer time of a network does not count, and few
 /// enough that the next tensors come from the device meanwhile. The last sum of an update has fewer.
-#[cfg(not(target_arch = "wasm32"))]
 const SUMMED_AT_ONCE: usize = 4 << 20;
+
+/// The most elements that leave the device at once, 512 MiB in the staging memory of the host: more than
+/// a network carries during the backward pass of a micro-batch, unless it is so fast that it does not
+/// matter.
+const MOST_BEGUN: usize = 128 << 20;
 
 /// What rank 0 decides between two updates, by its clock and its commands.
 #[derive(Serialize, Deserialize)]
@@ -133,66 +132,111 @@ fn sum_exactly(group: &mut Group, own: [f64; 2]) -> Result<[f64; 2], RanksError>
     Ok(sums)
 }
 
-/// The gradients of an update, on their way from the device over all ranks and back.
-#[cfg(not(target_arch = "wasm32"))]
+/// The gradients of an update on their way to the host, while the device goes on with the backward pass.
+///
+/// The device copies each when it has computed it. The rest of the pass is queued behind, so that the
+/// sums over ranks of what has arrived take none of its time. The CPU computes in this thread: there,
+/// nothing arrives before the end of the pass.
+#[derive(Default)]
+pub(super) struct Gradients {
+    /// Reads that have begun, with their elements.
+    begun: VecDeque<(Reading, usize)>,
+    /// The elements of all of them.
+    elements: usize,
+    /// The gradients that follow.
+    held: VecDeque<Tensor<1>>,
+}
+
+impl Gradients {
+    /// Takes a gradient to which nothing more is added.
+    pub fn push(&mut self, gradient: Tensor<1>) {
+        self.held.push_back(gradient);
+        self.begin_reads();
+    }
+
+    fn begin_reads(&mut self) {
+        while let Some(gradient) = self.held.pop_front() {
+            let [elements] = gradient.dims();
+            if !self.begun.is_empty() && self.elements + elements > MOST_BEGUN {
+                self.held.push_front(gradient);
+                return;
+            }
+            self.elements += elements;
+            self.begun.push_back((gpu::begin_read(gradient), elements));
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<TensorData>, DeviceError> {
+        let Some((reading, elements)) = self.begun.pop_front() else { return Ok(None) };
+        let data = reading.await?;
+        self.elements -= elements;
+        self.begin_reads();
+        Ok(Some(data))
+    }
+}
+
+/// The sums of gradients and loss over all ranks.
+pub(super) struct Sums {
+    /// In the order in which the gradients were given.
+    pub gradients: Vec<Tensor<1>>,
+    /// `[1]`.
+    pub loss: Tensor<1>,
+    /// The time that the communication took after the backward pass of this rank, which includes the
+    /// time for which it waited for others.
+    pub waited: Duration,
+}
+
+/// The gradients of an update, on their way from the host over all ranks and back to the device.
 struct Summing<'a> {
     group: &'a mut Group,
     wire: Wire,
     watchdog: &'a Watchdog,
     device: Device,
+    /// The read of the loss, which is queued behind the backward pass.
+    loss: Reading,
     /// Elements of this rank, of which the first `summed` are those of all ranks.
     values: Vec<f32>,
     summed: usize,
     /// The lengths of the tensors in `values`.
     lengths: VecDeque<usize>,
     done: Vec<Tensor<1>>,
-    /// The time in the communication.
-    spent: Duration,
+    waited: Duration,
 }
 
-/// Sums tensors `[elements]` over all ranks, whose tensors have as many elements in all. Returns the
-/// sums on the device of the tensors, and the time that the communication took, which includes the
-/// time for which this rank waited for others.
+/// Sums gradients and the `loss` `[1]` over all ranks, whose gradients have as many elements in all.
 ///
-/// Each tensor leaves the device before its sum comes back, so that the device holds no more than
+/// Each gradient leaves the device before its sum comes back, so that the device holds no more than
 /// before. Cuts do not follow the tensors: devices may split an embedding into other shards.
-#[cfg(not(target_arch = "wasm32"))]
 pub(super) async fn sum_over_ranks(
     group: &mut Group,
     wire: Wire,
     watchdog: &Watchdog,
-    tensors: Vec<Tensor<1>>,
-) -> Result<(Vec<Tensor<1>>, Duration), TrainError> {
-    let Some(first) = tensors.first() else { return Ok((tensors, Duration::ZERO)) };
+    mut gradients: Gradients,
+    loss: Tensor<1>,
+) -> Result<Sums, TrainError> {
     let mut summing = Summing {
         group,
         wire,
         watchdog,
-        device: first.device(),
+        device: loss.device(),
+        loss: gpu::begin_read(loss),
         values: Vec::new(),
         summed: 0,
         lengths: VecDeque::new(),
-        done: Vec::with_capacity(tensors.len()),
-        spent: Duration::ZERO,
+        done: Vec::new(),
+        waited: Duration::ZERO,
     };
-    let mut readings = tensors.into_iter().map(gpu::begin_read);
-    let mut next = readings.next();
-    while let Some(reading) = next {
-        let data = reading.await?;
+    while let Some(data) = gradients.next().await? {
         watchdog.restart();
-        // It is on its way while the others are summed.
-        next = readings.next();
         summing.add(&data)?;
     }
-    summing.finish()
+    summing.finish().await
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl Summing<'_> {
     fn add(&mut self, data: &TensorData) -> Result<(), TrainError> {
-        let values: &[f32] = data.as_slice().expect("sums of gradients are f32");
-        self.values.extend_from_slice(values);
-        self.lengths.push_back(values.len());
+        self.values.extend_from_slice(f32s(data));
+        self.lengths.push_back(data.num_elements());
         while self.values.len() - self.summed >= SUMMED_AT_ONCE {
             self.sum(SUMMED_AT_ONCE)?;
         }
@@ -201,11 +245,14 @@ impl Summing<'_> {
 
     /// Sums the next `count` elements, and uploads the tensors that are complete.
     fn sum(&mut self, count: usize) -> Result<(), TrainError> {
+        let waits = gpu::is_done(&mut self.loss);
         let begun = Instant::now();
         let values = &mut self.values[self.summed..self.summed + count];
         let (group, wire) = (&mut *self.group, self.wire);
         waiting(self.watchdog, || group.sum(values, wire))?;
-        self.spent += begun.elapsed();
+        if waits {
+            self.waited += begun.elapsed();
+        }
         self.summed += count;
         let mut taken = 0;
         while let Some(&length) = self.lengths.front()
@@ -221,9 +268,19 @@ impl Summing<'_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(Vec<Tensor<1>>, Duration), TrainError> {
+    /// Sums the rest, and the loss, which is a number to be read and keeps its digits.
+    async fn finish(mut self) -> Result<Sums, TrainError> {
         let rest = self.values.len() - self.summed;
         self.sum(rest)?;
-        Ok((self.done, self.spent))
+        let mut loss = f32s(&self.loss.await?).to_vec();
+        let begun = Instant::now();
+        waiting(self.watchdog, || self.group.sum(&mut loss, Wire::Float32))?;
+        let loss = Tensor::from_data(TensorData::new(loss, [1]), &self.device);
+        let waited = self.waited + begun.elapsed();
+        Ok(Sums { gradients: self.done, loss, waited })
     }
+}
+
+fn f32s(data: &TensorData) -> &[f32] {
+    data.as_slice().expect("gradients and losses are f32")
 }

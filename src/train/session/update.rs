@@ -5,19 +5,16 @@ use std::time::Duration;
 use burn::tensor::Tensor;
 use web_time::Instant;
 
-#[cfg(not(target_arch = "wasm32"))]
-use super::together::sum_over_ranks;
+use super::together::{Gradients, sum_over_ranks};
 use super::working::Reporter;
 use super::{Clock, MODEL, Session, sync_is_due};
 use crate::config::{self, Config};
 use crate::data::Dataset;
 use crate::gpu;
-use crate::model::{Gpt, Pass, StepDropout, WeightGradients, scalar};
+use crate::model::{Gpt, MicroBatch, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
 use crate::protocol::{Event, RankStep, Step};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::ranks::Wire;
 use crate::train::batches::Batches;
 use crate::train::{LossScale, TrainError, has_checkpoint};
 
@@ -41,59 +38,12 @@ pub(super) struct Results {
 impl Session<'_> {
     /// Makes one update of the weights from the whole global batch.
     pub(super) async fn update(&mut self) -> Result<(), TrainError> {
-        let accumulation = self.forecast.plan.accumulation;
         let model = self.model.take().expect(MODEL);
-        let micro_batches = MicroBatches {
-            config: &self.config,
-            dataset: &self.dataset,
-            plan: &self.forecast.plan,
-            mode: self.mode,
-            iteration: self.iteration,
-            first_sequence: self.first_sequence(),
-            mean_over: self.mean_over(),
-        };
-        let tokens = micro_batches.tokens();
-        let grads = match accumulation {
-            1 => WeightGradients::default(),
-            _ => WeightGradients::zeros(&model),
-        };
-        let mut grads = grads.scaled(self.optimizer.loss_scale());
-        let is_first = self.last_update.is_none();
-        let mut reporter = Reporter::update(accumulation, is_first, &self.device, &mut *self.emit);
-        let mut total: Option<Tensor<1>> = None;
-        for micro_step in 0..accumulation {
-            reporter.report(micro_step as u64);
-            let value = micro_batches.add_gradients(&model, micro_step, counted, &mut grads)?;
-            total = Some(match total {
-                Some(total) => total + value,
-                None => value,
-            });
-            if micro_step + 1 < accumulation && sync_is_due(&self.device.watchdog) {
-                gpu::finish(&self.device.device).await?;
-                self.device.watchdog.restart();
-            }
-        }
-        let grads = grads.into_vec();
-        #[cfg(not(target_arch = "wasm32"))]
-        let (grads, total) = match (self.group.is_alone(), total) {
-            (false, Some(total)) if self.config.trains_apart() => {
-                (grads, Some(self.mean_of_ranks(total).await?))
-            }
-            (false, Some(total)) => {
-                let (group, watchdog) = (&mut self.group, &self.device.watchdog);
-                let (sums, spent) = sum_over_ranks(group, self.wire, watchdog, grads).await?;
-                // The loss is a number to be read: it keeps its digits.
-                let loss = vec![total];
-                let (mut loss, more) = sum_over_ranks(group, Wire::Float32, watchdog, loss).await?;
-                self.network += spent + more;
-                (sums, loss.pop())
-            }
-            (_, total) => (grads, total),
-        };
+        let (grads, loss) = self.gradients(&model).await?;
         let learning_rate = self
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let step = self.iteration + 1;
+        let (step, tokens) = (self.iteration + 1, tokens(&self.config));
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, tokens).await;
         #[cfg(not(target_arch = "wasm32"))]
         let model = {
@@ -104,8 +54,61 @@ impl Session<'_> {
         };
         self.model = Some(model);
         self.iteration = step;
-        self.last_update = total.map(|loss| Update { loss, norm, learning_rate });
+        self.last_update = loss.map(|loss| Update { loss, norm, learning_rate });
         Ok(())
+    }
+
+    /// Returns the gradients of the next update in the order of the model, and its loss. On several
+    /// ranks, each computes those of its share, and they are summed.
+    async fn gradients(
+        &mut self,
+        model: &Gpt,
+    ) -> Result<(Vec<Tensor<1>>, Option<Tensor<1>>), TrainError> {
+        let accumulation = self.forecast.plan.accumulation;
+        let micro_batches = MicroBatches {
+            config: &self.config,
+            dataset: &self.dataset,
+            plan: &self.forecast.plan,
+            mode: self.mode,
+            iteration: self.iteration,
+            first_sequence: self.first_sequence(),
+        };
+        let sums = match accumulation {
+            1 => WeightGradients::default(),
+            _ => WeightGradients::zeros(model),
+        };
+        let mut sums = sums.scaled(self.optimizer.loss_scale());
+        let is_first = self.last_update.is_none();
+        let mut reporter = Reporter::update(accumulation, is_first, &self.device, &mut *self.emit);
+        let mut loss: Option<Tensor<1>> = None;
+        let mut leaving = (!self.group.is_alone()).then(Gradients::default);
+        for micro_step in 0..accumulation {
+            reporter.report(micro_step as u64);
+            let is_last = micro_step + 1 == accumulation;
+            let value = match &mut leaving {
+                Some(leaving) if is_last => {
+                    let sums = std::mem::take(&mut sums);
+                    let mut take = |gradient| leaving.push(gradient);
+                    micro_batches.last_gradients(model, micro_step, sums, &mut take)?
+                }
+                _ => micro_batches.add_gradients(model, micro_step, &mut sums)?,
+            };
+            loss = Some(match loss {
+                Some(loss) => loss + value,
+                None => value,
+            });
+            if !is_last && sync_is_due(&self.device.watchdog) {
+                gpu::finish(&self.device.device).await?;
+                self.device.watchdog.restart();
+            }
+        }
+        let (Some(leaving), Some(own)) = (leaving, loss.clone()) else {
+            return Ok((sums.into_vec(), loss));
+        };
+        let (group, watchdog) = (&mut self.group, &self.device.watchdog);
+        let sums = sum_over_ranks(group, self.wire, watchdog, leaving, own).await?;
+        self.network += sums.waited;
+        Ok((WeightGradients::in_model_order(sums.gradients, model), Some(sums.loss)))
     }
 
     /// Returns the first sequence of this rank in the global batch.
@@ -197,26 +200,49 @@ pub(super) struct MicroBatches<'a> {
     pub mean_over: usize,
 }
 
-impl MicroBatches<'_> {
-    /// Returns the tokens over which the loss is a mean.
-    fn tokens(&self) -> usize {
-        self.mean_over * self.config.block_size.get() as usize
-    }
+/// Returns the tokens of the global batch.
+fn tokens(config: &Config) -> usize {
+    config.global_batch() as usize * config.block_size.get() as usize
+}
 
+impl MicroBatches<'_> {
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
     /// mean loss.
     pub fn add_gradients(
         &self,
         model: &Gpt,
         micro_step: usize,
-        counted: usize,
-        grads: &mut WeightGradients,
+        sums: &mut WeightGradients,
     ) -> Result<Tensor<1>, TrainError> {
-        let Plan { micro_batch, loss_chunk, grad_checkpoint, .. } = *self.plan;
+        let (batch, loss, pass) = self.micro_batch(model, micro_step)?;
+        Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums))
+    }
+
+    /// As [`add_gradients`](Self::add_gradients), for the last micro-batch: gives the sums to `take`,
+    /// each as soon as nothing more is added to it.
+    fn last_gradients(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        sums: WeightGradients,
+        take: &mut dyn FnMut(Tensor<1>),
+    ) -> Result<Tensor<1>, TrainError> {
+        let (batch, loss, pass) = self.micro_batch(model, micro_step)?;
+        Ok(model.last_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
+    }
+
+    fn micro_batch(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+    ) -> Result<(MicroBatch, CrossEntropy, Pass), TrainError> {
+        let Plan { micro_batch, loss_chunk, .. } = *self.plan;
+        let block_size = self.config.block_size.get() as usize;
+        let batches = Batches { dataset: self.dataset, seed: self.config.seed, block_size };
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
             chunk: loss_chunk,
-            scale: 1.0 / counted as f32,
+            scale: 1.0 / tokens(self.config) as f32,
         };
         let first = self.first_sequence + micro_step * micro_batch;
         let batch = batches.train(self.iteration, first, micro_batch)?;
@@ -226,7 +252,6 @@ impl MicroBatches<'_> {
             step: self.iteration,
             first_sequence: first as u32,
         });
-        let pass = Pass { mode: self.mode, dropout };
-        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, grads))
+        Ok((batch, loss, Pass { mode: self.mode, dropout }))
     }
 }
