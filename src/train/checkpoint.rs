@@ -88,7 +88,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If it cannot be written; former checkpoints are then unchanged.
-    pub async fn write(
+    pub(super) async fn write(
         folder: &Path,
         mut state: State,
         model: &Gpt,

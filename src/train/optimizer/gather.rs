@@ -24,7 +24,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// If a rank does not answer, or the device fails.
-    pub async fn gather_weights(
+    pub(crate) async fn gather_weights(
         &self,
         model: Gpt,
         group: &mut Group,

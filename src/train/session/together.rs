@@ -27,6 +27,10 @@ const SUMMED_AT_ONCE: usize = 4 << 20;
 /// matter.
 const MOST_BEGUN: usize = 128 << 20;
 
+/// The time between two looks for a gradient that has not arrived.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
 /// What rank 0 decides between two updates, by its clock and its commands.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Turn {
@@ -134,9 +138,9 @@ fn sum_exactly(group: &mut Group, own: [f64; 2]) -> Result<[f64; 2], RanksError>
 
 /// The gradients of an update on their way to the host, while the device goes on with the backward pass.
 ///
-/// The device copies each when it has computed it. The rest of the pass is queued behind, so that the
-/// sums over ranks of what has arrived take none of its time. The CPU computes in this thread: there,
-/// nothing arrives before the end of the pass.
+/// A GPU copies each when it has computed it, with the rest of the pass queued behind: while this thread
+/// sums over ranks what has arrived, the device computes. The CPU computes in this thread, and CUDA's
+/// reads block it; there, the sums begin after the pass.
 #[derive(Default)]
 pub(super) struct Gradients {
     /// Reads that have begun, with their elements.
@@ -145,6 +149,7 @@ pub(super) struct Gradients {
     elements: usize,
     /// The gradients that follow.
     held: VecDeque<Tensor<1>>,
+    nudges: Vec<Reading>,
 }
 
 impl Gradients {
@@ -166,12 +171,31 @@ impl Gradients {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<TensorData>, DeviceError> {
-        let Some((reading, elements)) = self.begun.pop_front() else { return Ok(None) };
+    /// Returns the next gradient when it has arrived; `later` is a tensor of the device.
+    async fn next(&mut self, later: &Tensor<1>) -> Result<Option<TensorData>, DeviceError> {
+        let Some((mut reading, elements)) = self.begun.pop_front() else { return Ok(None) };
+        let mut pause = SHORTEST_PAUSE;
+        while !gpu::is_done(&mut reading) {
+            // wgpu tells what has arrived when something is submitted, else not before all is done. A
+            // read must not be dropped: its memory would be taken for free.
+            self.nudges.push(gpu::begin_read(later.clone()));
+            if !gpu::is_done(&mut reading) {
+                std::thread::sleep(pause);
+                pause = LONGEST_PAUSE.min(2 * pause);
+            }
+        }
         let data = reading.await?;
         self.elements -= elements;
         self.begin_reads();
         Ok(Some(data))
+    }
+
+    /// Ends what [`next`](Self::next) has begun.
+    async fn end(self) -> Result<(), DeviceError> {
+        for nudge in self.nudges {
+            nudge.await?;
+        }
+        Ok(())
     }
 }
 
@@ -219,17 +243,18 @@ pub(super) async fn sum_over_ranks(
         wire,
         watchdog,
         device: loss.device(),
-        loss: gpu::begin_read(loss),
+        loss: gpu::begin_read(loss.clone()),
         values: Vec::new(),
         summed: 0,
         lengths: VecDeque::new(),
         done: Vec::new(),
         waited: Duration::ZERO,
     };
-    while let Some(data) = gradients.next().await? {
+    while let Some(data) = gradients.next(&loss).await? {
         watchdog.restart();
         summing.add(&data)?;
     }
+    gradients.end().await?;
     summing.finish().await
 }
 
