@@ -275,6 +275,37 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
     }
 }
 
+/// Gradients that are given away during the last backward pass are those that stay, bit by bit.
+#[test]
+fn gradients_are_given_away_when_they_are_final() {
+    let device = Device::flex();
+    for (name, gelu, bias, shards) in CASES {
+        let mut case = Case::open(&format!("gpt_{name}.safetensors"));
+        let model = Gpt::with_shards(&architecture(gelu, bias), &mut case, &device, shards);
+        let model = model.unwrap();
+        let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / (BATCH * TIME) as f32 };
+        let pass = Pass { mode: OpsMode::AUTO, dropout: None };
+        for micro_batches in 1..=2 {
+            let first = || {
+                let mut sums = WeightGradients::default();
+                for index in 1..micro_batches {
+                    model.add_gradients(&batch(&case, index), loss, pass, false, &mut sums);
+                }
+                sums
+            };
+            let (mut stay, leave, last) = (first(), first(), batch(&case, 0));
+            let wanted = model.add_gradients(&last, loss, pass, false, &mut stay);
+            let mut given = Vec::new();
+            let mut take = |gradient: Tensor<1>| given.push(gradient);
+            let found = model.last_gradients(&last, loss, pass, false, leave, &mut take);
+            assert_eq!(values(found), values(wanted), "{name}");
+            let found = WeightGradients::in_model_order(given, &model);
+            let all = |grads: Vec<Tensor<1>>| grads.into_iter().map(values).collect::<Vec<_>>();
+            assert!(all(found) == all(stay.into_vec()), "{name}, {micro_batches} micro-batches");
+        }
+    }
+}
+
 #[test]
 fn cpu_matches_pytorch() {
     for mode in [OpsMode::AUTO, OpsMode::REFERENCE] {
