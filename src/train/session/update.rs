@@ -205,6 +205,11 @@ fn tokens(config: &Config) -> usize {
     config.global_batch() as usize * config.block_size.get() as usize
 }
 
+/// Returns the tokens of the global batch.
+fn tokens(config: &Config) -> usize {
+    config.global_batch() as usize * config.block_size.get() as usize
+}
+
 impl MicroBatches<'_> {
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
     /// mean loss.
