@@ -93,7 +93,7 @@ pub const KEYS: &[Key] = &[
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
     key("offload_optimizer", Choice(&["auto", "true", "false"]), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
-    key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among the ranks of a run, as ZeRO stage 1 does: less memory for each, half as much again over the network"),
+    key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory the run may use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(&["auto", "float32", "tf32", "bfloat16", "float16"]), BATCH, "auto", "dtype of activations and matrix products; auto = the fastest that the device has"),
 

@@ -52,20 +52,9 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
 
 /// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
 fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, TrainError> {
-    let (events, result) = attempt(request, group, commands);
-    result.map(|()| events)
-}
-
-/// As [`train`], and returns the events before an error too.
-fn attempt(
-    request: Request,
-    group: Group,
-    commands: &[Command],
-) -> (Vec<Event>, Result<(), TrainError>) {
     let mut events = Vec::new();
-    let mut emit = |event: &Event| events.push(event.clone());
-    let result = run_session(request, group, commands, &mut emit);
-    (events, result)
+    run_session(request, group, commands, &mut |event| events.push(event.clone()))?;
+    Ok(events)
 }
 
 fn run_session(
@@ -265,11 +254,21 @@ fn a_sharded_run_continues_with_another_number_of_ranks() {
 fn a_checkpoint_that_cannot_be_written_leaves_no_rank_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("r");
-    std::fs::create_dir_all(&run).unwrap();
-    // A file where the folder of the checkpoints goes.
-    std::fs::write(run.join("checkpoints"), "").unwrap();
     let settings = [("eval_interval", "2"), ("max_iters", "4"), ("shard_optimizer", "true")];
-    let all = on_threads(2, |group| attempt(request(&run, &settings), group, &[]));
+    let all = on_threads(2, |group| {
+        let is_first = group.is_first();
+        let mut events = Vec::new();
+        let mut emit = |event: &Event| {
+            if is_first && matches!(event, Event::Start { .. }) {
+                // A file where the checkpoints go.
+                std::fs::remove_dir(run.join("checkpoints")).unwrap();
+                std::fs::write(run.join("checkpoints"), "").unwrap();
+            }
+            events.push(event.clone());
+        };
+        let result = run_session(request(&run, &settings), group, &[], &mut emit);
+        (events, result)
+    });
     let failed = |event: &&Event| match event {
         Event::Warning { text } => text.starts_with("no checkpoint was written: cannot create"),
         _ => false,
