@@ -349,6 +349,20 @@ fn ranks_that_disagree_are_refused() {
     for error in errors {
         assert!(error.contains("learning_rate = 0.002, rank 0 has 0.001"), "{error}");
     }
+    // The same path on two machines, with other data.
+    let errors = on_threads(2, |group| {
+        let data = folder.path().join(format!("data{}", group.rank()));
+        std::fs::create_dir(&data).unwrap();
+        let tokens = [group.rank() as u8, 0].repeat(100);
+        for name in ["train.bin", "val.bin"] {
+            std::fs::write(data.join(name), &tokens).unwrap();
+        }
+        let result = train(request(&run, &[("data", data.to_str().unwrap())]), group, &[]);
+        result.err().unwrap().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("has other data: "), "{error}");
+    }
     let errors = on_threads(4, |group| {
         let batch = [("batch_size", "1"), ("gradient_accumulation_steps", "2")];
         train(request(&run, &batch), group, &[]).err().unwrap()
