@@ -11,7 +11,7 @@ use super::help::{DEBUGGING, Suggested, examples};
 use super::launch::LaunchArgs;
 use super::source::ConfigSource;
 use super::target::{Target, parse_target};
-use crate::data::{DataError, TokenizerKind};
+use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::parse_network;

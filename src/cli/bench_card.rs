@@ -10,7 +10,7 @@ use super::CliError;
 use super::args::{BenchArgs, Global};
 use super::html::{escape, write_picture};
 use super::model::{confirmed, open_for_steps};
-use super::watch::{FailureOutput, watch};
+use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
 use crate::config::{Config, Layer, bytes};
 use crate::disk;
@@ -131,7 +131,7 @@ pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> 
     let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())
         .map_err(TrainError::from)?;
     let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
-    watch(&device, FailureOutput::Text, false);
+    watch(&device, FailureOutput::Text, Watched::Command);
     gpu::size_pages(&device.device, forecast.page_bytes());
     let row = bench::card_row(&device, &config, &forecast.plan, mode)?;
     output!("{}", json!(row));

@@ -113,6 +113,7 @@ impl Check<'_> {
         self.sources()?;
         self.heads()?;
         self.batch()?;
+        self.ranks()?;
         self.evaluation()?;
         self.schedule()
     }
@@ -165,6 +166,16 @@ impl Check<'_> {
         );
         let keys = ["micro_batch", "batch_size", "gradient_accumulation_steps"];
         Err(self.error(&keys, micro, rule, format!("set micro_batch to {fewer}")))
+    }
+
+    fn ranks(&self) -> Result<(), ConfigError> {
+        let config = self.config;
+        if !(config.shard_optimizer && config.trains_apart()) {
+            return Ok(());
+        }
+        let rule = "ranks that train apart have an optimizer each, which cannot be divided";
+        let hint = "set sync_every to 1, or shard_optimizer to false";
+        Err(self.error(&["sync_every", "shard_optimizer"], config.sync_every, rule, hint))
     }
 
     fn evaluation(&self) -> Result<(), ConfigError> {

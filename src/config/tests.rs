@@ -138,6 +138,10 @@ fn errors_between_keys_suggest_valid_values() {
         (vec![("n_head", "2")], vec!["384 wide", "set n_head to 3"]),
         (vec![("n_head", "1000")], vec!["set n_head to 768"]),
         (vec![("micro_batch", "7")], vec!["global batch of 480", "set micro_batch to 6"]),
+        (
+            vec![("sync_every", "5"), ("shard_optimizer", "true")],
+            vec!["sync_every = 5", "an optimizer each", "shard_optimizer to false"],
+        ),
         (vec![("warmup-iters", "600_001")], vec!["--warmup-iters", "lr_decay_iters = 600000"]),
         (vec![("lr_decay_iters", "0")], vec!["lr_decay_iters = 0", "decay_lr to false"]),
         (vec![("learning_rate", "3e-5")], vec!["--learning_rate", "min_lr", "3.0e-6"]),

@@ -17,8 +17,10 @@ pub struct RanksEstimate {
     pub ranks: u32,
     /// The sequences of the global batch that the rank with the most computes in an update.
     pub sequences: u64,
-    /// The bytes that each rank sends in an update: `2 (n - 1) / n` of the gradients and, with a sharded
-    /// optimizer, about `(n - 1) / n` of the weights.
+    /// The updates between two exchanges; 1 unless ranks train apart.
+    pub sync_every: u64,
+    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of what the
+    /// weights have moved by, and, with a sharded optimizer, about `(n - 1) / n` of the weights.
     pub network_bytes: u64,
     /// The speed of the network, in bits per second.
     pub network_bits_per_second: f64,
@@ -47,7 +49,8 @@ impl RanksEstimate {
         let rounds = if config.shard_optimizer { 3 } else { 2 };
         let network_bytes = rounds * (count - 1) * (weights / count);
         let state_bytes = |ranks: u32| state_bytes(config, padded, ranks as usize);
-        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second;
+        let sync_every = config.sync_every.get();
+        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
         let seconds =
             |speed: &DeviceSpeed, plan: &Plan| speed.seconds(Work::update(config, vocab, plan));

@@ -15,10 +15,11 @@ use crate::ranks::{Group, RanksError, Wire};
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
 /// folder is that of rank 0.
-pub(crate) const OWN_SETTINGS: [&str; 9] = [
+pub(crate) const OWN_SETTINGS: [&str; 10] = [
     "data",
     "out_dir",
     "init_from",
+    "hellaswag",
     "micro_batch",
     "loss_chunk",
     "grad_checkpoint",

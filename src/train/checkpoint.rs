@@ -244,7 +244,8 @@ impl Checkpoint {
         };
         drop(weights);
         let shard = Shard::of(config, group);
-        let mut file = self.shared(OPTIMIZER_FILE, group)?;
+        let has_outer = config.trains_apart() && self.has_outer(group)?;
+        let mut shared = self.shared(OPTIMIZER_FILE, group)?;
         let saved = |name: &str, shape: &[usize]| {
             let shape = saved_shape(architecture, name, shape);
             match &mut own.file {
@@ -252,8 +253,12 @@ impl Checkpoint {
                 None => shared.weight(name, &shape),
             }
         };
-        let optimizer = Optimizer::load(config, &model, masters, shard, mode, saved)?;
-        let optimizer = match self.state.loss_scale {
+        let mut optimizer = Optimizer::load(config, &model, masters, shard, mode, saved)?;
+        if has_outer {
+            let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
+            optimizer.load_outer(&model, |name, of| shared.weight(name, &shape(name, of)))?;
+        }
+        let optimizer = match own.loss_scale(rank)?.or(self.state.loss_scale) {
             Some(saved) => optimizer.with_loss_scale(saved),
             None => optimizer,
         };

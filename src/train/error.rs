@@ -77,6 +77,12 @@ pub enum TrainError {
         /// The loaded model.
         path: PathBuf,
     },
+    /// Conversations for a model with another tokenizer.
+    #[error("{}: this model tokenizes text in another way than the conversations were tokenized", path.display())]
+    OtherTokenizer {
+        /// The model.
+        path: PathBuf,
+    },
     /// Ranks that do not train together, or one that does not answer.
     #[error(transparent)]
     Ranks(#[from] RanksError),

@@ -1,6 +1,9 @@
 //! The loss on fixed windows of a split.
 
 use std::f64::consts::LN_2;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
 
 use super::TrainError;
 use super::batches;
@@ -21,6 +24,7 @@ pub struct Evaluation {
     pub mode: OpsMode,
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Evaluation {
     /// Returns the number of windows that [`mean_loss`] evaluates.
     pub fn windows(&self, split: &Split, wanted: u64) -> u64 {
@@ -46,15 +50,49 @@ impl MeanLoss {
     }
 }
 
+/// The loss on some windows, before it is divided by their tokens: what ranks add up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LossSum {
+    /// The bits of the sum in nats: as text it might lose the last one, and NaN.
+    nats: u64,
+    /// The predicted tokens that count.
+    tokens: u64,
+    /// The bytes that they stand for; `None` if the tokenizer is unknown.
+    bytes: Option<u64>,
+}
+
+impl LossSum {
+    fn new(nats: f64, tokens: u64, bytes: Option<u64>) -> Self {
+        Self { nats: nats.to_bits(), tokens, bytes }
+    }
+
+    fn nats(&self) -> f64 {
+        f64::from_bits(self.nats)
+    }
+
+    /// Returns the sum for the windows of both.
+    pub fn plus(self, other: Self) -> Self {
+        let bytes = self.bytes.zip(other.bytes).map(|(own, others)| own + others);
+        Self::new(self.nats() + other.nats(), self.tokens + other.tokens, bytes)
+    }
+
+    /// Returns the mean over the tokens.
+    pub fn mean(&self) -> MeanLoss {
+        let tokens = self.tokens as f64;
+        let bytes_per_token = self.bytes.map(|bytes| bytes as f64 / tokens);
+        MeanLoss { per_token: self.nats() / tokens, bytes_per_token }
+    }
+}
+
 /// Computes the mean loss of a model over at most `wanted` windows of `split`. They are evenly spread
-/// and always the same. Of conversations, only what the assistant says counts. The micro-batches are small and run one after the other: the peak of memory is
-/// below that of a training step.
+/// and always the same.
 ///
 /// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
 /// if it returned true.
 ///
 /// # Errors
 /// If the data cannot be read.
+#[cfg(not(target_arch = "wasm32"))]
 pub async fn mean_loss(
     model: &Gpt,
     dataset: &Dataset,
@@ -62,38 +100,41 @@ pub async fn mean_loss(
     wanted: u64,
     evaluation: &Evaluation,
     stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<f64>, TrainError> {
-    let block_size = evaluation.block_size;
-    let starts = windows::eval_starts(split.len(), block_size as u64, wanted);
-    let sum = sum_losses(model, dataset, split, &starts, evaluation, stop).await?;
-    Ok(sum.map(|sum| sum / (starts.len() * block_size) as f64))
+) -> Result<Option<MeanLoss>, TrainError> {
+    let chosen = split.windows(evaluation.block_size).evaluation(wanted);
+    let sum = sum_losses(model, dataset, split, &chosen, evaluation, stop).await?;
+    Ok(sum.map(|sum| sum.mean()))
 }
 
-/// Computes the sum of the losses of the tokens in the windows of `split` that start at `starts`, as
-/// [`mean_loss`] does.
+/// Computes the loss of a model on the windows of `split` with the tokens `chosen`. Of conversations,
+/// only what the assistant says counts. The micro-batches are small and run one after the other: the
+/// peak of memory is below that of a training step.
+///
+/// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
+/// if it returned true.
 ///
 /// # Errors
-/// As [`mean_loss`].
+/// If the data cannot be read.
 pub async fn sum_losses(
     model: &Gpt,
     dataset: &Dataset,
     split: &Split,
-    starts: &[u64],
+    chosen: &[Range<u64>],
     evaluation: &Evaluation,
     stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<f64>, TrainError> {
+) -> Result<Option<LossSum>, TrainError> {
     let architecture = model.architecture();
-    let batches = Batches { dataset, seed: 0, block_size: evaluation.block_size };
+    let windows = split.windows(evaluation.block_size);
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let lengths = dataset.tokenizer.as_ref().map(Tokenizer::byte_lengths);
-    let (mut sum, mut bytes, mut tokens) = (0.0, 0, 0);
+    let (mut sum, mut bytes, mut tokens) = (0.0, 0u64, 0u64);
     for (chunk, chosen) in chosen.chunks(evaluation.sequences).enumerate() {
         if stop((chunk * evaluation.sequences) as u64) {
             return Ok(None);
         }
         let batch = batches::read(&windows, chosen.iter().cloned())?;
         let counted = batch.counted();
-        tokens += counted;
+        tokens += counted as u64;
         if let Some(lengths) = &lengths {
             let length = |id: &u32| u64::from(lengths.get(*id as usize).copied().unwrap_or(0));
             bytes += batch.targets.iter().map(length).sum::<u64>();
@@ -106,9 +147,7 @@ pub async fn sum_losses(
         let mean = scalar(model.loss(&batch, loss, pass)).await;
         sum += f64::from(mean) * counted as f64;
     }
-    let tokens = tokens as f64;
-    let bytes_per_token = lengths.map(|_| bytes as f64 / tokens);
-    Ok(Some(MeanLoss { per_token: sum / tokens, bytes_per_token }))
+    Ok(Some(LossSum::new(sum, tokens, lengths.map(|_| bytes))))
 }
 
 #[cfg(test)]
@@ -126,5 +165,22 @@ mod tests {
         // Ends of documents alone.
         assert_eq!(bits(LN_2, Some(0.0)), None);
     }
-    Ok(Some(sum))
+
+    #[test]
+    fn parts_of_ranks_add_up_to_the_mean_over_tokens() {
+        let part = |nats, tokens, bytes| LossSum::new(nats, tokens, bytes);
+        // Not the mean of 1 and 3.
+        let both = part(30.0, 30, Some(40)).plus(part(30.0, 10, Some(120))).mean();
+        assert_eq!((both.per_token, both.bytes_per_token), (1.5, Some(4.0)));
+        // A rank without windows.
+        let with_none = part(30.0, 30, Some(40)).plus(part(0.0, 0, Some(0))).mean();
+        assert_eq!((with_none.per_token, with_none.bytes_per_token), (1.0, Some(40.0 / 30.0)));
+        // A rank that lacks the tokenizer.
+        let both = part(30.0, 30, Some(40)).plus(part(30.0, 10, None)).mean();
+        assert_eq!((both.per_token, both.bytes_per_token), (1.5, None));
+        // On its way between ranks.
+        let text = serde_json::to_string(&part(f64::NAN, 1, None)).unwrap();
+        let read: LossSum = serde_json::from_str(&text).unwrap();
+        assert!(read.mean().per_token.is_nan());
+    }
 }

@@ -4,16 +4,19 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::Evaluation;
+use serde::{Deserialize, Serialize};
+
+use super::{Evaluation, TrainError};
 use crate::config::Config;
 use crate::data::{DataError, Dataset, Question, Questions, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, values};
+use crate::ranks::Group;
 
 /// Micro-batches have multiples of this many positions, so that few shapes of tensors occur.
 const TIME_STEP: usize = 32;
 
 /// A question in tokens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EncodedQuestion {
     /// The index of the question.
     index: usize,
@@ -24,7 +27,7 @@ pub struct EncodedQuestion {
 }
 
 /// A context and an ending.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Candidate {
     /// The tokens: at most one more than the model's positions, since the last is a target alone.
     tokens: Vec<u32>,
@@ -57,19 +60,30 @@ impl Answer {
 }
 
 /// The questions that a run answers at each evaluation.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Quiz {
+    /// In an order in which any part of them is spread over the file.
     questions: Vec<EncodedQuestion>,
-    /// The right ending of each.
+    /// The right ending of each, by its index.
     labels: Vec<usize>,
 }
 
 impl Quiz {
-    /// Reads the questions that a configuration asks for; `None` if it asks for none.
+    /// Reads the questions that the configuration of rank 0 asks for, and sends them to the other ranks,
+    /// which need no file; `None` if it asks for none.
     ///
     /// # Errors
     /// If they cannot be read or tokenized.
-    pub fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
+    pub fn shared(
+        config: &Config,
+        dataset: &Dataset,
+        group: &mut Group,
+    ) -> Result<Option<Self>, TrainError> {
+        let own = if group.is_first() { Self::open(config, dataset)? } else { None };
+        Ok(group.share(own)?)
+    }
+
+    fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
         if config.hellaswag.is_empty() {
             return Ok(None);
         }
@@ -92,22 +106,27 @@ impl Quiz {
                 DataError::BadQuestion { path, line: question.line, reason }
             })
         });
-        Ok(Some(Self { questions: encoded.collect::<Result<_, _>>()?, labels }))
+        let mut questions = encoded.collect::<Result<Vec<_>, _>>()?;
+        // Questions of one kind, which are about as long, follow each other in a file.
+        questions.sort_by_key(|question| question.index.reverse_bits());
+        Ok(Some(Self { questions, labels }))
     }
 
     /// Returns the number of questions.
-    pub fn len(&self) -> u64 {
-        self.questions.len() as u64
+    pub fn len(&self) -> usize {
+        self.questions.len()
     }
 
-    /// Returns the share of right answers of a model. `stop` is called before each micro-batch with
-    /// the number of questions that are answered. Returns `None` if it returned true.
-    pub async fn share(
+    /// Returns the number of right answers of a model to a part of the questions. `stop` is called
+    /// before each micro-batch with the number of questions that are answered. Returns `None` if it
+    /// returned true.
+    pub async fn right(
         &self,
+        part: Range<usize>,
         model: &Gpt,
         evaluation: &Evaluation,
         stop: &mut impl FnMut(u64) -> bool,
-    ) -> Option<f64> {
+    ) -> Option<u64> {
         let (mut answered, mut right) = (0, 0);
         if stop(answered) {
             return None;
@@ -115,11 +134,12 @@ impl Quiz {
         let mut count = |answers: Vec<Answer>| {
             answered += answers.len() as u64;
             let is_right = |answer: &&Answer| answer.choice() == self.labels[answer.index];
-            right += answers.iter().filter(is_right).count();
+            right += answers.iter().filter(is_right).count() as u64;
             if stop(answered) { Err(()) } else { Ok(()) }
         };
-        answer(model, self.questions.clone(), evaluation, &mut count).await.ok()?;
-        Some(right as f64 / self.questions.len() as f64)
+        let questions = self.questions[part].to_vec();
+        answer(model, questions, evaluation, &mut count).await.ok()?;
+        Some(right)
     }
 }
 

@@ -32,7 +32,11 @@ pub use optimizer::{Masters, Optimizer, Shard};
 pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
-pub(crate) use evaluate::{Evaluation, mean_loss};
+pub(crate) use evaluate::Evaluation;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use evaluate::mean_loss;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
 pub(crate) use plan_limit::PlanLimit;
 #[cfg(test)]
 pub(crate) use run::RunFolder;

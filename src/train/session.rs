@@ -7,6 +7,7 @@ use web_time::Instant;
 
 use super::checkpoint::{Checkpoint, Damaged};
 use super::division::Division;
+use super::hellaswag::Quiz;
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
@@ -116,7 +117,7 @@ impl<'a> Session<'a> {
         let optimizer = optimizer.watched_by(&device.watchdog);
         let (starts_over, lacks_states) = (setup.starts_over, setup.lacks_states);
         let plans_schedule = setup.plans_schedule;
-        let Setup { started, config, mode, dataset, limits, forecast, .. } = setup;
+        let Setup { started, config, mode, dataset, quiz, limits, forecast, .. } = setup;
         let Setup { folder, loaded, group, division, wire, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
@@ -166,6 +167,9 @@ impl<'a> Session<'a> {
         }
         if starts_over {
             session.warn("no checkpoint to resume from: starting from the beginning".into());
+        }
+        if let Some(text) = session.about_conversations() {
+            session.warn(text);
         }
         if lacks_states {
             session.warn(

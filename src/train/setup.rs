@@ -10,6 +10,7 @@ use super::agreement::{self, Introduction, SharedWeights};
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::division::Division;
+use super::hellaswag::Quiz;
 use super::optimizer::Masters;
 use super::own_states::OwnStates;
 #[cfg(not(target_arch = "wasm32"))]
@@ -115,7 +116,6 @@ impl Setup {
             false => config.require_data()?.to_owned(),
         };
         let dataset = Dataset::open(&data, block_size)?;
-        let quiz = Quiz::open(&config, &dataset)?;
         let vocab_size = vocabulary(&config, &dataset)?;
         let config = match config.vocab_size {
             0 => config,
@@ -131,6 +131,7 @@ impl Setup {
         let introduction = Introduction::new(&config, &dataset, device, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
         let division = agreement::agree(&mut group, &config, introduction, &shares, recorded)?;
+        let quiz = Quiz::shared(&config, &dataset, &mut group)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
         let own = match group.is_alone() {
@@ -139,7 +140,7 @@ impl Setup {
             false => within_limit(own, &run, group.rank()),
         };
         let mut forecast = plan::plan(&own, vocab, &limits, speed)?;
-        let origin = Origin::open(&run, resume, &config, &architecture, &mut group)?;
+        let origin = Origin::open(&run, resume, &config, &architecture, &dataset, &mut group)?;
         let Origin { folder, loaded, starts_over, source } = origin;
         if let Some((Checkpoint { state, .. }, _)) = &loaded {
             let before = plan::of_share(&state.config, share);
@@ -243,10 +244,11 @@ impl Origin {
         resume: bool,
         config: &Config,
         architecture: &Architecture,
+        dataset: &Dataset,
         group: &mut Group,
     ) -> Result<Self, TrainError> {
         let origin = match group.is_first() {
-            true => Self::of_first_rank(run, resume, config, architecture)?,
+            true => Self::of_first_rank(run, resume, config, architecture, dataset)?,
             false => Self {
                 folder: RunFolder::of_rank(run, group.rank())?,
                 loaded: None,
@@ -270,11 +272,12 @@ impl Origin {
         resume: bool,
         config: &Config,
         architecture: &Architecture,
+        dataset: &Dataset,
     ) -> Result<Self, TrainError> {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && !has_checkpoint(run);
         let resume = resume && !starts_over;
-        let source = if resume { None } else { initial_source(config, architecture)? };
+        let source = if resume { None } else { initial_source(config, architecture, dataset)? };
         let folder = RunFolder::open(run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };

@@ -10,6 +10,7 @@ mod errors;
 mod eval;
 mod plan;
 mod ranks;
+mod reports;
 mod resume;
 mod runs;
 mod sample;

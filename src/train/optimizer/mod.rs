@@ -19,10 +19,12 @@ mod gather;
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
 mod offload;
+mod outer;
 mod sharding;
 mod state;
 
 use muon::Muon;
+use outer::Outer;
 pub use sharding::Shard;
 use sharding::Sharding;
 pub use state::Masters;

@@ -5,30 +5,30 @@
 //! ranks have one model: evaluations and checkpoints that are due during a round wait for its end.
 //! In between ranks exchange losses and commands, but no weights and no gradients.
 
+use std::ops::Range;
 use std::time::Duration;
 
-#[cfg(not(target_arch = "wasm32"))]
 use burn::tensor::Tensor;
 use web_time::Instant;
 
 use super::together::waiting;
 use super::{MODEL, Session};
+use crate::model::scalar;
+use crate::ranks::Wire;
 use crate::train::{TrainError, has_checkpoint, own_states};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::{model::scalar, ranks::Wire};
 
 /// Elements that are summed at once. The device is known to work in between.
 const SUMMED_AT_ONCE: usize = 4 << 20;
 
 impl Session<'_> {
-    /// Returns the sequences over which the loss of an update is a mean, and its gradient: those of the
-    /// global batch, or of this rank while ranks train apart.
-    pub(super) fn mean_over(&self) -> usize {
-        let sequences = match self.config.trains_apart() {
-            true => self.division.shares.sequences(self.group.rank()),
-            false => self.config.global_batch(),
-        };
-        sequences as usize
+    /// Returns the sequences of the global batch over whose tokens the loss of an update is a mean, and
+    /// its gradient: all, or those of this rank while ranks train apart.
+    pub(super) fn mean_over(&self) -> Range<usize> {
+        let first = self.first_sequence();
+        match self.config.trains_apart() {
+            true => first..first + self.division.shares.sequences(self.group.rank()) as usize,
+            false => 0..self.config.global_batch() as usize,
+        }
     }
 
     /// Returns the part of this rank in the global batch.
@@ -49,6 +49,11 @@ impl Session<'_> {
         !self.config.trains_apart() || self.averaged == self.iteration
     }
 
+    /// Returns true if every rank has a part in a checkpoint, so that all save at the same updates.
+    pub(super) fn saves_together(&self) -> bool {
+        self.config.trains_apart() || self.optimizer.is_sharded()
+    }
+
     /// Remembers the weights with which this process begins, and says what is to be computed.
     pub(super) async fn begin_apart(&mut self) {
         if !self.config.trains_apart() {
@@ -63,17 +68,22 @@ impl Session<'_> {
         ));
     }
 
-    /// Returns the mean of the loss over the global batch, where `own` is that of this rank's part.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(super) async fn mean_of_ranks(&mut self, own: Tensor<1>) -> Result<Tensor<1>, TrainError> {
-        let device = own.device();
-        let mut loss = [self.part() * scalar(own).await];
+    /// Returns the mean of the loss over the global batch, where `own` is that over the `counted` tokens
+    /// of this rank.
+    pub(super) async fn mean_of_ranks(
+        &mut self,
+        own: Tensor<1>,
+        counted: usize,
+    ) -> Result<Tensor<1>, TrainError> {
+        let (device, counted) = (own.device(), counted as f32);
+        let mut sums = [counted * scalar(own).await, counted];
         self.device.watchdog.restart();
         let begun = Instant::now();
         let group = &mut self.group;
-        waiting(&self.device.watchdog, || group.sum(&mut loss, Wire::Float32))?;
+        waiting(&self.device.watchdog, || group.sum(&mut sums, Wire::Float32))?;
         self.network += begun.elapsed();
-        Ok(Tensor::from_floats(loss, &device))
+        let [loss, tokens] = sums;
+        Ok(Tensor::from_floats([loss / tokens], &device))
     }
 
     /// Ends the round if it is over.

@@ -144,7 +144,7 @@ impl Session<'_> {
         let from = self.forecast.plan.clone();
         if from != forecast.plan {
             // Each rank has a budget of its own, so that others need not be here to save their states.
-            if !self.optimizer.is_sharded() {
+            if !self.saves_together() {
                 self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
             }
             let to = Some(forecast.plan.clone());

@@ -1,11 +1,34 @@
 //! Evaluation during a run.
 
+use serde::{Deserialize, Serialize};
+
 use super::control::is_late;
+use super::together::waiting;
 use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::protocol::{Command, Event, StopReason, Task};
+use crate::train::evaluate::{LossSum, sum_losses};
 use crate::train::hellaswag::Quiz;
-use crate::train::{Commands, Evaluation, Next, TrainError, has_checkpoint, mean_loss};
+use crate::train::{Commands, Evaluation, Next, TrainError, has_checkpoint};
+
+/// The part of a rank in an evaluation, or of several.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    train: LossSum,
+    val: LossSum,
+    /// The questions that were answered right.
+    right: u64,
+}
+
+impl Part {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            train: self.train.plus(other.train),
+            val: self.val.plus(other.val),
+            right: self.right + other.right,
+        }
+    }
+}
 
 impl Session<'_> {
     /// Evaluates without training.
@@ -34,16 +57,20 @@ impl Session<'_> {
     }
 
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
-    /// Commands that arrive meanwhile are queued.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
-        let losses = match self.group.is_alone() {
-            true => self.evaluate_alone(commands).await?,
-            false => Some(self.evaluate_together(self.eval_windows()).await?),
+        let Some(own) = self.evaluate_part(commands).await? else { return Ok(None) };
+        let group = &mut self.group;
+        let parts = waiting(&self.device.watchdog, || group.collect(&own))?;
+        let Some(Part { train, val, right }) = parts.into_iter().reduce(Part::plus) else {
+            return Ok(None);
         };
-        let Some([train_loss, val_loss]) = losses else { return Ok(None) };
-        let iter = self.iteration;
+        let (train, val) = (train.mean(), val.mean());
+        let questions = self.quiz.as_ref().map(Quiz::len);
+        let hellaswag = questions.map(|questions| right as f64 / questions as f64);
+        let (iter, bits_per_byte) = (self.iteration, val.bits_per_byte());
+        let (train_loss, val_loss) = (train.per_token, val.per_token);
         (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
-        self.emit(Event::Eval { iter, train_loss, val_loss });
+        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
             let has_checkpoint = has_checkpoint(self.folder.path());
             return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
@@ -58,37 +85,50 @@ impl Session<'_> {
     async fn evaluate_part(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<Option<[f64; 2]>, TrainError> {
-        let evaluation = self.evaluation();
-        let wanted = self.eval_windows();
+    ) -> Result<Option<Part>, TrainError> {
+        let (evaluation, wanted) = (self.evaluation(), self.eval_windows());
         let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
-        let [in_train, in_val] =
-            [&dataset.train, &dataset.val].map(|split| evaluation.windows(split, wanted));
+        let (rank, shares) = (self.group.rank(), &self.division.shares);
+        let [of_train, of_val] = [&dataset.train, &dataset.val].map(|split| {
+            let all = split.windows(evaluation.block_size).evaluation(wanted);
+            all[shares.part(rank, all.len())].to_vec()
+        });
+        let questions = self.quiz.as_ref().map_or(0..0, |quiz| shares.part(rank, quiz.len()));
+        let (in_train, in_val) = (of_train.len() as u64, of_val.len() as u64);
+        let total = in_train + in_val + questions.len() as u64;
         let watchdog = &self.device.watchdog;
-        let total = in_train + in_val + self.quiz.as_ref().map_or(0, Quiz::len);
         let mut reporter = Reporter::new(Task::Evaluation, total, watchdog, &mut *self.emit);
+        let may_stop = self.group.is_alone();
         let mut queued = std::mem::take(&mut self.queued);
         let mut stop = |done: u64| {
             watchdog.restart();
             reporter.report(done);
+            if !may_stop {
+                return false;
+            }
             while let Next::Command(command) = commands.next() {
                 queued.push_back(command);
             }
             queued.contains(&Command::Stop) || is_late(&self.config, self.started)
         };
         let split = &dataset.train;
-        let train_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
+        let train = sum_losses(model, dataset, split, &of_train, &evaluation, &mut stop).await;
         let mut stop = |done: u64| stop(in_train + done);
         let split = &dataset.val;
-        let val_loss = mean_loss(model, dataset, split, wanted, &evaluation, &mut stop).await;
+        let val = sum_losses(model, dataset, split, &of_val, &evaluation, &mut stop).await;
         let mut stop = |done: u64| stop(in_val + done);
-        let answered = match &self.quiz {
-            Some(quiz) => Some(quiz.share(model, &evaluation, &mut stop).await),
-            None => None,
+        let right = match &self.quiz {
+            Some(quiz) => quiz.right(questions, model, &evaluation, &mut stop).await,
+            None => Some(0),
         };
         self.queued = queued;
-        let (Some(train_loss), Some(val_loss)) = (train_loss?, val_loss?) else { return Ok(None) };
-        Ok(Some([train_loss, val_loss]))
+        let (Some(train), Some(val), Some(right)) = (train?, val?, right) else { return Ok(None) };
+        Ok(Some(Part { train, val, right }))
+    }
+
+    /// Returns the windows of each split that an evaluation covers, if there are so many.
+    fn eval_windows(&self) -> u64 {
+        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
     }
 
     pub(super) fn evaluation(&self) -> Evaluation {

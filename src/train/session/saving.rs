@@ -27,8 +27,11 @@ impl Session<'_> {
         // By the clock of rank 0, which alone writes.
         let decides = self.group.is_first();
         let is_due = decides && self.iteration > 0 && self.saved.elapsed() >= age;
-        // The others have parts of it.
-        let is_due = match self.optimizer.is_sharded() {
+        if !self.is_averaged() {
+            return Ok(());
+        }
+        // The others have parts of it, or states of their own.
+        let is_due = match self.saves_together() {
             true => self.decided(is_due)?,
             false => is_due,
         };
@@ -69,6 +72,7 @@ impl Session<'_> {
     pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
+        self.write_own_states().await?;
         let is_sharded = self.optimizer.is_sharded();
         if !self.group.is_first() {
             return if is_sharded { self.send_states().await } else { Ok(()) };

@@ -8,14 +8,11 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use web_time::Instant;
 
+use super::Session;
 use super::control::is_late;
-use super::working::Reporter;
-use super::{MODEL, Session};
-use crate::data::windows;
 use crate::gpu::{self, DeviceError, Reading, Watchdog};
-use crate::protocol::{RankStep, Task};
-use crate::ranks::{Group, RanksError, Wire};
-use crate::train::evaluate::sum_losses;
+use crate::protocol::RankStep;
+use crate::ranks::{Group, Wire};
 use crate::train::{Commands, Next, TrainError};
 
 /// Elements that are summed at once: enough that the answer time of a network does not count, and few
@@ -72,6 +69,13 @@ impl Session<'_> {
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
     }
 
+    /// Returns the speeds of all ranks, with the same bits on each.
+    pub(super) fn speeds_of_ranks(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
+        let group = &mut self.group;
+        let all = waiting(&self.device.watchdog, || group.collect(&own.to_bits()))?;
+        Ok(all.into_iter().map(f64::from_bits).collect())
+    }
+
     /// Takes the schedule of rank 0, which has measured the time of an update.
     pub(super) fn share_schedule(&mut self) -> Result<(), TrainError> {
         let config = &mut self.config;
@@ -90,50 +94,6 @@ impl Session<'_> {
         let group = &mut self.group;
         Ok(waiting(&self.device.watchdog, || group.collect(&own))?)
     }
-
-    /// Returns the mean losses of both splits, of which each rank evaluates a part in proportion to its
-    /// share. Commands that arrive meanwhile wait for the end: the parts take different numbers of
-    /// micro-batches, so that ranks could not stop together.
-    pub(super) async fn evaluate_together(&mut self, wanted: u64) -> Result<[f64; 2], TrainError> {
-        let evaluation = self.evaluation();
-        let (rank, watchdog) = (self.group.rank(), &self.device.watchdog);
-        let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
-        let block_size = evaluation.block_size;
-        let splits = [&dataset.train, &dataset.val];
-        let all = splits.map(|split| windows::eval_starts(split.len(), block_size as u64, wanted));
-        let own =
-            [&all[0], &all[1]].map(|starts| &starts[self.division.shares.part(rank, starts.len())]);
-        let count = (own[0].len() + own[1].len()) as u64;
-        let mut reporter = Reporter::new(Task::Evaluation, count, watchdog, &mut *self.emit);
-        let (mut sums, mut before) = ([0.0; 2], 0);
-        for (sum, (split, starts)) in sums.iter_mut().zip(splits.into_iter().zip(own)) {
-            let mut stop = |done: u64| {
-                watchdog.restart();
-                reporter.report(before + done);
-                false
-            };
-            let of_split =
-                sum_losses(model, dataset, split, starts, &evaluation, &mut stop).await?;
-            *sum = of_split.unwrap_or_default();
-            before += starts.len() as u64;
-        }
-        let tokens = all.map(|starts| (starts.len() * block_size) as f64);
-        let group = &mut self.group;
-        let sums = waiting(watchdog, || sum_exactly(group, sums))?;
-        Ok([sums[0] / tokens[0], sums[1] / tokens[1]])
-    }
-}
-
-/// Sums numbers over all ranks, in f64. As text they might lose their last bit, and NaN.
-fn sum_exactly(group: &mut Group, own: [f64; 2]) -> Result<[f64; 2], RanksError> {
-    let all = group.collect(&own.map(f64::to_bits))?;
-    let mut sums = [0.0; 2];
-    for of_rank in all {
-        for (sum, bits) in sums.iter_mut().zip(of_rank) {
-            *sum += f64::from_bits(bits);
-        }
-    }
-    Ok(sums)
 }
 
 /// The gradients of an update on their way to the host, while the device goes on with the backward pass.

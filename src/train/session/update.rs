@@ -1,5 +1,6 @@
 //! An update of the weights, and its results.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use burn::tensor::Tensor;
@@ -39,12 +40,12 @@ impl Session<'_> {
     /// Makes one update of the weights from the whole global batch.
     pub(super) async fn update(&mut self) -> Result<(), TrainError> {
         let model = self.model.take().expect(MODEL);
-        let (grads, loss) = self.gradients(&model).await?;
+        let (grads, loss, counted) = self.gradients(&model).await?;
         let learning_rate = self
             .learning_rate
             .unwrap_or_else(|| config::learning_rate(&self.config, self.iteration));
-        let (step, tokens) = (self.iteration + 1, tokens(&self.config));
-        let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, tokens).await;
+        let step = self.iteration + 1;
+        let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, counted).await;
         #[cfg(not(target_arch = "wasm32"))]
         let model = {
             let (group, watchdog) = (&mut self.group, &self.device.watchdog);
@@ -58,12 +59,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Returns the gradients of the next update in the order of the model, and its loss. On several
-    /// ranks, each computes those of its share, and they are summed.
+    /// Returns the gradients of the next update in the order of the model, its loss, and the tokens over
+    /// which both are means. On several ranks, each computes those of its share, and they are summed.
     async fn gradients(
         &mut self,
         model: &Gpt,
-    ) -> Result<(Vec<Tensor<1>>, Option<Tensor<1>>), TrainError> {
+    ) -> Result<(Vec<Tensor<1>>, Option<Tensor<1>>, usize), TrainError> {
         let accumulation = self.forecast.plan.accumulation;
         let micro_batches = MicroBatches {
             config: &self.config,
@@ -72,7 +73,9 @@ impl Session<'_> {
             mode: self.mode,
             iteration: self.iteration,
             first_sequence: self.first_sequence(),
+            mean_over: self.mean_over(),
         };
+        let counted = micro_batches.counted()?;
         let sums = match accumulation {
             1 => WeightGradients::default(),
             _ => WeightGradients::zeros(model),
@@ -81,7 +84,8 @@ impl Session<'_> {
         let is_first = self.last_update.is_none();
         let mut reporter = Reporter::update(accumulation, is_first, &self.device, &mut *self.emit);
         let mut loss: Option<Tensor<1>> = None;
-        let mut leaving = (!self.group.is_alone()).then(Gradients::default);
+        let are_summed = !self.group.is_alone() && !self.config.trains_apart();
+        let mut leaving = are_summed.then(Gradients::default);
         for micro_step in 0..accumulation {
             reporter.report(micro_step as u64);
             let is_last = micro_step + 1 == accumulation;
@@ -89,9 +93,9 @@ impl Session<'_> {
                 Some(leaving) if is_last => {
                     let sums = std::mem::take(&mut sums);
                     let mut take = |gradient| leaving.push(gradient);
-                    micro_batches.last_gradients(model, micro_step, sums, &mut take)?
+                    micro_batches.last_gradients(model, micro_step, counted, sums, &mut take)?
                 }
-                _ => micro_batches.add_gradients(model, micro_step, &mut sums)?,
+                _ => micro_batches.add_gradients(model, micro_step, counted, &mut sums)?,
             };
             loss = Some(match loss {
                 Some(loss) => loss + value,
@@ -102,13 +106,18 @@ impl Session<'_> {
                 self.device.watchdog.restart();
             }
         }
+        if let (false, true, Some(own)) = (self.group.is_alone(), self.config.trains_apart(), &loss)
+        {
+            let mean = self.mean_of_ranks(own.clone(), counted).await?;
+            return Ok((sums.into_vec(), Some(mean), counted));
+        }
         let (Some(leaving), Some(own)) = (leaving, loss.clone()) else {
-            return Ok((sums.into_vec(), loss));
+            return Ok((sums.into_vec(), loss, counted));
         };
         let (group, watchdog) = (&mut self.group, &self.device.watchdog);
         let sums = sum_over_ranks(group, self.wire, watchdog, leaving, own).await?;
         self.network += sums.waited;
-        Ok((WeightGradients::in_model_order(sums.gradients, model), Some(sums.loss)))
+        Ok((WeightGradients::in_model_order(sums.gradients, model), Some(sums.loss), counted))
     }
 
     /// Returns the first sequence of this rank in the global batch.
@@ -196,30 +205,41 @@ pub(super) struct MicroBatches<'a> {
     pub iteration: u64,
     /// The first sequence of this rank in the global batch.
     pub first_sequence: usize,
-    /// The sequences over which the loss is a mean.
-    pub mean_over: usize,
-}
-
-/// Returns the tokens of the global batch.
-fn tokens(config: &Config) -> usize {
-    config.global_batch() as usize * config.block_size.get() as usize
-}
-
-/// Returns the tokens of the global batch.
-fn tokens(config: &Config) -> usize {
-    config.global_batch() as usize * config.block_size.get() as usize
+    /// The sequences of the global batch over whose tokens the loss is a mean.
+    pub mean_over: Range<usize>,
 }
 
 impl MicroBatches<'_> {
+    /// Returns the tokens over which the loss is a mean. Those of conversations are read once more for
+    /// that, since the first micro-batch needs their number. Each rank reads those of all ranks: to ask
+    /// the others would be one more wait in each update.
+    pub fn counted(&self) -> Result<usize, TrainError> {
+        let batches = self.batches();
+        if !self.dataset.train.has_conversations() {
+            return Ok(self.mean_over.len() * batches.block_size);
+        }
+        let mut counted = 0;
+        for sequence in self.mean_over.clone() {
+            counted += batches.train(self.iteration, sequence, 1)?.counted();
+        }
+        Ok(counted)
+    }
+
+    fn batches(&self) -> Batches<'_> {
+        let block_size = self.config.block_size.get() as usize;
+        Batches { dataset: self.dataset, seed: self.config.seed, block_size }
+    }
+
     /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// mean loss.
+    /// mean loss, which is over `counted` tokens.
     pub fn add_gradients(
         &self,
         model: &Gpt,
         micro_step: usize,
+        counted: usize,
         sums: &mut WeightGradients,
     ) -> Result<Tensor<1>, TrainError> {
-        let (batch, loss, pass) = self.micro_batch(model, micro_step)?;
+        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
         Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums))
     }
 
@@ -229,10 +249,11 @@ impl MicroBatches<'_> {
         &self,
         model: &Gpt,
         micro_step: usize,
+        counted: usize,
         sums: WeightGradients,
         take: &mut dyn FnMut(Tensor<1>),
     ) -> Result<Tensor<1>, TrainError> {
-        let (batch, loss, pass) = self.micro_batch(model, micro_step)?;
+        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
         Ok(model.last_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
     }
 
@@ -240,17 +261,16 @@ impl MicroBatches<'_> {
         &self,
         model: &Gpt,
         micro_step: usize,
+        counted: usize,
     ) -> Result<(MicroBatch, CrossEntropy, Pass), TrainError> {
         let Plan { micro_batch, loss_chunk, .. } = *self.plan;
-        let block_size = self.config.block_size.get() as usize;
-        let batches = Batches { dataset: self.dataset, seed: self.config.seed, block_size };
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
             chunk: loss_chunk,
-            scale: 1.0 / tokens(self.config) as f32,
+            scale: 1.0 / counted as f32,
         };
         let first = self.first_sequence + micro_step * micro_batch;
-        let batch = batches.train(self.iteration, first, micro_batch)?;
+        let batch = self.batches().train(self.iteration, first, micro_batch)?;
         let dropout = (self.config.dropout > 0.0).then_some(StepDropout {
             rate: self.config.dropout as f32,
             seed: self.config.seed,
