@@ -23,7 +23,7 @@ def main(folder: str, wgpt: str) -> None:
     assert len(tokenizer) == size, f"{len(tokenizer)} tokens, the model has {size}"
 
     # The whole vocabulary there and back; bytes make text only as whole characters.
-    ordinary = [id for id in range(size) if id not in tokenizer.all_special_ids]
+    ordinary = [id for id in range(size) if id not in tokenizer.added_tokens_decoder]
     is_chars = all(len(tokenizer.decode(id)) == 1 for id in ordinary)
     text = "".join(map(tokenizer.decode, ordinary)) if is_chars else "".join(map(chr, range(0xD800)))
     text += text[::-1] + "".join(2 * character for character in text)

@@ -1,5 +1,8 @@
 //! Tests of sessions that train together, each on a thread.
 
+mod apart;
+mod conversations;
+
 use std::path::Path;
 use std::sync::mpsc::channel;
 
@@ -379,134 +382,6 @@ fn ranks_that_disagree_are_refused() {
 fn losses(events: &[Event]) -> (Vec<(u64, f64)>, Vec<f64>) {
     let steps = steps(events).into_iter().map(|(iter, loss, _)| (iter, loss)).collect();
     (steps, evals(events))
-}
-
-/// With evaluations and checkpoints that do not fall on the ends of rounds.
-fn apart(run: &Path, more: &[(&str, &str)]) -> Request {
-    let settings = [("sync_every", "5"), ("eval_interval", "7")];
-    request(run, &[&settings, more].concat())
-}
-
-#[test]
-fn ranks_train_apart_and_average_their_weights() {
-    let folder = tempfile::tempdir().unwrap();
-    let of = |name: &str| train_on(3, &apart(&folder.path().join(name), &[("max_iters", "23")]));
-    let all = of("a");
-    for events in &all {
-        assert_eq!(losses(events), losses(&all[0]), "losses are those of all ranks");
-    }
-    assert_eq!(losses(&of("b")[0]), losses(&all[0]), "the same bits each time");
-    let (steps, evals) = losses(&all[0]);
-    assert_eq!(steps.len(), 23);
-    // At the ends of the rounds in which 7 and 14 are; 21 is in that which the run ends.
-    let at = |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
-    assert_eq!(all[0].iter().filter_map(at).collect::<Vec<_>>(), [0, 10, 15, 23]);
-    assert!(evals[evals.len() - 1] < evals[1], "it learns: {evals:?}");
-    let said = all[0].iter().any(
-        |event| matches!(event, Event::Warning { text } if text.contains("another algorithm")),
-    );
-    assert!(said);
-    let together = request(&folder.path().join("c"), &[("max_iters", "23")]);
-    let together = losses(&train_on(3, &together)[0]).0;
-    // The loss of the first update is that of the initial weights.
-    assert!((steps[0].1 / together[0].1 - 1.0).abs() < 1e-5);
-    assert_ne!(steps[5..], together[5..]);
-}
-
-#[test]
-fn ranks_that_train_apart_continue_with_the_same_losses() {
-    let folder = tempfile::tempdir().unwrap();
-    let undisturbed = train_on(2, &apart(&folder.path().join("a"), &[("max_iters", "20")]));
-    let expected = losses(&undisturbed[0]).0;
-    let run = folder.path().join("b");
-    let first = train_on(2, &apart(&run, &[("max_iters", "10")]));
-    assert_eq!(losses(&first[0]).0, expected[..10]);
-    assert!(run.join("ranks/1-00000010.safetensors").exists());
-    let resumed = |ranks: usize, last: &str| {
-        train_on(ranks, &Request { resume: true, ..apart(&run, &[("max_iters", last)]) })
-    };
-    assert_eq!(losses(&resumed(2, "20")[0]).0, expected[10..]);
-    // Another rank has no state of its own.
-    let more = resumed(3, "22");
-    let warned = |event: &Event| matches!(event, Event::Warning { text } if text.contains("not every rank has its optimizer"));
-    assert!(more[0].iter().any(warned));
-    assert_eq!(losses(&more[2]), losses(&more[0]));
-    // An end within a round averages too: all have what rank 0 has written.
-    let last = Request { resume: true, ..apart(&run, &[("max_iters", "24")]) };
-    assert_eq!(steps(&alone(&last)).len(), 2);
-}
-
-/// Conversations, of which each window has another number of tokens that count.
-fn chats(run: &Path, more: &[(&str, &str)]) -> Request {
-    let settings = [("data", "builtin:chats"), ("block_size", "64"), ("max_iters", "20")];
-    request(run, &[&settings, more].concat())
-}
-
-#[test]
-fn conversations_give_the_losses_of_one_rank() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |name: &str| folder.path().join(name);
-    let expected = alone(&chats(&run("1"), &[]));
-    assert_eq!((steps(&expected).len(), evals(&expected).len()), (20, 6));
-    for (name, shares) in [("a", &[1.0, 1.0][..]), ("b", &[8.0, 1.0, 3.0])] {
-        let request = Request { shares: shares.to_vec(), ..chats(&run(name), &[]) };
-        let all = train_on(shares.len(), &request);
-        assert_close(&all[0], &expected);
-        assert_eq!(steps(&all[1]), steps(&all[0]));
-        assert_eq!(scores(&all[1]), scores(&all[0]));
-        for (found, expected) in scores(&all[0]).iter().zip(scores(&expected)) {
-            assert!((found.0 / expected.0 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
-        }
-    }
-    // Apart, the loss of the first update is that of the initial weights.
-    let all = train_on(2, &chats(&run("c"), &[("sync_every", "5"), ("max_iters", "5")]));
-    let (found, expected) = (steps(&all[0])[0].1, steps(&expected)[0].1);
-    assert!((found / expected - 1.0).abs() < 1e-5, "{found} for {expected}");
-}
-
-/// The bits per byte and the share of right answers of each evaluation.
-fn scores(events: &[Event]) -> Vec<(f64, Option<f64>)> {
-    let scores = |event: &Event| match event {
-        Event::Eval { bits_per_byte, hellaswag, .. } => Some((bits_per_byte.unwrap(), *hellaswag)),
-        _ => None,
-    };
-    events.iter().filter_map(scores).collect()
-}
-
-#[test]
-fn questions_are_divided_among_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("questions.jsonl");
-    let animals = ["dog", "cat", "owl", "cow", "hen"];
-    let question = |index: usize| {
-        let [one, other] = [animals[index % 5], animals[(index + 1 + index / 5) % 5]];
-        format!(
-            r#"{{"ctx":"The {one} and","endings":["the {other}","the {one} too"],"label":{}}}"#,
-            index % 2
-        ) + "\n"
-    };
-    std::fs::write(&file, (0..23).map(question).collect::<String>()).unwrap();
-    let asked = |name: &str, file: &str| {
-        let more = [("hellaswag", file), ("max_iters", "10")];
-        chats(&folder.path().join(name), &more)
-    };
-    let file = file.to_str().unwrap();
-    let expected = scores(&alone(&asked("1", file)));
-    assert_eq!(expected.len(), 2);
-    assert!(expected.iter().all(|(_, share)| share.is_some()));
-    for ranks in 2..=3 {
-        let name = ranks.to_string();
-        let all = on_threads(ranks, |group| {
-            // The file is on the first machine alone.
-            let file = if group.is_first() { file } else { "" };
-            train(asked(&name, file), group, &[]).unwrap()
-        });
-        for events in &all {
-            let shares = |scores: &[(f64, Option<f64>)]| scores.iter().map(|s| s.1).collect();
-            let found: Vec<Option<f64>> = shares(&scores(events));
-            assert_eq!(found, shares(&expected), "{ranks} ranks");
-        }
-    }
 }
 
 fn ranks_of(events: &[Event]) -> Vec<RankLine> {
