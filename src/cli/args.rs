@@ -166,7 +166,7 @@ pub(super) enum Subcommands {
     Chat(ChatArgs),
     /// Measure the loss of a model on data, or its share of right answers
     #[command(after_help = examples(&[
-        ("wgpt eval", "the newest run in out/, on its data"),
+        ("wgpt eval", "the newest run in out/"),
         ("wgpt eval gpt2 --data=data/mine", "a model folder on your data"),
         ("wgpt eval gpt2 --hellaswag hellaswag_val.jsonl", "HellaSwag"),
     ]))]
@@ -205,7 +205,7 @@ pub(super) enum Subcommands {
         ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
         ("wgpt plan --preset=gpt2-large --target 8GiB", "the optimizer in host memory"),
         ("wgpt plan my.toml --suggest", "changes that make it fit"),
-        ("wgpt plan --preset=gpt2 --ranks=2 --target \"RTX 3060\"", "two machines on 1 Gbit/s"),
+        ("wgpt plan --preset=gpt2 --ranks=2 --target 12", "two machines on 1 Gbit/s"),
     ]))]
     Plan(PlanArgs),
     /// List the devices of this machine
