@@ -1,6 +1,7 @@
 //! Conversations and questions on several ranks.
 
 use super::*;
+use crate::disk;
 
 /// Conversations, of which each window has another number of tokens that count.
 fn chats(run: &Path, more: &[(&str, &str)]) -> Request {
@@ -51,7 +52,7 @@ fn questions_are_divided_among_ranks() {
             index % 2
         ) + "\n"
     };
-    std::fs::write(&file, (0..23).map(question).collect::<String>()).unwrap();
+    disk::write(&file, (0..23).map(question).collect::<String>()).unwrap();
     let asked = |name: &str, file: &str| {
         let more = [("hellaswag", file), ("max_iters", "10")];
         chats(&folder.path().join(name), &more)
