@@ -157,12 +157,14 @@ fn mpirun_stops_with_a_checkpoint() {
     for (first, then) in [("-INT", None), ("-TERM", None), ("-INT", Some("-TERM"))] {
         let run = format!("r{first}{}", then.is_some());
         let flag = format!("--run={run}");
-        let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS, &["--log_interval=100000"]].concat();
+        // Prints less than fits the pipe to mpirun.
+        let rarely = ["--log_interval=100000", "--eval_interval=200"];
+        let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS, &rarely].concat();
         let mut command = mpirun(folder.path(), 2, &args);
         command.env("OMPI_MCA_odls_base_sigkill_timeout", "4").stdout(Stdio::null());
         let mut job = command.spawn().unwrap();
         let run = folder.path().join(&run);
-        wait_for(&run.join("checkpoints/00000010/state.json"), &mut job);
+        wait_for(&run.join("checkpoints/00000200/state.json"), &mut job);
         let id = job.id().to_string();
         match then {
             None => signal(&id, first),
