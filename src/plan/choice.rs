@@ -152,7 +152,7 @@ impl Search<'_> {
         let offloads = match config.offload_optimizer {
             // It has no other memory.
             _ if limits.kernels == Kernels::Cpu => &[false][..],
-            // What a rank sends the others is on its device.
+            // The weights that a rank sends are on its device.
             _ if limits.shards_optimizer() => &[false],
             Choice::Auto if limits.host_budget == Some(0) => &[false],
             choice => options(choice),

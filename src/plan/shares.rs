@@ -36,7 +36,7 @@ impl Shares {
         let all: f64 = speeds.iter().sum();
         let wanted: Vec<f64> = speeds.iter().map(|speed| units as f64 * speed / all).collect();
         let mut counts: Vec<u64> = wanted.iter().map(|wanted| (*wanted as u64).max(1)).collect();
-        // What rounding has left, or taken too much.
+        // The rest that rounding has left, or taken too much.
         while counts.iter().sum::<u64>() < units {
             let lacks = |rank: &usize| wanted[*rank] - counts[*rank] as f64;
             // Of equal ranks the first.

@@ -208,7 +208,7 @@ impl<L: Link> Ranks for Ring<L> {
         let (rank, size, wire) = (self.rank(), self.size(), Wire::Float32);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
-        // What is passed on is what arrives, behind the own part.
+        // The values that arrive are passed on, behind the own part.
         let sent: Vec<Range<usize>> = (0..size - 1).flat_map(of).collect();
         let received: Vec<Range<usize>> = (1..size).flat_map(of).collect();
         let own = of(0).count();
