@@ -100,7 +100,7 @@ impl Place {
     }
 }
 
-/// What rank 0 has resolved, and the others take from it.
+/// The settings that rank 0 has resolved and sends to the others.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The run folder.

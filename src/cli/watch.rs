@@ -43,7 +43,7 @@ impl FailureOutput {
     }
 }
 
-/// What a failure of the device ends.
+/// The work that ends when the device fails.
 pub(super) enum Watched {
     /// A command that is not a run.
     Command,
@@ -53,7 +53,7 @@ pub(super) enum Watched {
     Rank {
         /// Its place in words.
         label: String,
-        /// What limits its next process after out-of-memory.
+        /// The limit of its next process after it ran out of memory.
         limit: PlanLimit,
     },
 }

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// What the panel is drawn from, and the intents that it returned.
+    /// The state that the panel is drawn from, and the intents that it returned.
     struct Panel {
         progress: Progress,
         prompt: PromptState,

@@ -127,7 +127,7 @@ impl Gpt {
     }
 
     /// As [`add_gradients`](Self::add_gradients), for the last micro-batch of an update: gives each sum
-    /// to `take` when nothing more is added to it, while the backward pass goes on. Those of the linear
+    /// to `take` as soon as it is final, while the backward pass goes on. Those of the linear
     /// layers come block by block, the last block first, then those of the layer norms and of the
     /// embeddings, of which a part is known only at the end of the pass.
     pub fn last_gradients(

@@ -34,7 +34,7 @@ const OPEN_MPI: [&str; 1] = ["libmpi.40.dylib"];
 #[cfg(target_os = "macos")]
 const MPICH: [&str; 1] = ["libmpi.12.dylib"];
 
-/// What libraries of MPICH's family say of themselves.
+/// Names by which libraries of MPICH's family describe themselves.
 const OF_MPICH: [&str; 3] = ["MPICH", "Intel(R) MPI", "MVAPICH"];
 
 /// The part of a file's name that tells the interface of MPI 5, whose handles are others.
@@ -88,7 +88,7 @@ struct Opened {
     library: ManuallyDrop<Library>,
     /// The name of its file.
     name: String,
-    /// What it says of itself.
+    /// Its own description of its version.
     version: String,
 }
 
