@@ -97,6 +97,7 @@ impl Comparison<'_> {
     }
 
     fn charts(&self) -> Vec<(Over, String)> {
+        let longest = self.facts.iter().map(Facts::time).max().unwrap_or_default();
         let of = |over: Over| {
             let curve = |facts: &Facts| -> Option<Curve> {
                 facts.curve(&facts.title, &facts.progress.curves.eval_val, over, false)
@@ -104,7 +105,8 @@ impl Comparison<'_> {
             let curves: Vec<Curve> = self.facts.iter().filter_map(curve).collect();
             (over, chart(over.name(), "validation loss", &curves))
         };
-        Over::ALL.map(of).into_iter().filter(|(_, chart)| !chart.is_empty()).collect()
+        let all = [Over::Tokens, Over::time(longest), Over::Compute];
+        all.map(of).into_iter().filter(|(_, chart)| !chart.is_empty()).collect()
     }
 
     fn json(&self) -> serde_json::Value {
@@ -167,7 +169,7 @@ impl Comparison<'_> {
 fn picture(page: &Path, over: Over) -> PathBuf {
     let word = match over {
         Over::Tokens => "tokens",
-        Over::Hours => "hours",
+        Over::Minutes | Over::Hours => "time",
         Over::Compute => "compute",
     };
     let stem = page.file_stem().unwrap_or_default().to_string_lossy();

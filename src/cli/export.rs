@@ -11,7 +11,7 @@ use crate::config::Gelu;
 use crate::data::Tokenizer;
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
-use crate::model::{GgufType, parameters, write_gguf};
+use crate::model::{GgufFile, GgufType, parameters};
 use crate::train::{ModelSource, TrainError, archive, checkpoint};
 
 /// Runs `wgpt export`.
@@ -180,7 +180,8 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
         activity.show(format!("writing {} {done}/{all}", path.display()));
     };
     let kind = GgufType::from(args.kind);
-    write_gguf(path, &name, architecture, &mut *weights, &vocabulary, kind, &mut show)
+    GgufFile { name: &name, architecture, vocabulary: &vocabulary, kind }
+        .write(path, &mut *weights, &mut show)
         .map_err(TrainError::from)?;
     Ok(())
 }

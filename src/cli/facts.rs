@@ -36,17 +36,22 @@ pub(super) struct Facts {
 pub(super) enum Over {
     Tokens,
     /// Time spent on updates.
+    Minutes,
     Hours,
     /// Floating-point operations.
     Compute,
 }
 
 impl Over {
-    pub const ALL: [Self; 3] = [Self::Tokens, Self::Hours, Self::Compute];
+    /// Returns the axis of time on which the longest of some runs has numbers that are easy to read.
+    pub fn time(longest: Duration) -> Self {
+        if longest < Duration::from_hours(3) { Self::Minutes } else { Self::Hours }
+    }
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",
+            Self::Minutes => "minutes of training",
             Self::Hours => "hours of training",
             Self::Compute => "floating-point operations (10^12)",
         }
@@ -195,6 +200,7 @@ impl Facts {
         let curves = &self.progress.curves;
         let (axis, scale): (&Cumulative, f64) = match over {
             Over::Tokens => (&curves.tokens, 1.0),
+            Over::Minutes => (&curves.seconds, 1.0 / 60.0),
             Over::Hours => (&curves.seconds, 1.0 / 3600.0),
             Over::Compute => (&curves.tokens, self.operations()? / 1e12),
         };
@@ -285,6 +291,9 @@ mod tests {
         assert_eq!(facts.losses(Over::Compute).len(), 0);
         let validation = &facts.losses(Over::Tokens)[1];
         assert_eq!(validation.points, [[0.0, 4.0], [512.0, 2.5], [1024.0, 3.0]]);
+        assert_eq!(Over::time(facts.time()), Over::Minutes);
+        let validation = &facts.losses(Over::Minutes)[1];
+        assert_eq!(validation.points[1], [0.5 / 60.0, 2.5]);
     }
 
     #[test]

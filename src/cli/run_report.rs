@@ -38,8 +38,9 @@ fn body(facts: &Facts) -> String {
     let settings: Vec<Vec<String>> = facts.settings().into_iter().map(cells).collect();
     let mut body = format!("<h1>{}</h1>\n", escape(&facts.title));
     body += &html::table(&[], &results);
-    body += &section("Loss over tokens", &chart("tokens", "loss", &facts.losses(Over::Tokens)));
-    body += &section("Loss over time", &chart("hours", "loss", &facts.losses(Over::Hours)));
+    let loss = |over: Over| chart(over.name(), "loss", &facts.losses(over));
+    body += &section("Loss over tokens", &loss(Over::Tokens));
+    body += &section("Loss over time", &loss(Over::time(facts.time())));
     body += &section("Samples", &samples(&facts.progress.samples));
     body += &section("Learning rate, gradient, speed and memory", &others(facts));
     body += &section("Memory by plan", &plan(facts));

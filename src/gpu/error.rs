@@ -28,6 +28,14 @@ pub enum DeviceError {
         /// The devices that exist.
         found: String,
     },
+    /// Another process of the same run on this machine needs a GPU.
+    #[error("no GPU is left for process {number} of this run on this machine; found: {found}")]
+    TooFew {
+        /// The number of the process on the machine, from 1.
+        number: usize,
+        /// The devices that exist.
+        found: String,
+    },
     /// No CUDA device exists.
     #[error("no device `{id}`: {why}; found: {found}")]
     NoCuda {
@@ -114,6 +122,10 @@ impl DeviceError {
             DeviceError::Missing { .. } => {
                 "`wgpt devices` lists the devices; a missing GPU usually means a missing driver (on \
                  Debian and Ubuntu: mesa-vulkan-drivers or NVIDIA's own)"
+            }
+            DeviceError::TooFew { .. } => {
+                "start one process for each GPU of the best kind, or name a device that all processes \
+                 share, like --device=vulkan:0"
             }
             DeviceError::NoCuda { .. } if cfg!(windows) => {
                 "install NVIDIA's driver; the GPU also computes with --device=vulkan, and \

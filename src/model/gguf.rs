@@ -88,62 +88,136 @@ struct Tensor {
     kind: GgufType,
 }
 
-/// Writes a model to a new file. `progress` is called with the number of tensors that are written and
-/// that of all.
-///
-/// # Errors
-/// If a weight cannot be read or the file cannot be written.
-pub fn write_gguf(
-    path: &Path,
-    name: &str,
-    architecture: &Architecture,
-    weights: &mut dyn WeightSource,
-    vocabulary: &Vocabulary,
-    kind: GgufType,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<(), WeightError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".part");
-    let partial = Path::new(&partial);
-    let written = write(partial, name, architecture, weights, vocabulary, kind, progress)
-        .and_then(|()| disk::rename(partial, path).map_err(WeightError::io(path)));
-    if written.is_err() {
-        let _ = disk::remove_file(partial);
-    }
-    written
+/// A model, as a file holds it.
+pub struct GgufFile<'a> {
+    /// The name of the model.
+    pub name: &'a str,
+    pub architecture: &'a Architecture,
+    pub vocabulary: &'a Vocabulary,
+    pub kind: GgufType,
 }
 
-fn write(
-    path: &Path,
-    name: &str,
-    architecture: &Architecture,
-    weights: &mut dyn WeightSource,
-    vocabulary: &Vocabulary,
-    kind: GgufType,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<(), WeightError> {
-    let tensors = tensors(architecture, kind);
-    let mut file = BufWriter::new(File::create(path).map_err(WeightError::io(path))?);
-    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(WeightError::io(path));
-    put(&header(name, architecture, vocabulary, kind, &tensors))?;
-    for (index, tensor) in tensors.iter().enumerate() {
-        progress(index, tensors.len());
-        let elements = tensor.shape.iter().product();
-        let values = match &tensor.weight {
-            Some(name) => weights.weight(name, &tensor.shape)?,
-            None => vec![0.0; elements],
-        };
-        let values = match (tensor.transposed, &tensor.shape[..]) {
-            (true, &[rows, columns]) => transpose(&values, rows, columns),
-            _ => values,
-        };
-        let mut bytes = Vec::with_capacity(tensor.kind.bytes(elements) + ALIGNMENT);
-        tensor.kind.encode(&values, &mut bytes);
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-        put(&bytes)?;
+impl GgufFile<'_> {
+    /// Writes a new file. `progress` is called with the number of tensors that are written and that of
+    /// all.
+    ///
+    /// # Errors
+    /// If a weight cannot be read or the file cannot be written.
+    pub fn write(
+        &self,
+        path: &Path,
+        weights: &mut dyn WeightSource,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), WeightError> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".part");
+        let partial = Path::new(&partial);
+        let written = self
+            .write_part(partial, weights, progress)
+            .and_then(|()| disk::rename(partial, path).map_err(WeightError::io(path)));
+        if written.is_err() {
+            let _ = disk::remove_file(partial);
+        }
+        written
     }
-    let file = file.into_inner().map_err(|error| WeightError::io(path)(error.into_error()))?;
-    file.sync_all().map_err(WeightError::io(path))
+
+    fn write_part(
+        &self,
+        path: &Path,
+        weights: &mut dyn WeightSource,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), WeightError> {
+        let tensors = tensors(self.architecture, self.kind);
+        let mut file = BufWriter::new(File::create(path).map_err(WeightError::io(path))?);
+        let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(WeightError::io(path));
+        put(&self.header(&tensors))?;
+        for (index, tensor) in tensors.iter().enumerate() {
+            progress(index, tensors.len());
+            let elements = tensor.shape.iter().product();
+            let values = match &tensor.weight {
+                Some(name) => weights.weight(name, &tensor.shape)?,
+                None => vec![0.0; elements],
+            };
+            let values = match (tensor.transposed, &tensor.shape[..]) {
+                (true, &[rows, columns]) => transpose(&values, rows, columns),
+                _ => values,
+            };
+            let mut bytes = Vec::with_capacity(tensor.kind.bytes(elements) + ALIGNMENT);
+            tensor.kind.encode(&values, &mut bytes);
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+            put(&bytes)?;
+        }
+        let file = file.into_inner().map_err(|error| WeightError::io(path)(error.into_error()))?;
+        file.sync_all().map_err(WeightError::io(path))
+    }
+
+    /// Returns everything before the tensors' values.
+    fn header(&self, tensors: &[Tensor]) -> Vec<u8> {
+        let entries = self.entries();
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((tensors.len() as u64).to_le_bytes());
+        bytes.extend((entries.count as u64).to_le_bytes());
+        bytes.extend(entries.bytes);
+        let mut offset = 0;
+        for tensor in tensors {
+            put_text(&mut bytes, &tensor.name);
+            bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+            // The fastest dimension first: a transposed matrix has its shape in the order of the weight.
+            let mut shape = tensor.shape.clone();
+            if !tensor.transposed {
+                shape.reverse();
+            }
+            shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
+            bytes.extend(tensor.kind.id().to_le_bytes());
+            bytes.extend((offset as u64).to_le_bytes());
+            let elements = tensor.shape.iter().product();
+            offset += tensor.kind.bytes(elements).next_multiple_of(ALIGNMENT);
+        }
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        bytes
+    }
+
+    fn entries(&self) -> Entries {
+        let Self { name, vocabulary, kind, .. } = *self;
+        let Architecture { n_layer, n_head, n_embd, block_size, .. } = *self.architecture;
+        let mut entries = Entries::default();
+        entries.text("general.architecture", "gpt2");
+        entries.text("general.name", name);
+        entries.number("general.file_type", kind.file_type());
+        if kind == GgufType::Q8_0 {
+            entries.number("general.quantization_version", QUANTIZATION);
+        }
+        for (key, value) in [
+            ("gpt2.context_length", block_size),
+            ("gpt2.embedding_length", n_embd),
+            ("gpt2.feed_forward_length", 4 * n_embd),
+            ("gpt2.block_count", n_layer),
+            ("gpt2.attention.head_count", n_head),
+        ] {
+            entries.number(key, value as u32);
+        }
+        entries.float("gpt2.attention.layer_norm_epsilon", 1e-5);
+        entries.text("tokenizer.ggml.model", "gpt2");
+        entries.text("tokenizer.ggml.pre", "gpt-2");
+        entries.texts(
+            "tokenizer.ggml.tokens",
+            vocabulary.tokens.iter().map(|(text, _)| text.as_str()),
+        );
+        entries
+            .numbers("tokenizer.ggml.token_type", vocabulary.tokens.iter().map(|(_, kind)| *kind));
+        entries.texts("tokenizer.ggml.merges", vocabulary.merges.iter().map(String::as_str));
+        for (key, token) in [("bos", vocabulary.begin), ("eos", vocabulary.end)] {
+            if let Some(token) = token {
+                entries.number(&format!("tokenizer.ggml.{key}_token_id"), token);
+            }
+        }
+        if let Some(template) = &vocabulary.chat_template {
+            entries.text("tokenizer.chat_template", template);
+        }
+        entries.truth("tokenizer.ggml.add_bos_token", false);
+        entries
+    }
 }
 
 /// Returns `[rows, columns]` as `[columns, rows]`.
@@ -202,80 +276,6 @@ fn tensors(architecture: &Architecture, kind: GgufType) -> Vec<Tensor> {
     }
     layer("output_norm".into(), "ln_f".into(), vec![c]);
     tensors
-}
-
-/// Returns everything before the tensors' values.
-fn header(
-    name: &str,
-    architecture: &Architecture,
-    vocabulary: &Vocabulary,
-    kind: GgufType,
-    tensors: &[Tensor],
-) -> Vec<u8> {
-    let entries = entries(name, architecture, vocabulary, kind);
-    let mut bytes = b"GGUF".to_vec();
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend((tensors.len() as u64).to_le_bytes());
-    bytes.extend((entries.count as u64).to_le_bytes());
-    bytes.extend(entries.bytes);
-    let mut offset = 0;
-    for tensor in tensors {
-        put_text(&mut bytes, &tensor.name);
-        bytes.extend((tensor.shape.len() as u32).to_le_bytes());
-        // The fastest dimension first: a transposed matrix has its shape in the order of the weight.
-        let mut shape = tensor.shape.clone();
-        if !tensor.transposed {
-            shape.reverse();
-        }
-        shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
-        bytes.extend(tensor.kind.id().to_le_bytes());
-        bytes.extend((offset as u64).to_le_bytes());
-        let elements = tensor.shape.iter().product();
-        offset += tensor.kind.bytes(elements).next_multiple_of(ALIGNMENT);
-    }
-    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-    bytes
-}
-
-fn entries(
-    name: &str,
-    architecture: &Architecture,
-    vocabulary: &Vocabulary,
-    kind: GgufType,
-) -> Entries {
-    let Architecture { n_layer, n_head, n_embd, block_size, .. } = *architecture;
-    let mut entries = Entries::default();
-    entries.text("general.architecture", "gpt2");
-    entries.text("general.name", name);
-    entries.number("general.file_type", kind.file_type());
-    if kind == GgufType::Q8_0 {
-        entries.number("general.quantization_version", QUANTIZATION);
-    }
-    for (key, value) in [
-        ("gpt2.context_length", block_size),
-        ("gpt2.embedding_length", n_embd),
-        ("gpt2.feed_forward_length", 4 * n_embd),
-        ("gpt2.block_count", n_layer),
-        ("gpt2.attention.head_count", n_head),
-    ] {
-        entries.number(key, value as u32);
-    }
-    entries.float("gpt2.attention.layer_norm_epsilon", 1e-5);
-    entries.text("tokenizer.ggml.model", "gpt2");
-    entries.text("tokenizer.ggml.pre", "gpt-2");
-    entries.texts("tokenizer.ggml.tokens", vocabulary.tokens.iter().map(|(text, _)| text.as_str()));
-    entries.numbers("tokenizer.ggml.token_type", vocabulary.tokens.iter().map(|(_, kind)| *kind));
-    entries.texts("tokenizer.ggml.merges", vocabulary.merges.iter().map(String::as_str));
-    for (key, token) in [("bos", vocabulary.begin), ("eos", vocabulary.end)] {
-        if let Some(token) = token {
-            entries.number(&format!("tokenizer.ggml.{key}_token_id"), token);
-        }
-    }
-    if let Some(template) = &vocabulary.chat_template {
-        entries.text("tokenizer.chat_template", template);
-    }
-    entries.truth("tokenizer.ggml.add_bos_token", false);
-    entries
 }
 
 /// The description of a file: keys and values.
@@ -372,7 +372,8 @@ mod tests {
         let path = folder.path().join("a.gguf");
         let mut calls = 0;
         let mut count = |_: usize, _: usize| calls += 1;
-        write_gguf(&path, "tiny", architecture, &mut Numbered, &vocabulary(), kind, &mut count)
+        GgufFile { name: "tiny", architecture, vocabulary: &vocabulary(), kind }
+            .write(&path, &mut Numbered, &mut count)
             .unwrap();
         assert_eq!(calls, 2 + 6 * 2 + 2);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file");
@@ -386,7 +387,9 @@ mod tests {
             let bytes = file(&architecture, kind);
             assert_eq!(&bytes[..8], b"GGUF\x03\0\0\0");
             let tensors = tensors(&architecture, kind);
-            let header = header("tiny", &architecture, &vocabulary(), kind, &tensors).len();
+            let (architecture, vocabulary) = (&architecture, &vocabulary());
+            let header =
+                GgufFile { name: "tiny", architecture, vocabulary, kind }.header(&tensors).len();
             let values: usize = tensors
                 .iter()
                 .map(|tensor| tensor.kind.bytes(tensor.shape.iter().product()))

@@ -26,7 +26,7 @@ mod weights;
 pub use architecture::Architecture;
 use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use gguf::{GgufType, write_gguf};
+pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::WeightGradients;
 pub(crate) use half_weights::HalfWeights;
 pub(crate) use hugging_face::{

@@ -108,16 +108,15 @@ mod tests {
         text
     }
 
+    fn evaluation() -> Event {
+        let (train_loss, val_loss) = (2.5, 2.25);
+        Event::Eval { iter: 250, train_loss, val_loss, bits_per_byte: None, hellaswag: None }
+    }
+
     #[test]
     fn messages_to_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
-        let event = Event::Eval {
-            iter: 250,
-            train_loss: 2.5,
-            val_loss: 2.25,
-            bits_per_byte: None,
-            hellaswag: None,
-        };
+        let event = evaluation();
         let start = StartRun {
             run: run.clone(),
             config: Some(Box::default()),
@@ -157,13 +156,7 @@ mod tests {
     #[test]
     fn messages_from_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
-        let event = Event::Eval {
-            iter: 250,
-            train_loss: 2.5,
-            val_loss: 2.25,
-            bits_per_byte: None,
-            hellaswag: None,
-        };
+        let event = evaluation();
         let mut progress = Progress::default();
         progress.apply(&event);
         let (tail, view) = (Tail::open(&run, true), View::Main);

@@ -239,9 +239,10 @@ impl TrainError {
         match error {
             DeviceError::OutOfMemory { .. } => Some(Cause::OutOfMemory),
             DeviceError::Stopped { .. } => Some(Cause::DeviceLost),
-            DeviceError::Missing { .. } | DeviceError::NoCuda { .. } | DeviceError::Open { .. } => {
-                Some(Cause::Unavailable)
-            }
+            DeviceError::Missing { .. }
+            | DeviceError::TooFew { .. }
+            | DeviceError::NoCuda { .. }
+            | DeviceError::Open { .. } => Some(Cause::Unavailable),
             DeviceError::Unknown { .. }
             | DeviceError::NotBuilt { .. }
             | DeviceError::Dtype { .. }

@@ -246,6 +246,24 @@ fn mpirun_names_a_rank_that_hangs() {
     assert!(said.contains("rank 1 has not answered for 5 s"), "{said}");
 }
 
+/// Starts `wgpt launch` with an open input, whose end would stop the run.
+fn launch(folder: &Path, args: &[&str]) -> Child {
+    let pipe = Stdio::piped;
+    wgpt(folder).args(args).stdin(pipe()).stdout(pipe()).spawn().unwrap()
+}
+
+/// Returns the events of a launch that finishes its run after a second start.
+fn started_twice(mut launch: Child) -> Vec<Value> {
+    let stdin = launch.stdin.take();
+    let output = launch.wait_with_output().unwrap();
+    drop(stdin);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    assert_eq!(events.last().unwrap()["reason"], "finished");
+    assert_eq!(named(&events, "start").count(), 2);
+    events
+}
+
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_is_started_again_by_launch() {
@@ -255,23 +273,12 @@ fn mpirun_is_started_again_by_launch() {
     let mpi: Vec<&str> = mpi.iter().map(String::as_str).collect();
     let own = ["launch", "-np", "2", "--json", "--run=r", "--keep_checkpoints=1000000"];
     let args = [&own, &mpi[..], TINY, &CALM, &["--max_iters=600"]].concat();
-    let mut launch = wgpt(folder.path())
-        .args(&args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stdin = launch.stdin.take();
+    let mut launch = launch(folder.path(), &args);
     wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut launch);
     let cache = concat!("XDG_CACHE_HOME=", env!("CARGO_TARGET_TMPDIR"), "/cache");
     let job = child_of(&launch.id().to_string(), cache);
     signal(&process_of_rank(&job, 1), "-KILL");
-    let output = launch.wait_with_output().unwrap();
-    drop(stdin);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let events = events(&text(&output.stdout));
-    assert_eq!(events.last().unwrap()["reason"], "finished");
-    assert_eq!(named(&events, "start").count(), 2);
+    let events = started_twice(launch);
     assert_eq!(losses(&events), expected);
 }
 
@@ -361,19 +368,7 @@ fn a_job_is_started_again_when_a_process_is_killed() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let own = ["launch", "-np", "1", "--mpirun=./launcher", "--json", "--run=r"];
     let args = [&own, TINY, &long].concat();
-    let mut launch = wgpt(folder.path())
-        .args(&args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stdin = launch.stdin.take();
-    let output = launch.wait_with_output().unwrap();
-    drop(stdin);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let events = events(&text(&output.stdout));
-    assert_eq!(events.last().unwrap()["reason"], "finished");
-    assert_eq!(named(&events, "start").count(), 2);
+    let events = started_twice(launch(folder.path(), &args));
     assert_eq!(named(&events, "waiting").count(), 1);
     assert_eq!(losses(&events), expected);
     let limit = fs::read_to_string(folder.path().join("limit")).unwrap();
