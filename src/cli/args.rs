@@ -131,7 +131,7 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt train --preset=demo", "a first model, in minutes"),
         ("wgpt train --preset=gpt2 --data=data/mine", "a preset on your data"),
-        ("wgpt train my.toml --learning_rate=3e-4", "a file, and a change of it"),
+        ("wgpt train my.toml --learning_rate=3e-4", "a config file, with one setting changed"),
         ("wgpt train --resume", "continue the newest run"),
     ]))]
     Train(TrainArgs),
@@ -188,7 +188,7 @@ pub(super) enum Subcommands {
         ("wgpt report out/demo-1 -o demo.html", ""),
     ]))]
     Report(ReportArgs),
-    /// Write a model for other programs: a Hugging Face GPT-2 folder, or a GGUF file
+    /// Write a model for other programs: a Hugging Face GPT-2 folder, a GGUF file, or a web page
     #[command(after_help = examples(&[
         ("wgpt export -o my-model", "the newest run in out/"),
         ("wgpt export out/demo-1 -o my-model", "a run's best checkpoint"),
@@ -276,7 +276,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 #[cfg(feature = "gui")]
 #[derive(Debug, Args)]
 pub(super) struct WindowArgs {
-    /// Texts to prepare, data folder, or run, to open in the window
+    /// Texts to prepare, or a data folder, run or model, to open in the window
     #[arg(value_name = "PATH")]
     pub inputs: Vec<PathBuf>,
     /// Open the window and train the demo
@@ -300,8 +300,8 @@ pub(super) struct PrepareArgs {
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path is that of a
-    /// tokenizer.json, or of a folder with one
+    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a
+    /// tokenizer.json, or that of a folder
     #[arg(long, default_value = "gpt2", value_name = "TOKENIZER")]
     #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(parse_tokenizer))]
     pub tokenizer: TokenizerChoice,
@@ -390,7 +390,7 @@ pub(super) struct PlanArgs {
     /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
     #[arg(long)]
     pub suggest: bool,
-    /// Reserve the memory of a real step on --device, without computing it, and compare
+    /// Reserve the memory of a real step on --device, without computing it, and compare it with the plan
     #[arg(long)]
     pub measure: bool,
     /// Measure the speed of --device for a few seconds, and keep it for estimates of time

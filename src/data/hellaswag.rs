@@ -42,7 +42,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Reads a file. With `skip`, lines that are no questions are left out, else the first is an error.
+    /// Reads a file. With `skip`, lines that are not questions are left out, else the first is an error.
     /// Blank lines are no lines.
     ///
     /// # Errors

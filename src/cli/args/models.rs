@@ -53,10 +53,10 @@ pub(in crate::cli) struct EvalArgs {
     /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
     #[arg(long, value_name = "FILE")]
     pub hellaswag: Option<PathBuf>,
-    /// With --hellaswag: write each answer to FILE; if it exists, continue it
+    /// With --hellaswag: write each answer to FILE; if it exists, continue where it ends
     #[arg(long, value_name = "FILE", requires = "hellaswag")]
     pub results: Option<PathBuf>,
-    /// With --hellaswag: leave out lines that are no questions
+    /// With --hellaswag: leave out lines that are not questions
     #[arg(long, requires = "hellaswag")]
     pub skip_bad_lines: bool,
     /// Print one JSON object
@@ -92,7 +92,7 @@ pub(in crate::cli) enum ExportFormat {
     Hf,
     /// A file for llama.cpp
     Gguf,
-    /// A web page that prompts the model on the visitor's GPU, for any static host
+    /// A web page on which visitors prompt the model on their own GPU, for any static host
     Page,
 }
 

@@ -64,7 +64,8 @@ impl Session<'_> {
         let round = self.config.sync_every;
         self.warn(format!(
             "sync_every = {round}: each rank makes {round} updates apart before the weights are \
-             averaged (DiLoCo). This is another algorithm than that of one device, with other losses"
+             averaged (DiLoCo). This is a different algorithm from that of one device, with other \
+             losses"
         ));
     }
 

@@ -24,7 +24,7 @@ fn ranks_train_apart_and_average_their_weights() {
     assert_eq!(all[0].iter().filter_map(at).collect::<Vec<_>>(), [0, 10, 15, 23]);
     assert!(evals[evals.len() - 1] < evals[1], "it learns: {evals:?}");
     let said = all[0].iter().any(
-        |event| matches!(event, Event::Warning { text } if text.contains("another algorithm")),
+        |event| matches!(event, Event::Warning { text } if text.contains("a different algorithm")),
     );
     assert!(said);
     let together = request(&folder.path().join("c"), &[("max_iters", "23")]);
