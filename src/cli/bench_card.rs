@@ -12,7 +12,7 @@ use super::html::{escape, write_picture};
 use super::model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
-use crate::config::{Config, Layer, bytes};
+use crate::config::{Config, Dtype, Layer, bytes};
 use crate::disk;
 use crate::gpu::{self, Kind, SelectedDevice};
 use crate::model::Architecture;
@@ -42,16 +42,13 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     check_vacant(path)?;
     let SelectedDevice { info, .. } = gpu::select(global.device()?)?;
     let config = config(args)?;
-    let mut rows = Vec::new();
-    for dtype in global.ops()?.abilities(&info).dtypes() {
+    let measure = |dtype: Dtype| {
         if !global.quiet {
             message!("measuring {dtype}...");
         }
-        match measure_elsewhere(&dtype.to_string())? {
-            Some(row) => rows.push(row),
-            None => message!("warning: {dtype} is left out"),
-        }
-    }
+        measure_elsewhere(&dtype.to_string())
+    };
+    let rows = rows(path, &info.name, &global.ops()?.abilities(&info).dtypes(), measure)?;
     let architecture = Architecture::new(&config, config.vocab_size);
     let is_software = matches!(info.kind, Kind::Software | Kind::Cpu);
     let card = json!({
@@ -75,6 +72,33 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     }
     output!("{} {}", path.display(), picture.display());
     Ok(())
+}
+
+/// Returns the rows of the dtypes that can be measured.
+///
+/// # Errors
+/// If it is none: a card without rows must not replace one that has some.
+fn rows(
+    path: &Path,
+    device: &str,
+    dtypes: &[Dtype],
+    measure: impl Fn(Dtype) -> Result<Option<CardRow>, CliError>,
+) -> Result<Vec<CardRow>, CliError> {
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    for &dtype in dtypes {
+        match measure(dtype)? {
+            Some(row) => rows.push(row),
+            None => {
+                message!("warning: {dtype} is left out");
+                failed.push(dtype.to_string());
+            }
+        }
+    }
+    if rows.is_empty() {
+        let (path, dtypes) = (path.to_path_buf(), failed.join(", "));
+        return Err(CliError::NotMeasured { path, device: device.to_string(), dtypes });
+    }
+    Ok(rows)
 }
 
 /// Returns an error if a file is at `path` that is no card.
@@ -193,10 +217,9 @@ mod tests {
         assert_eq!(without_card(words("bench --cards x").into_iter()), words("bench --cards x"));
     }
 
-    #[test]
-    fn a_picture_has_a_bar_for_each_dtype() {
-        let row = CardRow {
-            dtype: crate::config::Dtype::Float16,
+    fn row(dtype: Dtype) -> CardRow {
+        CardRow {
+            dtype,
             tokens_per_s: 50_000.0,
             hours_to_10b_tokens: 10e9 / 50_000.0 / 3600.0,
             micro_batch: 8,
@@ -205,7 +228,25 @@ mod tests {
             offload_optimizer: false,
             watts: Some(199.6),
             peak_bytes: Some(5 << 30),
-        };
+        }
+    }
+
+    #[test]
+    fn a_card_without_rows_is_an_error() {
+        let dtypes = [Dtype::Float32, Dtype::Float16];
+        let (path, fails) = (Path::new("card.json"), |_| Ok(None));
+        let error = rows(path, "box", &dtypes, fails).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("card.json") && text.contains("float32, float16 on box"), "{text}");
+        assert_eq!((error.exit_code(), error.hint().is_empty()), (1, false));
+        let one = |dtype| Ok((dtype == Dtype::Float16).then(|| row(dtype)));
+        let measured = rows(path, "box", &dtypes, one).unwrap();
+        assert_eq!((measured.len(), measured[0].dtype), (1, Dtype::Float16));
+    }
+
+    #[test]
+    fn a_picture_has_a_bar_for_each_dtype() {
+        let row = row(Dtype::Float16);
         let svg = draw("a < b", true, &[row.clone(), row]);
         assert_eq!(svg.matches("50000 tokens/s, 56 hours to 10 billion tokens").count(), 2);
         assert!(svg.contains(", 200 W<"), "{svg}");

@@ -49,6 +49,16 @@ pub enum CliError {
         /// The error of the operating system.
         error: std::io::Error,
     },
+    /// A card of a device of which no dtype could be measured.
+    #[error("{}: not written, for every measurement failed: {dtypes} on {device}", path.display())]
+    NotMeasured {
+        /// The file of the card.
+        path: PathBuf,
+        /// The name of the device.
+        device: String,
+        /// The dtypes that were tried.
+        dtypes: String,
+    },
     /// A window that cannot be opened.
     #[cfg(feature = "gui")]
     #[error(transparent)]
@@ -71,7 +81,10 @@ impl CliError {
             },
             // The reader, like `head`, has read enough.
             CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
-            CliError::Output(_) | CliError::Signals(_) | CliError::Process(_) => 1,
+            CliError::Output(_)
+            | CliError::Signals(_)
+            | CliError::Process(_)
+            | CliError::NotMeasured { .. } => 1,
             CliError::Launcher { .. } => 2,
             #[cfg(feature = "gui")]
             CliError::Window(_) => 1,
@@ -102,6 +115,10 @@ impl CliError {
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check the path and its permissions",
             CliError::Process(_) => "--no-supervise trains in one process",
+            CliError::NotMeasured { .. } => {
+                "the errors above say why; choose another device with --device, or a smaller model \
+                 with --preset"
+            }
             CliError::Launcher { .. } => {
                 "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name its launcher \
                  with --mpirun"
