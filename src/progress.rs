@@ -77,9 +77,6 @@ pub struct Progress {
     /// known.
     #[serde(default)]
     pub bytes_per_token: Option<f64>,
-    /// The last share of right answers to questions, if there are any.
-    #[serde(default)]
-    pub hellaswag: Option<f64>,
 }
 
 /// The state of a run.
@@ -146,11 +143,11 @@ impl Progress {
             Event::Step(step) => self.step(step),
             Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag } => {
                 self.reach(*iter);
-                self.hellaswag = *hellaswag;
                 let bits = bits_per_byte.filter(|bits| *bits > 0.0);
                 self.bytes_per_token = bits.map(|bits| val_loss / LN_2 / bits);
                 self.curves.eval_train.append(*iter as f64, *train_loss);
                 self.curves.eval_val.append(*iter as f64, *val_loss);
+                self.curves.hellaswag.append(*iter as f64, hellaswag.unwrap_or(f64::NAN));
                 self.val_loss = Some(*val_loss);
                 self.best_val_loss = self.curves.lowest_val_loss();
             }

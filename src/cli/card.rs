@@ -92,7 +92,8 @@ fn card(name: &str, source: &ModelSource, facts: Option<&Facts>, has_picture: bo
             None => ".\n\n".to_string(),
         };
     }
-    card += &markdown_table(&head, &rows(facts.results()));
+    let iteration = source.state.as_ref().map(|state| state.iteration as f64);
+    card += &markdown_table(&head, &rows(facts.results_of(iteration)));
     if has_picture {
         card += &format!("\n![loss over tokens]({PICTURE})\n");
     }
@@ -100,4 +101,54 @@ fn card(name: &str, source: &ModelSource, facts: Option<&Facts>, has_picture: bo
     card += "\n<details><summary>Settings</summary>\n\n";
     card += &markdown_table(&["setting".into(), "value".into()], &rows(settings));
     card + "\n</details>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::plan::Plan;
+    use crate::progress::Progress;
+    use crate::protocol::Event;
+    use crate::train::checkpoint::{State, VERSION};
+
+    #[test]
+    fn a_card_has_the_hellaswag_of_its_checkpoint() {
+        let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/hf_tiny");
+        let mut source = ModelSource::open(&tiny).unwrap();
+        let config = Config::default();
+        source.state = Some(State {
+            version: VERSION,
+            iteration: 20,
+            last_eval: Some(20),
+            val_loss: Some(3.0),
+            best_val_loss: Some(2.5),
+            learning_rate: None,
+            loss_scale: None,
+            plan: Plan::new(&config, 64),
+            config,
+            tokenizer: None,
+            data: String::new(),
+            hashes: BTreeMap::new(),
+        });
+        let mut progress = Progress::default();
+        for (iter, val_loss, share) in [(10, 2.5, 0.25), (20, 3.0, 0.375), (30, 4.0, 0.5)] {
+            let hellaswag = Some(share);
+            let bits_per_byte = None;
+            progress.apply(&Event::Eval {
+                iter,
+                train_loss: 3.0,
+                val_loss,
+                bits_per_byte,
+                hellaswag,
+            });
+        }
+        let facts = Facts { title: "r".into(), state: "finished", progress, config: None };
+        let card = card("m", &source, Some(&facts), false);
+        assert!(card.contains("after 20 iterations, with a validation loss of 3.0000"), "{card}");
+        assert!(card.contains("| best val loss | 2.5000 at iteration 10 |"), "{card}");
+        assert!(card.contains("| HellaSwag | 37.5% at iteration 20 |"), "{card}");
+    }
 }

@@ -3,12 +3,12 @@
 use super::CliError;
 use super::args::{Global, ReportArgs};
 use super::chart::{Curve, chart};
-use super::facts::{Facts, Over};
+use super::facts::{Facts, Over, shown_line};
 use super::html::{self, escape};
 use super::runs::newest_run;
 use crate::config::bytes;
 use crate::plan::Row;
-use crate::progress::{Level, Sample};
+use crate::progress::{Level, LogLine, Sample};
 
 /// The most samples that a page shows, evenly spread over the run.
 const SAMPLES: usize = 8;
@@ -103,10 +103,11 @@ fn plan(facts: &Facts) -> String {
     format!("<pre>{text}</pre>\n{}", html::table(&["tensor".into(), "memory".into()], &rows))
 }
 
-/// Returns the warnings and errors of the log.
+/// Returns the warnings and errors of the log, which name files, without their folders.
 fn warnings(facts: &Facts) -> String {
     let lines = facts.progress.log.iter().filter(|line| line.level != Level::Info);
-    let items: String = lines.map(|line| format!("<li>{}</li>\n", escape(&line.text))).collect();
+    let item = |line: &LogLine| format!("<li>{}</li>\n", escape(&shown_line(&line.text)));
+    let items: String = lines.map(item).collect();
     if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
 }
 
@@ -134,5 +135,19 @@ mod tests {
         let facts = Facts { title: "r".into(), state: "running", progress, config: None };
         let body = body(&facts);
         assert!(body.contains("<li>look &amp; see</li>") && !body.contains("Settings"), "{body}");
+    }
+
+    #[test]
+    fn a_page_shows_no_paths_of_warnings_and_errors() {
+        let mut progress = Progress::default();
+        let text = "no checkpoint was written: cannot write /home/me/out/r/00000250: no room";
+        progress.apply(&Event::Warning { text: text.into() });
+        let text = r"C:\Users\me\data: no training data".to_string();
+        progress.apply(&Event::Error { text, hint: String::new(), cause: None });
+        let facts = Facts { title: "r".into(), state: "failed", progress, config: None };
+        let body = body(&facts);
+        let item = "<li>no checkpoint was written: cannot write 00000250: no room</li>";
+        assert!(body.contains(item) && body.contains("<li>data: no training data</li>"), "{body}");
+        assert!(!body.contains("/me") && !body.contains("Users"), "{body}");
     }
 }

@@ -27,6 +27,9 @@ pub struct Curves {
     pub eval_train: Series,
     /// The validation loss of evaluations, in nats per token.
     pub eval_val: Series,
+    /// The share of right answers to the questions of evaluations; empty without questions.
+    #[serde(default)]
+    pub hellaswag: Series,
     /// Tokens trained on.
     pub tokens: Cumulative,
     /// Seconds spent on updates, in all processes of the run. Evaluations, samples, checkpoints and
@@ -99,8 +102,8 @@ impl Curves {
 
     /// Clears all curves but those of evaluations.
     pub(super) fn forget_steps(&mut self) {
-        let (eval_train, eval_val) = (take(&mut self.eval_train), take(&mut self.eval_val));
-        *self = Self { eval_train, eval_val, ..Self::default() };
+        let Self { eval_train, eval_val, hellaswag, .. } = take(self);
+        *self = Self { eval_train, eval_val, hellaswag, ..Self::default() };
     }
 
     /// Drops everything after the first `iter` updates. An evaluation right after them stays: it is
@@ -110,7 +113,7 @@ impl Curves {
         for steps in [loss, learning_rate, grad_norm, tokens_per_s, memory, memory_peak] {
             steps.truncate_from(iter as f64);
         }
-        for evals in [&mut self.eval_train, &mut self.eval_val] {
+        for evals in [&mut self.eval_train, &mut self.eval_val, &mut self.hellaswag] {
             evals.truncate_from(iter as f64 + 1.0);
         }
         for counts in [&mut self.tokens, &mut self.seconds] {

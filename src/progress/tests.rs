@@ -120,6 +120,25 @@ fn a_step_that_goes_back_drops_what_came_after() {
 }
 
 #[test]
+fn each_evaluation_keeps_its_share_of_right_answers() {
+    let mut progress = running();
+    let eval = |iter: u64, share: &str| {
+        let questions = format!(r#","hellaswag":{share}}}"#);
+        EVAL.replace("250", &iter.to_string()).replace('}', &questions)
+    };
+    apply(&mut progress, &[&eval(250, "0.25"), &eval(300, "0.5"), &eval(350, "null")]);
+    let shares = |progress: &Progress| progress.curves.hellaswag.iter().collect::<Vec<_>>();
+    assert_eq!(shares(&progress), [[250.0, 0.25], [300.0, 0.5]]);
+    progress.forget_steps();
+    assert_eq!((shares(&progress).len(), progress.curves.loss.len()), (2, 0));
+    apply(&mut progress, &[&start(Some(250))]);
+    assert_eq!(shares(&progress), [[250.0, 0.25]]);
+    // It is evaluated again, without questions.
+    apply(&mut progress, &[EVAL]);
+    assert_eq!(shares(&progress), [[0.0; 2]; 0]);
+}
+
+#[test]
 fn the_log_has_a_line_for_each_thing_to_know() {
     let mut progress = Progress::default();
     apply(&mut progress, &[WARNING]);
