@@ -1,9 +1,10 @@
 //! Byte-level byte pairs of other vocabularies than GPT-2's, described by a `tokenizer.json` of Hugging
-//! Face: one that was trained here, or that of another model (GPT-NeoX, Llama 3, Qwen, ...).
+//! Face: one that was trained here, or that of another model (Llama 3, Qwen, DeepSeek, ...).
 //!
-//! The text is encoded by the same code as GPT-2's, also in a browser. It merges whatever pair makes
-//! the token of the lowest rank, so a vocabulary must be one that byte-pair training yields: each token
-//! has one merge, which is also how the token itself is encoded. [`Bpe::parse`] checks that.
+//! Words are encoded by the same code as GPT-2's, also in a browser. It merges whatever pair makes the
+//! token of the lowest rank, so a vocabulary must be one that byte-pair training yields: each token has
+//! one merge, which is also how the token itself is encoded, or all that are possible. [`Bpe::parse`]
+//! checks that.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,10 +18,9 @@ use super::{DataError, TokenKind, Vocabulary};
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_training.rs")]
 pub(super) mod train;
+mod words;
 
-/// The pattern of GPT-2's words, without backtracking into repetitions.
-const GPT2_WORDS: &str =
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
+use words::{Part, Words};
 
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 3] = [END_OF_TEXT, "<|end_of_text|>", "</s>"];
@@ -42,8 +42,17 @@ pub struct Bpe {
     tokens: Vec<Vec<u8>>,
     /// The id and the text of the token that ends a document.
     end: Option<(u32, String)>,
-    /// The tokens that are found in text before all others, with their ids.
-    added: Vec<(u32, String)>,
+    /// The tokens beside those of bytes and merges.
+    added: Vec<Added>,
+    words: Words,
+}
+
+/// A token that is not made of bytes.
+struct Added {
+    id: u32,
+    content: String,
+    /// True if text never becomes it.
+    is_special: bool,
 }
 
 impl Bpe {
@@ -54,24 +63,23 @@ impl Bpe {
     pub fn parse(file: &str) -> Result<Self, String> {
         let json: Value =
             serde_json::from_str(file).map_err(|error| format!("not JSON: {error}"))?;
-        let words = words(&json)?;
         let model = &json["model"];
         check_model(model)?;
         let vocab = model["vocab"].as_object().ok_or("it has no vocabulary")?;
         let added = added_tokens(&json)?;
+        let words = Words::parse(&json, &added)?;
         let tokens = table(vocab, &added)?;
-        let (ids, ranks) = ranks(vocab, &model["merges"])?;
+        let (ids, ranks) = ranks(vocab, &model["merges"], model["ignore_merges"] == true)?;
         let encoder = ranks.into_iter().collect();
-        // Without a special token, the search for one would match the empty text.
-        let special = [(END_OF_TEXT.to_owned(), u32::MAX)].into_iter().collect();
-        let core = CoreBPE::new(encoder, special, words)
-            .map_err(|error| format!("its pattern of words cannot be used: {error}"))?;
-        let id = |name: &str| match added.iter().find(|(_, content)| content == name) {
-            Some((id, _)) => Some(*id),
+        // It gets one word at a time.
+        let core = CoreBPE::new(encoder, Default::default(), r"(?s:.+)")
+            .map_err(|error| format!("its tokens cannot be used: {error}"))?;
+        let id = |name: &str| match added.iter().find(|token| token.content == name) {
+            Some(token) => Some(token.id),
             None => vocab.get(name).and_then(Value::as_u64).map(|id| id as u32),
         };
         let end = ENDS.into_iter().find_map(|name| Some((id(name)?, name.to_owned())));
-        Ok(Self { file: file.to_owned(), core, ids, tokens, end, added })
+        Ok(Self { file: file.to_owned(), core, ids, tokens, end, added, words })
     }
 
     /// Returns the `tokenizer.json`.
@@ -94,25 +102,29 @@ impl Bpe {
         self.end.as_ref().map(|(_, name)| name.as_str())
     }
 
-    /// Returns true if both files describe the same tokens and merges, however they are written.
+    /// Returns true if both files describe the same words, tokens and merges, however they are written.
     pub(super) fn has_tokens_of(&self, other: &Self) -> bool {
-        self.tokens == other.tokens && self.ids == other.ids
+        self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 
     /// Returns the token of this name that text never becomes.
     pub(super) fn special(&self, name: &str) -> Option<u32> {
-        let (id, _) = self.added.iter().find(|(_, content)| content == name)?;
-        (!self.ids.contains(id)).then_some(*id)
+        let token = self.added.iter().find(|token| token.is_special && token.content == name)?;
+        (!self.ids.contains(&token.id)).then_some(token.id)
     }
 
     /// Appends the ids of a piece of text, in which special tokens are ordinary text.
     pub(super) fn encode_into(&self, piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
-        let (ranks, _) = self
-            .core
-            .encode(piece, &HashSet::new())
-            .map_err(|error| DataError::Tokenize { reason: error.message })?;
-        ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
-        Ok(())
+        self.words.split(piece, &mut |part| {
+            match part {
+                Part::Word(word) => {
+                    let ranks = self.core.encode_ordinary(word);
+                    ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
+                }
+                Part::Token(id) => ids.push(id),
+            }
+            Ok(())
+        })
     }
 
     /// Returns the bytes of a token; `None` for an id that the vocabulary lacks.
@@ -125,7 +137,7 @@ impl Bpe {
     pub(super) fn vocabulary(&self) -> Result<Vocabulary, String> {
         // Parsed once before, in `parse`.
         let json: Value = serde_json::from_str(&self.file).map_err(|error| error.to_string())?;
-        if words(&json)? != GPT2_WORDS {
+        if !self.words.is_gpt2() {
             return Err("it splits text into other words than GPT-2".to_owned());
         }
         let end = self.end_of_text();
@@ -178,41 +190,6 @@ impl fmt::Debug for Bpe {
     }
 }
 
-/// Returns the pattern that splits text into words, from the pre-tokenizer.
-fn words(json: &Value) -> Result<&str, String> {
-    let normalizer = &json["normalizer"];
-    if !normalizer.is_null() {
-        return Err(format!(
-            "it changes the text ({}), which is not supported",
-            normalizer["type"]
-        ));
-    }
-    let pre_tokenizer = &json["pre_tokenizer"];
-    let is_bytes = |part: &Value, splits: bool| {
-        part["type"] == "ByteLevel"
-            && part["add_prefix_space"] == false
-            && part["use_regex"].as_bool().unwrap_or(true) == splits
-    };
-    let parts = match pre_tokenizer["pretokenizers"].as_array() {
-        Some(parts) => parts.as_slice(),
-        None => std::slice::from_ref(pre_tokenizer),
-    };
-    let pattern = match parts {
-        [part] if is_bytes(part, true) => Some(GPT2_WORDS),
-        // Without words the whole text is one, as long as a document.
-        [split, part] if is_bytes(part, false) => {
-            let isolates = split["behavior"] == "Isolated" && split["invert"] != true;
-            split["pattern"]["Regex"].as_str().filter(|_| split["type"] == "Split" && isolates)
-        }
-        _ => None,
-    };
-    pattern.ok_or_else(|| {
-        "it does not split text into words and bytes as GPT-2, Llama 3 or Qwen do; byte-level BPE \
-         without a prefix space is supported"
-            .to_owned()
-    })
-}
-
 /// Checks that the model is byte pairs without extras.
 fn check_model(model: &Value) -> Result<(), String> {
     let kind = &model["type"];
@@ -230,10 +207,22 @@ fn check_model(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the tokens that are found in text before all others, with their ids.
-fn added_tokens(json: &Value) -> Result<Vec<(u32, String)>, String> {
+/// Returns the tokens beside those of bytes and merges.
+fn added_tokens(json: &Value) -> Result<Vec<Added>, String> {
     let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
-    let entry = |token: &Value| Some((id(&token["id"])?, token["content"].as_str()?.to_owned()));
+    let entry = |token: &Value| {
+        let content = token["content"].as_str()?.to_owned();
+        Some(Added { id: id(&token["id"])?, content, is_special: token["special"] == true })
+    };
+    for token in added.iter().filter(|token| token["special"] != true) {
+        // These take the spaces around them, or stand alone.
+        if ["lstrip", "rstrip", "single_word"].into_iter().any(|name| token[name] == true) {
+            return Err(format!(
+                "its added token {} depends on the text around it, which is not supported",
+                token["content"]
+            ));
+        }
+    }
     let entries: Option<Vec<_>> = added.iter().map(entry).collect();
     entries.ok_or_else(|| "an added token has no text or no valid id".to_owned())
 }
@@ -243,7 +232,7 @@ fn id(value: &Value) -> Option<u32> {
 }
 
 /// Returns the bytes of each id.
-fn table(vocab: &Map<String, Value>, added: &[(u32, String)]) -> Result<Vec<Vec<u8>>, String> {
+fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, String> {
     let bytes = bytes_of_characters();
     let mut tokens: Vec<Vec<u8>> = Vec::new();
     let mut set = |id: u32, token: Vec<u8>, name: &str| {
@@ -257,22 +246,29 @@ fn table(vocab: &Map<String, Value>, added: &[(u32, String)]) -> Result<Vec<Vec<
         tokens[index] = token;
         Ok(())
     };
-    let added_names: HashSet<&str> = added.iter().map(|(_, content)| content.as_str()).collect();
+    let added_names: HashSet<&str> = added.iter().map(|token| token.content.as_str()).collect();
     for (name, value) in vocab {
         let id = id(value).ok_or_else(|| format!("the id of {name:?} is {value}"))?;
         // A special token is spelled as it is written.
         let token = spelled(name, &bytes).filter(|_| !added_names.contains(name.as_str()));
         set(id, token.unwrap_or_else(|| name.as_bytes().to_vec()), name)?;
     }
-    for (id, name) in added {
-        set(*id, name.as_bytes().to_vec(), name)?;
+    for Added { id, content, .. } in added {
+        set(*id, content.as_bytes().to_vec(), content)?;
     }
     Ok(tokens)
 }
 
 /// Returns the ids in the order of their ranks, the bytes, then the results of the merges, and the rank
-/// of each token. Checks that each merge is the last one of the token that it makes.
-fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<(Vec<u32>, Ranks), String> {
+/// of each token. Checks that merging whatever makes the token of the lowest rank is what `merges` say:
+/// a token has one merge, the last one of those that encode it, or one for each way to cut it in two.
+///
+/// With `whole`, words that are tokens are not merged (`ignore_merges`), as in Llama 3.
+fn ranks(
+    vocab: &Map<String, Value>,
+    merges: &Value,
+    whole: bool,
+) -> Result<(Vec<u32>, Ranks), String> {
     let id_of = |name: &str| vocab.get(name).and_then(id);
     let bytes = bytes_of_characters();
     let mut ids = Vec::new();
@@ -282,6 +278,13 @@ fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<(Vec<u32>, Ranks)
         ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
         ranks.insert(vec![byte], u32::from(byte));
     }
+    let other = |token: &[u8]| {
+        let token = String::from_utf8_lossy(token);
+        format!("its merges of {token:?} are not those that byte-pair training finds")
+    };
+    // Where the merges of each rank cut its token, and the tokens that have not only their last merge.
+    let mut cuts: HashSet<(u32, usize)> = HashSet::new();
+    let mut unusual: Vec<Vec<u8>> = Vec::new();
     for merge in merges.as_array().map_or(&[][..], Vec::as_slice) {
         let pair = match merge {
             Value::String(pair) => pair.split_once(' '),
@@ -293,12 +296,39 @@ fn ranks(vocab: &Map<String, Value>, merges: &Value) -> Result<(Vec<u32>, Ranks)
         let parts = known(left).zip(known(&name));
         let (left, token) =
             parts.ok_or_else(|| format!("the merge {merge} makes no token of the vocabulary"))?;
-        let rank = ids.len() as u32;
-        if last_merge(&token, &ranks) != Some(left.len()) {
-            return Err(format!("its merge {merge} is not the one that byte-pair training finds"));
+        let next = ids.len() as u32;
+        let rank = ranks.get(&token).copied();
+        let is_usual = rank.is_none() && last_merge(&token, &ranks) == Some(left.len());
+        if !is_usual && (!whole || rank.is_some_and(|rank| rank + 1 != next)) {
+            return Err(other(&token));
         }
-        ids.extend(id_of(&name));
-        ranks.insert(token, rank);
+        cuts.insert((rank.unwrap_or(next), left.len()));
+        if !is_usual {
+            unusual.push(token.clone());
+        }
+        if rank.is_none() {
+            ids.extend(id_of(&name));
+            ranks.insert(token, next);
+        }
+    }
+    // Words of their own, which nothing merges to.
+    let alone = vocab.keys().filter(|_| whole).filter_map(|name| Some((id_of(name)?, name)));
+    let mut alone: Vec<(u32, Vec<u8>)> = alone
+        .filter_map(|(id, name)| Some((id, spelled(name, &bytes)?)))
+        .filter(|(_, token)| !token.is_empty() && !ranks.contains_key(token))
+        .collect();
+    alone.sort_unstable();
+    for (id, token) in alone {
+        unusual.push(token.clone());
+        ranks.insert(token, ids.len() as u32);
+        ids.push(id);
+    }
+    for token in &unusual {
+        let is_cut =
+            |at: &usize| ranks.contains_key(&token[..*at]) && ranks.contains_key(&token[*at..]);
+        if !(1..token.len()).filter(is_cut).all(|at| cuts.contains(&(ranks[token], at))) {
+            return Err(other(token));
+        }
     }
     Ok((ids, ranks))
 }

@@ -29,6 +29,8 @@ impl Tokenizer {
             "tokenizer_class": "PreTrainedTokenizerFast",
             // Else decoding removes the space in " .".
             "clean_up_tokenization_spaces": false,
+            // Else transformers 4 also gives a model token types, which GPT-2 adds as embeddings.
+            "model_input_names": ["input_ids", "attention_mask"],
         });
         if let Some(end) = self.end_name() {
             for name in ["bos_token", "eos_token", "unk_token"] {
@@ -90,11 +92,14 @@ impl Tokenizer {
 
     /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
     fn from_json(json: &Value, file: &[u8]) -> Result<Self, String> {
-        if let Some(base) = without_chat(json) {
-            let file = format!("{base:#}\n");
-            let template = ChatTemplate::new(Self::from_json(&base, file.as_bytes())?);
+        if let Some(template) = chat_template(json) {
             return Ok(Self::Chat(Arc::new(template)));
         }
+        Self::of_text(json, file)
+    }
+
+    /// Reads a parsed `tokenizer.json` without conversations.
+    fn of_text(json: &Value, file: &[u8]) -> Result<Self, String> {
         if let Some(simple) = simple(json) {
             return Ok(simple);
         }
@@ -114,10 +119,11 @@ fn simple(file: &Value) -> Option<Tokenizer> {
         return None;
     }
     let ids = model["vocab"].as_object()?;
-    if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" {
+    let added = file["added_tokens"].as_array().map_or(0, Vec::len);
+    if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" && added < 2 {
         return Some(Tokenizer::Byte);
     }
-    let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null());
+    let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null() && added == 0);
     vocab.map(Tokenizer::Char)
 }
 
@@ -209,27 +215,29 @@ fn chat_file(template: &ChatTemplate) -> String {
     format!("{file:#}\n")
 }
 
-/// Returns a `tokenizer.json` without the tokens that [`chat_file`] has added; `None` if it has none.
-fn without_chat(file: &Value) -> Option<Value> {
+/// Returns the template of a `tokenizer.json` to which [`chat_file`] has added the tokens of
+/// conversations; `None` if it has none.
+fn chat_template(file: &Value) -> Option<ChatTemplate> {
     let tokens = file["added_tokens"].as_array()?;
+    let names = || Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
     let is = |token: &Value, name: &str| token["content"] == name;
-    let names = Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
-    let first = tokens.len().checked_sub(names.clone().count())?;
-    if !tokens[first..].iter().zip(names).all(|(token, name)| is(token, name)) {
+    if !names().all(|name| tokens.iter().any(|token| is(token, name))) {
         return None;
     }
-    let id = |token: &Value| token["id"].as_u64();
-    let begin = id(&tokens[first])?.checked_sub(1);
-    // With a vocabulary that has no end of a document, it was added with them.
-    let added = |token: &Value| is(token, END_OF_TEXT) && id(token) == begin;
-    let has_end = !file["model"]["vocab"][END_OF_TEXT].is_null();
-    let kept = match tokens[..first].split_last() {
-        Some((last, before)) if !has_end && added(last) => before,
-        _ => &tokens[..first],
-    };
-    let mut base = file.clone();
-    base["added_tokens"] = json!(kept);
-    Some(base)
+    let of_chat = |token: &Value| is(token, END_OF_TEXT) || names().any(|name| is(token, name));
+    // Some of the last were in the vocabulary before: those are added that a template adds to the rest.
+    let most = tokens.iter().rev().take_while(|token| of_chat(token)).count();
+    (0..=most).rev().find_map(|added| {
+        let (kept, added) = tokens.split_at(tokens.len() - added);
+        let mut base = file.clone();
+        base["added_tokens"] = json!(kept);
+        let text = format!("{base:#}\n");
+        let template = ChatTemplate::new(Tokenizer::of_text(&base, text.as_bytes()).ok()?);
+        let entries = added.iter().map(|token| (token["id"].as_u64(), token["content"].as_str()));
+        let is_same =
+            template.added().map(|(id, name)| (Some(u64::from(id)), Some(name))).eq(entries);
+        is_same.then_some(template)
+    })
 }
 
 /// Returns the entry of a token that is not text.
@@ -428,6 +436,29 @@ mod tests {
     }
 
     /// Each of these would give other ids here than in transformers.
+    /// The token that ends a message and a role may be in a vocabulary, the last or before others.
+    #[test]
+    fn conversations_of_a_vocabulary_with_some_of_their_tokens_read_back() {
+        let base: Value = serde_json::from_str(&byte_file()).unwrap();
+        for names in [&[END_OF_MESSAGE][..], &["<|user|>", "<|other|>"], &["<|other|>", "<|user|>"]]
+        {
+            let mut base = base.clone();
+            let added = names.iter().zip(257..).map(|(name, id)| special(id, name));
+            base["added_tokens"].as_array_mut().unwrap().extend(added);
+            let text = read(&base).unwrap();
+            let chat = Tokenizer::Chat(Arc::new(ChatTemplate::new(text)));
+            assert_eq!(
+                chat.vocab_size(),
+                261 + names.iter().filter(|name| **name == "<|other|>").count() as u32
+            );
+            let again = read(&file(&chat)).unwrap();
+            assert!(again.has_tokens_of(&chat) && again.chat().is_some(), "{names:?}");
+            let lengths = chat.byte_lengths();
+            let specials = chat.chat().unwrap().specials();
+            assert!(specials.iter().all(|(id, _)| lengths[*id as usize] == 0), "{names:?}");
+        }
+    }
+
     #[test]
     fn other_tokenizers_are_not_taken_for_characters() {
         let good = file(&Tokenizer::Char(CharVocab::new("ab".chars()).unwrap()));

@@ -10,7 +10,8 @@
 //!   (`\s++$`, `\s+(?!\S)`) look ahead, and the left side does not end in whitespace;
 //! - the pattern never looks back, so the right side matches as before.
 //!
-//! The other tokenizers work on single characters or bytes, so any position is safe for them.
+//! The words of other models may end with line breaks after a sign, as in `);` and a line break, so a
+//! position before a space or a tab is better. Characters and bytes can be split anywhere.
 
 /// Largest piece in bytes. Small enough to spread over threads and to stay below the backtracking
 /// limit of the pre-tokenizer's regular expression (one million), large enough to make the cost of
@@ -20,24 +21,28 @@ pub(super) const PIECE: usize = 256 << 10;
 /// Returns the end of the first piece of `text`.
 ///
 /// Text of at most [`PIECE`] bytes is one piece. Longer text is split at the last safe position in
-/// its first [`PIECE`] bytes. A longer run without whitespace is split at a character boundary,
-/// which changes the tokens next to the split. The result depends on those bytes alone, so a stream
-/// is split into the same pieces as the whole text.
+/// its first [`PIECE`] bytes, before a space if there is one. A longer run without whitespace is split
+/// at a character boundary, which changes the tokens next to the split. The result depends on those
+/// bytes alone, so a stream is split into the same pieces as the whole text.
 pub(super) fn piece_end(text: &str) -> usize {
     if text.len() <= PIECE {
         return text.len();
     }
     let limit = text.floor_char_boundary(PIECE);
     let (head, tail) = text.split_at(limit);
-    let mut before_space = tail.starts_with(char::is_whitespace);
+    let mut next = tail.chars().next();
+    let mut before_break = None;
     for (start, character) in head.char_indices().rev() {
-        let space = character.is_whitespace();
-        if before_space && !space {
-            return start + character.len_utf8();
+        let end = start + character.len_utf8();
+        match next {
+            _ if character.is_whitespace() => {}
+            Some('\n' | '\r') => before_break = before_break.or(Some(end)),
+            Some(next) if next.is_whitespace() => return end,
+            _ => {}
         }
-        before_space = space;
+        next = Some(character);
     }
-    limit
+    before_break.unwrap_or(limit)
 }
 
 /// Yields the pieces of a text, in order.
@@ -83,6 +88,14 @@ mod tests {
         assert_eq!(piece_end(&spaces), PIECE);
         let late = format!("a{spaces}");
         assert_eq!(piece_end(&late), 1, "the only safe position is after the a");
+    }
+
+    #[test]
+    fn a_split_before_a_space_is_better_than_one_before_a_line_break() {
+        let text = format!("a b{}", "c\n".repeat(PIECE));
+        assert_eq!(piece_end(&text), 1);
+        let lines = "c\n".repeat(PIECE);
+        assert_eq!(piece_end(&lines), PIECE - 1);
     }
 
     #[test]

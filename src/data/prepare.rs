@@ -26,8 +26,7 @@ use super::encode::{Encoded, EncoderPool};
 use super::pieces::PIECE;
 use super::source::{BadLines, SourceOptions, Sources};
 use super::writer::{FolderWriter, check_vacant};
-use super::{ChatTemplate, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer, TokenizerChoice};
-use crate::disk;
+use super::{ChatTemplate, DataError, Dtype, Meta, Tokenizer, TokenizerChoice};
 use router::Router;
 use survey::{SplitRule, Survey};
 
@@ -177,7 +176,6 @@ pub fn prepare(
             });
         }
     }
-    write_tokenizer(&tokenizer, out)?;
     let conversations = begin.map(|_| output.conversations());
     let meta = output.finish(|train_blake3, val_blake3| Meta {
         version: Meta::VERSION,
@@ -200,20 +198,6 @@ pub fn prepare(
         .chain(off_share(&meta, options))
         .chain(few_pairs(&meta, options));
     Ok(Prepared { warnings: warnings.collect(), meta })
-}
-
-/// Writes the `tokenizer.json` of byte pairs or conversations beside the tokens, for other programs:
-/// wgpt reads that of `meta.json`.
-fn write_tokenizer(tokenizer: &Tokenizer, out: &Path) -> Result<(), DataError> {
-    if !matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
-        return Ok(());
-    }
-    let files = tokenizer.hugging_face_files();
-    for (name, content) in files.into_iter().filter(|(name, _)| *name == TOKENIZER_FILE) {
-        let path = out.join(name);
-        disk::write(&path, content).map_err(DataError::io("write", &path))?;
-    }
-    Ok(())
 }
 
 /// Returns a sentence if the text had fewer pairs than were asked for.

@@ -238,6 +238,8 @@ impl Tokenizer {
         if let Self::Chat(template) = self {
             let mut lengths = template.base().byte_lengths();
             lengths.resize(template.vocab_size() as usize, 0);
+            // Also those that the vocabulary had.
+            template.specials().iter().for_each(|(id, _)| lengths[*id as usize] = 0);
             return lengths;
         }
         let gpt2 = |id| r50k_base_singleton().decode_bytes(&[id]).map_or(0, |bytes| bytes.len());
@@ -264,6 +266,9 @@ impl Tokenizer {
     pub fn has_tokens_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Bpe(a), Self::Bpe(b)) => a.has_tokens_of(b),
+            (Self::Chat(a), Self::Chat(b)) => {
+                a.base().has_tokens_of(b.base()) && a.specials() == b.specials()
+            }
             _ => self == other,
         }
     }

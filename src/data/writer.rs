@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
-use super::{ConversationCounts, DataError, Dtype, Meta};
+use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer};
 use crate::disk::{self, File};
 
 /// File names of a data folder.
@@ -19,6 +19,7 @@ pub(super) const META: &str = "meta.json";
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 const TRAIN_TEMPORARY: &str = "train.bin.tmp";
 const VAL_TEMPORARY: &str = "val.bin.tmp";
+const TOKENIZER_TEMPORARY: &str = "tokenizer.json.tmp";
 
 /// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
 pub(super) struct FolderWriter {
@@ -92,12 +93,22 @@ impl FolderWriter {
             .and_then(|()| file.sync_all())
             .map_err(DataError::io("write", &temporary))?;
         drop(file);
-
-        let old = self.folder.join(META);
-        if disk::exists(&old) {
-            disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
+        let tokenizer = tokenizer_file(&meta.tokenizer);
+        if let Some(text) = &tokenizer {
+            let temporary = self.folder.join(TOKENIZER_TEMPORARY);
+            disk::write(&temporary, text).map_err(DataError::io("write", &temporary))?;
         }
-        for (from, to) in [(TRAIN_TEMPORARY, TRAIN), (VAL_TEMPORARY, VAL), (META_TEMPORARY, META)] {
+
+        // The tokenizer of the former data would tokenize other data into ids that mean other text.
+        for old in [META, TOKENIZER_FILE].map(|name| self.folder.join(name)) {
+            if disk::exists(&old) {
+                disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
+            }
+        }
+        let mut files = vec![(TRAIN_TEMPORARY, TRAIN), (VAL_TEMPORARY, VAL)];
+        files.extend(tokenizer.map(|_| (TOKENIZER_TEMPORARY, TOKENIZER_FILE)));
+        files.push((META_TEMPORARY, META));
+        for (from, to) in files {
             let to = self.folder.join(to);
             disk::rename(self.folder.join(from), &to).map_err(DataError::io("write", &to))?;
         }
@@ -113,8 +124,19 @@ impl Drop for FolderWriter {
             // because some files may have been renamed.
             let _ = disk::remove_file(&self.train.path);
             let _ = disk::remove_file(&self.val.path);
+            let _ = disk::remove_file(self.folder.join(TOKENIZER_TEMPORARY));
         }
     }
+}
+
+/// Returns the `tokenizer.json` of byte pairs or conversations, which is beside the tokens for other
+/// programs: wgpt reads that of `meta.json`.
+fn tokenizer_file(tokenizer: &Tokenizer) -> Option<String> {
+    if !matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
+        return None;
+    }
+    let mut files = tokenizer.hugging_face_files().into_iter();
+    files.find(|(name, _)| *name == TOKENIZER_FILE).map(|(_, text)| text)
 }
 
 struct TokenWriter {

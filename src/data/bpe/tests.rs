@@ -113,17 +113,97 @@ fn gpt2_is_recognized() {
     assert!(matches!(read(&file), Some(Tokenizer::Bpe(_))));
 }
 
+/// Checks that a file encodes texts as Hugging Face's tokenizer does.
+fn assert_as_hugging_face(file: &Value, texts: &[&str]) -> Tokenizer {
+    let file = file.to_string();
+    let other = tokenizers::Tokenizer::from_bytes(&file).unwrap();
+    let ours = Tokenizer::Bpe(Arc::new(Bpe::parse(&file).unwrap()));
+    for text in texts {
+        let ids = ours.encode(text).unwrap();
+        assert_eq!(ids, other.encode(*text, false).unwrap().get_ids(), "{text:.60}");
+    }
+    ours
+}
+
+fn split_by(patterns: &[&str]) -> Value {
+    let split = |pattern: &&str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": false});
+    let parts: Vec<Value> = patterns.iter().map(split).chain([bytes]).collect();
+    json!({"type": "Sequence", "pretokenizers": parts})
+}
+
 #[test]
-fn words_of_another_pattern_are_split_by_it() {
-    let mut file: Value = serde_json::from_str(trained("12 12 34 1234 1234", 262).file()).unwrap();
-    let digits = json!({"type": "Split", "pattern": {"Regex": r"\d|\D+"}, "behavior": "Isolated",
-        "invert": false});
-    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false});
+fn words_of_other_patterns_are_split_by_them() {
+    let (text, words) = (sample(), "12 12 34 1234 1234, (12) \u{4e2d}12\n");
+    let mut file: Value = serde_json::from_str(trained(&text, 400).file()).unwrap();
+    // The second one covers digits only, the third has empty matches.
+    for patterns in [&[r"\d|\D+"][..], &[r"\d{1,2}"], &[r"\p{L}*|."], &[r"\p{N}{1,3}", r" ?\p{L}+"]]
+    {
+        file["pre_tokenizer"] = split_by(patterns);
+        let tokenizer = assert_as_hugging_face(&file, &[&text, words, "", " "]);
+        assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text, "{patterns:?}");
+    }
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true,
+        "trim_offsets": true});
     file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [digits, bytes]});
-    let bpe = Bpe::parse(&file.to_string()).unwrap();
-    let mut ids = Vec::new();
-    bpe.encode_into("1234", &mut ids).unwrap();
-    assert_eq!(ids.len(), 4, "a token for each digit");
+    let tokenizer = assert_as_hugging_face(&file, &[&text, words]);
+    assert_eq!(tokenizer.encode("1234").unwrap().len(), 4, "a token for each digit");
+}
+
+#[test]
+fn characters_are_composed_if_the_file_says_so() {
+    let mut file: Value = serde_json::from_str(trained(&sample(), 400).file()).unwrap();
+    file["normalizer"] = json!({"type": "NFC"});
+    let tokenizer = assert_as_hugging_face(&file, &["cafe\u{301}s nai\u{308}ve", &sample()]);
+    assert_eq!(tokenizer.decode(&tokenizer.encode("e\u{301}").unwrap()), "\u{e9}");
+    file["normalizer"] = json!({"type": "Sequence", "normalizers": []});
+    assert_as_hugging_face(&file, &["cafe\u{301}s"]);
+}
+
+#[test]
+fn added_tokens_that_are_text_are_found_first() {
+    let mut file: Value = serde_json::from_str(trained(&sample(), 400).file()).unwrap();
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    for (id, content) in [(400, "  "), (401, "    "), (402, "<tool>"), (403, "<tool>s")] {
+        added.push(json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": true, "special": false}));
+    }
+    let texts =
+        ["a  b    c     d      e", "the <tool>s and <tool> of the <tools>", "    ", "<tool>"];
+    let tokenizer = assert_as_hugging_face(&file, &texts);
+    assert_eq!(tokenizer.encode("      ").unwrap(), [401, 400]);
+}
+
+/// As converted from a vocabulary that has ranks only, like Llama 3.
+#[test]
+fn all_merges_of_a_token_are_taken() {
+    let text = sample();
+    let mut file: Value = serde_json::from_str(trained(&text, 500).file()).unwrap();
+    let vocab = file["model"]["vocab"].as_object().unwrap().clone();
+    let bytes = bytes_of_characters();
+    let mut tokens: Vec<(&String, u64)> = vocab
+        .iter()
+        .filter(|(name, _)| name.chars().count() > 1 && spelled(name, &bytes).is_some())
+        .map(|(name, id)| (name, id.as_u64().unwrap()))
+        .filter(|(_, id)| *id < 499)
+        .collect();
+    tokens.sort_by_key(|(_, id)| *id);
+    let cut = |name: &str| -> Vec<[String; 2]> {
+        let cuts = name.char_indices().skip(1).map(|(at, _)| name.split_at(at));
+        let known = cuts.filter(|(l, r)| vocab.contains_key(*l) && vocab.contains_key(*r));
+        known.map(|(l, r)| [l.to_owned(), r.to_owned()]).collect()
+    };
+    let merges: Vec<[String; 2]> = tokens.iter().flat_map(|(name, _)| cut(name)).collect();
+    assert!(merges.len() > tokens.len(), "some have several");
+    file["model"]["merges"] = json!(merges);
+    assert!(Bpe::parse(&file.to_string()).unwrap_err().contains("merges of"));
+    file["model"]["ignore_merges"] = json!(true);
+    // A word that no merge makes.
+    file["model"]["vocab"]["\u{120}zqxj"] = json!(500);
+    let tokenizer = assert_as_hugging_face(&file, &[&text, "a zqxj zqxjs"]);
+    assert_eq!(tokenizer.encode(" zqxj").unwrap(), [500]);
 }
 
 /// Each of these would give other ids here than in transformers.
@@ -133,7 +213,7 @@ fn other_tokenizers_are_refused() {
     assert!(Bpe::parse(&good.to_string()).is_ok());
     for (pointer, value, reason) in [
         ("/model/type", json!("Unigram"), "Unigram"),
-        ("/normalizer", json!({"type": "NFC"}), "NFC"),
+        ("/normalizer", json!({"type": "NFKC"}), "NFKC"),
         ("/pre_tokenizer", json!({"type": "Metaspace"}), "byte-level"),
         ("/pre_tokenizer/add_prefix_space", json!(true), "byte-level"),
         ("/model/end_of_word_suffix", json!("</w>"), "end_of_word_suffix"),
@@ -145,6 +225,7 @@ fn other_tokenizers_are_refused() {
         ("/model/merges/0", json!(["\u{1}", "a"]), "no token"),
         ("/model/vocab", json!(null), "no vocabulary"),
         ("/added_tokens/0/id", json!(null), "valid id"),
+        ("/added_tokens/0", json!({"id": 0, "content": "x", "lstrip": true}), "around it"),
     ] {
         let mut other = good.clone();
         *other.pointer_mut(pointer).unwrap() = value;

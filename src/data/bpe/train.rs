@@ -10,7 +10,8 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use super::super::DataError;
 use super::super::hugging_face::{byte_characters, byte_level_file};
 use super::super::pieces::{PIECE, piece_end};
-use super::{Bpe, GPT2_WORDS};
+use super::Bpe;
+use super::words::GPT2_WORDS;
 
 /// The text that is counted, in bytes: the beginning of a longer one. The trainer counts pairs in 31
 /// bits.

@@ -1,3 +1,4 @@
+use super::super::TOKENIZER_FILE;
 use super::super::{Message, Role};
 use super::*;
 use std::fs;
@@ -272,6 +273,12 @@ fn a_tokenizer_is_trained_on_the_text() {
     let few = run(&[("a.txt", &story)], &options(TokenizerChoice::Trained(5000))).unwrap();
     assert!(few.meta.vocab_size < 400, "{}", few.meta.vocab_size);
     assert!(few.warnings[0].contains("instead of 5000"), "{:?}", few.warnings);
+
+    // Other data in its place has no such file.
+    let out = prepared.folder.path().join("out");
+    let again = PrepareOptions { force: true, ..options(TokenizerChoice::Gpt2) };
+    prepare(&[prepared.folder.path().join("a.txt")], &out, &again, &mut |_| {}).unwrap();
+    assert!(!file.exists() && out.join("meta.json").exists());
 
     fs::write(&file, "{}").unwrap();
     let error = run(&[("a.txt", &story)], &options(TokenizerChoice::File(file))).err().unwrap();

@@ -1,0 +1,190 @@
+//! Splits text into the words in which byte pairs are merged, as the `normalizer`, the `added_tokens` and
+//! the `pre_tokenizer` of a `tokenizer.json` say.
+
+use std::borrow::Cow;
+
+use fancy_regex::Regex;
+use serde_json::Value;
+use thread_local::ThreadLocal;
+use unicode_normalization::{UnicodeNormalization, is_nfc};
+
+use super::Added;
+use crate::data::DataError;
+
+/// The pattern of GPT-2's words, without backtracking into repetitions.
+pub(super) const GPT2_WORDS: &str =
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// A word, whose byte pairs are merged.
+    Word(&'a str),
+    /// A token that is found before all others.
+    Token(u32),
+}
+
+/// What splits text into parts.
+pub(super) struct Words {
+    /// True if composed characters replace sequences that mean the same (NFC).
+    composes: bool,
+    /// The tokens that are found before all others: their text and ids.
+    found: Vec<(String, u32)>,
+    /// Each one splits the parts of the one before, at the ends of its matches.
+    patterns: Vec<String>,
+    /// The same with the pattern of `found` before them, compiled.
+    compiled: Vec<Regex>,
+    of_thread: ThreadLocal<Vec<Regex>>,
+}
+
+impl Words {
+    /// Reads a parsed `tokenizer.json`, of which `added` are the added tokens.
+    ///
+    /// # Errors
+    /// A clause that says what is not supported.
+    pub fn parse(json: &Value, added: &[Added]) -> Result<Self, String> {
+        let composes = composes(&json["normalizer"])?;
+        let patterns = patterns(&json["pre_tokenizer"])?;
+        let found = added.iter().filter(|token| !token.is_special && !token.content.is_empty());
+        let mut found: Vec<_> = found.map(|token| (token.content.clone(), token.id)).collect();
+        // The first alternative of a pattern is taken, and the longest token is meant.
+        found.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
+        let any: Vec<_> = found.iter().map(|(content, _)| fancy_regex::escape(content)).collect();
+        let before = (!found.is_empty()).then(|| any.join("|"));
+        let compiled = before.iter().chain(&patterns).map(|pattern| Regex::new(pattern));
+        let compiled = compiled
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("its pattern of words cannot be used: {error}"))?;
+        Ok(Self { composes, found, patterns, compiled, of_thread: ThreadLocal::new() })
+    }
+
+    /// Returns true if text is split as by GPT-2.
+    pub fn is_gpt2(&self) -> bool {
+        !self.composes && self.patterns == [GPT2_WORDS]
+    }
+
+    /// Calls `each` with the parts of `text`, in order.
+    ///
+    /// # Errors
+    /// If a pattern backtracks too often, or as `each`.
+    pub fn split(
+        &self,
+        text: &str,
+        each: &mut dyn FnMut(Part) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let text = match self.composes && !is_nfc(text) {
+            true => Cow::Owned(text.nfc().collect::<String>()),
+            false => Cow::Borrowed(text),
+        };
+        let patterns = self.of_thread.get_or(|| self.compiled.clone());
+        let (before, patterns) = patterns.split_at(patterns.len() - self.patterns.len());
+        let Some(before) = before.first() else { return split(patterns, &text, each) };
+        pieces(before, &text, &mut |piece, is_match| match is_match {
+            true => {
+                let same = |(content, _): &&(String, u32)| content == piece;
+                each(
+                    self.found
+                        .iter()
+                        .find(same)
+                        .map_or(Part::Word(piece), |(_, id)| Part::Token(*id)),
+                )
+            }
+            false => split(patterns, piece, each),
+        })
+    }
+}
+
+impl PartialEq for Words {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |words: &Self| (words.composes, words.found.clone(), words.patterns.clone());
+        parts(self) == parts(other)
+    }
+}
+
+/// Splits text at the ends of the matches of the first pattern, the pieces by the second, and so on.
+fn split(
+    patterns: &[Regex],
+    text: &str,
+    each: &mut dyn FnMut(Part) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    match patterns.split_first() {
+        Some((first, rest)) => pieces(first, text, &mut |piece, _| split(rest, piece, each)),
+        None => each(Part::Word(text)),
+    }
+}
+
+/// Calls `each` with the matches of a pattern and with what lies between them, in order, and whether it
+/// is a match. None is empty.
+fn pieces(
+    pattern: &Regex,
+    text: &str,
+    each: &mut dyn FnMut(&str, bool) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let mut end = 0;
+    for found in pattern.find_iter(text) {
+        let found = found.map_err(|error| DataError::Tokenize { reason: error.to_string() })?;
+        if found.start() > end {
+            each(&text[end..found.start()], false)?;
+        }
+        if !found.as_str().is_empty() {
+            each(found.as_str(), true)?;
+        }
+        end = found.end();
+    }
+    if end < text.len() { each(&text[end..], false) } else { Ok(()) }
+}
+
+/// Returns true if the normalizer composes characters; false if it changes nothing.
+fn composes(normalizer: &Value) -> Result<bool, String> {
+    let parts = match &normalizer["normalizers"] {
+        Value::Array(parts) => parts.as_slice(),
+        _ if normalizer.is_null() => &[],
+        _ => std::slice::from_ref(normalizer),
+    };
+    match parts.iter().find(|part| part["type"] != "NFC") {
+        Some(part) => {
+            Err(format!("it changes the text ({}), which is not supported", part["type"]))
+        }
+        None => Ok(!parts.is_empty()),
+    }
+}
+
+/// Returns the patterns that split text into words, from the pre-tokenizer.
+fn patterns(pre_tokenizer: &Value) -> Result<Vec<String>, String> {
+    let parts = match &pre_tokenizer["pretokenizers"] {
+        Value::Array(parts) => parts.as_slice(),
+        _ => std::slice::from_ref(pre_tokenizer),
+    };
+    let other = || {
+        "it does not split text into words and bytes as GPT-2, Llama 3 or Qwen do; byte-level BPE \
+         without a prefix space is supported"
+            .to_owned()
+    };
+    let (bytes, splits) = parts.split_last().ok_or_else(other)?;
+    if bytes["type"] != "ByteLevel" || bytes["add_prefix_space"] != false {
+        return Err(other());
+    }
+    let mut patterns: Vec<String> =
+        splits.iter().map(|split| pattern(split).ok_or_else(other)).collect::<Result<_, _>>()?;
+    if bytes["use_regex"].as_bool().unwrap_or(true) {
+        patterns.push(GPT2_WORDS.to_owned());
+    }
+    // Without words the whole text is one, as long as a document.
+    if patterns.is_empty() { Err(other()) } else { Ok(patterns) }
+}
+
+/// Returns the pattern of a part of the pre-tokenizer; `None` if it is not supported.
+fn pattern(split: &Value) -> Option<String> {
+    if split["type"] == "Digits" {
+        let each = split["individual_digits"] == true;
+        return Some(if each { r"\p{N}" } else { r"\p{N}+" }.to_owned());
+    }
+    let pattern = split["pattern"]["Regex"].as_str().filter(|_| split["type"] == "Split")?;
+    // Where the matches cover the text, it is the same to remove what is between them.
+    let is_kept = match split["behavior"].as_str()? {
+        "Isolated" => true,
+        "Removed" => split["invert"] == true,
+        _ => false,
+    };
+    is_kept.then(|| pattern.to_owned())
+}
