@@ -65,7 +65,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Opens the data, and checks that the model knows its tokens.
+/// Opens the data, and checks that its tokens are the model's.
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, CliError> {
     let architecture = &source.architecture;
     let dataset = Dataset::open(data, architecture.block_size as u64)?;
@@ -76,6 +76,16 @@ fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, CliError> {
                 dataset.vocab_size, architecture.vocab_size
             ),
             hint: "prepare the data with the model's tokenizer",
+        });
+    }
+    if !source.has_text_of(dataset.tokenizer.as_ref()) {
+        return Err(CliError::Usage {
+            what: format!(
+                "{data}: this data was tokenized in another way than the model {} tokenizes text",
+                source.path.display()
+            ),
+            hint: "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
+                   checkpoint or another folder with a tokenizer.json",
         });
     }
     Ok(dataset)

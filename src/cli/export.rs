@@ -8,7 +8,7 @@ use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
 use super::card;
 use super::model::{find_model, find_tokenizer, warn};
 use crate::config::Gelu;
-use crate::data::Tokenizer;
+use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{GgufFile, GgufType, parameters};
@@ -72,7 +72,15 @@ fn convert(
         .map_err(|source| CliError::File { path: output.to_path_buf(), source })?;
     let written =
         checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
-    Ok(pollster::block_on(written)?)
+    pollster::block_on(written)?;
+    // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
+    let own = source.path.join(TOKENIZER_FILE);
+    if tokenizer.is_none() && own.exists() {
+        let copied =
+            disk::read(&own).and_then(|file| disk::write(output.join(TOKENIZER_FILE), file));
+        copied.map_err(|source| CliError::File { path: own, source })?;
+    }
+    Ok(())
 }
 
 /// The page of the browser build.

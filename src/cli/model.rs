@@ -53,6 +53,17 @@ pub(super) fn find_tokenizer(
         Some(data) => Dataset::open(data, 1)?.tokenizer,
         None => None,
     };
+    if let Some(data) = data
+        && !source.has_text_of(from_data.as_ref())
+    {
+        return Err(CliError::Usage {
+            what: format!(
+                "{data}: this data was tokenized in another way than the model {} tokenizes text",
+                source.path.display()
+            ),
+            hint: "leave --data out: the model has a tokenizer of its own",
+        });
+    }
     let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
         return Err(CliError::Usage {
             what: format!("{}: the tokenizer of the model is unknown", source.path.display()),

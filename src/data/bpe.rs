@@ -25,6 +25,9 @@ use words::{Part, Words};
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 3] = [END_OF_TEXT, "<|end_of_text|>", "</s>"];
 
+/// GPT-2's tokens of text: the bytes and 50,000 merges.
+const GPT2_TEXT: usize = 50_256;
+
 /// Largest id of a token: a larger one is a damaged file.
 const MAX_ID: u64 = (1 << 24) - 1;
 
@@ -107,6 +110,11 @@ impl Bpe {
         self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 
+    /// Returns true if text has the same ids in both. Tokens besides, like one for padding, may differ.
+    pub(super) fn has_text_of(&self, other: &Self) -> bool {
+        self.ids == other.ids && self.ids.iter().all(|&id| self.bytes(id) == other.bytes(id))
+    }
+
     /// Returns the token of this name that text never becomes.
     pub(super) fn special(&self, name: &str) -> Option<u32> {
         let token = self.added.iter().find(|token| token.is_special && token.content == name)?;
@@ -167,11 +175,17 @@ impl Bpe {
     /// Returns true if these are the tokens of GPT-2 under the same ids. `gpt2` are its tokens but the
     /// last.
     pub(super) fn is_gpt2(&self, gpt2: impl FnOnce() -> Vec<Vec<u8>>) -> bool {
-        const VOCABULARY: usize = 50_257;
-        self.tokens.len() == VOCABULARY
-            && self.end == Some((VOCABULARY as u32 - 1, END_OF_TEXT.to_owned()))
+        self.tokens.len() == GPT2_TEXT + 1
+            && self.end == Some((GPT2_TEXT as u32, END_OF_TEXT.to_owned()))
+            && self.has_text_of_gpt2(gpt2)
+    }
+
+    /// Returns true if text has the ids of GPT-2, whatever tokens come after them. `gpt2` are its tokens
+    /// but the last.
+    pub(super) fn has_text_of_gpt2(&self, gpt2: impl FnOnce() -> Vec<Vec<u8>>) -> bool {
+        self.ids.len() == GPT2_TEXT
             && self.ids[256..].iter().zip(256..).all(|(&id, rank)| id == rank)
-            && self.tokens[..VOCABULARY - 1] == gpt2()
+            && self.tokens[..GPT2_TEXT] == gpt2()
     }
 }
 

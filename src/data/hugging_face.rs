@@ -66,13 +66,13 @@ impl Tokenizer {
         }
     }
 
-    /// Reads a `tokenizer.json`; `None` if its tokenizer is not supported.
+    /// Reads a `tokenizer.json`; the inner error is a clause that says what of it is not supported.
     ///
     /// # Errors
     /// If it is not JSON.
-    pub fn from_hugging_face(file: &[u8]) -> Result<Option<Self>, serde_json::Error> {
+    pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
         let json: Value = serde_json::from_slice(file)?;
-        Ok(Self::from_json(&json, file).ok())
+        Ok(Self::from_json(&json, file))
     }
 
     /// Reads the `tokenizer.json` at `path`, or in the folder `path`.
@@ -367,7 +367,7 @@ mod tests {
     }
 
     fn read(file: &Value) -> Option<Tokenizer> {
-        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap()
+        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().ok()
     }
 
     #[test]

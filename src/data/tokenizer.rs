@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
 use super::bpe::Bpe;
+use super::hugging_face::gpt2_tokens;
 use super::pieces::pieces;
 use super::{ChatTemplate, DataError};
 use crate::disk;
@@ -270,6 +271,31 @@ impl Tokenizer {
                 a.base().has_tokens_of(b.base()) && a.specials() == b.specials()
             }
             _ => self == other,
+        }
+    }
+
+    /// Returns true if text has the same ids in both, and conversations too if both have their tokens.
+    pub fn has_text_of(&self, other: &Self) -> bool {
+        if let (Self::Chat(a), Self::Chat(b)) = (self, other)
+            && a.specials() != b.specials()
+        {
+            return false;
+        }
+        match (self.base(), other.base()) {
+            (Self::Bpe(a), Self::Bpe(b)) => a.has_text_of(b),
+            // Models that were trained on from GPT-2 often have a few tokens more.
+            (Self::Gpt2, Self::Bpe(bpe)) | (Self::Bpe(bpe), Self::Gpt2) => {
+                bpe.has_text_of_gpt2(gpt2_tokens)
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    /// Returns the tokenizer of text.
+    fn base(&self) -> &Self {
+        match self {
+            Self::Chat(template) => template.base(),
+            _ => self,
         }
     }
 

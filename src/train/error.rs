@@ -77,8 +77,8 @@ pub enum TrainError {
         /// The loaded model.
         path: PathBuf,
     },
-    /// Conversations for a model with another tokenizer.
-    #[error("{}: this model tokenizes text in another way than the conversations were tokenized", path.display())]
+    /// Data for a model with another tokenizer.
+    #[error("{}: this model tokenizes text in another way than the data was tokenized", path.display())]
     OtherTokenizer {
         /// The model.
         path: PathBuf,
@@ -182,8 +182,8 @@ impl TrainError {
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
             TrainError::OtherTokenizer { .. } => {
-                "prepare the conversations again, with --tokenizer=gpt2 for GPT-2, or --tokenizer=MODEL \
-                 for a model folder with a tokenizer.json"
+                "prepare the data again, with --tokenizer=gpt2 for GPT-2, or --tokenizer=MODEL for a \
+                 model folder with a tokenizer.json, like a checkpoint"
             }
             TrainError::OtherModel { .. } => "leave the setting out, or start a new run",
             TrainError::BindingTooLarge { .. } => {

@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
         let (starts_over, lacks_states) = (setup.starts_over, setup.lacks_states);
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, quiz, limits, forecast, .. } = setup;
-        let Setup { folder, loaded, group, division, wire, .. } = setup;
+        let Setup { folder, loaded, group, division, wire, source, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
@@ -164,6 +164,9 @@ impl<'a> Session<'a> {
         if let Some((checkpoint, damaged)) = loaded {
             session.warn_about(&checkpoint, damaged);
             session.back_to_schedule(&checkpoint.state.config);
+        }
+        for text in source.into_iter().flat_map(|source| source.warnings) {
+            session.warn(text);
         }
         if starts_over {
             session.warn("no checkpoint to resume from: starting from the beginning".into());

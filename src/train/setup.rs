@@ -76,9 +76,9 @@ pub struct Setup {
     pub(super) wire: Wire,
     /// True if ranks that trained apart continue with the optimizer state of rank 0.
     pub(super) lacks_states: bool,
-    architecture: Architecture,
     /// The initial weights, if they are not random.
-    source: Option<ModelSource>,
+    pub(super) source: Option<ModelSource>,
+    architecture: Architecture,
 }
 
 /// The folder of a run, and what it continues from or starts with.
@@ -328,7 +328,8 @@ fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
     }
 }
 
-/// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations.
+/// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations, but not know
+/// text by other tokens: those of two vocabularies of one size mean nothing to each other.
 fn initial_source(
     config: &Config,
     architecture: &Architecture,
@@ -343,6 +344,9 @@ fn initial_source(
         loaded.vocab_size = architecture.vocab_size;
     }
     source::check_same(architecture, &loaded, &source.path)?;
+    if !source.has_text_of(dataset.tokenizer.as_ref()) {
+        return Err(TrainError::OtherTokenizer { path: source.path });
+    }
     Ok(Some(source))
 }
 

@@ -32,9 +32,12 @@ pub struct ModelSource {
     pub architecture: Architecture,
     /// Its tokenizer, where known.
     pub tokenizer: Option<Tokenizer>,
+    /// True if the tokenizer follows from nothing but the size of the vocabulary.
+    is_guess: bool,
     /// The training state, for a checkpoint of wgpt.
     pub state: Option<State>,
-    /// Sentences about better checkpoints of the run that are damaged.
+    /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
+    /// not supported.
     pub warnings: Vec<String>,
     /// The folder that a zip was unpacked to; removed with this value.
     #[cfg(not(target_arch = "wasm32"))]
@@ -70,8 +73,19 @@ impl ModelSource {
                 architecture.bias = WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
             }
             let plain = Self::plain(path, architecture);
-            let tokenizer = read_tokenizer(path)?.or(plain.tokenizer.clone());
-            return Ok(Self { tokenizer, ..plain });
+            return Ok(match read_tokenizer(path)? {
+                None => plain,
+                Some(Ok(own)) => Self { tokenizer: Some(own), is_guess: false, ..plain },
+                // Another vocabulary may have GPT-2's size.
+                Some(Err(reason)) => {
+                    let file = path.join(TOKENIZER_FILE);
+                    let warning = format!(
+                        "cannot use {}: {reason}; what the tokens of this model mean is unknown",
+                        file.display()
+                    );
+                    Self { tokenizer: None, is_guess: false, warnings: vec![warning], ..plain }
+                }
+            });
         }
         let nanogpt = path.join(NANOGPT_FILE);
         if disk::exists(&nanogpt) {
@@ -104,6 +118,7 @@ impl ModelSource {
             path: checkpoint.path,
             architecture,
             tokenizer,
+            is_guess: false,
             state: Some(checkpoint.state),
             warnings,
             #[cfg(not(target_arch = "wasm32"))]
@@ -120,6 +135,7 @@ impl ModelSource {
         Self {
             path: path.to_path_buf(),
             architecture,
+            is_guess: tokenizer.is_some(),
             tokenizer,
             state: None,
             warnings: Vec::new(),
@@ -174,6 +190,13 @@ impl ModelSource {
         Ok(Box::new(Fitted { weights, architecture: self.architecture.clone() }))
     }
 
+    /// Returns false if the model is known to tokenize text in another way than `data`. The size of a
+    /// vocabulary tells that of no model: nanoGPT pads any to GPT-2's.
+    pub fn has_text_of(&self, data: Option<&Tokenizer>) -> bool {
+        let own = self.tokenizer.as_ref().filter(|_| !self.is_guess);
+        own.zip(data).is_none_or(|(own, data)| own.has_text_of(data))
+    }
+
     /// Returns true if `template` adds tokens to this model's.
     ///
     /// # Errors
@@ -199,21 +222,21 @@ pub fn has_chat(path: &Path) -> bool {
     } else if disk::exists(&path.join(STATE_FILE)) {
         Checkpoint::open_unverified(path).ok().and_then(|checkpoint| checkpoint.state.tokenizer)
     } else {
-        read_tokenizer(path).ok().flatten()
+        read_tokenizer(path).ok().flatten().and_then(Result::ok)
     };
     tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some())
 }
 
-/// Reads the `tokenizer.json` of a model folder; `None` if it has none, or one of another kind than
-/// wgpt writes.
-fn read_tokenizer(folder: &Path) -> Result<Option<Tokenizer>, TrainError> {
+/// Reads the `tokenizer.json` of a model folder; `None` if it has none. The inner error is a clause that
+/// says what of it is not supported.
+fn read_tokenizer(folder: &Path) -> Result<Option<Result<Tokenizer, String>>, TrainError> {
     let path = folder.join(TOKENIZER_FILE);
     if !disk::exists(&path) {
         return Ok(None);
     }
     let file = disk::read(&path).map_err(TrainError::io("read", &path))?;
     let damaged = |error| TrainError::checkpoint(&path, format!("not JSON: {error}"));
-    Tokenizer::from_hugging_face(&file).map_err(damaged)
+    Tokenizer::from_hugging_face(&file).map(Some).map_err(damaged)
 }
 
 /// The weights of a model with its positions cropped and tokens added.
@@ -302,6 +325,32 @@ mod tests {
         fn weight(&mut self, _: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
             Ok((0..shape.iter().product()).map(|index: usize| index as f32).collect())
         }
+    }
+
+    #[test]
+    fn only_a_model_without_a_tokenizer_is_taken_for_gpt2() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| disk::write(folder.path().join(name), text).unwrap();
+        let config = r#"{"n_layer":1,"n_head":1,"n_embd":2,"n_positions":4,"vocab_size":50257}"#;
+        write("config.json", config);
+        write(WEIGHTS_FILE, "");
+        let open = || ModelSource::open(folder.path()).unwrap();
+        let guess = open();
+        assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::Gpt2), 0));
+        assert!(guess.has_text_of(Some(&Tokenizer::Byte)), "the size tells no tokenizer");
+
+        write(TOKENIZER_FILE, r#"{"normalizer":{"type":"NFC"},"model":{"type":"BPE"}}"#);
+        let unknown = open();
+        assert_eq!(unknown.tokenizer, None);
+        let [warning] = &unknown.warnings[..] else { panic!("{:?}", unknown.warnings) };
+        assert!(warning.contains(TOKENIZER_FILE) && warning.contains("NFC"), "{warning}");
+        assert!(unknown.has_text_of(Some(&Tokenizer::Byte)) && !has_chat(folder.path()));
+
+        write(TOKENIZER_FILE, &Tokenizer::Byte.hugging_face_files()[0].1);
+        let known = open();
+        assert_eq!((&known.tokenizer, known.warnings.len()), (&Some(Tokenizer::Byte), 0));
+        assert!(known.has_text_of(Some(&Tokenizer::Byte)) && known.has_text_of(None));
+        assert!(!known.has_text_of(Some(&Tokenizer::Gpt2)));
     }
 
     #[test]

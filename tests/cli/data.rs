@@ -107,6 +107,77 @@ fn exported_models_have_their_tokenizer() {
     }
 }
 
+/// Two vocabularies of one size: each token of one means another text in the other.
+#[test]
+fn data_of_other_tokens_is_refused_though_their_number_is_the_same() {
+    let folder = temporary();
+    prepare(folder.path());
+    let other = "Zebras jump quickly over the lazy dwarves, by and by.\n".repeat(40);
+    fs::write(folder.path().join("other.txt"), other).unwrap();
+    ok(folder.path(), &["prepare", "story.md", "-o", "own", "--tokenizer=bpe:270"]);
+    ok(folder.path(), &["prepare", "other.txt", "-o", "other", "--tokenizer=bpe:270"]);
+    train(folder.path(), "r", &["--data=own", "--max_iters=10"]);
+    let checkpoint = Path::new("r").join("checkpoints").join("00000010").display().to_string();
+    let same = format!("--tokenizer={checkpoint}");
+    ok(folder.path(), &["prepare", "other.txt", "-o", "same", &same]);
+
+    let tune = |data: &str| {
+        let data = format!("--data={data}");
+        let more = ["--init_from=r", &data, "--max_iters=2"];
+        run(folder.path(), &[&["train", "--run=s"], TINY, &more].concat())
+    };
+    for output in [
+        tune("other"),
+        run(folder.path(), &["eval", "r", "--data=other", "--device=cpu"]),
+        run(folder.path(), &["sample", "r", "--data=other", "--device=cpu"]),
+        run(folder.path(), &["export", "r", "--data=other", "-o", "hf"]),
+        run(folder.path(), &["export", "r", "--data=other", "-o", "model.gguf"]),
+    ] {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("in another way") && said.contains("hint: "), "{said}");
+    }
+    for refused in ["s", "hf", "model.gguf"] {
+        assert!(!folder.path().join(refused).exists(), "{refused}");
+    }
+
+    let tuned = tune("same");
+    assert!(tuned.status.success(), "{}", text(&tuned.stderr));
+    ok(folder.path(), &["eval", "r", "--data=same", "--device=cpu"]);
+    ok(folder.path(), &["sample", "r", "--data=same", "--max-new-tokens=5", "--device=cpu"]);
+    ok(folder.path(), &["train", "--resume", "--run=r", "--max_iters=12", "--device=cpu"]);
+}
+
+/// A vocabulary of GPT-2's size is not GPT-2's if the model has a tokenizer, supported or not.
+#[test]
+fn a_model_with_an_unsupported_tokenizer_is_not_given_gpt2s() {
+    let folder = temporary();
+    prepare(folder.path());
+    ok(folder.path(), &["prepare", "story.md", "-o", "pairs", "--tokenizer=bpe:270"]);
+    train(folder.path(), "r", &["--data=pairs", "--vocab_size=50257", "--max_iters=1"]);
+    ok(folder.path(), &["export", "r", "-o", "hf"]);
+    let path = folder.path().join("hf/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    tokenizer["normalizer"] = serde_json::json!({ "type": "NFC" });
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    ok(folder.path(), &["import", "hf", "-o", "back"]);
+    for model in ["hf", "back"] {
+        for args in [
+            &["sample", model][..],
+            &["eval", model, "--hellaswag=questions.jsonl"],
+            &["export", model, "-o", "model.gguf"],
+        ] {
+            let output = run(folder.path(), &[args, &["--device=cpu"]].concat());
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}\n{said}");
+            assert!(said.contains("warning: cannot use") && said.contains("NFC"), "{said}");
+            assert!(said.contains("the tokenizer of the model is unknown"), "{said}");
+        }
+        // Losses need no text.
+        ok(folder.path(), &["eval", model, "--data=pairs", "--device=cpu"]);
+    }
+}
+
 /// The logs of a run that was killed between checkpoints have each iteration once.
 #[test]
 fn scalar_logs_follow_a_resumed_run() {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::Tokenizer;
+use super::super::{ChatTemplate, Tokenizer};
 use super::train::WordCounts;
 use super::*;
 
@@ -100,17 +100,41 @@ fn gpt2_is_recognized() {
         "normalizer": null, "pre_tokenizer": bytes, "decoder": bytes,
         "model": {"type": "BPE", "vocab": vocab, "merges": merges},
     });
-    let read = |file: &Value| Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap();
+    let read =
+        |file: &Value| Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().unwrap();
     // Its ids are ranks, but its bytes have an order of their own.
     let bpe = Bpe::parse(&file.to_string()).unwrap();
     let text = "Hello world, it's 2024!\n";
     let mut ids = Vec::new();
     bpe.encode_into(text, &mut ids).unwrap();
     assert_eq!(ids, Tokenizer::Gpt2.encode(text).unwrap());
-    assert_eq!(read(&file), Some(Tokenizer::Gpt2));
-    // Another one than GPT-2's.
+    assert_eq!(read(&file), Tokenizer::Gpt2);
+    // Another one than GPT-2's, but not for text.
     file["added_tokens"][0] = json!({"id": 50257, "content": "<|other|>"});
-    assert!(matches!(read(&file), Some(Tokenizer::Bpe(_))));
+    let other = read(&file);
+    assert!(matches!(other, Tokenizer::Bpe(_)));
+    assert!(other.has_text_of(&Tokenizer::Gpt2) && Tokenizer::Gpt2.has_text_of(&other));
+    assert!(!other.has_tokens_of(&Tokenizer::Gpt2));
+}
+
+#[test]
+fn text_is_compared_by_tokens_and_not_by_their_number() {
+    let texts = ["the fox ate the hen ", "an owl saw an eel "];
+    let [fox, owl] = texts.map(|text| trained(&text.repeat(9), 262));
+    let mut padded: Value = serde_json::from_str(fox.file()).unwrap();
+    let padding = json!({"id": 262, "content": "<|pad|>", "special": true});
+    padded["added_tokens"].as_array_mut().unwrap().push(padding);
+    let padded = Bpe::parse(&padded.to_string()).unwrap();
+    let [fox, owl, padded] = [fox, owl, padded].map(|bpe| Tokenizer::Bpe(Arc::new(bpe)));
+    assert_eq!(fox.vocab_size(), owl.vocab_size());
+    assert!(!fox.has_text_of(&owl) && !owl.has_text_of(&Tokenizer::Gpt2));
+    assert!(fox.has_text_of(&padded) && !fox.has_tokens_of(&padded));
+    let [chat, padded_chat, other] = [&fox, &padded, &owl]
+        .map(|base| Tokenizer::Chat(Arc::new(ChatTemplate::new(base.clone()))));
+    assert!(chat.has_text_of(&fox) && fox.has_text_of(&chat) && chat.has_text_of(&chat));
+    assert!(!chat.has_text_of(&owl) && !chat.has_text_of(&other));
+    // Their text is the same, the tokens of their messages are not.
+    assert!(chat.has_text_of(&padded) && !chat.has_text_of(&padded_chat));
 }
 
 /// Checks that a file encodes texts as Hugging Face's tokenizer does.

@@ -2,6 +2,7 @@
 
 mod apart;
 mod conversations;
+mod tokenizers;
 
 use std::path::Path;
 use std::sync::mpsc::channel;
