@@ -277,7 +277,7 @@ fn a_tokenizer_is_trained_on_the_text() {
     // Other data in its place has no such file.
     let out = prepared.folder.path().join("out");
     let again = PrepareOptions { force: true, ..options(TokenizerChoice::Gpt2) };
-    prepare(&[prepared.folder.path().join("a.txt")], &out, &again, &mut |_| {}).unwrap();
+    prepare(&[prepared.folder.path().join("in")], &out, &again, &mut |_| {}).unwrap();
     assert!(!file.exists() && out.join("meta.json").exists());
 
     fs::write(&file, "{}").unwrap();
