@@ -72,9 +72,16 @@ pub(super) fn agree(
 }
 
 impl Introduction {
-    /// Introduces the rank that trains `config` on `device`.
-    pub fn new(config: &Config, dataset: &Dataset, device: &DeviceInfo, wire: Wire) -> Self {
+    /// Introduces the rank that trains `config` on `device`, with `fixed` for [`agree`].
+    pub fn new(
+        config: &Config,
+        dataset: &Dataset,
+        device: &DeviceInfo,
+        fixed: &[f64],
+        wire: Wire,
+    ) -> Self {
         let mut settings = common_settings(config);
+        settings.insert("share".into(), fixed.into());
         settings.insert("allreduce_dtype".into(), wire.to_string().into());
         Self {
             settings,

@@ -128,7 +128,7 @@ impl Setup {
         let limits = limits.sharded(&config, group.size());
         let vocab = architecture.vocab_size as u32;
         let speed = profile.speed.as_ref();
-        let introduction = Introduction::new(&config, &dataset, device, wire);
+        let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
         let division = agreement::agree(&mut group, &config, introduction, &shares, recorded)?;
         let quiz = Quiz::shared(&config, &dataset, &mut group)?;

@@ -354,6 +354,19 @@ fn ranks_that_disagree_are_refused() {
     for error in errors {
         assert!(error.contains("learning_rate = 0.002, rank 0 has 0.001"), "{error}");
     }
+    // Else sequences would count twice.
+    for second in [&[1.0, 2.0][..], &[2.0], &[]] {
+        let errors = on_threads(2, |group| {
+            let shares = if group.is_first() { &[2.0, 1.0] } else { second };
+            let request = Request { shares: shares.to_vec(), ..request(&run, &[]) };
+            train(request, group, &[]).err().unwrap().to_string()
+        });
+        let expected = serde_json::to_string(second).unwrap();
+        for error in errors {
+            let expected = format!("has share = {expected}, rank 0 has [2.0,1.0]");
+            assert!(error.contains(&expected), "{error}");
+        }
+    }
     // The same path on two machines, with other data.
     let errors = on_threads(2, |group| {
         let data = folder.path().join(format!("data{}", group.rank()));
