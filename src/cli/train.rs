@@ -155,7 +155,7 @@ fn train(
     let mut session = Session::open(setup, device, &mut emit)?;
     drop(setting_up);
     let reason = pollster::block_on(session.run(&mut { commands }))?;
-    session.finish();
+    session.finish()?;
     Ok(Outcome::Stopped(reason))
 }
 

@@ -317,13 +317,23 @@ pub fn remove_unfinished(folder: &Path) {
     }
 }
 
+/// Returns the iterations of the checkpoints in `folder`, intact or not.
+pub(super) fn iterations(folder: &Path) -> Vec<u64> {
+    numbered(folder).into_iter().map(|(iteration, _)| iteration).collect()
+}
+
 fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    numbered(folder).into_iter().rev().map(|(_, path)| path)
+}
+
+/// Returns the folders in `folder` that are named by an iteration, the oldest first.
+fn numbered(folder: &Path) -> Vec<(u64, PathBuf)> {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<(u64, PathBuf)> = entries
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
         .collect();
     found.sort();
-    found.into_iter().rev().map(|(_, path)| path)
+    found
 }
 
 /// Removes all checkpoints but the newest `keep`, the best and the one that was just written.

@@ -14,21 +14,21 @@ use crate::disk::{self, OpenOptions};
 use crate::model::{Gpt, WeightError, WeightFile, WeightSource, write_tensors};
 use crate::ranks::Group;
 
-/// The end of a file's name, after the rank and the iteration.
-const SUFFIX: &str = ".safetensors";
+/// The ends of file names: of states, and of states that are being written.
+const SUFFIX: &str = "safetensors";
+const UNFINISHED: &str = "writing";
 
 /// Returns the file of the states of `rank` after `iteration` updates.
 pub(super) fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
-    run.join(RANKS_FOLDER).join(format!("{rank}-{iteration:08}{SUFFIX}"))
+    run.join(RANKS_FOLDER).join(format!("{rank}-{iteration:08}.{SUFFIX}"))
 }
 
-/// Writes the states of this rank, and removes all but the newest `keep` of it.
+/// Writes the states of this rank.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub(super) async fn write(
     file: &Path,
-    keep: u32,
     model: &Gpt,
     optimizer: &Optimizer,
 ) -> Result<(), TrainError> {
@@ -37,7 +37,7 @@ pub(super) async fn write(
         saved.shape = saved_shape(model.architecture(), &saved.name, &saved.shape);
     }
     states.push(optimizer.saved_loss_scale());
-    let temporary = file.with_extension("writing");
+    let temporary = file.with_extension(UNFINISHED);
     let result = async {
         write_tensors(&temporary, &states, HashMap::new()).await?;
         // Windows syncs a file only if it is open for writing.
@@ -46,27 +46,31 @@ pub(super) async fn write(
         sync.map_err(TrainError::io("sync", &temporary))?;
         disk::rename(&temporary, file).map_err(TrainError::io("rename", &temporary))
     };
-    if let Err(error) = result.await {
+    let written = result.await;
+    if written.is_err() {
         let _ = disk::remove_file(&temporary);
-        return Err(error);
     }
-    older(file).into_iter().skip(keep as usize).for_each(|old| drop(disk::remove_file(old)));
-    Ok(())
+    written
 }
 
-/// Returns the files of the same rank, the newest first.
-fn older(file: &Path) -> Vec<PathBuf> {
-    let name = |path: &Path| Some(path.file_name()?.to_str()?.to_string());
-    let rank = name(file).and_then(|name| Some(format!("{}-", name.split_once('-')?.0)));
-    let (Some(rank), Some(folder)) = (rank, file.parent()) else { return Vec::new() };
-    let is_of_rank = |path: &PathBuf| {
-        name(path).is_some_and(|name| name.starts_with(&rank) && name.ends_with(SUFFIX))
+/// Removes the states of `rank` that belong to none of the `existing` checkpoints, given by their
+/// iterations, and those that a killed process has left unfinished. If there are no checkpoints, maybe
+/// their folder could not be read: then all finished states stay.
+pub(super) fn prune(run: &Path, rank: usize, existing: &[u64]) {
+    let needed: Vec<PathBuf> = existing.iter().map(|&at| file(run, rank, at)).collect();
+    let start = format!("{rank}-");
+    let is_useless = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let of_rank = name.strip_prefix(&start).and_then(|rest| rest.split_once('.'));
+        match of_rank {
+            Some((_, UNFINISHED)) => true,
+            Some((_, SUFFIX)) => !needed.is_empty() && !needed.contains(path),
+            _ => false,
+        }
     };
-    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_of_rank).collect();
-    found.sort();
-    found.reverse();
-    found
+    let entries = disk::read_dir(run.join(RANKS_FOLDER)).into_iter().flatten().flatten();
+    let useless = entries.map(|entry| entry.path()).filter(is_useless);
+    useless.for_each(|path| drop(disk::remove_file(path)));
 }
 
 /// The files from which a rank reads the states that belong to a checkpoint.
@@ -118,14 +122,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_finds_its_own_files() {
+    fn a_rank_removes_its_states_without_a_checkpoint() {
         let run = tempfile::tempdir().unwrap();
-        disk::create_dir_all(run.path().join(RANKS_FOLDER)).unwrap();
-        for (rank, iteration) in [(1, 5), (1, 20), (1, 10), (11, 30), (2, 30)] {
-            disk::write(file(run.path(), rank, iteration), "").unwrap();
+        let folder = run.path().join(RANKS_FOLDER);
+        disk::create_dir_all(&folder).unwrap();
+        let all = ["1-00000005.safetensors", "1-00000010.safetensors", "1-00000020.safetensors"];
+        let others = ["1.json", "1.log", "11-00000020.safetensors", "11-00000020.writing"];
+        for name in all.iter().chain(&others).chain(&["1-00000020.writing"]) {
+            disk::write(folder.join(name), "").unwrap();
         }
-        disk::write(run.path().join(RANKS_FOLDER).join("1.log"), "").unwrap();
-        let expected = [20, 10, 5].map(|iteration| file(run.path(), 1, iteration));
-        assert_eq!(older(&file(run.path(), 1, 20)), expected);
+        let left = || {
+            let entries = disk::read_dir(&folder).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        let expected =
+            |own: &[&str]| own.iter().chain(&others).map(|name| name.to_string()).collect();
+        prune(run.path(), 1, &[]);
+        assert_eq!(left(), expected(&all));
+        prune(run.path(), 1, &[5, 10, 15]);
+        assert_eq!(left(), expected(&all[..2]));
     }
 }

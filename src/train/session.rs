@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
         let state = loaded.as_ref().map(|(checkpoint, _)| &checkpoint.state);
         let mut session = Self {
             iteration: state.map_or(0, |state| state.iteration),
-            skipped: state.and_then(|state| state.loss_scale).map_or(0, |scale| scale.skipped),
+            skipped: 0,
             resumed_from: state.map(|state| state.iteration),
             last_eval: state.and_then(|state| state.last_eval),
             val_loss: None,
@@ -295,9 +295,15 @@ impl<'a> Session<'a> {
         result
     }
 
-    /// Ends the communication with the other ranks, after a run that ended without an error.
-    pub fn finish(mut self) {
+    /// Waits for the other ranks and ends the communication with them, after a run that ended without
+    /// an error. The end of MPI would wait without a limit for a rank that still writes.
+    ///
+    /// # Errors
+    /// If a rank does not answer.
+    pub fn finish(mut self) -> Result<(), TrainError> {
+        self.group.collect(&())?;
         self.group.finish();
+        Ok(())
     }
 
     fn announce(&mut self) {
@@ -342,6 +348,8 @@ impl<'a> Session<'a> {
         let max_iters = self.config.max_iters.get();
         self.begin_apart().await;
         self.device.watchdog.heartbeat();
+        // From the optimizer, not from the checkpoint: ranks that train apart have their own.
+        self.skipped = self.optimizer.read_loss_scale().await.skipped;
         while self.iteration < max_iters {
             let aside = Instant::now();
             commands.yield_now().await;

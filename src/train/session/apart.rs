@@ -15,7 +15,7 @@ use super::together::waiting;
 use super::{MODEL, Session};
 use crate::model::scalar;
 use crate::ranks::Wire;
-use crate::train::{TrainError, has_checkpoint, own_states};
+use crate::train::{TrainError, checkpoint, has_checkpoint, own_states};
 
 /// Elements that are summed at once. The device is known to work in between.
 const SUMMED_AT_ONCE: usize = 4 << 20;
@@ -133,28 +133,37 @@ impl Session<'_> {
     }
 
     /// Writes the optimizer states of the ranks other than the first, which belong to the checkpoint
-    /// that rank 0 writes then.
+    /// that rank 0 writes then. One that cannot be written is a warning: a run can continue without it,
+    /// and an error would end rank 0 before the checkpoint.
     ///
     /// # Errors
-    /// If this rank cannot write its own, or another does not answer.
+    /// If a rank does not answer.
     pub(super) async fn write_own_states(&mut self) -> Result<(), TrainError> {
         if !self.config.trains_apart() || self.group.is_alone() {
             return Ok(());
         }
-        let rank = self.group.rank();
-        let file = own_states::file(self.folder.path(), rank, self.iteration);
-        let model = self.model.as_ref().expect(MODEL);
-        let keep = self.config.keep_checkpoints.get();
-        let watchdog = &self.device.watchdog;
-        watchdog.allow_silence(Duration::MAX);
-        let written = match rank {
-            0 => Ok(()),
-            _ => own_states::write(&file, keep, model, &self.optimizer).await,
-        };
+        let (run, rank) = (self.folder.path(), self.group.rank());
+        self.device.watchdog.allow_silence(Duration::MAX);
+        // Those that are there before this one: the former states stay until rank 0 has its checkpoint.
+        let existing = self.group.share(checkpoint::iterations(&self.folder.checkpoints()))?;
+        let mut failed = None;
+        if rank > 0 {
+            own_states::prune(run, rank, &existing);
+            let file = own_states::file(run, rank, self.iteration);
+            let written = own_states::write(&file, self.model(), &self.optimizer).await;
+            failed = written.err().map(|error| format!("{error}; {}", error.hint()));
+        }
         // A checkpoint is complete only with them.
-        let answered = self.group.collect(&written.is_ok());
-        watchdog.restart();
-        answered?;
-        written
+        let failed = self.group.collect(&failed)?;
+        self.device.watchdog.restart();
+        for (rank, failed) in failed.into_iter().enumerate() {
+            let Some(error) = failed else { continue };
+            self.warn(format!(
+                "rank {rank} has not saved its optimizer state; a run that continues from iteration \
+                 {} may take that of rank 0, with slightly other losses: {error}",
+                self.iteration
+            ));
+        }
+        Ok(())
     }
 }

@@ -1,11 +1,26 @@
 //! Ranks that train apart.
 
+use std::path::PathBuf;
+
 use super::*;
 
 /// With evaluations and checkpoints that do not fall on the ends of rounds.
 fn apart(run: &Path, more: &[(&str, &str)]) -> Request {
     let settings = [("sync_every", "5"), ("eval_interval", "7")];
     request(run, &[&settings, more].concat())
+}
+
+fn warns(events: &[Event], text: &str) -> bool {
+    let warns =
+        |event: &Event| matches!(event, Event::Warning { text: found } if found.contains(text));
+    events.iter().any(warns)
+}
+
+const MISSING: &str = "not every rank has its optimizer";
+
+/// The file of rank 1 for the checkpoint after so many updates.
+fn own_states(run: &Path, iteration: u64) -> PathBuf {
+    run.join(format!("ranks/1-{iteration:08}.safetensors"))
 }
 
 #[test]
@@ -23,10 +38,7 @@ fn ranks_train_apart_and_average_their_weights() {
     let at = |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
     assert_eq!(all[0].iter().filter_map(at).collect::<Vec<_>>(), [0, 10, 15, 23]);
     assert!(evals[evals.len() - 1] < evals[1], "it learns: {evals:?}");
-    let said = all[0].iter().any(
-        |event| matches!(event, Event::Warning { text } if text.contains("a different algorithm")),
-    );
-    assert!(said);
+    assert!(warns(&all[0], "a different algorithm"));
     let together = request(&folder.path().join("c"), &[("max_iters", "23")]);
     let together = losses(&train_on(3, &together)[0]).0;
     // The loss of the first update is that of the initial weights.
@@ -49,10 +61,87 @@ fn ranks_that_train_apart_continue_with_the_same_losses() {
     assert_eq!(losses(&resumed(2, "20")[0]).0, expected[10..]);
     // Another rank has no state of its own.
     let more = resumed(3, "22");
-    let warned = |event: &Event| matches!(event, Event::Warning { text } if text.contains("not every rank has its optimizer"));
-    assert!(more[0].iter().any(warned));
+    assert!(warns(&more[0], MISSING));
     assert_eq!(losses(&more[2]), losses(&more[0]));
     // An end within a round averages too: all have what rank 0 has written.
     let last = Request { resume: true, ..apart(&run, &[("max_iters", "24")]) };
     assert_eq!(steps(&alone(&last)).len(), 2);
+}
+
+#[test]
+fn a_rank_that_cannot_write_its_state_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    // A folder where its file goes.
+    std::fs::create_dir_all(own_states(&run, 10)).unwrap();
+    let all = train_on(2, &apart(&run, &[("max_iters", "10")]));
+    for events in &all {
+        assert!(warns(events, "rank 1 has not saved its optimizer state"));
+        assert!(matches!(events.last(), Some(Event::Done { iter: 10, .. })));
+    }
+    assert!(!own_states(&run, 10).with_extension("writing").exists());
+    let resumed = Request { resume: true, ..apart(&run, &[("max_iters", "15")]) };
+    let resumed = &train_on(2, &resumed)[0];
+    assert_eq!((steps(resumed).len(), warns(resumed, MISSING)), (5, true));
+}
+
+#[test]
+fn own_states_stay_as_long_as_their_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let settings = [("eval_interval", "5"), ("keep_checkpoints", "1")];
+    let until = |last: &str, resume: bool| {
+        let request = apart(&run, &[&settings[..], &[("max_iters", last)]].concat());
+        Request { resume, ..request }
+    };
+    train_on(2, &until("5", false));
+    // A file where rank 0 writes the next one.
+    let obstacle = run.join("checkpoints/.writing-00000010");
+    std::fs::write(&obstacle, "").unwrap();
+    let failed = on_threads(2, |group| train(until("10", true), group, &[]).err());
+    assert!(matches!(failed[0], Some(TrainError::Io { .. })), "{failed:?}");
+    assert!(own_states(&run, 5).exists());
+    std::fs::remove_file(obstacle).unwrap();
+    let continued = &train_on(2, &until("20", true))[0];
+    assert_eq!((steps(continued).len(), warns(continued, MISSING)), (15, false));
+    assert!(!own_states(&run, 5).exists() && own_states(&run, 20).exists());
+}
+
+#[test]
+fn states_of_a_dropped_history_do_not_outlive_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let until = |last: &str, keep: &str, resume: bool| {
+        let settings = [("eval_interval", "5"), ("max_iters", last), ("keep_checkpoints", keep)];
+        train_on(2, &Request { resume, ..apart(&run, &settings) })
+    };
+    until("20", "4", false);
+    for dropped in ["00000015", "00000020"] {
+        std::fs::remove_dir_all(run.join("checkpoints").join(dropped)).unwrap();
+    }
+    // What a killed process leaves behind.
+    let unfinished = run.join("ranks/1-00000017.writing");
+    std::fs::write(&unfinished, "").unwrap();
+    assert!(!warns(&until("15", "1", true)[0], MISSING));
+    let exist = [15, 20].map(|iteration| own_states(&run, iteration).exists());
+    assert_eq!((exist, unfinished.exists()), ([true, false], false));
+    assert!(!warns(&until("20", "1", true)[0], MISSING));
+}
+
+#[test]
+fn a_rank_counts_the_updates_that_it_has_skipped_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    train_on(2, &apart(&run, &[("max_iters", "10")]));
+    // As if it had trained in float16.
+    let path = own_states(&run, 10);
+    let mut file = std::fs::read(&path).unwrap();
+    let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
+    let scale = header["loss_scale"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let skipped = start + scale + 2 * size_of::<f32>();
+    file[skipped..][..4].copy_from_slice(&3f32.to_le_bytes());
+    std::fs::write(&path, file).unwrap();
+    let resumed = Request { resume: true, ..apart(&run, &[("max_iters", "15")]) };
+    assert_eq!(steps(&train_on(2, &resumed)[0]).len(), 5);
 }
