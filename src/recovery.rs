@@ -13,6 +13,10 @@ use crate::protocol::{Cause, Command, Event, ReplanReason, Setting};
 /// Failures in a row, with no new update in between, that end a run.
 const MAX_FAILURES: u32 = 3;
 
+/// The same of ranks that ran out of memory. Each has at most some twenty smaller plans, and one without ends
+/// the run: this only ends a run in which they have no effect.
+const MAX_OF_RANKS: u32 = 1000;
+
 /// Seconds to wait before each restart, about five minutes in all: a driver reset takes seconds, a
 /// driver update, a suspended machine or an external GPU minutes.
 const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
@@ -132,7 +136,8 @@ pub enum Decision {
 ///
 /// A device that is lost gets [`MAX_FAILURES`] attempts to train, each after a longer wait. One
 /// that cannot be opened has not trained: it is waited for until all [`DELAYS`] have passed. Out of
-/// memory needs no wait but a smaller plan. An update that no trainer made before resets all of it.
+/// memory needs no wait but a smaller plan, which a rank keeps for itself. An update that no trainer
+/// made before resets all of it.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Updates made by any trainer.
@@ -141,6 +146,8 @@ pub struct Recovery {
     failures: u32,
     /// Waits since then.
     waits: usize,
+    /// Failures since then of ranks that ran out of memory; `None` if the run has one process.
+    of_ranks: Option<u32>,
     /// True once a trainer had its device open.
     opened: bool,
     /// How the last trainer ran out of memory, if that is why the next one got a smaller plan.
@@ -148,10 +155,17 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// The state for a run whose ranks keep their own plans.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn of_ranks() -> Self {
+        Self { of_ranks: Some(0), ..Self::default() }
+    }
+
     /// Decides what follows a failure.
     pub fn decide(&mut self, failure: TrainerFailure) -> Decision {
         if failure.iteration > self.furthest {
             (self.furthest, self.failures, self.waits) = (failure.iteration, 0, 0);
+            self.of_ranks = self.of_ranks.map(|_| 0);
         }
         self.out_of_memory = None;
         let of_device = matches!(failure.cause, Some(Cause::OutOfMemory | Cause::DeviceLost));
@@ -164,12 +178,12 @@ impl Recovery {
             let text = format!("{}; trying again", failure.text);
             return self.wait(failure, text, Vec::new());
         }
-        self.failures += 1;
         if failure.cause == Some(Cause::OutOfMemory) {
             return self.after_out_of_memory(failure);
         }
+        self.failures += 1;
         if self.failures >= MAX_FAILURES {
-            return self.give_up(failure);
+            return give_up_after(self.failures, failure);
         }
         let replan = replan(ReplanReason::DeviceLost, &failure, failure.plan.clone());
         self.wait(failure, "restarting".into(), vec![replan])
@@ -177,8 +191,12 @@ impl Recovery {
 
     /// Decides what follows if the trainer refused to run: not enough memory is free for its plan. That
     /// gives up a run which ran out of memory before; `None` for any other, which was never possible.
+    /// A rank that ran out of memory and has no smaller plan refuses the next.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn refused(&self, refusal: &TrainerFailure) -> Option<Decision> {
+        if refusal.cause == Some(Cause::OutOfMemory) {
+            return Some(give_up(refusal.clone(), refusal.text.clone()));
+        }
         let before = self.out_of_memory.as_ref()?;
         let text = format!("{before}, and a smaller plan was refused: {}", refusal.text);
         let failure = TrainerFailure { cause: Some(Cause::OutOfMemory), ..refusal.clone() };
@@ -193,6 +211,12 @@ impl Recovery {
     /// Restarts at once with the next smaller plan. A failure before there was a plan may have been
     /// another program's memory.
     fn after_out_of_memory(&mut self, failure: TrainerFailure) -> Decision {
+        let (failures, most) = match &mut self.of_ranks {
+            Some(failures) => (failures, MAX_OF_RANKS),
+            None => (&mut self.failures, MAX_FAILURES),
+        };
+        *failures += 1;
+        let failures = *failures;
         // A browser has no CPU backend that would update the weights.
         let can_offload = !failure.shares_memory && !cfg!(target_arch = "wasm32");
         let next = |plan| smaller_or_offloaded(plan, can_offload);
@@ -202,7 +226,7 @@ impl Recovery {
                 let text = format!("{}, and its steps cannot be split smaller", failure.text);
                 return give_up(failure, text);
             }
-            None if self.failures >= MAX_FAILURES => return self.give_up(failure),
+            None if failures >= most => return give_up_after(failures, failure),
             None => None,
         };
         let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
@@ -221,12 +245,11 @@ impl Recovery {
         events.push(Event::Waiting { text, attempt, attempts, seconds });
         Decision::Restart { events, delay: Duration::from_secs(seconds), plan: None }
     }
+}
 
-    fn give_up(&self, failure: TrainerFailure) -> Decision {
-        let text =
-            format!("{}; {} failures without a new update in between", failure.text, self.failures);
-        give_up(failure, text)
-    }
+fn give_up_after(failures: u32, failure: TrainerFailure) -> Decision {
+    let text = format!("{}; {failures} failures without a new update in between", failure.text);
+    give_up(failure, text)
 }
 
 fn give_up(failure: TrainerFailure, text: String) -> Decision {
@@ -391,6 +414,26 @@ mod tests {
             };
             assert!(text.ends_with("its steps cannot be split smaller"), "{text}");
         }
+    }
+
+    #[test]
+    fn ranks_that_run_out_of_memory_are_restarted_until_one_has_no_smaller_plan() {
+        let mut recovery = Recovery::of_ranks();
+        let of_rank = || TrainerFailure { plan: None, ..failure(0, Some(Cause::OutOfMemory)) };
+        for _ in 1..MAX_OF_RANKS {
+            let decision = recovery.decide(of_rank());
+            assert!(matches!(decision, Decision::Restart { plan: None, .. }), "{decision:?}");
+        }
+        // Other failures are counted by themselves.
+        let lost = TrainerFailure { plan: None, ..failure(0, Some(Cause::DeviceLost)) };
+        assert_eq!(delay(&recovery.decide(lost.clone())), Some(1));
+        assert_eq!(delay(&recovery.decide(lost)), Some(2));
+        let ends = |decision: Option<Decision>| match decision {
+            Some(Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 }) => text,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ends(Recovery::of_ranks().refused(&of_rank())), "it stopped");
+        assert!(ends(Some(recovery.decide(of_rank()))).contains("1000 failures"));
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Supervisor<'_> {
     pub fn run(mut self, commands: &Receiver<Command>) -> io::Result<u8> {
         let began = Instant::now();
         let has_launcher = !self.launcher.is_empty();
-        let mut recovery = Recovery::default();
+        let mut recovery = if has_launcher { Recovery::of_ranks() } else { Recovery::default() };
         let mut applied = AppliedCommands::default();
         let mut next = Restart { resume: self.resume, plan: Vec::new(), device: None };
         loop {

@@ -139,9 +139,7 @@ fn train(
     check_name(&selected, args.device_name.as_deref())?;
     let (setup, device) = set_up(&request, selected, group, report)?;
     let watched = match &place {
-        Some(place) => {
-            Watched::Rank { label: place.label(), limit: setup.plan_limit(&device.info) }
-        }
+        Some(place) => Watched::Rank { label: place.label(), limit: setup.plan_limit() },
         None => Watched::Run,
     };
     watch(&device, FailureOutput::new(json, supervised), watched);

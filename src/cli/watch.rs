@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{CliError, signals};
 use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
 use crate::protocol::{Cause, Event};
+use crate::recovery::EXIT_REFUSED;
 use crate::train::{PlanLimit, TrainError, json_line};
 
 /// The interval at which the device is checked.
@@ -58,7 +59,8 @@ pub(super) enum Watched {
     },
 }
 
-/// Ends this process with exit code 5 when `device` fails, from now on.
+/// Ends this process with exit code 5 when `device` fails, from now on; with 3 if a rank runs out of
+/// memory and has no smaller plan.
 pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched) {
     let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
@@ -88,16 +90,20 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched
             Watched::Command => NOTHING_TO_RESUME,
             Watched::Run | Watched::Rank { .. } => error.hint(),
         };
-        let text = match &watched {
+        let (text, code) = match &watched {
             Watched::Rank { label, limit } => {
-                if error.cause() == Some(Cause::OutOfMemory) {
-                    limit.lower();
+                let lowered = match error.cause() {
+                    Some(Cause::OutOfMemory) => limit.lower(),
+                    _ => Ok(()),
+                };
+                match lowered {
+                    Ok(()) => (format!("{label}: {error}"), error.exit_code()),
+                    Err(reason) => (format!("{label}: {error}, and {reason}"), EXIT_REFUSED),
                 }
-                format!("{label}: {error}")
             }
-            Watched::Command | Watched::Run => error.to_string(),
+            Watched::Command | Watched::Run => (error.to_string(), error.exit_code()),
         };
-        exit(&error, text, hint, output)
+        exit(&error, code, text, hint, output)
     });
 }
 
@@ -115,7 +121,7 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, text: String, hint: &str, output: FailureOutput) {
+fn exit(error: &CliError, code: u8, text: String, hint: &str, output: FailureOutput) {
     let hint = hint.to_string();
     if output != FailureOutput::Event {
         message!("error: {text}");
@@ -126,5 +132,5 @@ fn exit(error: &CliError, text: String, hint: &str, output: FailureOutput) {
         let line = json_line(&Event::Error { text, hint, cause: error.cause() });
         let _ = writeln!(std::io::stdout(), "{line}");
     }
-    signals::exit(i32::from(error.exit_code()));
+    signals::exit(i32::from(code));
 }

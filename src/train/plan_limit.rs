@@ -4,6 +4,7 @@
 //! supervisor or a scheduler, need not know which rank it was.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::run::RANKS_FOLDER;
 use crate::config::{Choice, Config};
@@ -14,24 +15,40 @@ use crate::plan::{Plan, smaller_or_offloaded};
 #[derive(Clone, Debug)]
 pub(crate) struct PlanLimit {
     file: PathBuf,
-    /// The plan of this process.
-    plan: Plan,
+    /// The plan of this process: its session changes it, its watcher reads it.
+    plan: Arc<Mutex<Plan>>,
     /// True if the optimizer can move to a memory of its own.
     can_offload: bool,
 }
 
 impl PlanLimit {
     pub(super) fn new(run: &Path, rank: usize, plan: Plan, can_offload: bool) -> Self {
-        Self { file: file(run, rank), plan, can_offload }
+        Self { file: file(run, rank), plan: Arc::new(Mutex::new(plan)), can_offload }
     }
 
-    /// Limits the next process to the next smaller plan, after this one ran out of memory. If that
-    /// cannot be written, it tries the same plan again.
-    pub fn lower(&self) {
-        let Some(plan) = smaller_or_offloaded(&self.plan, self.can_offload) else { return };
-        let Ok(text) = serde_json::to_vec_pretty(&plan) else { return };
+    /// Takes the plan to which this process has changed.
+    pub(super) fn set(&self, plan: &Plan) {
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan.clone();
+    }
+
+    /// Limits the next process to the next smaller plan, after this one ran out of memory.
+    ///
+    /// # Errors
+    /// With the reason why the next process would fail as this one did.
+    pub fn lower(&self) -> Result<(), String> {
+        let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(plan) = smaller_or_offloaded(&plan, self.can_offload) else {
+            return Err("its steps cannot be split smaller".into());
+        };
+        let kept = serde_json::to_vec_pretty(&plan).map_err(std::io::Error::from);
         let folder = self.file.parent().unwrap_or(Path::new("."));
-        let _ = disk::create_dir_all(folder).and_then(|()| disk::replace(&self.file, &text));
+        let kept = kept.and_then(|text| {
+            disk::create_dir_all(folder)?;
+            disk::replace(&self.file, &text)
+        });
+        kept.map_err(|error| {
+            format!("its smaller plan cannot be written to {}: {error}", self.file.display())
+        })
     }
 }
 
@@ -75,12 +92,27 @@ mod tests {
             assert_eq!(config.global_batch(), 120);
             let plan = Plan::new(&config, 50_257);
             sizes.push(plan.micro_batch);
-            PlanLimit::new(folder.path(), 1, plan, true).lower();
+            PlanLimit::new(folder.path(), 1, plan, true).lower().unwrap();
         }
         assert_eq!(sizes, [12, 6, 3, 1]);
         // Of another rank it says nothing, and a damaged one is ignored.
         assert_eq!(within_limit(own.clone(), folder.path(), 0), own);
         disk::write(file(folder.path(), 1), "{").unwrap();
         assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+    }
+
+    #[test]
+    fn a_rank_without_a_smaller_plan_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan::new(&of_share(&Config::default(), 120), 50_257);
+        let limit = PlanLimit::new(folder.path(), 1, plan.clone(), false);
+        let watcher = limit.clone();
+        let split = Plan { micro_batch: 1, accumulation: 120, loss_chunk: 32, ..plan.clone() };
+        limit.set(&Plan { grad_checkpoint: true, ..split });
+        assert_eq!(watcher.lower().unwrap_err(), "its steps cannot be split smaller");
+        // A file where the folder goes.
+        disk::write(folder.path().join(RANKS_FOLDER), "").unwrap();
+        let error = PlanLimit::new(folder.path(), 1, plan, false).lower().unwrap_err();
+        assert!(error.starts_with("its smaller plan cannot be written to "), "{error}");
     }
 }

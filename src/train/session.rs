@@ -8,6 +8,7 @@ use web_time::Instant;
 use super::checkpoint::{Checkpoint, Damaged};
 use super::division::Division;
 use super::hellaswag::Quiz;
+use super::plan_limit::PlanLimit;
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
@@ -51,6 +52,8 @@ pub struct Session<'a> {
     limits: Limits,
     /// The plan of a step and its memory.
     forecast: Forecast,
+    /// Where the watcher of the device finds the plan.
+    plan_limit: PlanLimit,
     memory: MemoryMonitor,
     pace: PaceMonitor,
     /// True if `max_time` plans the schedule before the first update.
@@ -118,7 +121,7 @@ impl<'a> Session<'a> {
         let (starts_over, lacks_states) = (setup.starts_over, setup.lacks_states);
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, quiz, limits, forecast, .. } = setup;
-        let Setup { folder, loaded, group, division, wire, source, .. } = setup;
+        let Setup { plan_limit, folder, loaded, group, division, wire, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
@@ -147,6 +150,7 @@ impl<'a> Session<'a> {
             quiz,
             limits,
             forecast,
+            plan_limit,
             folder,
             group,
             division,

@@ -13,9 +13,7 @@ use super::division::Division;
 use super::hellaswag::Quiz;
 use super::optimizer::Masters;
 use super::own_states::OwnStates;
-#[cfg(not(target_arch = "wasm32"))]
-use super::plan_limit::PlanLimit;
-use super::plan_limit::within_limit;
+use super::plan_limit::{PlanLimit, within_limit};
 use super::run::RunFolder;
 use super::{ModelSource, Optimizer, Shard, TrainError, has_checkpoint, source};
 #[cfg(not(target_arch = "wasm32"))]
@@ -61,6 +59,8 @@ pub struct Setup {
     pub(super) quiz: Option<Quiz>,
     pub(super) limits: Limits,
     pub(super) forecast: Forecast,
+    /// What limits the next process of this rank if this one runs out of memory.
+    pub(super) plan_limit: PlanLimit,
     pub(super) folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
@@ -148,6 +148,10 @@ impl Setup {
             forecast = kept.unwrap_or(forecast);
         }
         let plans_schedule = plans_schedule && loaded.is_none();
+        let is_sharded = Shard::of(&config, &group).is_some();
+        let can_offload = !device.line().shares_memory() && !is_sharded;
+        let plan = forecast.plan.clone();
+        let plan_limit = PlanLimit::new(folder.path(), group.rank(), plan, can_offload);
         Ok(Self {
             started,
             config: with_absolute_paths(config, &data, &run),
@@ -156,6 +160,7 @@ impl Setup {
             quiz,
             limits,
             forecast,
+            plan_limit,
             folder,
             loaded,
             starts_over,
@@ -169,13 +174,11 @@ impl Setup {
         })
     }
 
-    /// Returns what limits the next process of this rank if `device` runs out of memory in this one.
+    /// Returns what limits the next process of this rank if this one runs out of memory. It follows the
+    /// plans of the session.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn plan_limit(&self, device: &DeviceInfo) -> PlanLimit {
-        let is_sharded = Shard::of(&self.config, &self.group).is_some();
-        let can_offload = !device.line().shares_memory() && !is_sharded;
-        let plan = self.forecast.plan.clone();
-        PlanLimit::new(self.folder.path(), self.group.rank(), plan, can_offload)
+    pub fn plan_limit(&self) -> PlanLimit {
+        self.plan_limit.clone()
     }
 
     /// Returns the precision of the run, in which its device is to be opened.

@@ -153,6 +153,7 @@ impl Session<'_> {
         }
         self.emit(Event::Plan(Box::new(forecast.clone())));
         self.forecast = forecast;
+        self.plan_limit.set(&self.forecast.plan);
         self.memory.crossings = 0;
         // Frees empty pages of the former size.
         gpu::release_unused(&self.device.device);

@@ -89,6 +89,7 @@ impl Session<'_> {
             let speed = speed::known(&self.device.info, self.mode);
             let (plan, vocab) = (&self.forecast.plan, self.vocabulary());
             self.forecast = plan::replan(&own, plan, vocab, &self.limits, speed.as_ref())?;
+            self.plan_limit.set(&self.forecast.plan);
         }
         if self.group.is_first() && !self.group.is_alone() {
             self.division.record(self.folder.path());

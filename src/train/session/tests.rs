@@ -310,7 +310,7 @@ fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
     let (run, other) = (folder.path().join("r"), folder.path().join("other"));
     let begun = part(&run, "4", false);
     assert_eq!(begun.iter().map(|events| plan(events).micro_batch).collect::<Vec<_>>(), [8, 8]);
-    PlanLimit::new(&run, 1, plan(&begun[1]), false).lower();
+    PlanLimit::new(&run, 1, plan(&begun[1]), false).lower().unwrap();
     let continued = part(&run, "8", true);
     let plans: Vec<Plan> = continued.iter().map(plan).collect();
     assert_eq!([plans[0].micro_batch, plans[0].accumulation], [8, 1]);
