@@ -83,7 +83,7 @@ impl Totals {
     ) -> Self {
         let shortened = match (config.max_time, speed) {
             (Some(limit), Some(speed)) if plans_schedule => {
-                within(config, vocab, plan, data, speed, limit)
+                Pace::new(config, vocab, plan, data, speed).within(config, limit)
             }
             _ => None,
         };
@@ -186,16 +186,19 @@ impl std::fmt::Display for TimeEstimate {
 }
 
 /// The times of the parts of a run.
-struct Pace {
-    update: f64,
-    evaluation: f64,
+pub(crate) struct Pace {
+    /// Seconds of an update.
+    pub update: f64,
+    /// Seconds of an evaluation.
+    pub evaluation: f64,
     eval_interval: u64,
     uncertainty: f64,
     source: String,
 }
 
 impl Pace {
-    fn new(
+    /// Returns the pace of a run whose steps are split by `plan`, on one device of this speed.
+    pub fn new(
         config: &Config,
         vocab: u32,
         plan: &Plan,
@@ -228,6 +231,25 @@ impl Pace {
             source: self.source.clone(),
         }
     }
+
+    /// Returns `config` with a schedule that ends within `limit`, or `None` if its own schedule does.
+    pub fn within(&self, config: &Config, limit: Duration) -> Option<Config> {
+        let seconds = planned_seconds(limit.as_secs_f64());
+        let updates = config.max_iters.get();
+        if self.estimate(updates).seconds <= seconds {
+            return None;
+        }
+        // The time grows with the updates, so the counts that fit come first.
+        let (mut fits, mut exceeds) = (1, updates);
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            match self.estimate(middle).seconds <= seconds {
+                true => fits = middle,
+                false => exceeds = middle,
+            }
+        }
+        Some(config.with_updates(fits))
+    }
 }
 
 /// The share of `max_time` that a schedule leaves for samples, checkpoints, and updates that take
@@ -240,34 +262,6 @@ const MOST_RESERVED: f64 = 0.3;
 fn planned_seconds(limit: f64) -> f64 {
     let fixed = RESERVED_SECONDS.min(MOST_RESERVED * limit);
     limit - fixed.max(RESERVED_SHARE * limit)
-}
-
-/// Returns `config` with a schedule that ends within `limit` on a device of this speed, or `None`
-/// if its own schedule does.
-pub fn within(
-    config: &Config,
-    vocab: u32,
-    plan: &Plan,
-    data: Option<DataSize>,
-    speed: &DeviceSpeed,
-    limit: Duration,
-) -> Option<Config> {
-    let pace = Pace::new(config, vocab, plan, data, speed);
-    let seconds = planned_seconds(limit.as_secs_f64());
-    let updates = config.max_iters.get();
-    if pace.estimate(updates).seconds <= seconds {
-        return None;
-    }
-    // The time grows with the updates, so the counts that fit come first.
-    let (mut fits, mut exceeds) = (1, updates);
-    while exceeds - fits > 1 {
-        let middle = fits + (exceeds - fits) / 2;
-        match pace.estimate(middle).seconds <= seconds {
-            true => fits = middle,
-            false => exceeds = middle,
-        }
-    }
-    Some(config.with_updates(fits))
 }
 
 /// Formats seconds in one unit, as precise as an estimate is.
@@ -373,7 +367,8 @@ mod tests {
         let (config, plan) = (gpt2(), Plan::new(&gpt2(), 50_257));
         let speed = published("RTX 3060");
         let limit = Duration::from_secs(8 * 3600);
-        let planned = within(&config, 50_257, &plan, None, &speed, limit).unwrap();
+        let pace = Pace::new(&config, 50_257, &plan, None, &speed);
+        let planned = pace.within(&config, limit).unwrap();
         let seconds = |config: &Config| {
             let totals = Totals::new(config, 50_257, &plan, None, Some(&speed), true);
             totals.time.unwrap().seconds
@@ -388,10 +383,14 @@ mod tests {
         assert_eq!(totals(true).shortened_from, Some(600_000));
         assert_eq!((totals(false).updates, totals(false).shortened_from), (600_000, None));
         // A run that ends in time stays as it is.
-        assert_eq!(within(&planned, 50_257, &plan, None, &speed, limit), None);
+        assert_eq!(pace.within(&planned, limit), None);
         // Even the shortest limit leaves an update.
-        let least = within(&config, 50_257, &plan, None, &speed, Duration::from_secs(1)).unwrap();
+        let least = pace.within(&config, Duration::from_secs(1)).unwrap();
         assert_eq!(least.max_iters.get(), 1);
+        // As much time in the network as on the device.
+        let slower = Pace { update: 2.0 * pace.update, ..pace };
+        let fewer = slower.within(&config, limit).unwrap();
+        assert!(fewer.max_iters.get().abs_diff(planned.max_iters.get() / 2) <= 1, "{fewer:?}");
     }
 
     #[test]

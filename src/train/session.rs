@@ -331,13 +331,10 @@ impl<'a> Session<'a> {
     ) -> Result<StopReason, TrainError> {
         self.settle_shares().await?;
         let decides = self.group.is_first();
-        let planned = match self.plans_schedule && decides {
+        let planned = match self.plans_schedule {
             true => self.plan_schedule().await?,
             false => None,
         };
-        if self.plans_schedule {
-            self.share_schedule()?;
-        }
         self.announce();
         match planned {
             Some(text) => self.warn(text),

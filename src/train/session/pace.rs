@@ -5,10 +5,12 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::Session;
+use super::together::waiting;
 use super::update::MicroBatches;
+use crate::config::padded_vocab;
 use crate::gpu;
 use crate::model::WeightGradients;
-use crate::plan::{self, DataSize, DeviceSpeed, SpeedPoint, Totals, Work};
+use crate::plan::{self, DataSize, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
 use crate::train::plan_limit::within_limit;
 use crate::train::{TrainError, speed};
 
@@ -48,23 +50,29 @@ const LONG_MICRO_BATCH: Duration = Duration::from_secs(20);
 /// GPU, where a measurement of a second or two does not count.
 const MUCH_WORK: f64 = 1e16;
 
+/// The most values of the sum that measures the network: 4 MiB, a third of a second at 100 Mbit/s.
+const SUMMED_VALUES: u64 = 1 << 20;
+
 impl Session<'_> {
     /// Shortens the schedule so that it ends within `max_time`. Returns what was planned, if
     /// anything was, as text.
     ///
-    /// Measures gradients of this run's first micro-batch, which changes no state of the run. The
-    /// planned numbers go into the configuration of the run, so that a resumed run keeps them.
+    /// Measures gradients of this run's first micro-batch, on all ranks at the same time, which changes
+    /// no state of the run. Rank 0 plans. The planned numbers go into the configuration of the run, so
+    /// that a resumed run keeps them.
     pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
         let Some(limit) = self.config.max_time else { return Ok(None) };
         let point = self.measure_micro_batch().await?;
-        let speed = DeviceSpeed::measured(vec![point]);
+        let pace = self.pace_of_ranks(DeviceSpeed::measured(vec![point]))?;
         let left = limit.saturating_sub(self.started.elapsed());
-        let (vocab, data) = (self.vocabulary(), Some(self.data_size()));
-        let within = |speed: &DeviceSpeed| {
-            plan::within(&self.config, vocab, &self.forecast.plan, data, speed, left)
-        };
-        let Some(planned) = speed.as_ref().and_then(within) else { return Ok(None) };
-        let before = std::mem::replace(&mut self.config, planned);
+        let decides = self.group.is_first();
+        let planned = pace.filter(|_| decides).and_then(|pace| pace.within(&self.config, left));
+        let before = self.config.clone();
+        self.config = planned.unwrap_or_else(|| before.clone());
+        self.share_schedule()?;
+        if self.config.max_iters == before.max_iters {
+            return Ok(None);
+        }
         self.folder.write_config(&self.config)?;
         Ok(Some(format!(
             "max_time = {}: planned {} updates instead of {}, with {} of warmup, so that the \
@@ -76,6 +84,47 @@ impl Session<'_> {
         )))
     }
 
+    /// Returns the pace of the run on all ranks, where this one has a device of `speed`: each has its part
+    /// of an update and of an evaluation, of which the slowest counts, and then the network.
+    fn pace_of_ranks(&mut self, speed: Option<DeviceSpeed>) -> Result<Option<Pace>, TrainError> {
+        let (plan, vocab, data) = (&self.forecast.plan, self.vocabulary(), self.data_size());
+        let own = speed.map(|speed| Pace::new(&self.config, vocab, plan, Some(data), &speed));
+        if self.group.is_alone() {
+            return Ok(own);
+        }
+        let sequences = self.division.shares.sequences(self.group.rank());
+        let part = sequences as f64 / self.config.global_batch() as f64;
+        let [update, evaluation] =
+            own.as_ref().map_or([0.0; 2], |own| [own.update, part * own.evaluation]);
+        let slowest = |times: Vec<f64>| times.into_iter().fold(0.0, f64::max);
+        let update = slowest(self.measured_by_ranks(update)?);
+        let evaluation = slowest(self.measured_by_ranks(evaluation)?);
+        let update = update + self.network_seconds()?;
+        let Some(mut pace) = own else { return Ok(None) };
+        (pace.update, pace.evaluation) = (update, evaluation);
+        Ok(Some(pace))
+    }
+
+    /// Returns the seconds that the network takes in an update, from those of a small sum, as
+    /// [`plan::RanksEstimate`] has it from the speed of the network.
+    fn network_seconds(&mut self) -> Result<f64, TrainError> {
+        let weights = self.config.parameters(padded_vocab(self.vocabulary()).into());
+        let count = weights.min(SUMMED_VALUES);
+        let mut values = vec![1.0; count as usize];
+        let mut seconds = 0.0;
+        // The first sum connects the ranks.
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let (group, wire) = (&mut self.group, self.wire);
+            waiting(&self.device.watchdog, || group.sum(&mut values, wire))?;
+            seconds = begun.elapsed().as_secs_f64();
+        }
+        // The weights of a sharded optimizer travel half as far as the gradients.
+        let rounds = if self.config.shard_optimizer { 1.5 } else { 1.0 };
+        let sums = weights as f64 / count as f64;
+        Ok(rounds * sums * seconds / self.config.sync_every.get() as f64)
+    }
+
     /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same
     /// time, unless their shares are known. Records the shares.
     pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
@@ -83,7 +132,7 @@ impl Session<'_> {
             // Not a speed to keep: ranks on one machine slow each other down.
             let time = self.mean_micro_batch().await?;
             let own = self.forecast.plan.micro_batch as f64 / time.as_secs_f64().max(1e-9);
-            let speeds = self.speeds_of_ranks(own)?;
+            let speeds = self.measured_by_ranks(own)?;
             self.division.settle(&self.config, &speeds)?;
             let own = within_limit(self.own_config(), self.folder.path(), self.group.rank());
             let speed = speed::known(&self.device.info, self.mode);
@@ -97,12 +146,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Measures the gradients of a micro-batch, and keeps their speed.
+    /// Measures the gradients of a micro-batch, and keeps their speed, but not of ranks: they slow each
+    /// other down if they are on one machine.
     async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
         let time = self.mean_micro_batch().await?;
         let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
         let point = work.point(time.as_secs_f64());
-        speed::remember(&self.device.info, self.mode, &[point]);
+        if self.group.is_alone() {
+            speed::remember(&self.device.info, self.mode, &[point]);
+        }
         Ok(point)
     }
 

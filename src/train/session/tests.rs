@@ -396,6 +396,36 @@ fn ranks_that_disagree_are_refused() {
     assert!(!run.exists(), "a run that is refused creates no file");
 }
 
+#[test]
+fn ranks_plan_one_schedule_that_ends_within_max_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let planned = |events: &Vec<Event>| {
+        let planned = |event: &Event| match event {
+            Event::Start { config, .. } => Some((config.max_iters, config.lr_decay_iters)),
+            _ => None,
+        };
+        events.iter().find_map(planned).unwrap()
+    };
+    for more in [("sync_every", "1"), ("sync_every", "5"), ("shard_optimizer", "true")] {
+        let long = [("max_iters", "10000000"), ("max_time", "1s"), ("log_interval", "100"), more];
+        let run = folder.path().join(format!("{}{}", more.0, more.1));
+        let request =
+            Request { plans_schedule: true, shares: vec![4.0, 1.0, 1.0], ..request(&run, &long) };
+        let all = train_on(3, &request);
+        let first = planned(&all[0]);
+        assert!(first.0.get() < 10_000_000, "{more:?}");
+        for events in &all {
+            assert_eq!(planned(events), first, "{more:?}");
+            let says = |event: &Event| match event {
+                Event::Warning { text } => text.starts_with("max_time = 1s: planned "),
+                _ => false,
+            };
+            assert!(events.iter().any(says), "{more:?}");
+        }
+        assert_eq!(losses(&all[1]), losses(&all[0]), "{more:?}");
+    }
+}
+
 /// The losses and evaluations of a run, which all its ranks have in common.
 fn losses(events: &[Event]) -> (Vec<(u64, f64)>, Vec<f64>) {
     let steps = steps(events).into_iter().map(|(iter, loss, _)| (iter, loss)).collect();

@@ -69,8 +69,8 @@ impl Session<'_> {
         Ok(waiting(&self.device.watchdog, || group.share(own))?)
     }
 
-    /// Returns the speeds of all ranks, with the same bits on each.
-    pub(super) fn speeds_of_ranks(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
+    /// Returns the measurements of all ranks, with the same bits on each.
+    pub(super) fn measured_by_ranks(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
         let group = &mut self.group;
         let all = waiting(&self.device.watchdog, || group.collect(&own.to_bits()))?;
         Ok(all.into_iter().map(f64::from_bits).collect())
