@@ -23,7 +23,8 @@ mod words;
 use words::{Part, Words};
 
 /// The tokens that end a document, by their usual names.
-const ENDS: [&str; 3] = [END_OF_TEXT, "<|end_of_text|>", "</s>"];
+const ENDS: [&str; 4] =
+    [END_OF_TEXT, "<|end_of_text|>", "</s>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"];
 
 /// GPT-2's tokens of text: the bytes and 50,000 merges.
 const GPT2_TEXT: usize = 50_256;
