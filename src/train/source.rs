@@ -339,11 +339,11 @@ mod tests {
         assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::Gpt2), 0));
         assert!(guess.has_text_of(Some(&Tokenizer::Byte)), "the size tells no tokenizer");
 
-        write(TOKENIZER_FILE, r#"{"normalizer":{"type":"NFC"},"model":{"type":"BPE"}}"#);
+        write(TOKENIZER_FILE, r#"{"normalizer":{"type":"NFKC"},"model":{"type":"BPE"}}"#);
         let unknown = open();
         assert_eq!(unknown.tokenizer, None);
         let [warning] = &unknown.warnings[..] else { panic!("{:?}", unknown.warnings) };
-        assert!(warning.contains(TOKENIZER_FILE) && warning.contains("NFC"), "{warning}");
+        assert!(warning.contains(TOKENIZER_FILE) && warning.contains("NFKC"), "{warning}");
         assert!(unknown.has_text_of(Some(&Tokenizer::Byte)) && !has_chat(folder.path()));
 
         write(TOKENIZER_FILE, &Tokenizer::Byte.hugging_face_files()[0].1);
