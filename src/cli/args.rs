@@ -131,7 +131,7 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt train --preset=demo", "a first model, in minutes"),
         ("wgpt train --preset=gpt2 --data=data/mine", "a preset on your data"),
-        ("wgpt train my.toml --learning_rate=3e-4", "a config file, with one setting changed"),
+        ("wgpt train my.toml --learning_rate=3e-4", "a file, with one change"),
         ("wgpt train --resume", "continue the newest run"),
     ]))]
     Train(TrainArgs),

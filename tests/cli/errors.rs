@@ -81,7 +81,7 @@ fn bad_input_gets_one_clear_error() {
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe"], 2, "char"),
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe:7"], 2, "bpe:8192"),
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=nowhere.json"], 7, "nowhere.json"),
-        (&["prepare", "story.txt", "-o", "new", "--tokenizer=words.json"], 7, "byte-level"),
+        (&["prepare", "story.txt", "-o", "new", "--tokenizer=words.json"], 7, "BPE on bytes"),
     ];
     let before = listing(path);
     for (args, code, word) in cases {
