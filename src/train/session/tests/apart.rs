@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::disk;
 
 /// With evaluations and checkpoints that do not fall on the ends of rounds.
 fn apart(run: &Path, more: &[(&str, &str)]) -> Request {
@@ -73,7 +74,7 @@ fn a_rank_that_cannot_write_its_state_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("r");
     // A folder where its file goes.
-    std::fs::create_dir_all(own_states(&run, 10)).unwrap();
+    disk::create_dir_all(own_states(&run, 10)).unwrap();
     let all = train_on(2, &apart(&run, &[("max_iters", "10")]));
     for events in &all {
         assert!(warns(events, "rank 1 has not saved its optimizer state"));
@@ -97,11 +98,11 @@ fn own_states_stay_as_long_as_their_checkpoints() {
     train_on(2, &until("5", false));
     // A file where rank 0 writes the next one.
     let obstacle = run.join("checkpoints/.writing-00000010");
-    std::fs::write(&obstacle, "").unwrap();
+    disk::write(&obstacle, "").unwrap();
     let failed = on_threads(2, |group| train(until("10", true), group, &[]).err());
     assert!(matches!(failed[0], Some(TrainError::Io { .. })), "{failed:?}");
     assert!(own_states(&run, 5).exists());
-    std::fs::remove_file(obstacle).unwrap();
+    disk::remove_file(obstacle).unwrap();
     let continued = &train_on(2, &until("20", true))[0];
     assert_eq!((steps(continued).len(), warns(continued, MISSING)), (15, false));
     assert!(!own_states(&run, 5).exists() && own_states(&run, 20).exists());
@@ -117,11 +118,11 @@ fn states_of_a_dropped_history_do_not_outlive_it() {
     };
     until("20", "4", false);
     for dropped in ["00000015", "00000020"] {
-        std::fs::remove_dir_all(run.join("checkpoints").join(dropped)).unwrap();
+        disk::remove_dir_all(run.join("checkpoints").join(dropped)).unwrap();
     }
     // What a killed process leaves behind.
     let unfinished = run.join("ranks/1-00000017.writing");
-    std::fs::write(&unfinished, "").unwrap();
+    disk::write(&unfinished, "").unwrap();
     assert!(!warns(&until("15", "1", true)[0], MISSING));
     let exist = [15, 20].map(|iteration| own_states(&run, iteration).exists());
     assert_eq!((exist, unfinished.exists()), ([true, false], false));
@@ -135,13 +136,13 @@ fn a_rank_counts_the_updates_that_it_has_skipped_itself() {
     train_on(2, &apart(&run, &[("max_iters", "10")]));
     // As if it had trained in float16.
     let path = own_states(&run, 10);
-    let mut file = std::fs::read(&path).unwrap();
+    let mut file = disk::read(&path).unwrap();
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
     let scale = header["loss_scale"]["data_offsets"][0].as_u64().unwrap() as usize;
     let skipped = start + scale + 2 * size_of::<f32>();
     file[skipped..][..4].copy_from_slice(&3f32.to_le_bytes());
-    std::fs::write(&path, file).unwrap();
+    disk::write(&path, file).unwrap();
     let resumed = Request { resume: true, ..apart(&run, &[("max_iters", "15")]) };
     assert_eq!(steps(&train_on(2, &resumed)[0]).len(), 5);
 }
