@@ -339,7 +339,10 @@ mod tests {
         assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::Gpt2), 0));
         assert!(guess.has_text_of(Some(&Tokenizer::Byte)), "the size tells no tokenizer");
 
-        write(TOKENIZER_FILE, r#"{"normalizer":{"type":"NFKC"},"model":{"type":"BPE"}}"#);
+        write(
+            TOKENIZER_FILE,
+            r#"{"normalizer":{"type":"NFKC"},"model":{"type":"BPE","vocab":{}}}"#,
+        );
         let unknown = open();
         assert_eq!(unknown.tokenizer, None);
         let [warning] = &unknown.warnings[..] else { panic!("{:?}", unknown.warnings) };
