@@ -121,7 +121,7 @@ impl<'a> Session<'a> {
         let (starts_over, lacks_states) = (setup.starts_over, setup.lacks_states);
         let plans_schedule = setup.plans_schedule;
         let Setup { started, config, mode, dataset, quiz, limits, forecast, .. } = setup;
-        let Setup { plan_limit, folder, loaded, group, division, wire, .. } = setup;
+        let Setup { plan_limit, folder, loaded, group, division, wire, source, .. } = setup;
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..config.clone() });
         // A resumed run has a configuration already: a full disk need not end it here.
