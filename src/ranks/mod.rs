@@ -168,7 +168,8 @@ impl Group {
         }
         let mut bytes = if self.is_first() { to_bytes(&value)? } else { Vec::new() };
         self.0.broadcast(&mut bytes)?;
-        if self.is_first() { Ok(value) } else { from_bytes(&bytes) }
+        // On rank 0 too: a number that is read from text may differ in its last bit.
+        from_bytes(&bytes)
     }
 
     /// Returns the values of all ranks, in their order, on every rank.
