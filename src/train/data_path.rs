@@ -97,6 +97,7 @@ fn moved_along(data: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     fn paths(data: &str, out_dir: &str, run: &str) -> Vec<String> {
         let paths = possible_paths(Path::new(data), Path::new(out_dir), Path::new(run));
         paths.iter().map(|path| path.display().to_string()).collect()

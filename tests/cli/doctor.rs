@@ -10,6 +10,7 @@ fn report(command: &mut Command) -> Value {
 }
 
 /// Returns the hint of the problem whose text contains `words`.
+#[cfg(unix)]
 fn hint<'a>(report: &'a Value, words: &str) -> Option<&'a str> {
     let problems = report["problems"].as_array().expect("a list of problems");
     let text = |problem: &Value| problem["text"].as_str().unwrap().to_string();
