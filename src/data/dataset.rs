@@ -182,7 +182,8 @@ fn list(folder: &Path) -> Result<Vec<String>, DataError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(missing(folder, "the folder does not exist", None));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+        // The error for this is another one on each system.
+        Err(_) if disk::is_file(folder) => {
             let parent = folder.with_extension("");
             return Err(DataError::Missing {
                 path: folder.to_owned(),
