@@ -25,7 +25,7 @@ wineserver=/usr/lib/wine/wineserver64
 
 # Tests that cannot run under Wine, each as NAME: REASON. Those that need Linux are not built for Windows.
 not_under_wine=(
-    'files_are_replaced_while_they_are_read: Wine 8 renames over no file that is open, as Windows 10 does'
+    'files_are_replaced_while_they_are_read: Wine 8 cannot rename over a file that is open; Windows 10 can'
     'libraries_print_nothing_in_a_bare_environment: Wine lacks a part of DirectX 12, which wgpu logs as an error'
     'a_closed_stdout_is_no_error: the same line, where devices are listed'
 )
