@@ -8,8 +8,9 @@ use serde_json::json;
 use super::CliError;
 use super::args::CompareArgs;
 use super::chart::{Curve, chart};
-use super::facts::{Facts, Over, shown};
+use super::facts::{Facts, Over};
 use super::html;
+use super::paths::shown;
 use crate::config::KEYS;
 use crate::run_index;
 

@@ -62,6 +62,7 @@ mod launch;
 mod manual;
 mod model;
 mod next;
+mod paths;
 mod plan;
 mod ranks;
 mod report;

@@ -3,8 +3,9 @@
 use super::CliError;
 use super::args::{Global, ReportArgs};
 use super::chart::{Curve, chart};
-use super::facts::{Facts, Over, shown_line};
+use super::facts::{Facts, Over};
 use super::html::{self, escape};
+use super::paths::shown_line;
 use super::runs::newest_run;
 use crate::config::bytes;
 use crate::plan::Row;

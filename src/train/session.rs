@@ -52,7 +52,7 @@ pub struct Session<'a> {
     limits: Limits,
     /// The plan of a step and its memory.
     forecast: Forecast,
-    /// Where the watcher of the device finds the plan.
+    /// The plan, for the watcher of the device.
     plan_limit: PlanLimit,
     memory: MemoryMonitor,
     pace: PaceMonitor,

@@ -59,7 +59,7 @@ pub struct Setup {
     pub(super) quiz: Option<Quiz>,
     pub(super) limits: Limits,
     pub(super) forecast: Forecast,
-    /// What limits the next process of this rank if this one runs out of memory.
+    /// The limit of the next process of this rank if this one runs out of memory.
     pub(super) plan_limit: PlanLimit,
     pub(super) folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.

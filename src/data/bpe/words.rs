@@ -24,7 +24,7 @@ pub(super) enum Part<'a> {
     Token(u32),
 }
 
-/// What splits text into parts.
+/// Splits text into parts.
 pub(super) struct Words {
     /// True if composed characters replace sequences that mean the same (NFC).
     composes: bool,
