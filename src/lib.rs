@@ -29,39 +29,21 @@
 //! | `web` | the browser build: page and worker |
 
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
-
-// A browser build, or one without the window, uses only a part of some modules. The compiler finds
-// dead code in the default build, which uses all of it.
+// A browser build, one without the window, or one without MPI (not Unix) uses only a part of some
+// modules. The compiler finds dead code in the default build on Unix, which uses all of it.
+#![cfg_attr(
+    any(target_arch = "wasm32", not(feature = "gui"), not(unix)),
+    allow(dead_code, unused_imports, reason = "the default build uses all of it")
+)]
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, reason = "the default build uses all of it")
-)]
 mod chat;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 pub mod config;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod data;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod disk;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod doctor;
 pub mod gpu;
 #[cfg(feature = "gui")]
@@ -69,33 +51,15 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod progress;
 pub mod protocol;
-// Ranks need MPI, which is opened on Unix only.
-#[cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "builds for Unix use all of it"))]
 mod ranks;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod recovery;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 mod run_index;
 #[cfg(feature = "gui")]
 mod service;
 #[cfg(not(target_arch = "wasm32"))]
 mod supervisor;
-#[cfg_attr(
-    any(target_arch = "wasm32", not(feature = "gui")),
-    allow(dead_code, unused_imports, reason = "the default build uses all of it")
-)]
 pub mod train;
 pub mod version;
 #[cfg(target_arch = "wasm32")]
