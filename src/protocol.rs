@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::config::Config;
 use crate::plan::{Class, Forecast, Plan};
 
+pub use crate::plan::DeviceLine;
 pub use command::{Command, Setting};
 pub use ranks::{RankLine, RankStep};
 
@@ -308,26 +309,6 @@ pub enum StopReason {
     Stopped,
     /// The run was an evaluation only (`eval_only`).
     EvalOnly,
-}
-
-/// The device of a run, for display.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeviceLine {
-    /// The name that `--device` takes, like `vulkan:0`.
-    pub id: String,
-    /// The adapter's name.
-    pub name: String,
-    /// The graphics API: `cpu`, `vulkan`, `dx12`, `gl`, `metal` or `cuda`.
-    pub backend: String,
-    /// `discrete`, `integrated`, `virtual`, `software` or `cpu`.
-    pub kind: String,
-}
-
-impl DeviceLine {
-    /// Returns true if the memory of the device is the machine's.
-    pub fn shares_memory(&self) -> bool {
-        ["cpu", "software", "integrated"].contains(&self.kind.as_str())
-    }
 }
 
 /// An event as a JSON line. Readers ignore `v` and `time`: records of former versions have no time.

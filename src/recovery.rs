@@ -56,7 +56,7 @@ impl TrainerFailure {
         match event {
             Event::Start { resumed_from, device, .. } => {
                 self.opened = true;
-                self.shares_memory = device.shares_memory();
+                self.shares_memory = device.kind.shares_memory();
                 self.iteration = resumed_from.unwrap_or(0);
             }
             Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),

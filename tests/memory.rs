@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
 use wgpt::config::{self, Abilities, Choice, Config, Dtype, Layer, Precision};
-use wgpt::gpu::{self, Kind, SelectedDevice};
+use wgpt::gpu::{self, DeviceKind, SelectedDevice};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Kernels, Limits};
 
@@ -34,7 +34,7 @@ fn adapters() -> impl Iterator<Item = SelectedDevice> {
 }
 
 /// Opens the first Vulkan adapter that computes in `precision`. Returns it and its kind.
-fn vulkan_in(precision: Precision) -> (Device, Kind) {
+fn vulkan_in(precision: Precision) -> (Device, DeviceKind) {
     let is_able = |device: &SelectedDevice| {
         let Abilities { matrices, .. } = device.info.abilities;
         let has_matrices = precision.matrices().is_none() || precision.matrices() == matrices;

@@ -22,7 +22,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 
 use crate::config::{Config, Dtype, Precision};
-use crate::gpu::{self, DeviceError, Kind, OpenDevice, Peaks};
+use crate::gpu::{self, DeviceError, DeviceKind, OpenDevice, Peaks};
 use crate::ops::{Implementation, OpsMode};
 use crate::protocol::DeviceLine;
 
@@ -117,10 +117,10 @@ pub(crate) fn run(
     show: &mut dyn FnMut(Line),
 ) -> Result<Report, DeviceError> {
     let slow = match device.info.kind {
-        Kind::Software | Kind::Cpu => true,
+        DeviceKind::Software | DeviceKind::Cpu => true,
         // A weak integrated GPU would take seconds per kernel at the larger sizes, and drivers
         // reset a device for that.
-        Kind::Integrated => gpu::peaks(&device.device, true)?
+        DeviceKind::Integrated => gpu::peaks(&device.device, true)?
             .is_none_or(|peaks| peaks.multiply_add_gflop_per_s < 2000.0),
         _ => false,
     };

@@ -8,7 +8,7 @@ use super::torch::TorchStep;
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
-use crate::gpu::{self, DeviceInfo, Kind, Peaks};
+use crate::gpu::{self, DeviceInfo, Peaks};
 
 /// The default model of the steps: a preset, and settings that change it.
 type Default = (&'static str, &'static [(&'static str, &'static str)]);
@@ -38,7 +38,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
         return bench_card::run(args, &path, global);
     }
     let selected = gpu::select(global.device()?)?;
-    let slow = matches!(selected.info.kind, Kind::Software | Kind::Cpu);
+    let slow = !selected.info.kind.is_gpu();
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
     let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];

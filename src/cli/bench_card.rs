@@ -14,7 +14,7 @@ use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
 use crate::config::{Config, Dtype, Layer, bytes};
 use crate::disk;
-use crate::gpu::{self, Kind, SelectedDevice};
+use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
 use crate::plan;
 use crate::train::{self, TrainError};
@@ -50,7 +50,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     };
     let rows = rows(path, &info.name, &global.ops()?.abilities(&info).dtypes(), measure)?;
     let architecture = Architecture::new(&config, config.vocab_size);
-    let is_software = matches!(info.kind, Kind::Software | Kind::Cpu);
+    let is_software = !info.kind.is_gpu();
     let card = json!({
         "wgpt": VERSION,
         "device": info.line(),

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::{CliError, signals};
-use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
+use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::protocol::{Cause, Event};
 use crate::recovery::EXIT_REFUSED;
 use crate::train::{PlanLimit, TrainError, json_line};
@@ -83,7 +83,7 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched
         former(panic);
     }));
     // The CPU does not hang, and nothing restarts its process.
-    let checks_heartbeat = device.info.kind != Kind::Cpu;
+    let checks_heartbeat = device.info.kind != DeviceKind::Cpu;
     std::thread::spawn(move || {
         let error = wait_for_failure(&watchdog, checks_heartbeat);
         let hint = match watched {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::{self, AdapterReport, DeviceInfo, Kind, ReportedMemory};
+use crate::gpu::{self, AdapterReport, DeviceInfo, DeviceKind, ReportedMemory};
 use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
@@ -79,7 +79,7 @@ pub(crate) struct System {
 pub(crate) struct Device {
     pub id: String,
     pub name: String,
-    pub kind: Kind,
+    pub kind: DeviceKind,
     pub driver: String,
     /// The PCI address.
     pub pci: Option<String>,

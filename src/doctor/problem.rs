@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Check, Device, Report};
-use crate::gpu::Kind;
+use crate::gpu::DeviceKind;
 use crate::ranks::MPI_LIBRARY;
 
 /// A problem, and what to do about it.
@@ -51,7 +51,7 @@ pub(super) fn of(report: &Report) -> Vec<Problem> {
             format!("the window cannot open: {detail}"),
             "the command line needs no display: `wgpt train --preset=demo` trains a first model",
         )),
-        Some(_) if report.devices.iter().all(|device| device.kind == Kind::Cpu) => {
+        Some(_) if report.devices.iter().all(|device| device.kind == DeviceKind::Cpu) => {
             let hint = "install the driver of the graphics card, or a software renderer (on Debian \
                         and Ubuntu: mesa-vulkan-drivers)";
             found.push(Problem::new("the window cannot open: no graphics driver", hint));
@@ -83,10 +83,10 @@ fn dialogs(check: Option<&Check>) -> Option<Problem> {
 /// Returns the problem of a machine without a GPU, or with one that is reached slowly. A page that
 /// has no device says so by itself.
 fn gpus(report: &Report) -> Option<Problem> {
-    let is_gpu = |device: &&Device| !matches!(device.kind, Kind::Cpu | Kind::Software);
+    let is_gpu = |device: &&Device| device.kind.is_gpu();
     let mut gpus = report.devices.iter().filter(is_gpu).peekable();
     let Some(first) = gpus.peek() else {
-        let has_cpu = report.devices.iter().any(|device| device.kind == Kind::Cpu);
+        let has_cpu = report.devices.iter().any(|device| device.kind == DeviceKind::Cpu);
         let hint = match cfg!(windows) {
             true => {
                 "if it has one, install its driver from NVIDIA, AMD or Intel: the driver that \
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::doctor::{Build, Folder, System};
 
-    fn device(id: &str, name: &str, kind: Kind) -> Device {
+    fn device(id: &str, name: &str, kind: DeviceKind) -> Device {
         Device {
             id: id.into(),
             name: name.into(),
@@ -151,25 +151,25 @@ mod tests {
 
     #[test]
     fn a_missing_gpu_and_a_slow_one_are_problems() {
-        let cpu = || device("cpu", "CPU, 2 threads", Kind::Cpu);
-        let software = device("vulkan:0", "llvmpipe", Kind::Software);
+        let cpu = || device("cpu", "CPU, 2 threads", DeviceKind::Cpu);
+        let software = device("vulkan:0", "llvmpipe", DeviceKind::Software);
         assert_eq!(
             texts(&report(vec![software, cpu()])),
             ["no GPU found: training runs on the CPU"]
         );
-        let gl = device("gl:0", "Radeon", Kind::Unknown);
+        let gl = device("gl:0", "Radeon", DeviceKind::Unknown);
         assert_eq!(
             texts(&report(vec![gl.clone(), cpu()])),
             ["Radeon is reached through OpenGL only"]
         );
-        let vulkan = device("vulkan:0", "Radeon", Kind::Discrete);
+        let vulkan = device("vulkan:0", "Radeon", DeviceKind::Discrete);
         assert_eq!(texts(&report(vec![vulkan, gl, cpu()])), [""; 0]);
         assert_eq!(texts(&report(Vec::new())), [""; 0]);
     }
 
     #[test]
     fn cuda_is_missed_only_beside_an_nvidia_gpu() {
-        let gpu = |name| device("vulkan:0", name, Kind::Discrete);
+        let gpu = |name| device("vulkan:0", name, DeviceKind::Discrete);
         for (name, problems) in [("NVIDIA GeForce RTX 3060", 1), ("Radeon", 0)] {
             let report = Report { no_cuda: Some("no driver".into()), ..report(vec![gpu(name)]) };
             assert_eq!(of(&report).len(), problems, "{name}");
@@ -179,7 +179,10 @@ mod tests {
     #[test]
     fn an_mpi_library_is_missed_only_if_it_is_named() {
         let cpu = || {
-            vec![device("cpu", "CPU, 2 threads", Kind::Cpu), device("cuda:0", "a", Kind::Discrete)]
+            vec![
+                device("cpu", "CPU, 2 threads", DeviceKind::Cpu),
+                device("cuda:0", "a", DeviceKind::Discrete),
+            ]
         };
         let mpi = Some(Check { works: false, detail: "why".into() });
         assert_eq!(texts(&Report { mpi: mpi.clone(), ..report(cpu()) }), [""; 0]);
@@ -204,7 +207,7 @@ mod tests {
             folders: vec![full("runs"), full("settings"), full("speeds")],
             display: check(true),
             file_dialogs: check(false),
-            ..report(vec![device("vulkan:0", "Radeon", Kind::Discrete)])
+            ..report(vec![device("vulkan:0", "Radeon", DeviceKind::Discrete)])
         };
         let found = of(&all);
         assert_eq!(found.len(), 4, "{found:?}");

@@ -193,7 +193,7 @@ fn shorten(text: &str, home: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{AdapterReport, Kind};
+    use crate::gpu::{AdapterReport, DeviceKind};
 
     #[test]
     fn the_home_folder_is_a_tilde() {
@@ -225,7 +225,7 @@ mod tests {
         let device = Device {
             id: "vulkan:0".into(),
             name: "NVIDIA GeForce RTX 3060".into(),
-            kind: Kind::Discrete,
+            kind: DeviceKind::Discrete,
             driver: "NVIDIA 570.86".into(),
             pci: Some("0000:01:00.0".into()),
             memory: Some(ReportedMemory { total: 12 << 30, free: 11 << 30, source: "the driver" }),

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use burn_cubecl::CubeDevice;
 
-use super::{Backend, DeviceId, DeviceInfo, Kind, dtypes, meter};
+use super::{Backend, DeviceId, DeviceInfo, DeviceKind, dtypes, meter};
 use crate::config::{Abilities, Dtype};
 
 /// The library that opens CUDA. It comes with NVIDIA's driver.
@@ -43,7 +43,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
             DeviceInfo {
                 id: DeviceId { backend: Backend::Cuda, index },
                 name: identity.map_or_else(|| "NVIDIA GPU".to_string(), |gpu| gpu.name),
-                kind: Kind::Discrete,
+                kind: DeviceKind::Discrete,
                 driver: "CUDA".into(),
                 max_binding: None,
                 // In Vulkan's form, by which the driver reports free memory.

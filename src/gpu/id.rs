@@ -1,81 +1,10 @@
-//! Names of devices, their backends and their kinds.
+//! The names of devices on the command line.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
-
 use super::DeviceError;
-
-/// The interface through which a device is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// burn's flex backend on the CPU.
-    Cpu,
-    /// Vulkan through wgpu.
-    Vulkan,
-    /// DirectX 12 through wgpu.
-    Dx12,
-    /// Metal through wgpu.
-    Metal,
-    /// OpenGL through wgpu.
-    Gl,
-    /// A browser's WebGPU.
-    WebGpu,
-    /// burn's CUDA backend.
-    Cuda,
-}
-
-impl Backend {
-    const NAMES: [(&'static str, Backend); 7] = [
-        ("cpu", Backend::Cpu),
-        ("vulkan", Backend::Vulkan),
-        ("dx12", Backend::Dx12),
-        ("metal", Backend::Metal),
-        ("gl", Backend::Gl),
-        ("webgpu", Backend::WebGpu),
-        ("cuda", Backend::Cuda),
-    ];
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, backend)| backend == self);
-        f.write_str(name.map_or("unknown", |(name, _)| name))
-    }
-}
-
-/// The kind of hardware that a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A GPU with its own memory.
-    Discrete,
-    /// A GPU that shares the CPU's memory.
-    Integrated,
-    /// A GPU that a virtual machine passes through.
-    Virtual,
-    /// A software renderer, like llvmpipe or SwiftShader: graphics computed on the CPU.
-    Software,
-    /// The CPU, without a graphics API.
-    Cpu,
-    /// Hardware of which the driver reports no kind.
-    Unknown,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Discrete => "discrete",
-            Kind::Integrated => "integrated",
-            Kind::Virtual => "virtual",
-            Kind::Software => "software",
-            Kind::Cpu => "cpu",
-            Kind::Unknown => "unknown",
-        })
-    }
-}
+use crate::plan::Backend;
 
 /// A device's name on the command line: the backend and the index among its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

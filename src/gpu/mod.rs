@@ -5,7 +5,8 @@
 use burn::tensor::Device;
 
 use crate::config::{Abilities, Dtype};
-use crate::protocol::DeviceLine;
+use crate::plan::DeviceLine;
+pub use crate::plan::{Backend, DeviceKind};
 
 mod adapter;
 #[cfg(feature = "cuda")]
@@ -36,7 +37,7 @@ mod webgpu;
 
 pub use adapter::AdapterReport;
 pub use error::DeviceError;
-pub use id::{Backend, DeviceChoice, DeviceId, Kind};
+pub use id::{DeviceChoice, DeviceId};
 pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 #[cfg(not(target_arch = "wasm32"))]
@@ -64,7 +65,7 @@ pub struct DeviceInfo {
     /// The adapter's name.
     pub name: String,
     /// The kind of hardware.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// The driver and its version, where known.
     pub driver: String,
     /// The largest buffer that can be bound to a kernel, in bytes; `None` without a limit.
@@ -83,7 +84,7 @@ impl DeviceInfo {
         Self {
             id: DeviceId { backend: Backend::Cpu, index: 0 },
             name: format!("CPU, {cores} threads"),
-            kind: Kind::Cpu,
+            kind: DeviceKind::Cpu,
             driver: "burn flex".into(),
             max_binding: None,
             pci: None,
@@ -97,8 +98,8 @@ impl DeviceInfo {
         DeviceLine {
             id: self.id.to_string(),
             name: self.name.clone(),
-            backend: self.id.backend.to_string(),
-            kind: self.kind.to_string(),
+            backend: self.id.backend,
+            kind: self.kind,
         }
     }
 
@@ -114,11 +115,11 @@ impl DeviceInfo {
     #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
-            Kind::Discrete => 0,
-            Kind::Virtual => 1,
-            Kind::Integrated => 2,
-            Kind::Cpu => 3,
-            Kind::Software | Kind::Unknown => return None,
+            DeviceKind::Discrete => 0,
+            DeviceKind::Virtual => 1,
+            DeviceKind::Integrated => 2,
+            DeviceKind::Cpu => 3,
+            DeviceKind::Software | DeviceKind::Unknown => return None,
         };
         let backend = match self.id.backend {
             Backend::Cuda => 0,

@@ -23,19 +23,15 @@ pub struct ReportedMemory {
 pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     use sysinfo::Gpus;
 
-    use super::Kind;
-
-    match info.kind {
-        Kind::Cpu | Kind::Software | Kind::Integrated => host_memory(),
-        Kind::Discrete | Kind::Virtual | Kind::Unknown => {
-            let pci = info.pci.as_deref()?.to_ascii_lowercase();
-            let gpus = Gpus::new_with_refreshed_list().ok()?;
-            let gpu = gpus.iter().find(|gpu| gpu.pci().to_string().to_ascii_lowercase() == pci)?;
-            let (total, used) = (gpu.total_memory()?, gpu.used_memory()?);
-            let free = total.saturating_sub(used);
-            Some(ReportedMemory { total, free, source: "the graphics driver" })
-        }
+    if info.kind.shares_memory() {
+        return host_memory();
     }
+    let pci = info.pci.as_deref()?.to_ascii_lowercase();
+    let gpus = Gpus::new_with_refreshed_list().ok()?;
+    let gpu = gpus.iter().find(|gpu| gpu.pci().to_string().to_ascii_lowercase() == pci)?;
+    let (total, used) = (gpu.total_memory()?, gpu.used_memory()?);
+    let free = total.saturating_sub(used);
+    Some(ReportedMemory { total, free, source: "the graphics driver" })
 }
 
 /// Returns the memory of the machine, or what a container or the limit of the address space leaves of

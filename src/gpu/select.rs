@@ -4,7 +4,7 @@ use burn::tensor::Device;
 
 #[cfg(feature = "wgpu")]
 use super::webgpu;
-use super::{Backend, DeviceError, DeviceInfo, Kind, Watchdog};
+use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
 #[cfg(not(target_arch = "wasm32"))]
 use super::{DeviceChoice, DeviceId, GRAPHICS, cuda_devices, graphics_devices, why_no_cuda};
 use crate::config::Precision;
@@ -71,7 +71,7 @@ impl SelectedDevice {
     /// If its driver refuses.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
-        if self.info.kind == Kind::Cpu {
+        if self.info.kind == DeviceKind::Cpu {
             compute_on_this_thread();
         }
         pollster::block_on(self.open_async(precision))
@@ -91,7 +91,7 @@ impl SelectedDevice {
     /// # Errors
     /// Returns `error` if the user did, or if this is the CPU.
     pub fn fallback(&self, error: DeviceError) -> Result<Self, DeviceError> {
-        if !self.auto || self.info.kind == Kind::Cpu {
+        if !self.auto || self.info.kind == DeviceKind::Cpu {
             return Err(error);
         }
         let reason = format!("{error}; --device={} tries again", self.info.id);
@@ -142,7 +142,7 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
 #[cfg(not(target_arch = "wasm32"))]
 pub fn select_for_rank(choice: DeviceChoice, local: usize) -> Result<SelectedDevice, DeviceError> {
     let best = SelectedDevice { auto: false, ..select(choice)? };
-    if choice != DeviceChoice::Auto || best.info.kind == Kind::Cpu || local == 0 {
+    if choice != DeviceChoice::Auto || best.info.kind == DeviceKind::Cpu || local == 0 {
         return Ok(best);
     }
     let found = of_backend(best.info.id.backend);
@@ -212,7 +212,7 @@ async fn open_device(
     reason: String,
     precision: Precision,
 ) -> Result<OpenDevice, DeviceError> {
-    let watchdog = Watchdog::new(matches!(info.kind, Kind::Software | Kind::Cpu));
+    let watchdog = Watchdog::new(!info.kind.is_gpu());
     let device = match info.id.backend {
         #[cfg(not(target_arch = "wasm32"))]
         Backend::Cpu => Device::flex(),
@@ -251,7 +251,7 @@ pub(crate) fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     let Some((_, info)) = ranked.min_by_key(|(rank, _)| *rank) else {
         return (DeviceInfo::cpu(), "the only device".into());
     };
-    let reason = if info.kind != Kind::Cpu {
+    let reason = if info.kind != DeviceKind::Cpu {
         let count = found.len();
         match found.iter().find(|other| is_reached_again(info, other)) {
             Some(other) => format!(
@@ -260,7 +260,7 @@ pub(crate) fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
             ),
             None => format!("the best of {count} devices"),
         }
-    } else if let Some(software) = found.iter().find(|info| info.kind == Kind::Software) {
+    } else if let Some(software) = found.iter().find(|info| info.kind == DeviceKind::Software) {
         format!(
             "no GPU found; {} is a software renderer, used only with --device={}",
             software.name, software.id
@@ -283,20 +283,20 @@ fn is_reached_again(info: &DeviceInfo, other: &DeviceInfo) -> bool {
 mod tests {
     use super::*;
 
-    fn info(backend: Backend, kind: Kind) -> DeviceInfo {
+    fn info(backend: Backend, kind: DeviceKind) -> DeviceInfo {
         DeviceInfo { id: DeviceId { backend, index: 0 }, kind, ..DeviceInfo::cpu() }
     }
 
     #[test]
     fn gpus_rank_before_the_cpu_and_the_cpu_before_software() {
-        let software = info(Backend::Vulkan, Kind::Software);
+        let software = info(Backend::Vulkan, DeviceKind::Software);
         let cpu = DeviceInfo::cpu();
         let (picked, reason) = best(&[software.clone(), cpu.clone()]);
         assert_eq!(picked.id, cpu.id);
         assert!(reason.contains("--device=vulkan:0"), "{reason}");
-        let integrated = info(Backend::Dx12, Kind::Integrated);
+        let integrated = info(Backend::Dx12, DeviceKind::Integrated);
         assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
-        let discrete = info(Backend::Vulkan, Kind::Discrete);
+        let discrete = info(Backend::Vulkan, DeviceKind::Discrete);
         assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
     }
 
@@ -306,7 +306,12 @@ mod tests {
             let id = DeviceId { backend: Backend::Vulkan, index };
             DeviceInfo { id, ..info(Backend::Vulkan, kind) }
         };
-        let kinds = [Kind::Discrete, Kind::Integrated, Kind::Discrete, Kind::Software];
+        let kinds = [
+            DeviceKind::Discrete,
+            DeviceKind::Integrated,
+            DeviceKind::Discrete,
+            DeviceKind::Software,
+        ];
         let found: Vec<DeviceInfo> =
             (0..).zip(kinds).map(|(at, kind)| numbered(at, kind)).collect();
         let taken = |local| other(&found, &found[0], local).map(|info| info.id.index);
@@ -321,13 +326,13 @@ mod tests {
     fn vulkan_is_taken_before_directx_and_says_so() {
         let named =
             |backend, kind, name: &str| DeviceInfo { name: name.into(), ..info(backend, kind) };
-        let directx = named(Backend::Dx12, Kind::Discrete, "RTX 3060");
-        let vulkan = named(Backend::Vulkan, Kind::Discrete, "RTX 3060");
+        let directx = named(Backend::Dx12, DeviceKind::Discrete, "RTX 3060");
+        let vulkan = named(Backend::Vulkan, DeviceKind::Discrete, "RTX 3060");
         let (picked, reason) = best(&[directx.clone(), vulkan.clone()]);
         assert_eq!(picked.id, vulkan.id);
         assert!(reason.contains("dx12:0 is the same GPU"), "{reason}");
         // Another GPU is not the same one, and a better one is taken through DirectX.
-        let small = named(Backend::Vulkan, Kind::Integrated, "UHD 770");
+        let small = named(Backend::Vulkan, DeviceKind::Integrated, "UHD 770");
         let (picked, reason) = best(&[directx.clone(), small]);
         assert_eq!((picked.id, reason.as_str()), (directx.id, "the best of 2 devices"));
     }

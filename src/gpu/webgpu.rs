@@ -7,7 +7,7 @@ use burn_wgpu::WgpuSetup;
 
 use super::adapter::report;
 use super::instance::instances;
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, Kind, Watchdog, matrices};
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, DeviceKind, Watchdog, matrices};
 use crate::config::{Abilities, Precision};
 
 /// Lists the adapters of an instance.
@@ -67,10 +67,10 @@ fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
     }
 }
 
-fn abilities(adapter: &wgpu::Adapter, kind: Kind) -> Abilities {
+fn abilities(adapter: &wgpu::Adapter, kind: DeviceKind) -> Abilities {
     let float16 = adapter.features().contains(wgpu::Features::SHADER_F16);
     let matrices = matrices::listed(adapter);
-    let emulated = matrices.is_some() && kind == Kind::Software;
+    let emulated = matrices.is_some() && kind == DeviceKind::Software;
     Abilities { float16, matrices, emulated, ..Abilities::default() }
 }
 
@@ -96,18 +96,18 @@ fn backend(backend: wgpu::Backend) -> Option<Backend> {
     }
 }
 
-fn kind(info: &wgpu::AdapterInfo) -> Kind {
+fn kind(info: &wgpu::AdapterInfo) -> DeviceKind {
     // Browsers do not report the type of every software adapter.
     let name = info.name.to_lowercase();
     if ["swiftshader", "llvmpipe", "basic render"].iter().any(|part| name.contains(part)) {
-        return Kind::Software;
+        return DeviceKind::Software;
     }
     match info.device_type {
-        wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
-        wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
-        wgpu::DeviceType::VirtualGpu => Kind::Virtual,
-        wgpu::DeviceType::Cpu => Kind::Software,
-        wgpu::DeviceType::Other => Kind::Unknown,
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+        wgpu::DeviceType::Cpu => DeviceKind::Software,
+        wgpu::DeviceType::Other => DeviceKind::Unknown,
     }
 }
 
@@ -208,13 +208,13 @@ pub(super) async fn open(
 /// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
 /// 2^40 operations take a small GPU a second or two, and an integrated GPU, at a tenth of the
 /// speed, ten.
-fn dispatches_at_once(kind: Kind) -> usize {
+fn dispatches_at_once(kind: DeviceKind) -> usize {
     match kind {
-        Kind::Discrete => 16,
-        Kind::Integrated => 2,
+        DeviceKind::Discrete => 16,
+        DeviceKind::Integrated => 2,
         // Software renderers are not reset. Nothing is known about the rest, like a browser's
         // adapters.
-        Kind::Software | Kind::Cpu => 32,
+        DeviceKind::Software | DeviceKind::Cpu => 32,
         _ => 4,
     }
 }

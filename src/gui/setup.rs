@@ -6,6 +6,7 @@ use super::fit::{FitState, fixes};
 use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, preset_names};
+use crate::plan::DeviceKind;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
 use crate::run_index;
@@ -206,9 +207,9 @@ fn device(ui: &mut egui::Ui, state: &mut SetupState, choices: &Choices<'_>) {
         let hover = "The device to train on. Automatic picks the best graphics card.";
         shown.response.labelled_by(label).on_hover_text(hover);
     });
-    let is_no_gpu = |info: &DeviceLine| matches!(info.kind.as_str(), "software" | "cpu");
+    let is_no_gpu = |info: &DeviceLine| !info.kind.is_gpu();
     let warning = match selected {
-        Some(info) if info.kind == "software" => {
+        Some(info) if info.kind == DeviceKind::Software => {
             "This is a software renderer, not a graphics card: very slow."
         }
         None if devices.is_empty() => "Looking for devices...",

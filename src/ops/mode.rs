@@ -5,7 +5,7 @@ use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::SelectedDevice;
-use crate::gpu::{DeviceError, DeviceInfo, Kind};
+use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 
 /// An implementation of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl OpsMode {
 
     /// Returns the mode for a device of this kind. Without it, a software adapter computes the same
     /// values with the slower tiles of GPUs.
-    pub fn on(self, kind: Kind) -> Self {
-        Self { software: kind == Kind::Software, ..self }
+    pub fn on(self, kind: DeviceKind) -> Self {
+        Self { software: kind == DeviceKind::Software, ..self }
     }
 
     /// Returns the mode of a run in `dtype` on a device.
@@ -126,7 +126,7 @@ mod tests {
         let device = DeviceInfo {
             id: DeviceId { backend: Backend::Vulkan, index: 0 },
             name: "a GPU".into(),
-            kind: Kind::Discrete,
+            kind: DeviceKind::Discrete,
             driver: String::new(),
             max_binding: None,
             pci: None,

@@ -2,6 +2,7 @@
 //! the configuration and what is known of the device alone.
 
 mod choice;
+mod device;
 mod fixes;
 mod forecast;
 mod gpus;
@@ -24,6 +25,7 @@ use thiserror::Error;
 use crate::config::{Choice, Config, bytes};
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
+pub use device::{Backend, DeviceKind, DeviceLine};
 pub use forecast::Forecast;
 pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::reserve;

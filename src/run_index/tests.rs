@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::InitFrom;
+use crate::plan::{Backend, DeviceKind};
 use crate::protocol::Step;
 use crate::train::{RunFolder, json_line};
 use std::collections::BTreeMap;
@@ -9,8 +10,8 @@ use std::fs;
 use std::io::Write;
 
 fn start() -> Event {
-    let words = ["vulkan:0", "GPU", "vulkan", "discrete"].map(String::from);
-    let [id, name, backend, kind] = words;
+    let [id, name] = ["vulkan:0", "GPU"].map(String::from);
+    let (backend, kind) = (Backend::Vulkan, DeviceKind::Discrete);
     Event::Start {
         run: "out/demo-1".into(),
         device: DeviceLine { id, name, backend, kind },

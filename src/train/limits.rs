@@ -1,6 +1,6 @@
 //! A device as the planner sees it.
 
-use crate::gpu::{Backend, DeviceInfo, Kind, host_memory, reported_memory};
+use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, reserve};
 
@@ -29,11 +29,11 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     DeviceProfile {
         memory,
         largest_tensor: device.max_binding,
-        pools: device.kind != Kind::Cpu,
+        pools: device.kind != DeviceKind::Cpu,
         kernels,
         abilities: mode.abilities(device),
         speed: super::speed::known(device, mode),
         host_budget,
-        unified: device.line().shares_memory(),
+        unified: device.kind.shares_memory(),
     }
 }

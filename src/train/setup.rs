@@ -149,7 +149,7 @@ impl Setup {
         }
         let plans_schedule = plans_schedule && loaded.is_none();
         let is_sharded = Shard::of(&config, &group).is_some();
-        let can_offload = !device.line().shares_memory() && !is_sharded;
+        let can_offload = !device.kind.shares_memory() && !is_sharded;
         let plan = forecast.plan.clone();
         let plan_limit = PlanLimit::new(folder.path(), group.rank(), plan, can_offload);
         Ok(Self {

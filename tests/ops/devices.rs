@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use wgpt::config::{Abilities, Dtype, Matrices, Precision};
-use wgpt::gpu::{self, Backend, DeviceChoice, Kind};
+use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind};
 use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{mask, noise, softmax, values};
@@ -14,7 +14,7 @@ use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
 
 /// Opens all devices of a backend, at least one. Returns them and their kinds.
-fn devices(backend: Backend) -> Vec<(Device, Kind)> {
+fn devices(backend: Backend) -> Vec<(Device, DeviceKind)> {
     let infos: Vec<_> =
         gpu::devices().into_iter().filter(|info| info.id.backend == backend).collect();
     assert!(
@@ -30,8 +30,8 @@ fn devices(backend: Backend) -> Vec<(Device, Kind)> {
 
 /// Returns true for SwiftShader, which takes most of a test's time to compile kernels, anew for each
 /// shape and in each process. It gets fewer shapes than Mesa's software adapter, which stores float16.
-fn compiles_slowly(device: &Device, kind: Kind) -> bool {
-    kind == Kind::Software && !gpu::dtypes(device).contains(&Dtype::Float16)
+fn compiles_slowly(device: &Device, kind: DeviceKind) -> bool {
+    kind == DeviceKind::Software && !gpu::dtypes(device).contains(&Dtype::Float16)
 }
 
 /// Compares every op in this mode with the oracle, in fewer shapes if `few`.
@@ -88,7 +88,7 @@ fn every_vulkan_adapter_matches_the_oracle_with_cube_kernels() {
 
 /// Opens all Vulkan adapters that store f16, at least one. Returns them and their kinds.
 #[cfg(feature = "wgpu")]
-fn f16_devices() -> Vec<(Device, Kind)> {
+fn f16_devices() -> Vec<(Device, DeviceKind)> {
     let mut capable = devices(Backend::Vulkan);
     capable.retain(|(device, _)| gpu::dtypes(device).contains(&Dtype::Float16));
     assert!(!capable.is_empty(), "no adapter computes in f16: Mesa's lavapipe does");
@@ -129,7 +129,7 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
 /// Runs `check` on each adapter with cooperative matrices, in each size that it has. Mesa's lavapipe
 /// does not list the larger one, but has it.
 #[cfg(feature = "wgpu")]
-fn with_matrices(check: impl Fn(&Device, Kind, OpsMode)) {
+fn with_matrices(check: impl Fn(&Device, DeviceKind, OpsMode)) {
     let mut checked = 0;
     let vulkan = gpu::devices().into_iter().filter(|info| info.id.backend == Backend::Vulkan);
     for info in vulkan {
@@ -137,7 +137,7 @@ fn with_matrices(check: impl Fn(&Device, Kind, OpsMode)) {
         let selected = gpu::select(DeviceChoice::Named(info.id)).unwrap();
         let precision = info.abilities.precision(Dtype::Float16).unwrap();
         let device = selected.open(precision).unwrap().device;
-        let sixteen = (info.kind == Kind::Software).then_some(Matrices::Sixteen);
+        let sixteen = (info.kind == DeviceKind::Software).then_some(Matrices::Sixteen);
         eprintln!("{}: {}, {listed:?}", info.id, info.name);
         for matrices in [listed].into_iter().chain(sixteen) {
             let abilities = Abilities { matrices: Some(matrices), ..info.abilities };
@@ -154,7 +154,7 @@ fn with_matrices(check: impl Fn(&Device, Kind, OpsMode)) {
 #[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
 fn cooperative_matrices_match_the_oracle() {
     with_matrices(|device, kind, mode| match kind {
-        Kind::Software => check_matrices(device, mode),
+        DeviceKind::Software => check_matrices(device, mode),
         _ => check_half(device, mode),
     });
 }

@@ -12,6 +12,7 @@ use crate::gui::chat::ChatState;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::{finished, setup};
+use crate::plan::DeviceKind;
 use crate::progress::{Progress, Sample, State};
 use crate::protocol::{DeviceLine, Event, StopReason};
 use crate::run_index::{self, RunSummary};
@@ -143,7 +144,11 @@ impl App {
 
     fn take_devices(&mut self, devices: Vec<DeviceLine>) {
         if IS_PAGE && let [device] = &devices[..] {
-            self.pace.set(if device.kind == "software" { Pace::SLOW } else { Pace::USUAL });
+            self.pace.set(if device.kind == DeviceKind::Software {
+                Pace::SLOW
+            } else {
+                Pace::USUAL
+            });
         }
         // A device that opens has removed what prevented that.
         self.obstacles.retain(|obstacle: &Obstacle| obstacle.can_train);

@@ -7,6 +7,7 @@ use eframe::egui::{self, Color32, RichText};
 use super::ControlState;
 use crate::gui::form::capitalize;
 use crate::gui::theme;
+use crate::plan::{Backend, DeviceKind};
 use crate::progress::{Level, Progress, State};
 use crate::protocol::{DeviceLine, StopReason};
 
@@ -76,7 +77,7 @@ pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &m
         if kind != device.name {
             ui.weak(kind);
         }
-        if matches!(device.kind.as_str(), "software" | "cpu") {
+        if !device.kind.is_gpu() {
             ui.colored_label(theme::warning(ui), "no graphics card: slow").on_hover_text(
                 "This run uses no graphics card. If this computer has one, choose it under Setup.",
             );
@@ -114,22 +115,22 @@ fn dot(ui: &mut egui::Ui, color: Color32) {
 
 /// Describes a device by its API and kind: `Vulkan, graphics card`.
 fn kind(device: &DeviceLine) -> String {
-    let backend = match device.backend.as_str() {
-        "vulkan" => "Vulkan",
-        "dx12" => "DirectX 12",
-        "gl" => "OpenGL",
-        "metal" => "Metal",
-        "cuda" => "CUDA",
-        "webgpu" => "WebGPU",
-        "cpu" => return "CPU".into(),
-        other => other,
+    let backend = match device.backend {
+        Backend::Vulkan => "Vulkan",
+        Backend::Dx12 => "DirectX 12",
+        Backend::Gl => "OpenGL",
+        Backend::Metal => "Metal",
+        Backend::Cuda => "CUDA",
+        Backend::WebGpu => "WebGPU",
+        Backend::Cpu => return "CPU".into(),
     };
-    let kind = match device.kind.as_str() {
-        "discrete" => "graphics card",
-        "integrated" => "integrated graphics",
-        "virtual" => "virtual graphics card",
-        "software" => "software renderer",
-        other => other,
+    let kind = match device.kind {
+        DeviceKind::Discrete => "graphics card",
+        DeviceKind::Integrated => "integrated graphics",
+        DeviceKind::Virtual => "virtual graphics card",
+        DeviceKind::Software => "software renderer",
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Unknown => "unknown",
     };
     format!("{backend}, {kind}")
 }

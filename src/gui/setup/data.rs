@@ -222,7 +222,7 @@ impl SetupState {
 
 /// Returns true if the selected device is a GPU, and as long as the devices are unknown.
 fn has_gpu(devices: &[DeviceLine], selected: &str) -> bool {
-    let is_gpu = |info: &DeviceLine| !matches!(info.kind.as_str(), "software" | "cpu");
+    let is_gpu = |info: &DeviceLine| info.kind.is_gpu();
     let is_selected = |info: &&DeviceLine| selected == AUTO || info.id == selected;
     devices.is_empty() || devices.iter().filter(is_selected).any(is_gpu)
 }

@@ -16,7 +16,7 @@ use super::RUNS;
 use super::device;
 use super::storage::Slots;
 use crate::doctor::Report;
-use crate::gpu::{DeviceError, Kind, OpenDevice, Watchdog};
+use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{Cause, Command, Event};
 use crate::service::answer::{answer, stored};
@@ -308,7 +308,7 @@ impl Worker {
         self.current.watch(device.watchdog.clone());
         self.device.replace(Some(device.clone()));
         self.describe(&device);
-        if device.info.kind == Kind::Software {
+        if device.info.kind == DeviceKind::Software {
             self.reply(Reply::Obstacle(device::software_obstacle()));
         }
         Ok(device)

@@ -8,7 +8,7 @@ use web_time::Instant;
 use super::Session;
 use super::saving::MAX_CHECKPOINT_AGE_AT_RISK;
 use crate::config::{Budget, bytes};
-use crate::gpu::{self, DeviceInfo, Kind, OpenDevice};
+use crate::gpu::{self, DeviceInfo, DeviceKind, OpenDevice};
 use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
 use crate::train::{TrainError, speed};
@@ -44,7 +44,7 @@ impl MemoryMonitor {
     /// Creates a monitor for a run that holds `host_bytes` of host memory besides the program, for its
     /// whole time.
     pub fn new(device: &OpenDevice, host_bytes: u64) -> Self {
-        let on_host = if device.info.line().shares_memory() { host_bytes } else { 0 };
+        let on_host = if device.info.kind.shares_memory() { host_bytes } else { 0 };
         let held = held(device).unwrap_or(0);
         let others = others(&device.info, held + on_host);
         Self { peak: held, on_host, others, queried: Instant::now(), crossings: 0 }
@@ -67,7 +67,7 @@ fn held(device: &OpenDevice) -> Option<u64> {
 
 /// Returns the memory of the device that other programs use.
 fn others(info: &DeviceInfo, ours: u64) -> Option<u64> {
-    if info.kind == Kind::Cpu {
+    if info.kind == DeviceKind::Cpu {
         return None;
     }
     let memory = gpu::reported_memory(info)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::Session;
-use crate::gpu::{Kind, OpenDevice, Watchdog};
+use crate::gpu::{DeviceKind, OpenDevice, Watchdog};
 use crate::protocol::{Event, Task, Working};
 
 /// The time between two reports, and from the start of the work to the first.
@@ -51,7 +51,7 @@ impl<'a> Reporter<'a> {
         device: &'a OpenDevice,
         emit: &'a mut dyn FnMut(&Event),
     ) -> Self {
-        let compiles = is_first && device.info.kind != Kind::Cpu;
+        let compiles = is_first && device.info.kind != DeviceKind::Cpu;
         let task = if compiles { Task::Compile } else { Task::Step };
         let total = if micro_batches > 1 { micro_batches as u64 } else { 0 };
         let mut reporter = Self::new(task, total, &device.watchdog, emit);
