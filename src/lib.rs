@@ -5,6 +5,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `text` | formats bytes, counts, durations and percentages |
 //! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
 //! | [`plan`] | fits a step into a device's limits: how it is split, and every tensor with its bytes |
 //! | `disk` | files: the system's, or a browser's |
@@ -60,6 +61,7 @@ mod run_index;
 mod service;
 #[cfg(not(target_arch = "wasm32"))]
 mod supervisor;
+mod text;
 pub mod train;
 pub mod version;
 #[cfg(target_arch = "wasm32")]

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
 use crate::plan::{Class, Forecast, Plan};
+use crate::text::{millions, percent};
 
 pub use crate::plan::DeviceLine;
 pub use command::{Command, Setting};
@@ -214,10 +215,10 @@ impl Step {
             line.push_str(&format!(", norm {norm:.2}"));
         }
         if let Some(optimizer_ms) = self.optimizer_ms {
-            line.push_str(&format!(", optimizer {:.0}%", 100.0 * optimizer_ms / ms));
+            line.push_str(&format!(", optimizer {}", percent(optimizer_ms / ms, 0)));
         }
         if let Some(network_ms) = self.network_ms {
-            line.push_str(&format!(", network {:.0}%", 100.0 * network_ms / ms));
+            line.push_str(&format!(", network {}", percent(network_ms / ms, 0)));
         }
         if self.skipped != skipped {
             line.push_str(&format!(", skipped {}", self.skipped));
@@ -335,8 +336,8 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Start { run, device, params, resumed_from, ranks, .. } => {
-                let millions = *params as f64 / 1e6;
-                write!(f, "{} ({}), {millions:.2}M parameters", device.name, device.id)?;
+                let params = millions(*params);
+                write!(f, "{} ({}), {params} parameters", device.name, device.id)?;
                 if let Some(iter) = resumed_from {
                     write!(f, ", resuming at iteration {iter}")?;
                 }
@@ -351,7 +352,7 @@ impl fmt::Display for Event {
             Event::Eval { iter, train_loss, val_loss, hellaswag, .. } => {
                 write!(f, "step {iter}: train loss {train_loss:.4}, val loss {val_loss:.4}")?;
                 match hellaswag {
-                    Some(share) => write!(f, ", HellaSwag {:.1}%", 100.0 * share),
+                    Some(share) => write!(f, ", HellaSwag {}", percent(*share, 1)),
                     None => Ok(()),
                 }
             }

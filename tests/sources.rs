@@ -38,6 +38,7 @@ enum Layer {
 
 /// The modules of `src/`, by the name of their file or folder.
 const MODULES: &[(&str, Layer)] = &[
+    ("text", Layer::Pure),
     ("config", Layer::Pure),
     ("plan", Layer::Pure),
     ("protocol", Layer::Pure),

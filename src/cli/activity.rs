@@ -119,46 +119,11 @@ impl Lines {
     }
 }
 
-/// Formats a time in at most two units: `2h 13m`, `45s`.
-pub(super) fn two_units(time: Duration) -> String {
-    const UNITS: [(u64, &str); 4] = [(24 * 3600, "d"), (3600, "h"), (60, "m"), (1, "s")];
-    let seconds = time.as_secs_f64().round() as u64;
-    let first = UNITS.iter().position(|(size, _)| seconds >= *size).unwrap_or(UNITS.len() - 1);
-    let (last, _) = UNITS[(first + 1).min(UNITS.len() - 1)];
-    let mut left = (seconds + last / 2) / last * last;
-    if left == 0 {
-        return "0s".into();
-    }
-    let parts = UNITS.iter().filter_map(|(size, unit)| {
-        let count = left / size;
-        left %= size;
-        (count > 0).then(|| format!("{count}{unit}"))
-    });
-    parts.collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-
-    #[test]
-    fn times_have_two_units() {
-        for (seconds, want) in [
-            (0.2, "0s"),
-            (59.4, "59s"),
-            (59.6, "1m"),
-            (61.0, "1m 1s"),
-            (3599.7, "1h"),
-            (7980.123, "2h 13m"),
-            (86_390.0, "1d"),
-            (100.0 * 86_400.0, "100d"),
-            (100_000.0, "1d 4h"),
-        ] {
-            assert_eq!(two_units(Duration::from_secs_f64(seconds)), want, "{seconds}");
-        }
-    }
 
     #[test]
     fn only_work_that_lasts_is_printed() {

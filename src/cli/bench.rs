@@ -9,6 +9,7 @@ use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, KernelRow, Line, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{self, DeviceInfo, Peaks};
+use crate::text;
 
 /// The default model of the steps: a preset, and settings that change it.
 type Default = (&'static str, &'static [(&'static str, &'static str)]);
@@ -136,10 +137,7 @@ fn show_kernel(row: &KernelRow) {
 }
 
 fn show_step(row: &StepRow) {
-    let memory = row.peak_bytes.map_or_else(
-        || "-".into(),
-        |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-    );
+    let memory = row.peak_bytes.map_or_else(|| "-".into(), text::bytes);
     let host = row.host_us_per_launch.map_or_else(|| "-".into(), |us| format!("{us:.1}"));
     output!(
         "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {host:>7} {memory:>10}",
@@ -167,5 +165,5 @@ fn show_torch(step: &TorchStep, row: &StepRow) {
 }
 
 fn percent(fraction: Option<f64>) -> String {
-    fraction.map_or_else(|| "-".into(), |fraction| format!("{:.0}%", fraction * 100.0))
+    fraction.map_or_else(|| "-".into(), |fraction| text::percent(fraction, 0))
 }

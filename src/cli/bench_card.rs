@@ -12,11 +12,12 @@ use super::html::{escape, write_picture};
 use super::model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
-use crate::config::{Config, Dtype, Layer, bytes};
+use crate::config::{Config, Dtype, Layer};
 use crate::disk;
 use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
 use crate::plan;
+use crate::text::bytes;
 use crate::train::{self, TrainError};
 use crate::version::VERSION;
 

@@ -10,8 +10,8 @@ use super::facts::{Facts, Over};
 use super::html::{markdown_table, write_picture};
 use crate::data::Tokenizer;
 use crate::disk;
-use crate::plan::count;
 use crate::run_index;
+use crate::text::count;
 use crate::train::ModelSource;
 
 const CARD: &str = "README.md";

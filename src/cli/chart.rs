@@ -1,7 +1,7 @@
 //! Line charts as SVG, for pages and model cards.
 
 use super::html::escape;
-use crate::plan::count;
+use crate::text::count;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 320.0;

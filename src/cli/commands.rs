@@ -12,6 +12,7 @@ use super::model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu;
+use crate::text::bytes;
 
 /// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
@@ -102,7 +103,7 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
     );
     for (device, abilities) in devices.iter().zip(&abilities) {
         let binding = match device.max_binding {
-            Some(bytes) => format!("{} MiB", bytes >> 20),
+            Some(size) => bytes(size),
             None => "any".to_string(),
         };
         let (id, kind) = (device.id.to_string(), device.kind.to_string());

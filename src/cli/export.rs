@@ -12,6 +12,7 @@ use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{GgufFile, GgufType, parameters};
+use crate::text::millions;
 use crate::train::{ModelSource, TrainError, archive, checkpoint};
 
 /// Runs `wgpt export`.
@@ -42,9 +43,9 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> 
 pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), CliError> {
     let source = find_model(Some(&args.model), global.quiet)?;
     convert(&source, source.tokenizer.as_ref(), &args.output, global)?;
-    let millions = source.architecture.parameters() as f64 / 1e6;
+    let parameters = millions(source.architecture.parameters() as u64);
     output!(
-        "{} -> {} ({millions:.2}M parameters); train on with --init_from={1}",
+        "{} -> {} ({parameters} parameters); train on with --init_from={1}",
         source.path.display(),
         args.output.display(),
     );

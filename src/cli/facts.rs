@@ -7,13 +7,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::CliError;
-use super::activity::two_units;
 use super::chart::Curve;
 use super::paths::{last_part, shown};
-use crate::config::{Config, KEYS, Key, bytes};
-use crate::plan::count;
+use crate::config::{Config, KEYS, Key};
 use crate::progress::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
 use crate::run_index;
+use crate::text::{bytes, count, duration, percent};
 
 /// Points of a curve in a chart, about.
 const COLUMNS: usize = 300;
@@ -164,7 +163,7 @@ impl Facts {
         let unknown = || "-".to_string();
         let best = self.best();
         let hellaswag = iteration.and_then(|at| Some((at, self.hellaswag(at)?)));
-        let answers = |(at, share)| format!("{:.1}% at iteration {at}", 100.0 * share);
+        let answers = |(at, share)| format!("{} at iteration {at}", percent(share, 1));
         let loss = |[at, loss]: [f64; 2]| format!("{loss:.4} at iteration {at}");
         let progress = &self.progress;
         vec![
@@ -177,7 +176,7 @@ impl Facts {
             ("HellaSwag", hellaswag.map_or_else(unknown, answers)),
             ("iterations", format!("{} of {}", progress.iteration, progress.max_iters)),
             ("tokens", count(self.tokens() as u64)),
-            ("time", two_units(self.time())),
+            ("time", duration(self.time())),
             ("tokens/s", self.speed().map_or_else(unknown, |speed| format!("{speed:.0}"))),
             ("memory peak", self.memory().map_or_else(unknown, bytes)),
             ("parameters", count(progress.params)),

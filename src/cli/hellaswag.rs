@@ -18,6 +18,7 @@ use super::model::find_tokenizer;
 use super::terminal::draws;
 use crate::data::{DataError, Question, Questions};
 use crate::model::Gpt;
+use crate::text::percent;
 use crate::train::{Answer, EncodedQuestion, Evaluation, ModelSource, TrainError, answer, encode};
 
 /// Questions, ready to be answered by a model.
@@ -319,7 +320,7 @@ impl Display {
     }
 
     fn show(&mut self, score: &Score) {
-        let right = format!("{:.1}% right", 100.0 * score.share(score.right));
+        let right = format!("{} right", percent(score.share(score.right), 1));
         match self {
             Self::Bar(bar) => {
                 if score.answered > 0 {

@@ -5,7 +5,7 @@ use super::args::{Global, PlanArgs};
 use super::model::{confirmed, open_for_steps};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
-use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind, bytes};
+use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind};
 use crate::data::{DataError, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
@@ -13,6 +13,7 @@ use crate::plan::{
     PlanError, RanksEstimate, Row, Shares, Totals,
 };
 use crate::ranks::RanksError;
+use crate::text::bytes;
 use crate::train;
 
 /// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::activity::{Activity, spinner_style, style, two_units};
+use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::terminal::draws;
 use crate::progress::Progress;
 use crate::protocol::{Event, Task, Working};
+use crate::text::duration;
 use crate::train::json_line;
 
 /// The time between two pictures of the bar.
@@ -204,7 +205,7 @@ fn text(progress: &Progress) -> String {
         parts.push(format!("val {loss:.4}"));
     }
     if let Some(left) = progress.remaining() {
-        parts.push(format!("{} left", two_units(left)));
+        parts.push(format!("{} left", duration(left)));
     }
     if let Some(speed) = progress.tokens_per_s {
         parts.push(format!("{speed:.0} tokens/s"));

@@ -7,9 +7,9 @@ use super::facts::{Facts, Over};
 use super::html::{self, escape};
 use super::paths::shown_line;
 use super::runs::newest_run;
-use crate::config::bytes;
 use crate::plan::Row;
 use crate::progress::{Level, LogLine, Sample};
+use crate::text::bytes;
 
 /// The most samples that a page shows, evenly spread over the run.
 const SAMPLES: usize = 8;

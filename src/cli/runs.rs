@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use super::CliError;
-use super::activity::two_units;
 use super::args::{Global, RunsArgs};
 use crate::run_index::{self, RunState, RunSummary};
+use crate::text::duration;
 use crate::train::CONFIG_FILE;
 
 /// The folder of runs that were given none.
@@ -84,7 +84,7 @@ fn table(runs: &[RunSummary]) {
     for run in runs {
         let loss = run.val_loss.map_or_else(|| "-".into(), |loss| format!("{loss:.4}"));
         // The clock may have been set back.
-        let age = two_units(run.modified.elapsed().unwrap_or_default());
+        let age = duration(run.modified.elapsed().unwrap_or_default());
         output!(
             "{:<run_width$}  {:<8}  {:>width$}  {loss:>8}  {age} ago",
             path(run),

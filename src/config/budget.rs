@@ -111,12 +111,6 @@ impl From<Budget> for String {
     }
 }
 
-/// Formats a number of bytes in GiB or MiB.
-pub fn bytes(count: u64) -> String {
-    let mib = count as f64 / f64::from(1 << 20);
-    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.1} MiB") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

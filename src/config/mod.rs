@@ -21,7 +21,6 @@ mod schedule;
 mod value;
 
 pub use budget::Budget;
-pub(crate) use budget::bytes;
 pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, ScalarLogs};
 pub use error::{ConfigError, Provenance};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};

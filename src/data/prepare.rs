@@ -27,6 +27,7 @@ use super::pieces::PIECE;
 use super::source::{BadLines, SourceOptions, Sources};
 use super::writer::{FolderWriter, check_vacant};
 use super::{ChatTemplate, DataError, Dtype, Meta, Tokenizer, TokenizerChoice};
+use crate::text::percent;
 use router::Router;
 use survey::{SplitRule, Survey};
 
@@ -245,10 +246,10 @@ fn off_share(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let share = meta.val_tokens as f64 / (meta.train_tokens + meta.val_tokens) as f64;
     is_off(share, options.val_fraction).then(|| {
         format!(
-            "val has {:.1}% of the tokens instead of {:.1}%: the text is short, or a few documents \
+            "val has {} of the tokens instead of {}: the text is short, or a few documents \
              are most of it; more text, another --seed or --val-fraction may help",
-            share * 100.0,
-            options.val_fraction * 100.0,
+            percent(share, 1),
+            percent(options.val_fraction, 1),
         )
     })
 }

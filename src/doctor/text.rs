@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Check, Device, Folder, Report};
-use crate::config::bytes;
 use crate::gpu::ReportedMemory;
+use crate::text::bytes;
 use crate::version;
 
 /// A title, and labels with their texts.

@@ -15,13 +15,12 @@ use serde::{Deserialize, Serialize};
 use self::axis::XAxis;
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
-pub(super) use self::scale::group_thousands;
 use self::scale::{Scale, Unit};
 use self::view::View;
 use super::selection::Selection;
 use super::theme;
-use crate::config::bytes;
 use crate::progress::{Progress, Series, Smoothed, State, automatic_half_life};
+use crate::text::{bytes, grouped};
 
 /// Opacity of a raw curve that is drawn behind its moving average.
 const FAINT: f32 = 0.35;
@@ -278,7 +277,7 @@ impl ChartState {
         let text = |half_life: Option<u32>| match half_life {
             None => "auto".into(),
             Some(0) => "none".into(),
-            Some(iterations) => group_thousands(f64::from(iterations), 0),
+            Some(iterations) => grouped(f64::from(iterations), 0),
         };
         let label = ui.weak("smoothing");
         let combo = egui::ComboBox::from_id_salt("smoothing").width(48.0);

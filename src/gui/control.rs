@@ -2,15 +2,12 @@
 
 mod headline;
 
-use std::time::Duration;
-
 use eframe::egui::{self, Button, Color32, RichText};
 
-use super::charts::group_thousands;
 use super::{Intent, theme};
-use crate::config::bytes;
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, StopReason};
+use crate::text::{bytes, clock, grouped};
 #[cfg(target_arch = "wasm32")]
 pub(super) use headline::status;
 pub(super) use headline::{headline, obstacle, title};
@@ -57,8 +54,8 @@ pub(super) fn show(
     let can_stop = matches!(progress.state, State::Running | State::Paused | State::Waiting { .. });
     state.stopping &= live && can_stop;
     ui.add_space(4.0);
-    let total = group_thousands(progress.max_iters as f64, 0);
-    let done = group_thousands(progress.iteration as f64, 0);
+    let total = grouped(progress.max_iters as f64, 0);
+    let done = grouped(progress.iteration as f64, 0);
     let text = match progress.max_iters {
         0 => "no iterations yet".into(),
         _ => format!("{done:>width$} of {total} iterations", width = total.len()),
@@ -211,7 +208,7 @@ fn parse_rate(typed: &str) -> Option<f64> {
 /// Draws loss, speed, time left and memory, each in a fixed width so that nothing moves.
 fn figures(ui: &mut egui::Ui, progress: &Progress) {
     let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-    let speed = progress.tokens_per_s.map_or("-".into(), |speed| group_thousands(speed, 0));
+    let speed = progress.tokens_per_s.map_or("-".into(), |speed| grouped(speed, 0));
     let left = progress.remaining().map_or("-".into(), clock);
     figure(ui, "loss", &loss(progress.loss), 7);
     let best = progress.best_val_loss.map(|best| format!("The best so far is {best:.4}."));
@@ -256,12 +253,6 @@ fn colored_figure(
     job.append(&format!("{name} "), 0.0, egui::TextFormat::simple(body, weak));
     job.append(&format!("{value:<width$}"), 0.0, egui::TextFormat::simple(mono, color));
     ui.add(egui::Label::new(job).extend())
-}
-
-/// Formats a duration as hours, minutes and seconds.
-fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 #[cfg(test)]
@@ -319,11 +310,5 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), None);
         progress.state = State::Finished(StopReason::Finished);
         assert_eq!(pause_or_continue(&progress, false), None);
-    }
-
-    #[test]
-    fn durations_show_hours_minutes_and_seconds() {
-        assert_eq!(clock(Duration::from_secs(59)), "0:00:59");
-        assert_eq!(clock(Duration::from_secs(360_061)), "100:01:01");
     }
 }

@@ -2,9 +2,9 @@
 
 use eframe::egui::{self, RichText};
 
-use super::charts::group_thousands;
 use super::{Intent, theme};
 use crate::progress::Progress;
+use crate::text::grouped;
 
 /// A click on the card.
 #[derive(Debug, PartialEq)]
@@ -51,7 +51,7 @@ pub(super) fn show(ui: &mut egui::Ui, name: &str, progress: &Progress) -> Option
 
 /// Describes what came of the run.
 pub(super) fn result(progress: &Progress) -> String {
-    let mut text = format!("after {} iterations", group_thousands(progress.iteration as f64, 0));
+    let mut text = format!("after {} iterations", grouped(progress.iteration as f64, 0));
     if let Some(loss) = progress.val_loss.or(progress.loss) {
         let name = if progress.val_loss.is_some() { "validation loss" } else { "loss" };
         text += &format!(", {name} {loss:.4}");

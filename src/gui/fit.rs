@@ -6,12 +6,13 @@ use eframe::egui::{self, RichText};
 
 use super::form::Form;
 use super::{Intent, platform, theme};
-use crate::config::{Budget, Config, Dtype, bytes};
+use crate::config::{Budget, Config, Dtype};
 use crate::plan::{
     self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
 };
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, Setting, Step};
+use crate::text::{bytes, percent};
 
 mod bar;
 pub(super) mod fixes;
@@ -205,8 +206,8 @@ fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
         text += &format!(", {} at its peak", bytes(peak));
     }
     if let Some(optimizer_ms) = step.optimizer_ms {
-        let share = 100.0 * optimizer_ms / step.ms;
-        text += &format!("; updates in host memory take {share:.0}% of the time");
+        let share = percent(optimizer_ms / step.ms, 0);
+        text += &format!("; updates in host memory take {share} of the time");
     }
     let text = RichText::new(text);
     wrapped(ui, if is_over { text.color(theme::warning(ui)) } else { text });

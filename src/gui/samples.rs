@@ -3,11 +3,11 @@
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
 use super::Intent;
-use super::charts::group_thousands;
 use super::chat::{self, ChatState};
 use super::prompt::{self, PromptState};
 use super::selection::Selection;
 use crate::progress::{Progress, State};
+use crate::text::grouped;
 
 /// State of the panel between frames.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ fn selector(
         copied = ui.button("Copy").on_hover_text("Copy this sample to the clipboard.").clicked();
         // Padded to a constant width: a longer text after the slider would move it to another row.
         let iterations = progress.max_iters.max(progress.iteration);
-        let grouped = |iteration: u64| group_thousands(iteration as f64, 0);
+        let grouped = |iteration: u64| grouped(iteration as f64, 0);
         let [count_width, iter_width] = [count.to_string().len(), grouped(iterations).len()];
         let (iter, number) = (grouped(sample.iter), index + 1);
         let text = format!("iteration {iter:>iter_width$}, {number:>count_width$} of {count}");

@@ -2,7 +2,8 @@
 
 use super::fixes::FixSearch;
 use super::{DeviceSpeed, Forecast, Kernels, Limits, MAX_LOGITS_BYTES, Plan, PlanError, Work};
-use crate::config::{Choice, Config, bytes, padded_vocab};
+use crate::config::{Choice, Config, padded_vocab};
+use crate::text::bytes;
 
 /// The smallest automatic logits chunk in rows. A smaller one would save too little memory for the
 /// additional launches.

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::rows::Sizes;
 use super::{Class, Kernels, Limits, Plan, Row};
-use crate::config::{Config, bytes};
+use crate::config::Config;
+use crate::text::{bytes, bytes_of};
 
 /// A plan and its predicted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,11 +131,11 @@ impl Forecast {
         let of_host = match (self.host_bytes, self.host_budget_bytes) {
             (0, _) => String::new(),
             (need, None) => format!(", and {} of host memory", bytes(need)),
-            (need, Some(budget)) => format!(", and {} of host memory", part(need, budget)),
+            (need, Some(budget)) => format!(", and {} of host memory", bytes_of(need, budget)),
         };
         match self.budget_bytes {
             None => format!("Needs {}{of_host}; no budget is set", bytes(self.predicted_bytes)),
-            Some(budget) => format!("Fits: {}{of_host}", part(self.predicted_bytes, budget)),
+            Some(budget) => format!("Fits: {}{of_host}", bytes_of(self.predicted_bytes, budget)),
         }
     }
 
@@ -189,16 +190,6 @@ impl Forecast {
 
 fn total(rows: &[Row]) -> u64 {
     rows.iter().map(|row| row.bytes).sum()
-}
-
-/// Formats a part of a budget: `8.08 of 10.80 GiB`.
-fn part(need: u64, budget: u64) -> String {
-    let [need, budget] = [need, budget].map(|bytes| bytes as f64);
-    let (unit, name) = match budget {
-        ..1_073_741_824.0 => (1_048_576.0, "MiB"),
-        _ => (1_073_741_824.0, "GiB"),
-    };
-    format!("{:.2} of {:.2} {name}", need / unit, budget / unit)
 }
 
 impl fmt::Display for Forecast {

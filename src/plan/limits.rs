@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::DeviceSpeed;
-use crate::config::{Abilities, Budget, Config, Dtype, Precision, bytes};
+use crate::config::{Abilities, Budget, Config, Dtype, Precision};
+use crate::text::bytes;
 
 /// The limits that a plan keeps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

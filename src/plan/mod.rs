@@ -22,7 +22,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::{Choice, Config, bytes};
+use crate::config::{Choice, Config};
+use crate::text::bytes;
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceKind, DeviceLine};
@@ -39,8 +40,7 @@ pub use speed::{DeviceSpeed, SpeedPoint};
 pub use table::{Class, Row};
 pub(crate) use totals::Pace;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use totals::count;
-pub use totals::{DataSize, TimeEstimate, Totals, duration};
+pub use totals::{DataSize, TimeEstimate, Totals};
 pub use work::Work;
 
 /// The split of a step into micro-batches and chunks.

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::sharding::state_bytes;
-use super::totals::duration;
 use super::{DeviceSpeed, Plan, Totals, Work};
-use crate::config::{Config, bytes, padded_vocab};
+use crate::config::{Config, padded_vocab};
+use crate::text::{bit_rate, bytes, estimate, percent};
 
 /// Bytes of a gradient or a weight on its way.
 const VALUE_BYTES: u64 = 4;
@@ -80,22 +80,22 @@ impl RanksEstimate {
     /// Returns lines for the user, as [`Totals::lines`] does.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { ranks, sequences, sync_every, network_seconds, .. } = *self;
-        let (sent, rate) = (bytes(self.network_bytes), rate(self.network_bits_per_second));
+        let (sent, rate) = (bytes(self.network_bytes), bit_rate(self.network_bits_per_second));
         let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
-        let seconds = duration(network_seconds * sync_every as f64);
+        let seconds = estimate(network_seconds * sync_every as f64);
         match sync_every {
             1 => lines.push(("network", format!("{sent} an update and rank: {seconds} at {rate}"))),
             _ => {
                 let every =
                     format!("{sent} a rank every {sync_every} updates: {seconds} at {rate}");
-                let update = duration(network_seconds);
+                let update = estimate(network_seconds);
                 lines.push(("network", every));
                 lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
             }
         }
         if let Some(efficiency) = self.efficiency {
-            let percent = (100.0 * efficiency).round();
-            lines.push(("", format!("about {percent}% of {ranks} times the speed of one rank")));
+            let share = percent(efficiency, 0);
+            lines.push(("", format!("about {share} of {ranks} times the speed of one rank")));
         }
         if let Some([whole, part]) = self.optimizer_bytes {
             let [whole, part] = [whole, part].map(bytes);
@@ -103,12 +103,6 @@ impl RanksEstimate {
         }
         lines
     }
-}
-
-/// Formats bits per second.
-fn rate(bits: f64) -> String {
-    let (unit, name) = if bits >= 1e9 { (1e9, "Gbit/s") } else { (1e6, "Mbit/s") };
-    format!("{} {name}", bits / unit)
 }
 
 /// Reads the speed of a network, like `1Gbit`, `100Mbit/s` or `2.5 Gbit`, in bits per second.

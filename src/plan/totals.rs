@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{DeviceSpeed, Plan, Work};
-use crate::config::{Config, OptimizerKind, bytes};
+use crate::config::{Config, OptimizerKind};
+use crate::text::{bytes, count, estimate, grouped, two_digits};
 
 /// The tokens of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +128,8 @@ impl Totals {
                 "run",
                 format!(
                     "{} updates of {} tokens: {} tokens",
-                    grouped(self.updates),
-                    grouped(self.tokens_per_update),
+                    grouped(self.updates as f64, 0),
+                    grouped(self.tokens_per_update as f64, 0),
                     count(self.tokens)
                 ),
             ),
@@ -136,11 +137,11 @@ impl Totals {
         if let Some(before) = self.shortened_from {
             lines.push((
                 "",
-                format!("max_time shortens the schedule of {} updates", grouped(before)),
+                format!("max_time shortens the schedule of {} updates", grouped(before as f64, 0)),
             ));
         }
         if let (Some(data), Some(epochs)) = (self.data_tokens, self.epochs) {
-            let epochs = short(epochs);
+            let epochs = two_digits(epochs);
             lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
         }
         let disk = format!(
@@ -165,7 +166,7 @@ impl TimeEstimate {
             format!(
                 "this run takes about {} on this device; --max_time=8h plans one that ends in 8 \
                  hours",
-                duration(self.seconds)
+                estimate(self.seconds)
             )
         })
     }
@@ -177,10 +178,10 @@ impl std::fmt::Display for TimeEstimate {
         write!(
             f,
             "about {} an update, {} in all ({} to {})",
-            duration(seconds_per_update),
-            duration(seconds),
-            duration(seconds / uncertainty),
-            duration(seconds * uncertainty)
+            estimate(seconds_per_update),
+            estimate(seconds),
+            estimate(seconds / uncertainty),
+            estimate(seconds * uncertainty)
         )
     }
 }
@@ -264,60 +265,6 @@ fn planned_seconds(limit: f64) -> f64 {
     limit - fixed.max(RESERVED_SHARE * limit)
 }
 
-/// Formats seconds in one unit, as precise as an estimate is.
-pub fn duration(seconds: f64) -> String {
-    const MINUTE: f64 = 60.0;
-    const HOUR: f64 = 3600.0;
-    const DAY: f64 = 86400.0;
-    const MONTH: f64 = 30.44 * DAY;
-    const YEAR: f64 = 365.25 * DAY;
-    let (unit, name) = match seconds {
-        ..0.9995 => return format!("{} ms", short(seconds * 1e3)),
-        ..119.5 => (1.0, "s"),
-        ..7170.0 => (MINUTE, "min"),
-        ..171_000.0 => (HOUR, "hours"),
-        ..5_200_000.0 => (DAY, "days"),
-        ..63_000_000.0 => (MONTH, "months"),
-        _ => (YEAR, "years"),
-    };
-    format!("{} {name}", short(seconds / unit))
-}
-
-/// Formats a number with two digits, or all digits before the point, in groups.
-fn short(number: f64) -> String {
-    match number {
-        ..0.095 => format!("{number:.2}"),
-        ..9.95 => format!("{number:.1}"),
-        ..999.5 => format!("{number:.0}"),
-        _ => grouped(number.round() as u64),
-    }
-}
-
-/// Formats a count in thousands, millions, billions or trillions.
-pub fn count(count: u64) -> String {
-    let number = count as f64;
-    match count {
-        0..10_000 => grouped(count),
-        10_000..999_950 => format!("{:.1}K", number / 1e3),
-        999_950..999_950_000 => format!("{:.1}M", number / 1e6),
-        999_950_000..999_950_000_000 => format!("{:.1}B", number / 1e9),
-        _ => format!("{:.1}T", number / 1e12),
-    }
-}
-
-/// Formats a count with commas between groups of three digits.
-fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,25 +338,5 @@ mod tests {
         let slower = Pace { update: 2.0 * pace.update, ..pace };
         let fewer = slower.within(&config, limit).unwrap();
         assert!(fewer.max_iters.get().abs_diff(planned.max_iters.get() / 2) <= 1, "{fewer:?}");
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        for (seconds, text) in [
-            (0.0312, "31 ms"),
-            (0.9996, "1.0 s"),
-            (79.2, "79 s"),
-            (600.0, "10 min"),
-            (8.0 * 3600.0, "8.0 hours"),
-            (10.0 * 86400.0, "10 days"),
-            (1e7, "3.8 months"),
-            (6.4e7, "2.0 years"),
-            (2.25e11, "7,130 years"),
-        ] {
-            assert_eq!(duration(seconds), text);
-        }
-        assert_eq!([count(999), count(124_439_808)], ["999", "124.4M"]);
-        assert_eq!([count(294_912_000_000), grouped(491_520)], ["294.9B", "491,520"]);
-        assert_eq!(grouped(600_000), "600,000");
     }
 }

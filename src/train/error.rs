@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::LossScale;
-use crate::config::{ConfigError, bytes};
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
 use crate::protocol::Cause;
 use crate::ranks::RanksError;
+use crate::text::bytes;
 
 /// An error of training, evaluation or a checkpoint. The text says what failed, and where;
 /// [`hint`](Self::hint) says what to do next.

@@ -20,6 +20,7 @@ use crate::ops::OpsMode;
 use crate::plan::{self, Forecast, Limits};
 use crate::protocol::{Command, Event, StopReason};
 use crate::ranks::{Group, Wire};
+use crate::text::percent;
 
 mod apart;
 mod budget;
@@ -217,9 +218,9 @@ impl<'a> Session<'a> {
         let padding = packing.padding();
         (padding > MUCH_PADDING).then(|| {
             format!(
-                "{:.0}% of each window is padding: few conversations fit into block_size = \
+                "{} of each window is padding: few conversations fit into block_size = \
                  {block_size}; a smaller one trains faster",
-                padding * 100.0
+                percent(padding, 0)
             )
         })
     }

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::config::bytes;
 use crate::model::Architecture;
 use crate::service::{StorageUsage, StoredData, StoredModel};
+use crate::text::bytes;
 
 /// The contents of the browser's storage besides runs.
 #[derive(Default)]

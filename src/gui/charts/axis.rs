@@ -4,8 +4,9 @@ use eframe::egui;
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
-use super::scale::{decimal_steps, decimals, group_thousands};
+use super::scale::{decimal_steps, decimals};
 use crate::progress::{Cumulative, Curves};
+use crate::text::grouped;
 
 /// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
 /// x axis are wide.
@@ -72,11 +73,11 @@ impl XAxis {
 
     /// Describes an iteration of a run, for hover labels.
     pub fn describe(self, curves: &Curves, iter: f64) -> String {
-        let iteration = format!("iteration {}", group_thousands(iter, 0));
+        let iteration = format!("iteration {}", grouped(iter, 0));
         let place = self.place(curves, iter);
         match self {
             Self::Iterations => iteration,
-            Self::Tokens => format!("{iteration}, {} tokens", group_thousands(place, 0)),
+            Self::Tokens => format!("{iteration}, {} tokens", grouped(place, 0)),
             Self::Time => format!("{iteration}, {}", duration(place, 1.0)),
         }
     }
@@ -116,7 +117,7 @@ impl XAxis {
             _ if value < -0.5 * step => String::new(),
             _ if value < 0.5 * step => "0".into(),
             Self::Iterations if value.fract() != 0.0 => String::new(),
-            Self::Iterations => group_thousands(value, 0),
+            Self::Iterations => grouped(value, 0),
             Self::Tokens => short(value, step),
             Self::Time => duration(value, step),
         }
@@ -148,7 +149,7 @@ fn duration(seconds: f64, step: f64) -> String {
         return format!("{seconds:.*}s", decimals(step));
     }
     if step >= DAY {
-        return format!("{}d", group_thousands(seconds / DAY, decimals(step / DAY)));
+        return format!("{}d", grouped(seconds / DAY, decimals(step / DAY)));
     }
     let whole = seconds.round() as u64;
     let parts = [(whole / 3600, "h"), (whole / 60 % 60, "m"), (whole % 60, "s")];

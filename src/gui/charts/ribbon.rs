@@ -5,10 +5,10 @@ use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, pos2, vec2};
 use egui_plot::PlotPoint;
 
-use super::group_thousands;
 use super::plot::Drawn;
 use crate::gui::selection::Selection;
 use crate::progress::Sample;
+use crate::text::grouped;
 
 /// Widths of cards and the least distance between them, in points.
 const WIDEST: f32 = 190.0;
@@ -230,7 +230,7 @@ fn connect(ui: &egui::Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
 
 /// Draws a card: the iteration and the beginning of the text.
 fn card(ui: &egui::Ui, response: &egui::Response, sample: &Sample, lines: usize, is_shown: bool) {
-    let iteration = group_thousands(sample.iter as f64, 0);
+    let iteration = grouped(sample.iter as f64, 0);
     let rect = response.rect;
     let name = format!("Sample at iteration {iteration}");
     response.widget_info(|| {

@@ -1,8 +1,7 @@
 //! The y axis: the positions of ticks and the text of their labels.
 
+use crate::text::{bytes, grouped};
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
-
-use crate::config::bytes;
 
 const MIB: f64 = (1u64 << 20) as f64;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -49,7 +48,7 @@ impl Scale {
             Unit::Loss => format!("{value:.4}"),
             Unit::Rate => format!("{value:.3e}"),
             Unit::Norm => format!("{value:.3}"),
-            Unit::Speed => group_thousands(value, 0),
+            Unit::Speed => grouped(value, 0),
             Unit::Bytes => bytes(value.max(0.0) as u64),
         }
     }
@@ -74,10 +73,10 @@ impl Scale {
                 format!("{value:.*e}", digits.clamp(0.0, 9.0) as usize)
             }
             Unit::Bytes if step < GIB / 16.0 && value < 4.0 * GIB => {
-                format!("{} MiB", group_thousands(value / MIB, decimals(step / MIB)))
+                format!("{} MiB", grouped(value / MIB, decimals(step / MIB)))
             }
             Unit::Bytes => format!("{:.*} GiB", binary_decimals(step / GIB), value / GIB),
-            _ => group_thousands(value, decimals(step)),
+            _ => grouped(value, decimals(step)),
         }
     }
 
@@ -94,21 +93,6 @@ impl Scale {
             })),
         }
     }
-}
-
-/// Formats a number with commas between thousands: `1,234.5`.
-pub(in crate::gui) fn group_thousands(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$}");
-    let whole = text.find('.').unwrap_or(text.len());
-    let mut grouped = String::with_capacity(text.len() + text.len() / 3);
-    for (at, digit) in text.char_indices() {
-        let left = whole.saturating_sub(at);
-        if at > 0 && left > 0 && left.is_multiple_of(3) && !grouped.ends_with('-') {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// Returns the number of decimals that multiples of `step` need to differ.
@@ -209,14 +193,5 @@ mod tests {
             assert!(marks.len() < 200, "{} for {bounds:?}", marks.len());
         }
         assert_eq!((scale.position(0.0), scale.position(100.0)), (None, Some(2.0)));
-    }
-
-    #[test]
-    fn thousands_are_grouped() {
-        for (value, decimals, text) in
-            [(0.0, 0, "0"), (999.0, 0, "999"), (1234.5, 1, "1,234.5"), (-1e6, 0, "-1,000,000")]
-        {
-            assert_eq!(group_thousands(value, decimals), text);
-        }
     }
 }

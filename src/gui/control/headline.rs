@@ -10,6 +10,7 @@ use crate::gui::theme;
 use crate::plan::{Backend, DeviceKind};
 use crate::progress::{Level, Progress, State};
 use crate::protocol::{DeviceLine, StopReason};
+use crate::text::percent_done;
 
 /// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
@@ -43,7 +44,7 @@ pub(in crate::gui) fn status(progress: &Progress) -> (String, Level) {
 /// Returns the title of the window: state, run and program, the most important first.
 pub(in crate::gui) fn title(progress: &Progress, run: Option<&str>) -> String {
     let Some(run) = run else { return "wgpt".into() };
-    let percent = format!("{}%", (progress.fraction() * 100.0) as u32);
+    let percent = percent_done(progress.iteration, progress.max_iters);
     let state = match &progress.state {
         State::Idle => String::new(),
         State::Starting => "starting ".into(),

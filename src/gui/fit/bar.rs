@@ -2,10 +2,10 @@
 
 use eframe::egui::{self, Align2, Color32, Rect, TextStyle, accesskit::Role, pos2, vec2};
 
-use crate::config::bytes;
 use crate::gui::theme;
 use crate::plan::{Class, Forecast};
 use crate::protocol::Step;
+use crate::text::bytes;
 
 /// The data that the bar shows.
 pub(super) struct Contents<'a> {

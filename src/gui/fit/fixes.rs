@@ -4,10 +4,11 @@
 use eframe::egui;
 
 use super::FitState;
-use crate::config::{Budget, bytes};
+use crate::config::Budget;
 use crate::gui::form::{Form, capitalize};
 use crate::gui::platform;
 use crate::plan::{Fix, Forecast, PlanError};
+use crate::text::bytes;
 
 /// The reason why a run does not fit, and changes that make it fit.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,9 +2,9 @@
 
 use eframe::egui;
 
-use crate::config::bytes;
 use crate::progress::Progress;
 use crate::protocol::{RankLine, RankStep, Step};
+use crate::text::{bytes, percent};
 
 /// The columns, with the help of each.
 const COLUMNS: [(&str, &str); 6] = [
@@ -45,14 +45,14 @@ fn cells(number: usize, line: &RankLine, now: &RankStep, tokens: u64) -> [String
         None => device.clone(),
     };
     let per_second = (sequences * tokens) as f64 / (now.compute_ms / 1e3).max(1e-9);
-    let network = 100.0 * now.network_ms / (now.compute_ms + now.network_ms).max(1e-9);
+    let network = now.network_ms / (now.compute_ms + now.network_ms).max(1e-9);
     [
         number.to_string(),
         device,
         sequences.to_string(),
         format!("{per_second:.0}"),
         now.vram_bytes.map_or_else(|| "-".into(), bytes),
-        format!("{network:.0}%"),
+        percent(network, 0),
     ]
 }
 

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Rect, Sense, pos2, vec2};
-use web_time::SystemTime;
 
 use super::{GAP, RunsState};
 use crate::gui::{Intent, theme};
 use crate::run_index::{RunState, RunSummary};
+use crate::text::{age, percent_done};
 
 /// Draws the table. Clicks select runs; a double-click shows one.
 pub(super) fn show(
@@ -128,7 +128,7 @@ fn row(
         }
         let progress = progress(run, columns.counts);
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
-        let age = age(run.modified);
+        let age = age(run.modified.elapsed().unwrap_or_default());
         let texts = [run.title(), run.state.name(), &progress, &loss, &age];
         cells(ui, rect, columns, texts, egui::TextStyle::Body, visuals.text_color());
         dot(ui, pos2(rect.left() + columns.ends()[0] + GAP + 4.0, rect.center().y), &run.state);
@@ -188,20 +188,9 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
 fn progress(run: &RunSummary, counts: bool) -> String {
     match (run.max_iters, counts) {
         (Some(all), true) => format!("{}/{all}", run.iteration),
-        (Some(all), false) => format!("{}%", (run.iteration as f64 / all as f64 * 100.0) as u64),
+        (Some(all), false) => percent_done(run.iteration, all),
         (None, true) => run.iteration.to_string(),
         (None, false) => String::new(),
-    }
-}
-
-/// Formats the time since `modified` in its largest unit: `5 min`.
-fn age(modified: SystemTime) -> String {
-    let seconds = modified.elapsed().map_or(0, |age| age.as_secs());
-    match seconds {
-        0..60 => "now".into(),
-        60..3600 => format!("{} min", seconds / 60),
-        3600..86_400 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::gui::{Intent, platform, theme};
 use crate::plan::{self, Limits};
 use crate::protocol::DeviceLine;
 use crate::service::DataInfo;
+use crate::text::{count_in_words, percent};
 
 /// The built-in data set.
 const BUILTIN: &str = "builtin:stories";
@@ -165,9 +166,9 @@ fn size_in_words(info: &DataInfo) -> String {
     };
     format!(
         "{} training tokens, {} validation tokens; {tokenizer}, vocabulary of {}",
-        short_count(info.train_tokens),
-        short_count(info.val_tokens),
-        short_count(u64::from(info.vocab_size))
+        count_in_words(info.train_tokens),
+        count_in_words(info.val_tokens),
+        count_in_words(u64::from(info.vocab_size))
     )
 }
 
@@ -179,9 +180,11 @@ fn epochs(config: &Config, tokens: u64) -> f64 {
 
 fn epochs_in_words(epochs: f64) -> String {
     match epochs {
-        0.0..0.995 => format!("The schedule reads {:.0}% of them.", (epochs * 100.0).max(1.0)),
+        0.0..0.995 => format!("The schedule reads {} of them.", percent(epochs.max(0.01), 0)),
         0.995..10.0 => format!("The schedule goes over them {epochs:.1} times."),
-        _ => format!("The schedule goes over them {} times.", short_count(epochs.round() as u64)),
+        _ => {
+            format!("The schedule goes over them {} times.", count_in_words(epochs.round() as u64))
+        }
     }
 }
 
@@ -311,18 +314,6 @@ fn pasted_text(ui: &egui::Ui, state: &mut SetupState) -> Option<Intent> {
     text.map(Intent::PrepareText)
 }
 
-/// Formats a count with three significant digits: `50.3 thousand`.
-fn short_count(count: u64) -> String {
-    let (unit, name) = match count {
-        0..10_000 => return count.to_string(),
-        10_000..1_000_000 => (1e3, "thousand"),
-        1_000_000..1_000_000_000 => (1e6, "million"),
-        _ => (1e9, "billion"),
-    };
-    let number = count as f64 / unit;
-    if number < 100.0 { format!("{number:.1} {name}") } else { format!("{number:.0} {name}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,18 +373,6 @@ mod tests {
             (294_912.0, "The schedule goes over them 295 thousand times."),
         ] {
             assert_eq!(epochs_in_words(count), words);
-        }
-    }
-
-    #[test]
-    fn counts_are_shortened() {
-        for (count, text) in [
-            (512, "512"),
-            (50_257, "50.3 thousand"),
-            (301_966, "302 thousand"),
-            (9_035_582_198, "9.0 billion"),
-        ] {
-            assert_eq!(short_count(count), text);
         }
     }
 }

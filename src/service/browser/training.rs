@@ -7,7 +7,7 @@ use web_time::Instant;
 use super::event_loop::EventLoop;
 use super::worker::Worker;
 use crate::chat::Conversation;
-use crate::config::{Choice, Config, bytes};
+use crate::config::{Choice, Config};
 use crate::data::Message;
 use crate::gpu;
 use crate::model::{Gpt, SampleOptions, Sampler};
@@ -19,6 +19,7 @@ use crate::run_index;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
 use crate::service::{Job, Obstacle, Reply, SampleInput, SampleRequest};
+use crate::text::bytes;
 use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.

@@ -7,10 +7,11 @@ use web_time::Instant;
 
 use super::Session;
 use super::saving::MAX_CHECKPOINT_AGE_AT_RISK;
-use crate::config::{Budget, bytes};
+use crate::config::Budget;
 use crate::gpu::{self, DeviceInfo, DeviceKind, OpenDevice};
 use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
+use crate::text::bytes;
 use crate::train::{TrainError, speed};
 
 /// The interval at which the memory of other programs is queried.

@@ -3,9 +3,9 @@
 use wasm_bindgen_futures::JsFuture;
 use web_sys::File;
 
-use crate::config::bytes;
 use crate::gui::platform::Input;
 use crate::service::Texts;
+use crate::text::bytes;
 use crate::web::error_text;
 
 /// The most bytes of text that a page takes: it holds them several times while they are prepared.
