@@ -195,7 +195,7 @@ impl Chat<'_> {
                     "done": { "tokens": tokens, "forgotten": forgotten, "cut": is_cut }
                 }),
                 Err(error @ CliError::Usage { .. }) => json!({
-                    "error": { "text": error.to_string(), "hint": error.hint() }
+                    "error": { "text": error.to_string(), "hint": error.hint().unwrap_or_default() }
                 }),
                 Err(error) => return Err(error),
             };

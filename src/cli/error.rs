@@ -108,10 +108,11 @@ impl CliError {
         }
     }
 
-    /// Returns what to do next; empty if the text says it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            CliError::Train(error) => error.hint(),
+    /// Returns what to do next, if the text does not say it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            CliError::Train(error) => return error.hint(),
+            CliError::Signals(_) => return None,
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check the path and its permissions",
             CliError::Process(_) => "--no-supervise trains in one process",
@@ -126,8 +127,8 @@ impl CliError {
             #[cfg(feature = "gui")]
             CliError::Window(error) => error.hint(),
             CliError::Output(_) => "check that the disk has room",
-            CliError::Signals(_) => "",
-        }
+        };
+        (!hint.is_empty()).then(|| hint.into())
     }
 }
 

@@ -33,8 +33,7 @@ fn write_out(text: std::fmt::Arguments<'_>) {
 fn print_error(error: &CliError) {
     if error.exit_code() != 0 {
         message!("error: {error}");
-        let hint = error.hint();
-        if !hint.is_empty() {
+        if let Some(hint) = error.hint() {
             message!("  hint: {hint}");
         }
     }
@@ -185,7 +184,7 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
     let opened = open_window(args);
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {
-        alert(&format!("{error}\n\n{}", error.hint()));
+        alert(&format!("{error}\n\n{}", error.hint().unwrap_or_default()));
     }
     opened.map(|()| ExitCode::SUCCESS)
 }

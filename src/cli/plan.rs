@@ -268,8 +268,12 @@ struct PlanReport<'a> {
 impl PlanReport<'_> {
     fn json(&self) -> serde_json::Value {
         let forecast = serde_json::to_value(self.forecast).expect("a forecast is plain data");
+        let fix = |fix: &Fix| serde_json::json!({ "option": fix.flags(), "predicted_bytes": fix.predicted_bytes });
         let mut object = match self.fixes {
-            Some(fixes) => serde_json::json!({ "least": forecast, "fixes": fixes }),
+            Some(fixes) => {
+                let fixes: Vec<_> = fixes.iter().map(fix).collect();
+                serde_json::json!({ "least": forecast, "fixes": fixes })
+            }
             None => forecast,
         };
         object["fits"] = self.fixes.is_none().into();
@@ -323,7 +327,7 @@ impl PlanReport<'_> {
         if let (Some(fixes), true) = (self.fixes, suggest) {
             output!("these changes make it fit:");
             for fix in fixes {
-                output!("  {:<40} {:>11}", fix.option, bytes(fix.predicted_bytes));
+                output!("  {:<40} {:>11}", fix.flags(), bytes(fix.predicted_bytes));
             }
         }
     }

@@ -81,7 +81,7 @@ impl Place {
             true => error.to_string(),
             false => format!("{}: {error}", self.label()),
         };
-        let (hint, cause) = (error.hint().to_string(), error.cause());
+        let (hint, cause) = (error.hint().unwrap_or_default(), error.cause());
         if !supervised || cause.is_none() {
             message!("error: {text}");
             if !hint.is_empty() {

@@ -61,7 +61,8 @@ pub(super) fn run(
         return Ok(place.fail(error, json, supervised));
     }
     if let (true, Err(error)) = (json, &result) {
-        let (text, hint, cause) = (error.to_string(), error.hint().to_string(), error.cause());
+        let (text, cause) = (error.to_string(), error.cause());
+        let hint = error.hint().unwrap_or_default();
         report.show(&Event::Error { text, hint, cause });
         if supervised && cause.is_some() {
             // The supervisor reports it if it ends the run.

@@ -87,8 +87,8 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched
     std::thread::spawn(move || {
         let error = wait_for_failure(&watchdog, checks_heartbeat);
         let hint = match watched {
-            Watched::Command => NOTHING_TO_RESUME,
-            Watched::Run | Watched::Rank { .. } => error.hint(),
+            Watched::Command => NOTHING_TO_RESUME.to_string(),
+            Watched::Run | Watched::Rank { .. } => error.hint().unwrap_or_default(),
         };
         let (text, code) = match &watched {
             Watched::Rank { label, limit } => {
@@ -121,8 +121,7 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, code: u8, text: String, hint: &str, output: FailureOutput) {
-    let hint = hint.to_string();
+fn exit(error: &CliError, code: u8, text: String, hint: String, output: FailureOutput) {
     if output != FailureOutput::Event {
         message!("error: {text}");
         message!("  hint: {hint}");

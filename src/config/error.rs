@@ -1,5 +1,6 @@
-//! Errors in a configuration. Each message says what is wrong, where, and what to do next.
+//! Errors in a configuration. Each says what is wrong and where, and has a hint at what to do.
 
+use super::preset_names;
 use super::value::InvalidValue;
 use std::fmt;
 
@@ -46,51 +47,42 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// An error in a configuration. The provenance is boxed to keep `Result` small.
+/// An error in a configuration; [`hint`](Self::hint) says what to do. The provenance is boxed to keep
+/// `Result` small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A name that is not a key.
-    #[error("{provenance}: unknown key `{key}`; {}", suggestion(*nearest))]
+    #[error("{provenance}: unknown key `{key}`")]
     UnknownKey {
         /// The name as typed.
         key: String,
-        /// The place where it was typed.
         provenance: Box<Provenance>,
         /// The most similar key, if any is similar enough.
         nearest: Option<&'static str>,
     },
-    /// A value of the wrong type.
-    #[error("{provenance}: {key} takes {expected}, not {found}; {hint}")]
+    #[error("{provenance}: {key} takes {expected}, not {found}")]
     WrongType {
-        /// The key.
         key: &'static str,
-        /// The place where it was set.
         provenance: Box<Provenance>,
         /// The type the key takes.
         expected: String,
         /// The value as typed.
         found: String,
-        /// Advice on how to write it.
         hint: String,
     },
     /// A value out of range, or in conflict with the value of another key.
-    #[error("{provenance}: {key} = {value} is not allowed: {rule}; {hint}")]
+    #[error("{provenance}: {key} = {value} is not allowed: {rule}")]
     NotAllowed {
-        /// The key.
         key: &'static str,
         /// The place where it, or the value that it conflicts with, was set.
         provenance: Box<Provenance>,
-        /// The value.
         value: String,
         /// The rule it breaks.
         rule: String,
-        /// Advice on a valid value.
         hint: String,
     },
     /// A line that cannot be parsed.
-    #[error("{file}:{line}: {problem}\n    {quote}\n  hint: {hint}")]
+    #[error("{file}:{line}: {problem}\n    {quote}")]
     Syntax {
-        /// The name of the file as the caller gave it.
         file: String,
         /// Line number, from 1.
         line: usize,
@@ -98,29 +90,50 @@ pub enum ConfigError {
         quote: String,
         /// A clause that says what is wrong.
         problem: String,
-        /// Advice on how to write it.
         hint: &'static str,
     },
-    /// A preset that does not exist.
-    #[error("--preset: unknown preset `{name}`; choose one of {known}")]
-    UnknownPreset {
-        /// The name as typed.
-        name: String,
-        /// All presets.
-        known: String,
-    },
-    /// No training data was given.
-    #[error(
-        "no training data: pass --data DIR (a folder prepared by `wgpt prepare` or nanoGPT), or \
-         --data builtin:stories to try wgpt with the built-in stories"
-    )]
+    #[error("--preset: unknown preset `{name}`")]
+    UnknownPreset { name: String },
+    #[error("no training data")]
     NoData,
     /// The key table and [`Config`](super::Config) disagree.
-    #[error("internal error in the table of settings ({0}); please report this as a bug in wgpt")]
+    #[error("internal error in the table of settings ({0})")]
     Table(String),
 }
 
 impl ConfigError {
+    /// Returns what to do next.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            ConfigError::UnknownKey { nearest: Some(name), .. } => {
+                format!("did you mean `{name}`?")
+            }
+            ConfigError::UnknownKey { nearest: None, .. } => {
+                "`wgpt config show` lists all keys".into()
+            }
+            ConfigError::WrongType { hint, .. } | ConfigError::NotAllowed { hint, .. } => {
+                hint.clone()
+            }
+            ConfigError::Syntax { hint, .. } => (*hint).into(),
+            ConfigError::UnknownPreset { .. } => {
+                let known: Vec<_> = preset_names().collect();
+                format!("choose one of {}", known.join(", "))
+            }
+            ConfigError::NoData => {
+                "pass --data DIR (a folder prepared by `wgpt prepare` or nanoGPT), \
+                                    or --data builtin:stories to try wgpt with the built-in stories"
+                    .into()
+            }
+            ConfigError::Table(_) => "please report this as a bug in wgpt".into(),
+        })
+    }
+
+    /// Returns the sentence and the advice, to search them for words.
+    #[cfg(test)]
+    pub(super) fn with_hint(&self) -> String {
+        format!("{self}; {}", self.hint().unwrap_or_default())
+    }
+
     /// Adds the key and the provenance to an invalid value.
     pub(super) fn invalid(
         error: InvalidValue,
@@ -137,12 +150,5 @@ impl ConfigError {
                 ConfigError::NotAllowed { key, provenance, value, rule, hint }
             }
         }
-    }
-}
-
-fn suggestion(nearest: Option<&'static str>) -> String {
-    match nearest {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => "`wgpt config show` lists all keys".into(),
     }
 }

@@ -4,7 +4,7 @@ use super::error::{ConfigError, Provenance};
 use super::keys::{
     self, DATASET, IGNORED, Ignored, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX,
 };
-use super::presets::{preset_names, preset_texts};
+use super::presets::preset_texts;
 use super::python::{self, quote};
 use super::value::{InvalidValue, Kind, Value};
 use std::collections::BTreeMap;
@@ -70,10 +70,8 @@ impl Layer {
     /// # Errors
     /// If no preset has this name.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
-        let texts = preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset {
-            name: name.into(),
-            known: preset_names().collect::<Vec<_>>().join(", "),
-        })?;
+        let texts =
+            preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset { name: name.into() })?;
         let provenance = |line| Provenance::Preset { name: name.into(), line };
         let file = format!("preset {name}");
         texts.iter().try_fold(Self::new(Source::Preset), |layer, text| {
@@ -371,7 +369,7 @@ mod tests {
 
     #[test]
     fn errors_say_where() {
-        let message = |result: Result<Layer, ConfigError>| result.unwrap_err().to_string();
+        let message = |result: Result<Layer, ConfigError>| result.unwrap_err().with_hint();
         for (error, parts) in [
             (message(Layer::toml("a.toml", "# x\nn_layers = 2")), ["a.toml:2:", "`n_layer`?"]),
             (message(Layer::python("a.py", "\n\nn_layers = 2")), ["a.py:3:", "`n_layer`?"]),
@@ -396,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_windows_path_in_quotes_is_explained() {
-        let error = Layer::toml("a.toml", r#"data = "C:\Users\a""#).unwrap_err().to_string();
+        let error = Layer::toml("a.toml", r#"data = "C:\Users\a""#).unwrap_err().with_hint();
         assert!(error.contains("'single quotes'"), "{error}");
         for text in [
             r#"data = "C:\texts""#,
@@ -405,7 +403,7 @@ mod tests {
             r#"hellaswag = "C:\tests.jsonl""#,
         ] {
             for read in [Layer::toml, Layer::python] {
-                let error = read("a", text).unwrap_err().to_string();
+                let error = read("a", text).unwrap_err().with_hint();
                 assert!(error.contains("double its backslashes"), "{error}");
             }
         }

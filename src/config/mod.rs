@@ -223,6 +223,17 @@ impl Config {
         12 * width * width * layers
     }
 
+    /// Returns the config with these settings, as they are typed; `None` if one is not valid by itself.
+    /// The rules between settings are not checked.
+    pub(crate) fn with(&self, set: &[(&'static str, String)]) -> Option<Self> {
+        let mut values = toml::Table::try_from(self).ok()?;
+        for (name, text) in set {
+            let key = KEYS.iter().find(|key| key.name == *name)?;
+            values.insert(name.to_string(), key.kind.parse(text).ok()?.into());
+        }
+        values.try_into().ok()
+    }
+
     /// Writes the config as TOML, grouped like [`KEYS`], each line with its help text. The result
     /// read with [`Layer::toml`] resolves to the same config.
     ///

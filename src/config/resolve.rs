@@ -90,13 +90,7 @@ fn split(merged: Merged) -> (toml::Table, BTreeMap<&'static str, Provenance>) {
     let mut values = toml::Table::new();
     let mut provenances = BTreeMap::new();
     for (name, (value, provenance)) in merged {
-        let value = match value {
-            Value::Bool(value) => toml::Value::Boolean(value),
-            Value::Int(value) => toml::Value::Integer(value),
-            Value::Float(value) => toml::Value::Float(value),
-            Value::Text(value) => toml::Value::String(value),
-        };
-        values.insert(name.to_owned(), value);
+        values.insert(name.to_owned(), value.into());
         provenances.insert(name, provenance);
     }
     (values, provenances)

@@ -13,7 +13,7 @@ fn environment(pairs: &[(&str, &str)]) -> Layer {
 }
 
 fn rejection(pairs: &[(&str, &str)]) -> String {
-    resolve(vec![flags(pairs)]).unwrap_err().to_string()
+    resolve(vec![flags(pairs)]).unwrap_err().with_hint()
 }
 
 #[test]
@@ -287,17 +287,17 @@ fn every_dtype_is_read() {
         let layer = Layer::python("a.py", &text).unwrap();
         assert_eq!(resolve(vec![layer]).unwrap().config.dtype, dtype);
     }
-    let error = Layer::python("a.py", "dtype = 'half'").unwrap_err().to_string();
+    let error = Layer::python("a.py", "dtype = 'half'").unwrap_err().with_hint();
     assert!(error.contains("float16") && error.contains("auto"), "{error}");
 }
 
 #[test]
 fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     let latin = b"seed = 1\nout_dir = \"caf\xe9\"\nseed = 2\n".to_vec();
-    let error = decode("a.toml", latin).unwrap_err().to_string();
+    let error = decode("a.toml", latin).unwrap_err().with_hint();
     assert!(error.starts_with("a.toml:2: not UTF-8\n    out_dir = \"caf"), "{error}");
     let utf_16 = b"\xff\xfes\0e\0e\0d\0".to_vec();
-    let error = decode("a.py", utf_16).unwrap_err().to_string();
+    let error = decode("a.py", utf_16).unwrap_err().with_hint();
     assert!(error.starts_with("a.py:1: not UTF-8") && error.contains("UTF-16"), "{error}");
     assert_eq!(decode("a.py", "\u{feff}seed = 1".into()).unwrap(), "seed = 1");
 }
@@ -312,7 +312,7 @@ fn the_optimizer_and_its_place_are_read() {
     let text = "optimizer = 'muon'\noffload_optimizer = True\n";
     let config = resolve(vec![Layer::python("a.py", text).unwrap()]).unwrap().config;
     assert_eq!((config.optimizer, config.offload_optimizer), (OptimizerKind::Muon, Choice::True));
-    let error = Layer::toml("a.toml", "optimizer = \"sgd\"").unwrap_err().to_string();
+    let error = Layer::toml("a.toml", "optimizer = \"sgd\"").unwrap_err().with_hint();
     assert!(error.contains("adamw, muon"), "{error}");
     let text = "optimizer = \"adamw\"\noffload_optimizer = false";
     let config = resolve(vec![Layer::toml("a.toml", text).unwrap()]).unwrap().config;

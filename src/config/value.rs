@@ -15,6 +15,17 @@ pub(crate) enum Value {
     Text(String),
 }
 
+impl From<Value> for toml::Value {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Bool(value) => toml::Value::Boolean(value),
+            Value::Int(value) => toml::Value::Integer(value),
+            Value::Float(value) => toml::Value::Float(value),
+            Value::Text(value) => toml::Value::String(value),
+        }
+    }
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

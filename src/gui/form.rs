@@ -255,7 +255,7 @@ fn field_message(error: &ConfigError) -> String {
     let text = match error {
         ConfigError::WrongType { expected, hint, .. } => format!("expected {expected}; {hint}"),
         ConfigError::NotAllowed { rule, hint, .. } => format!("{rule}; {hint}"),
-        other => other.to_string(),
+        other => format!("{other}; {}", other.hint().unwrap_or_default()),
     };
     capitalize(&text)
 }

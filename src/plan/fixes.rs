@@ -3,12 +3,11 @@
 use std::iter::successors;
 
 use super::choice::Search;
-use super::{Fix, Forecast};
+use super::{Fix, GPT2_SIZES};
 use crate::config::{Choice, Config};
 
-/// Layers, heads and width of OpenAI's GPT-2, the largest first.
-const GPT2_SIZES: [(u32, u32, u32); 4] =
-    [(48, 25, 1600), (36, 20, 1280), (24, 16, 1024), (12, 12, 768)];
+/// New values of settings, as they are typed.
+type Set = Vec<(&'static str, String)>;
 
 /// A search for changes to the configuration of a search that found no plan.
 pub(super) struct FixSearch<'a>(pub Search<'a>);
@@ -30,64 +29,45 @@ impl FixSearch<'_> {
     }
 
     fn checkpointing(&self) -> Option<Fix> {
-        if self.0.config.grad_checkpoint != Choice::False {
-            return None;
-        }
-        let changed = Config { grad_checkpoint: Choice::Auto, ..self.0.config.clone() };
-        self.fix("--grad_checkpoint=auto".into(), &changed)
+        let is_off = self.0.config.grad_checkpoint == Choice::False;
+        is_off.then(|| self.fix(vec![("grad_checkpoint", "auto".into())]))?
     }
 
     fn offloading(&self) -> Option<Fix> {
-        let (offload_optimizer, option) = match self.0.config.offload_optimizer {
+        let choice = match self.0.config.offload_optimizer {
             Choice::Auto => return None,
-            Choice::False => (Choice::Auto, "--offload_optimizer=auto"),
-            Choice::True => (Choice::False, "--offload_optimizer=false"),
+            Choice::False => "auto",
+            Choice::True => "false",
         };
-        self.fix(option.into(), &Config { offload_optimizer, ..self.0.config.clone() })
+        self.fix(vec![("offload_optimizer", choice.into())])
     }
 
     fn block_size(&self) -> Option<Fix> {
         let halves = successors(Some(self.0.config.block_size.get() / 2), |size| Some(size / 2));
-        halves.take_while(|&size| size > 0).find_map(|size| {
-            let changed = Config { block_size: size.try_into().ok()?, ..self.0.config.clone() };
-            self.fix(format!("--block_size={size}"), &changed)
-        })
+        let mut halves = halves.take_while(|&size| size > 0);
+        halves.find_map(|size| self.fix(vec![("block_size", size.to_string())]))
     }
 
     fn layers(&self) -> Option<Fix> {
-        let with_layers = |layers: u32| {
-            Some(Config { n_layer: layers.try_into().ok()?, ..self.0.config.clone() })
-        };
-        let layers = self.largest(self.0.config.n_layer.get(), &with_layers)?;
-        self.fix(format!("--n_layer={layers}"), &with_layers(layers)?)
+        self.largest(self.0.config.n_layer.get(), |layers| vec![("n_layer", layers.to_string())])
     }
 
     /// Fewer heads of the same size.
     fn heads(&self) -> Option<Fix> {
         let head_size = self.0.config.n_embd.get() / self.0.config.n_head;
-        let with_heads = |heads: u32| {
-            let n_embd = (head_size * heads).try_into().ok()?;
-            Some(Config { n_head: heads.try_into().ok()?, n_embd, ..self.0.config.clone() })
-        };
-        let heads = self.largest(self.0.config.n_head.get(), &with_heads)?;
-        let changed = with_heads(heads)?;
-        self.fix(format!("--n_head={heads} --n_embd={}", changed.n_embd), &changed)
+        self.largest(self.0.config.n_head.get(), |heads| {
+            vec![("n_head", heads.to_string()), ("n_embd", (head_size * heads).to_string())]
+        })
     }
 
     fn gpt2_size(&self) -> Option<Fix> {
         let Config { n_layer, n_embd, .. } = *self.0.config;
         let smaller = GPT2_SIZES
             .into_iter()
-            .filter(|&(layers, _, width)| layers < n_layer.get() && width < n_embd.get());
-        smaller.into_iter().find_map(|(layers, heads, width)| {
-            let changed = Config {
-                n_layer: layers.try_into().ok()?,
-                n_head: heads.try_into().ok()?,
-                n_embd: width.try_into().ok()?,
-                ..self.0.config.clone()
-            };
-            let option = format!("--n_layer={layers} --n_head={heads} --n_embd={width}");
-            self.fix(option, &changed)
+            .filter(|&([layers, _, width], _)| layers < n_layer.get() && width < n_embd.get());
+        let keys = ["n_layer", "n_head", "n_embd"];
+        smaller.into_iter().find_map(|(size, _)| {
+            self.fix(keys.into_iter().zip(size.map(|count| count.to_string())).collect())
         })
     }
 
@@ -99,25 +79,21 @@ impl FixSearch<'_> {
             return None;
         }
         let mib = predicted_bytes.div_ceil(1 << 20);
-        Some(Fix { option: format!("--vram_budget={mib}MiB"), predicted_bytes })
+        Some(Fix { set: vec![("vram_budget", format!("{mib}MiB"))], predicted_bytes })
     }
 
-    /// Returns the largest count below `end` whose configuration fits.
-    fn largest(&self, end: u32, with_count: &dyn Fn(u32) -> Option<Config>) -> Option<u32> {
-        let counts: Vec<u32> = (1..end).collect();
+    /// Returns the change to the largest count below `end` that makes the run fit.
+    fn largest(&self, end: u32, set: impl Fn(u32) -> Set) -> Option<Fix> {
         // Memory grows with the count, so the counts that fit come first.
-        let fits = |&count: &u32| {
-            with_count(count).is_some_and(|changed| self.fastest(&changed).is_some())
-        };
-        counts[..counts.partition_point(fits)].last().copied()
+        let counts: Vec<u32> = (1..end).collect();
+        let fitting = counts.partition_point(|&count| self.fix(set(count)).is_some());
+        self.fix(set(*counts[..fitting].last()?))
     }
 
-    fn fix(&self, option: String, changed: &Config) -> Option<Fix> {
-        let predicted_bytes = self.fastest(changed)?.predicted_bytes;
-        Some(Fix { option, predicted_bytes })
-    }
-
-    fn fastest(&self, config: &Config) -> Option<Forecast> {
-        Search { config, ..self.0 }.fastest()
+    /// Returns the change to these settings, if it makes the run fit.
+    fn fix(&self, set: Set) -> Option<Fix> {
+        let changed = self.0.config.with(&set)?;
+        let predicted_bytes = Search { config: &changed, ..self.0 }.fastest()?.predicted_bytes;
+        Some(Fix { set, predicted_bytes })
     }
 }

@@ -229,17 +229,18 @@ mod tests {
         assert_eq!(verdict(3 * GIB, None), "Needs 3.00 GiB; no budget is set");
         let text = "needs 12.50 GiB, 1.50 GiB more than the budget of 11.00 GiB";
         assert_eq!(verdict(25 * GIB / 2, Some(11 * GIB)), format!("Does not fit: {text}"));
-        let fix = Fix { option: "--n_layer=2".into(), predicted_bytes: GIB };
+        let fix = Fix { set: vec![("n_layer", "2".into())], predicted_bytes: GIB };
         let error = |fixes| {
             let least = Forecast {
                 predicted_bytes: 25 * GIB / 2,
                 budget_bytes: Some(11 * GIB),
                 ..forecast("gpt2", Limits::default())
             };
-            PlanError::TooBig { least: Box::new(least), fixes }.to_string()
+            PlanError::TooBig { least: Box::new(least), fixes }
         };
-        assert_eq!(error(Vec::new()), format!("this run does not fit: {text}"));
-        assert!(error(vec![fix]).ends_with("; it would fit with --n_layer=2 (1.00 GiB)"));
+        assert_eq!(error(Vec::new()).to_string(), format!("this run does not fit: {text}"));
+        let hint = error(vec![fix]).hint().unwrap();
+        assert!(hint.starts_with("it would fit with --n_layer=2 (1.00 GiB); "), "{hint}");
     }
 
     #[test]

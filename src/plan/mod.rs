@@ -63,11 +63,11 @@ pub struct Plan {
     pub eval_batch_size: usize,
 }
 
-/// An error of [`plan()`].
+/// An error of [`plan()`]; [`hint`](Self::hint) says what to do.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
     /// No plan fits the budget of the device and the memory of the host.
-    #[error("this run does not fit: {}{}", least.shortage(), Fix::offer(fixes))]
+    #[error("this run does not fit: {}", least.shortage())]
     TooBig {
         /// The plan that needs the least memory of the device or, if that has enough, of the host.
         least: Box<Forecast>,
@@ -88,31 +88,63 @@ pub enum PlanError {
     },
 }
 
-/// A change that makes the run fit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl PlanError {
+    /// Returns what to do next.
+    pub fn hint(&self) -> Option<String> {
+        // The window shows what takes the memory, and changes that make a run fit.
+        if cfg!(target_arch = "wasm32") {
+            return Some("see \"Will it fit?\"".into());
+        }
+        let PlanError::TooBig { least, fixes } = self else {
+            return Some(
+                "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
+                 n_embd or block_size"
+                    .into(),
+            );
+        };
+        let mut steps = Vec::new();
+        if least.lacks_host_memory() {
+            steps.push("close other programs".to_string());
+        }
+        if !fixes.is_empty() {
+            let fixes: Vec<String> = fixes.iter().map(Fix::to_string).collect();
+            steps.push(format!("it would fit with {}", fixes.join(", or ")));
+        }
+        steps.push("`wgpt plan` shows what takes the memory".into());
+        Some(steps.join("; "))
+    }
+}
+
+/// A change of settings that makes the run fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// The flags to type.
-    pub option: String,
+    /// The settings to change, each with its new value as it is typed.
+    pub set: Vec<(&'static str, String)>,
     /// Peak memory with the change, in bytes.
     pub predicted_bytes: u64,
 }
 
 impl Fix {
-    /// Returns the end of a refusal that offers `fixes`.
-    fn offer(fixes: &[Fix]) -> String {
-        if fixes.is_empty() {
-            return String::new();
-        }
-        let fixes: Vec<String> = fixes.iter().map(Fix::to_string).collect();
-        format!("; it would fit with {}", fixes.join(", or "))
+    /// Returns the flags to type: `--n_head=6 --n_embd=384`.
+    pub fn flags(&self) -> String {
+        let flags = self.set.iter().map(|(key, value)| format!("--{key}={value}"));
+        flags.collect::<Vec<_>>().join(" ")
     }
 }
 
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.option, bytes(self.predicted_bytes))
+        write!(f, "{} ({})", self.flags(), bytes(self.predicted_bytes))
     }
 }
+
+/// Layers, heads and width of OpenAI's GPT-2, the largest first, with their names.
+pub(crate) const GPT2_SIZES: [([u32; 3], &str); 4] = [
+    ([48, 25, 1600], "GPT-2 XL, 1.5B"),
+    ([36, 20, 1280], "GPT-2 large, 774M"),
+    ([24, 16, 1024], "GPT-2 medium, 350M"),
+    ([12, 12, 768], "GPT-2, 124M"),
+];
 
 /// Default size of a logits chunk in bytes: enough rows to keep a large product busy, a fortieth of
 /// the logits of 16 x 1024 tokens of GPT-2.

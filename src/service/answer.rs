@@ -34,7 +34,7 @@ pub(super) struct Failure {
 impl<E: Into<TrainError>> From<E> for Failure {
     fn from(error: E) -> Self {
         let error = error.into();
-        Self { text: error.to_string(), hint: error.hint().to_string() }
+        Self { text: error.to_string(), hint: error.hint().unwrap_or_default() }
     }
 }
 

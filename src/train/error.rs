@@ -152,10 +152,12 @@ impl TrainError {
         TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
-    /// Returns what to do next; empty if the text says it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            TrainError::Config(_) | TrainError::Data(_) => "",
+    /// Returns what to do next, if the text does not say it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            TrainError::Config(error) => return error.hint(),
+            TrainError::Plan(error) => return error.hint(),
+            TrainError::Data(_) => return None,
             TrainError::Device(error) => error.hint(),
             TrainError::OtherPrecision(_) => {
                 "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
@@ -191,21 +193,6 @@ impl TrainError {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
-            // The window shows what takes the memory, and changes that make a run fit.
-            TrainError::Plan(_) if cfg!(target_arch = "wasm32") => "see \"Will it fit?\"",
-            TrainError::Plan(error) => match &**error {
-                PlanError::TooBig { least, .. } if least.lacks_host_memory() => {
-                    "close other programs, or make one of these changes; `wgpt plan` shows what takes \
-                     the memory"
-                }
-                PlanError::TooBig { .. } => {
-                    "each of these changes makes it fit; `wgpt plan` shows what takes the memory"
-                }
-                PlanError::TensorTooLarge { .. } => {
-                    "use another device (`wgpt devices` shows the limits), --device=cpu, or a \
-                     smaller n_embd or block_size"
-                }
-            },
             TrainError::NotFinite { scaling: Some(_), has_checkpoint: true, .. } => {
                 "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
                  warmup_iters, or start again with --dtype=float32, which has a larger range"
@@ -224,7 +211,8 @@ impl TrainError {
             TrainError::Io { .. } => {
                 "check the path, its permissions and the free space of the disk"
             }
-        }
+        };
+        (!hint.is_empty()).then(|| hint.into())
     }
 
     /// Returns the failure of the device that caused this error, if it was one.

@@ -292,7 +292,7 @@ impl<'a> Session<'a> {
             }),
             // Recorded only: the caller reports it.
             Err(error) => {
-                let (text, hint) = (error.to_string(), error.hint().to_string());
+                let (text, hint) = (error.to_string(), error.hint().unwrap_or_default());
                 let _ = self.folder.record(&Event::Error { text, hint, cause: error.cause() });
             }
         }

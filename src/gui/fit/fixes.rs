@@ -7,7 +7,7 @@ use super::FitState;
 use crate::config::Budget;
 use crate::gui::form::{Form, capitalize};
 use crate::gui::platform;
-use crate::plan::{Fix, Forecast, PlanError};
+use crate::plan::{Fix, Forecast, GPT2_SIZES, PlanError};
 use crate::text::bytes;
 
 /// The reason why a run does not fit, and changes that make it fit.
@@ -67,35 +67,27 @@ pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut Form, fixes: &[Fix]) {
     }
     ui.weak("Any of these changes makes it fit:");
     for fix in fixes {
-        let words = in_words(&fix.option);
-        let text = match fix.option.starts_with("--vram_budget=") {
-            true => words,
-            false => format!("{words}  ({})", bytes(fix.predicted_bytes)),
+        let words = in_words(&fix.set);
+        let text = if fix.set.iter().any(|(key, _)| *key == "vram_budget") {
+            words
+        } else {
+            format!("{words}  ({})", bytes(fix.predicted_bytes))
         };
         let button = ui.add(egui::Button::new(text).wrap());
         if button.on_hover_text("Apply this change to the settings").clicked() {
-            apply(form, &fix.option);
+            apply(form, &fix.set);
         }
     }
 }
 
-/// Layers, heads and width of OpenAI's GPT-2, with their names.
-const GPT2_SIZES: [([&str; 3], &str); 3] = [
-    (["12", "12", "768"], "GPT-2, 124M"),
-    (["24", "16", "1024"], "GPT-2 medium, 350M"),
-    (["36", "20", "1280"], "GPT-2 large, 774M"),
-];
-
-/// Describes options like `--n_head=6 --n_embd=384` as a change: `6 heads, width 384`.
-fn in_words(options: &str) -> String {
-    let pairs = pairs(options);
-    let value = |key: &str| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-    if let [Some(layers), Some(heads), Some(width)] = ["n_layer", "n_head", "n_embd"].map(value)
-        && let Some((_, name)) = GPT2_SIZES.iter().find(|(size, _)| *size == [layers, heads, width])
-    {
+/// Describes new values of settings as a change: `6 heads, width 384`.
+fn in_words(set: &[(&str, String)]) -> String {
+    let value = |key: &str| set.iter().find(|(name, _)| *name == key)?.1.parse().ok();
+    let size = ["n_layer", "n_head", "n_embd"].map(value);
+    if let Some((_, name)) = GPT2_SIZES.iter().find(|(known, _)| known.map(Some) == size) {
         return format!("The shape of {name}");
     }
-    let words = pairs.iter().map(|&(key, value)| match (key, value) {
+    let words = set.iter().map(|(key, value)| match (*key, value.as_str()) {
         ("grad_checkpoint", "auto" | "true") => "use activation checkpointing".to_string(),
         ("offload_optimizer", "auto" | "true") => "keep the optimizer in host memory".into(),
         ("offload_optimizer", "false") => "keep the optimizer on the device".into(),
@@ -114,15 +106,9 @@ fn in_words(options: &str) -> String {
     capitalize(&words.collect::<Vec<_>>().join(", "))
 }
 
-/// Splits options into keys and values.
-fn pairs(options: &str) -> Vec<(&str, &str)> {
-    let options = options.split_whitespace();
-    options.filter_map(|option| option.trim_start_matches("--").split_once('=')).collect()
-}
-
-/// Sets options in the form.
-pub(super) fn apply(form: &mut Form, options: &str) {
-    for (key, value) in pairs(options) {
+/// Changes settings in the form.
+pub(super) fn apply(form: &mut Form, set: &[(&str, String)]) {
+    for (key, value) in set {
         form.set(key, value);
     }
 }
@@ -145,9 +131,9 @@ mod tests {
             assert!(!refusal.fixes.is_empty());
             for fix in refusal.fixes {
                 let mut form = tight.clone();
-                apply(&mut form, &fix.option);
-                assert_eq!(state.refusal(&form), None, "{}", fix.option);
-                assert!(!in_words(&fix.option).contains(['=', '_']), "{}", fix.option);
+                apply(&mut form, &fix.set);
+                assert_eq!(state.refusal(&form), None, "{fix}");
+                assert!(!in_words(&fix.set).contains(['=', '_']), "{fix}");
             }
         }
     }
@@ -176,8 +162,8 @@ mod tests {
         assert!(!refusal.fixes.is_empty());
         for fix in refusal.fixes {
             let mut form = large.clone();
-            apply(&mut form, &fix.option);
-            assert_eq!(state.refusal(&form), None, "{}", fix.option);
+            apply(&mut form, &fix.set);
+            assert_eq!(state.refusal(&form), None, "{fix}");
         }
         // The setting asks for the host alone.
         let mut form = large.clone();
@@ -189,18 +175,20 @@ mod tests {
 
     #[test]
     fn changes_are_in_words() {
-        for (options, words) in [
-            ("--grad_checkpoint=auto", "Use activation checkpointing"),
-            ("--offload_optimizer=auto", "Keep the optimizer in host memory"),
-            ("--block_size=512", "Block size 512"),
-            ("--n_layer=1", "1 layer"),
-            ("--n_head=6 --n_embd=384", "6 heads, width 384"),
-            ("--n_layer=24 --n_head=16 --n_embd=1024", "The shape of GPT-2 medium, 350M"),
-            ("--vram_budget=13108MiB", "A budget of 12.80 GiB"),
-            ("--vram_budget=13GiB", "A budget of 13.00 GiB"),
-            ("--loss_chunk=64", "Loss chunk 64"),
+        let medium = [("n_layer", "24"), ("n_head", "16"), ("n_embd", "1024")];
+        for (set, words) in [
+            (&[("grad_checkpoint", "auto")][..], "Use activation checkpointing"),
+            (&[("offload_optimizer", "auto")], "Keep the optimizer in host memory"),
+            (&[("block_size", "512")], "Block size 512"),
+            (&[("n_layer", "1")], "1 layer"),
+            (&[("n_head", "6"), ("n_embd", "384")], "6 heads, width 384"),
+            (&medium, "The shape of GPT-2 medium, 350M"),
+            (&[("vram_budget", "13108MiB")], "A budget of 12.80 GiB"),
+            (&[("vram_budget", "13GiB")], "A budget of 13.00 GiB"),
+            (&[("loss_chunk", "64")], "Loss chunk 64"),
         ] {
-            assert_eq!(in_words(options), words);
+            let set: Vec<_> = set.iter().map(|&(key, value)| (key, value.to_string())).collect();
+            assert_eq!(in_words(&set), words);
         }
     }
 }

@@ -131,8 +131,8 @@ fn plans_respect_what_is_forbidden_and_forced() {
     let never = config("gpt2", &flags);
     let error = plan_with(&never, 5 * GIB / 2).unwrap_err();
     let PlanError::TooBig { fixes, .. } = error else { panic!("{error}") };
-    assert_eq!(fixes[0].option, "--grad_checkpoint=auto");
-    assert_eq!(fixes[1].option, "--offload_optimizer=auto");
+    assert_eq!(fixes[0].flags(), "--grad_checkpoint=auto");
+    assert_eq!(fixes[1].flags(), "--offload_optimizer=auto");
     let always = config("gpt2", &[("grad_checkpoint", "true")]);
     assert!(plan_with(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
     let always = config("gpt2", &[("offload_optimizer", "true")]);
@@ -240,19 +240,16 @@ fn a_machine_with_too_little_memory_is_refused_in_words() {
     assert_eq!(enough.host_budget_bytes, Some(32 * GIB));
     assert!(enough.verdict().ends_with(" of 32.00 GiB of host memory"), "{}", enough.verdict());
     let error = plan(&large, 50_257, &limits(4 * GIB), None).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains(" of host memory, but 4.00 GiB are free for a run; it would"), "{text}");
+    let (text, hint) = (error.to_string(), error.hint().unwrap());
+    assert!(text.ends_with(" of host memory, but 4.00 GiB are free for a run"), "{text}");
+    assert!(hint.starts_with("close other programs; it would fit with --"), "{hint}");
     let PlanError::TooBig { least, fixes } = error else { panic!("{text}") };
     assert!(least.plan.offload_optimizer && least.predicted_bytes <= 36 * GIB / 5);
     assert!(!fixes.is_empty());
     for fix in fixes {
-        let layers = fix.option.split(' ').filter_map(|option| {
-            let (key, value) = option.strip_prefix("--")?.split_once('=')?;
-            Layer::flags([(key.to_string(), value.to_string())]).ok()
-        });
-        let layers = [Layer::preset("gpt2-large").unwrap()].into_iter().chain(layers).collect();
-        let changed = resolve(layers).unwrap().config;
-        assert!(plan(&changed, 50_257, &limits(4 * GIB), None).is_ok(), "{}", fix.option);
+        let set: Vec<_> = fix.set.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let changed = config("gpt2-large", &set);
+        assert!(plan(&changed, 50_257, &limits(4 * GIB), None).is_ok(), "{fix}");
     }
     // On a device that has room for it, the forced place is what has to change.
     let forced = config("gpt2", &[("offload_optimizer", "true")]);
@@ -260,7 +257,7 @@ fn a_machine_with_too_little_memory_is_refused_in_words() {
     let PlanError::TooBig { fixes, .. } = plan(&forced, 50_257, &limits, None).unwrap_err() else {
         panic!("not too big")
     };
-    assert_eq!(fixes[0].option, "--offload_optimizer=false");
+    assert_eq!(fixes[0].flags(), "--offload_optimizer=false");
 }
 
 #[test]

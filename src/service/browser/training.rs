@@ -37,7 +37,7 @@ impl Worker {
         let run = start.run.clone();
         self.current.set(Some(run.clone()));
         if let Err(error) = self.session(start).await {
-            let (text, hint) = (error.to_string(), error.hint().to_string());
+            let (text, hint) = (error.to_string(), error.hint().unwrap_or_default());
             self.emit(&run, Event::Error { text, hint, cause: error.cause() });
         }
         self.current.set(None);
@@ -156,7 +156,7 @@ impl Worker {
         let (conversation, prompt) = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                self.fail(Job::Sample, &error, error.hint());
+                self.fail(Job::Sample, &error, &error.hint().unwrap_or_default());
                 return Ok(());
             }
         };

@@ -202,7 +202,7 @@ impl Worker {
             }
             ToWorker::Record { run, event } => {
                 if let Err(error) = record(&run, &event) {
-                    self.fail(Job::Other, &error, error.hint());
+                    self.fail(Job::Other, &error, &error.hint().unwrap_or_default());
                 }
                 self.list_later();
             }
@@ -282,7 +282,7 @@ impl Worker {
                 Some(Task::Train(start)) => self.train(start).await,
                 Some(Task::Sample(request)) => {
                     if let Err(error) = self.sample(request).await {
-                        self.fail(Job::Sample, &error, error.hint());
+                        self.fail(Job::Sample, &error, &error.hint().unwrap_or_default());
                     }
                 }
             }

@@ -151,7 +151,8 @@ impl Session<'_> {
             own_states::prune(run, rank, &existing);
             let file = own_states::file(run, rank, self.iteration);
             let written = own_states::write(&file, self.model(), &self.optimizer).await;
-            failed = written.err().map(|error| format!("{error}; {}", error.hint()));
+            failed =
+                written.err().map(|error| format!("{error}; {}", error.hint().unwrap_or_default()));
         }
         // A checkpoint is complete only with them.
         let failed = self.group.collect(&failed)?;

@@ -59,8 +59,8 @@ impl Session<'_> {
                     true => "; the last one is unchanged",
                     false => "",
                 };
-                let hint = error.hint();
-                self.warn(format!("no checkpoint was written: {error}{last}; {hint}"));
+                let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                self.warn(format!("no checkpoint was written: {error}{last}{hint}"));
                 Ok(())
             }
             Ok(()) => Ok(()),
