@@ -399,6 +399,38 @@ mod tests {
         }
     }
 
+    /// Readers take 32 where a file does not name its alignment.
+    #[test]
+    fn tensors_begin_at_multiples_of_32_bytes() {
+        // Sizes of which few are multiples of 32: a layer norm has 40 bytes.
+        let architecture = tiny(true, 10);
+        let bytes = file(&architecture, GgufType::F32);
+        let number = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+        let mut end_of_header = 0;
+        let infos: Vec<(usize, usize)> = tensors(&architecture, GgufType::F32)
+            .iter()
+            .map(|tensor| {
+                let mut name = Vec::new();
+                put_text(&mut name, &tensor.name);
+                let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
+                // The number of dimensions, the dimensions, the type, the offset.
+                let offset = at + name.len() + 4 + 8 * tensor.shape.len() + 4;
+                end_of_header = offset + 8;
+                (number(offset), tensor.shape.iter().product())
+            })
+            .collect();
+        let start = end_of_header.next_multiple_of(32);
+        for (offset, elements) in infos {
+            assert!(offset.is_multiple_of(32), "{offset}");
+            let values = &bytes[start + offset..][..4 * elements];
+            let values: Vec<f32> =
+                values.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect();
+            // Matrices are transposed.
+            assert_eq!(values[0], 0.0);
+            assert_eq!(values[elements - 1], (elements - 1) as f32);
+        }
+    }
+
     #[test]
     fn linear_layers_are_transposed() {
         assert_eq!(

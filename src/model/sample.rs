@@ -175,7 +175,58 @@ fn draw(logits: &[f32], options: &SampleOptions, rng: &mut impl Rng) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
+    use crate::config::Gelu;
+    use crate::model::{Architecture, RandomWeights, WeightError, WeightSource};
+
+    /// Random weights that are large enough for every key to matter.
+    struct LargeWeights(RandomWeights);
+
+    impl WeightSource for LargeWeights {
+        fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            let weights = self.0.weight(name, shape)?;
+            Ok(weights.into_iter().map(|weight| 10.0 * weight).collect())
+        }
+    }
+
+    /// Returns the logits after the last of `prompt`, of which the first `at_once` tokens are fed
+    /// together and the others one by one.
+    fn logits_after(model: &Gpt, prompt: &[u32], at_once: usize) -> Vec<f32> {
+        let options = SampleOptions { temperature: 0.0, top_k: 0, seed: 0 };
+        let mut sampler = Sampler::new(model, &prompt[..at_once], options, OpsMode::AUTO);
+        let mut logits = pollster::block_on(sampler.last_logits());
+        for &token in &prompt[at_once..] {
+            sampler.tokens.push(token);
+            logits = pollster::block_on(sampler.last_logits());
+        }
+        logits
+    }
+
+    #[test]
+    fn a_prompt_gives_the_same_logits_at_once_and_token_by_token() {
+        let (n_layer, n_head, n_embd, block_size, vocab_size) = (3, 2, 32, 16, 65);
+        let (bias, gelu) = (true, Gelu::Tanh);
+        let architecture =
+            Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu };
+        let mut weights = LargeWeights(RandomWeights::new(&architecture, 1));
+        let model = Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap();
+        let prompt: Vec<u32> = (0..12).map(|position| (7 * position + 3) % 65).collect();
+        let training = model.logits(prompt.clone().into(), 1, OpsMode::AUTO);
+        let training: Vec<f32> = training.into_data().try_to_vec().unwrap();
+        let expected = &training[(prompt.len() - 1) * vocab_size..];
+        for at_once in [1, 2, 7, prompt.len()] {
+            let logits = logits_after(&model, &prompt, at_once);
+            for (token, (logit, expected)) in logits.iter().zip(expected).enumerate() {
+                let difference = (logit - expected).abs();
+                assert!(
+                    difference < 1e-4,
+                    "{at_once} tokens at once: the logit of token {token} is off by {difference:e}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn draws_follow_temperature_and_top_k() {
