@@ -1,6 +1,6 @@
 //! wgpt trains GPT-2 on the graphics card a person already owns.
 //!
-//! Data flows one way: `config -> plan -> data -> ops -> model -> train -> protocol -> front ends`.
+//! Data flows one way: `config -> plan -> data -> ops -> model -> eval -> train -> protocol -> front ends`.
 //! docs/architecture.md follows a batch, the memory budget and an event through these modules.
 //!
 //! | module | what it does |
@@ -13,10 +13,10 @@
 //! | [`gpu`] | lists, selects and opens devices |
 //! | [`ops`] | one folder per op: forward and backward pass in every implementation |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
+//! | `eval` | what is done with a model: its loss, HellaSwag, conversations |
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
 //! | [`protocol`] | events and commands: plain data |
 //! | `progress` | folds events into the state of a run, for every view |
-//! | `chat` | conversations with a model: prompts that fit its context, answers as they grow |
 //! | [`bench`](mod@bench) | measures kernels and steps |
 //! | `ranks` | the processes of one run: sums over them, over MPI |
 //! | `run_index` | lists the runs in a folder and their state |
@@ -39,13 +39,13 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
-mod chat;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 pub mod config;
 mod data;
 mod disk;
 mod doctor;
+mod eval;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;

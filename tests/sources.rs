@@ -51,7 +51,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("model", Layer::Core),
     ("train", Layer::Core),
     ("bench", Layer::Core),
-    ("chat", Layer::Core),
+    ("eval", Layer::Core),
     ("run_index", Layer::Core),
     ("ranks", Layer::Core),
     ("supervisor", Layer::Core),

@@ -11,8 +11,8 @@ use super::args::{ChatArgs, Global};
 use super::model::{find_model, open_device};
 use super::sample::{options, without_line_break};
 use super::signals::Interrupts;
-use crate::chat::Conversation;
 use crate::data::Message;
+use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
 
@@ -28,7 +28,7 @@ Ctrl-C stops an answer. A message that begins with / is written with two: //";
 pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), CliError> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
-    let mut conversation = Conversation::new(&source)?;
+    let mut conversation = source.conversation()?;
     conversation.set_system(&args.system)?;
     let context = source.architecture.block_size;
     let device = open_device(global)?;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::chat::ChatError;
 use crate::config::ConfigError;
 use crate::data::DataError;
+use crate::eval::ChatError;
 use crate::gpu::DeviceError;
 use crate::protocol::Cause;
 use crate::ranks::RanksError;

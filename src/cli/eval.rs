@@ -8,9 +8,10 @@ use super::args::{EvalArgs, Global};
 use super::hellaswag::Exam;
 use super::model::{find_model, open_device};
 use crate::data::{Dataset, Split};
+use crate::eval::{Evaluation, mean_loss};
 use crate::model::Gpt;
 use crate::protocol::{Task, Working};
-use crate::train::{Evaluation, ModelSource, mean_loss};
+use crate::train::ModelSource;
 
 /// Runs `wgpt eval`.
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {

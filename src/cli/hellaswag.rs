@@ -17,9 +17,10 @@ use super::args::EvalArgs;
 use super::model::find_tokenizer;
 use super::terminal::draws;
 use crate::data::{DataError, Question, Questions};
+use crate::eval::{Answer, EncodedQuestion, Evaluation, answer, encode};
 use crate::model::Gpt;
 use crate::text::percent;
-use crate::train::{Answer, EncodedQuestion, Evaluation, ModelSource, TrainError, answer, encode};
+use crate::train::{ModelSource, TrainError};
 
 /// Questions, ready to be answered by a model.
 pub(super) struct Exam {

@@ -47,7 +47,7 @@ pub use error::DataError;
 pub use hellaswag::{Question, Questions};
 pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{ConversationCounts, Dtype, Meta};
-pub use packing::{Window, Windows};
+pub use packing::Windows;
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};

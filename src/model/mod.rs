@@ -8,8 +8,9 @@ use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::config::{Dtype, Precision};
+use crate::data::{DataError, Windows};
 use crate::gpu;
-use crate::ops::{self, CrossEntropy, Dropout, OpsMode};
+use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
 
 mod architecture;
 mod block;
@@ -121,10 +122,35 @@ pub struct Pass {
 pub struct MicroBatch {
     /// Input ids, all below the vocabulary size.
     pub tokens: Arc<[u32]>,
-    /// The id after each input id, or [`IGNORED`](ops::IGNORED) where it does not count in the loss.
+    /// The id after each input id, or [`IGNORED`] where it does not count in the loss.
     pub targets: Arc<[u32]>,
     /// The number of sequences.
     pub sequences: usize,
+}
+
+impl MicroBatch {
+    /// Reads the windows with these tokens.
+    ///
+    /// # Errors
+    /// If the data cannot be read.
+    pub(crate) fn read(
+        windows: &Windows<'_>,
+        tokens_of: impl Iterator<Item = Range<u64>>,
+    ) -> Result<Self, DataError> {
+        let (mut tokens, mut targets, mut sequences) = (Vec::new(), Vec::new(), 0);
+        for window in tokens_of {
+            let window = windows.read(window)?;
+            tokens.extend(window.tokens);
+            targets.extend(window.targets.into_iter().map(|target| target.unwrap_or(IGNORED)));
+            sequences += 1;
+        }
+        Ok(Self { tokens: tokens.into(), targets: targets.into(), sequences })
+    }
+
+    /// Returns the number of targets that count in the loss.
+    pub(crate) fn counted(&self) -> usize {
+        self.targets.iter().filter(|&&target| target != IGNORED).count()
+    }
 }
 
 /// The places in the model with dropout, numbered so that each has its own mask.

@@ -8,9 +8,6 @@ mod commands;
 mod data_path;
 mod division;
 mod error;
-mod evaluate;
-#[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "the command line uses all of it"))]
-mod hellaswag;
 mod limits;
 mod loss_scale;
 mod optimizer;
@@ -32,11 +29,6 @@ pub use optimizer::{Masters, Optimizer, Shard};
 pub use source::ModelSource;
 
 pub(crate) use commands::{Commands, Next};
-pub(crate) use evaluate::Evaluation;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use evaluate::mean_loss;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
 pub(crate) use plan_limit::PlanLimit;
 #[cfg(test)]
 pub(crate) use run::RunFolder;

@@ -7,13 +7,13 @@ use web_time::Instant;
 
 use super::checkpoint::{Checkpoint, Damaged};
 use super::division::Division;
-use super::hellaswag::Quiz;
 use super::plan_limit::PlanLimit;
 use super::run::RunFolder;
 use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Choice, Config};
 use crate::data::Dataset;
+use crate::eval::Quiz;
 use crate::gpu::{self, OpenDevice, Watchdog};
 use crate::model::Gpt;
 use crate::ops::OpsMode;

@@ -10,7 +10,6 @@ use super::agreement::{self, Introduction, SharedWeights};
 use super::checkpoint::{self, Checkpoint, Damaged};
 use super::data_path::{absolute_data, find_data};
 use super::division::Division;
-use super::hellaswag::Quiz;
 use super::optimizer::Masters;
 use super::own_states::OwnStates;
 use super::plan_limit::{PlanLimit, within_limit};
@@ -21,6 +20,7 @@ use crate::config::Precision;
 use crate::config::{Config, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
+use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
@@ -131,7 +131,9 @@ impl Setup {
         let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
         let division = agreement::agree(&mut group, &config, introduction, &shares, recorded)?;
-        let quiz = Quiz::shared(&config, &dataset, &mut group)?;
+        // Rank 0 alone reads the questions: the other ranks need no file.
+        let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
+        let quiz = group.share(quiz)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
         let own = match group.is_alone() {

@@ -12,6 +12,7 @@ use super::data_path::find_data;
 use super::run::CHECKPOINTS_FOLDER;
 use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
 use crate::disk;
+use crate::eval::{ChatError, Conversation};
 use crate::model::{
     Architecture, Gpt, NanoGptCheckpoint, RandomWeights, WEIGHTS_FILE, WeightError, WeightFile,
     WeightSource, read_architecture,
@@ -154,6 +155,14 @@ impl ModelSource {
         let path = disk::absolute(&self.path);
         let run = path.ancestors().nth(2).unwrap_or(&path);
         Ok(Some(find_data(config, run)?))
+    }
+
+    /// Begins a conversation with the model.
+    ///
+    /// # Errors
+    /// If it was not trained on conversations.
+    pub fn conversation(&self) -> Result<Conversation, ChatError> {
+        Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
     }
 
     /// Loads the model onto `device`.

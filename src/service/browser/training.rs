@@ -6,7 +6,6 @@ use web_time::Instant;
 
 use super::event_loop::EventLoop;
 use super::worker::Worker;
-use crate::chat::Conversation;
 use crate::config::{Choice, Config};
 use crate::data::Message;
 use crate::gpu;
@@ -148,7 +147,7 @@ impl Worker {
         messages: &[Message],
         request: &SampleRequest,
     ) -> Result<(), TrainError> {
-        let begun = Conversation::new(source).and_then(|mut conversation| {
+        let begun = source.conversation().and_then(|mut conversation| {
             let last = conversation.load(messages)?;
             let prompt = conversation.ask(last, request.tokens as usize)?;
             Ok((conversation, prompt))

@@ -6,10 +6,9 @@ use super::control::is_late;
 use super::together::waiting;
 use super::working::Reporter;
 use super::{MODEL, Session};
+use crate::eval::{Evaluation, LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
-use crate::train::evaluate::{LossSum, sum_losses};
-use crate::train::hellaswag::Quiz;
-use crate::train::{Commands, Evaluation, Next, TrainError, has_checkpoint};
+use crate::train::{Commands, Next, TrainError, has_checkpoint};
 
 /// The part of a rank in an evaluation, or of several.
 #[derive(Serialize, Deserialize)]

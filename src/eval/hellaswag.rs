@@ -6,11 +6,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Evaluation, TrainError};
+use super::Evaluation;
 use crate::config::Config;
 use crate::data::{DataError, Dataset, Question, Questions, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, values};
-use crate::ranks::Group;
 
 /// Micro-batches have multiples of this many positions, so that few shapes of tensors occur.
 const TIME_STEP: usize = 32;
@@ -69,21 +68,11 @@ pub struct Quiz {
 }
 
 impl Quiz {
-    /// Reads the questions that the configuration of rank 0 asks for, and sends them to the other ranks,
-    /// which need no file; `None` if it asks for none.
+    /// Reads the questions that a configuration asks for; `None` if it asks for none.
     ///
     /// # Errors
     /// If they cannot be read or tokenized.
-    pub fn shared(
-        config: &Config,
-        dataset: &Dataset,
-        group: &mut Group,
-    ) -> Result<Option<Self>, TrainError> {
-        let own = if group.is_first() { Self::open(config, dataset)? } else { None };
-        Ok(group.share(own)?)
-    }
-
-    fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
+    pub fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
         if config.hellaswag.is_empty() {
             return Ok(None);
         }

@@ -5,10 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
-use super::batches;
-use crate::data::{Dataset, Split, Tokenizer};
-use crate::model::{Gpt, Pass, scalar};
+use crate::data::{DataError, Dataset, Split, Tokenizer};
+use crate::model::{Gpt, MicroBatch, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
 /// The settings of an evaluation. Its result depends on `block_size` only.
@@ -100,7 +98,7 @@ pub async fn mean_loss(
     wanted: u64,
     evaluation: &Evaluation,
     stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<MeanLoss>, TrainError> {
+) -> Result<Option<MeanLoss>, DataError> {
     let chosen = split.windows(evaluation.block_size).evaluation(wanted);
     let sum = sum_losses(model, dataset, split, &chosen, evaluation, stop).await?;
     Ok(sum.map(|sum| sum.mean()))
@@ -122,7 +120,7 @@ pub async fn sum_losses(
     chosen: &[Range<u64>],
     evaluation: &Evaluation,
     stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<LossSum>, TrainError> {
+) -> Result<Option<LossSum>, DataError> {
     let architecture = model.architecture();
     let windows = split.windows(evaluation.block_size);
     let pass = Pass { mode: evaluation.mode, dropout: None };
@@ -132,7 +130,7 @@ pub async fn sum_losses(
         if stop((chunk * evaluation.sequences) as u64) {
             return Ok(None);
         }
-        let batch = batches::read(&windows, chosen.iter().cloned())?;
+        let batch = MicroBatch::read(&windows, chosen.iter().cloned())?;
         let counted = batch.counted();
         tokens += counted as u64;
         if let Some(lengths) = &lengths {

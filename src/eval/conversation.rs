@@ -6,13 +6,13 @@
 //! system prompt stays.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use thiserror::Error;
 
-use crate::data::{ChatTemplate, DataError, Message, Role, TextStream};
-use crate::model::{Gpt, SampleOptions, Sampler};
+use crate::data::{ChatTemplate, DataError, Message, Role, TextStream, Tokenizer};
+use crate::model::{Architecture, Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
-use crate::train::ModelSource;
 
 /// Tokens of a message besides its text: its role and its end.
 const AROUND: usize = 2;
@@ -100,16 +100,19 @@ pub struct Prompt {
 }
 
 impl Conversation {
-    /// Creates a conversation with a model.
+    /// Creates a conversation with the model at `path`.
     ///
     /// # Errors
     /// If it was not trained on conversations.
-    pub fn new(model: &ModelSource) -> Result<Self, ChatError> {
-        let template = model.tokenizer.as_ref().and_then(|tokenizer| tokenizer.chat());
-        let Some(template) = template else {
-            return Err(ChatError::NoTemplate { model: model.path.display().to_string() });
+    pub fn new(
+        path: &Path,
+        tokenizer: Option<&Tokenizer>,
+        model: &Architecture,
+    ) -> Result<Self, ChatError> {
+        let Some(template) = tokenizer.and_then(Tokenizer::chat) else {
+            return Err(ChatError::NoTemplate { model: path.display().to_string() });
         };
-        let (tokens, model) = (template.vocab_size() as usize, &model.architecture);
+        let tokens = template.vocab_size() as usize;
         if tokens > model.vocab_size {
             return Err(ChatError::Vocabulary { tokens, model: model.vocab_size });
         }

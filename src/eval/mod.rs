@@ -1,0 +1,16 @@
+//! What is done with a model: its loss on data, its answers to HellaSwag's questions, conversations.
+//!
+//! The training loop evaluates with this too, so `eval` stands before `train` and knows nothing of
+//! runs and ranks.
+
+mod conversation;
+mod hellaswag;
+mod loss;
+
+pub(crate) use conversation::{ChatError, Conversation};
+pub(crate) use hellaswag::Quiz;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use loss::mean_loss;
+pub(crate) use loss::{Evaluation, LossSum, sum_losses};
