@@ -19,7 +19,7 @@
 //! | `progress` | folds events into the state of a run, for every view |
 //! | [`bench`](mod@bench) | measures kernels and steps |
 //! | `ranks` | the processes of one run: sums over them, over MPI |
-//! | `run_index` | lists the runs in a folder and their state |
+//! | [`runs`] | what is on the disk of a run, and the list of all runs |
 //! | `recovery` | decides what to do when a trainer ends |
 //! | `supervisor` | runs the trainer as a child process and restarts it |
 //! | `doctor` | reports what a bug report needs: build, machine, devices, folders |
@@ -56,7 +56,7 @@ mod progress;
 pub mod protocol;
 mod ranks;
 mod recovery;
-mod run_index;
+pub mod runs;
 #[cfg(feature = "gui")]
 mod service;
 #[cfg(not(target_arch = "wasm32"))]

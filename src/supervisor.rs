@@ -22,7 +22,7 @@ use crate::recovery::{
     AppliedCommands, Decision, EXIT_GAVE_UP, EXIT_REFUSED, EXIT_UNAVAILABLE, Recovery,
     TrainerFailure,
 };
-use crate::train::{EVENTS_FILE, has_checkpoint, record};
+use crate::runs::{EVENTS_FILE, has_checkpoint, record};
 
 /// The interval at which commands are polled while the trainer is silent.
 const POLL: Duration = Duration::from_millis(50);

@@ -13,7 +13,8 @@ use wgpt::model::{
     WeightGradients, WeightSource, parameters,
 };
 use wgpt::ops::{CrossEntropy, OpsMode};
-use wgpt::train::{LossScale, ModelSource, Optimizer};
+use wgpt::runs::ModelSource;
+use wgpt::train::{LossScale, Optimizer};
 
 #[cfg(feature = "wgpu")]
 #[path = "model/half.rs"]

@@ -52,7 +52,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("train", Layer::Core),
     ("bench", Layer::Core),
     ("eval", Layer::Core),
-    ("run_index", Layer::Core),
+    ("runs", Layer::Core),
     ("ranks", Layer::Core),
     ("supervisor", Layer::Core),
     ("doctor", Layer::Core),

@@ -17,8 +17,9 @@ use crate::disk;
 use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
 use crate::plan;
+use crate::runs;
 use crate::text::bytes;
-use crate::train::{self, TrainError};
+use crate::train::TrainError;
 use crate::version::VERSION;
 
 /// The flag of the process that measures one dtype.
@@ -151,7 +152,7 @@ pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> 
     let config = config(args)?;
     let selected = confirmed(selected, config.dtype, mode);
     let planned = mode.for_run(config.dtype, &selected.info)?;
-    let profile = train::device_profile(&selected.info, planned);
+    let profile = runs::device_profile(&selected.info, planned);
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
     let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())
         .map_err(TrainError::from)?;

@@ -10,9 +10,9 @@ use super::facts::{Facts, Over};
 use super::html::{markdown_table, write_picture};
 use crate::data::Tokenizer;
 use crate::disk;
-use crate::run_index;
+use crate::runs;
+use crate::runs::ModelSource;
 use crate::text::count;
-use crate::train::ModelSource;
 
 const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
@@ -35,7 +35,7 @@ pub(super) fn write(
     }
     // RUN/checkpoints/ITERATION
     let run = source.state.as_ref().and_then(|_| source.path.ancestors().nth(2));
-    let facts = run.filter(|run| run_index::is_run(run)).map(Facts::read).transpose()?;
+    let facts = run.filter(|run| runs::is_run(run)).map(Facts::read).transpose()?;
     let picture = facts.as_ref().map(|facts| chart("tokens", "loss", &facts.losses(Over::Tokens)));
     let picture = picture.filter(|svg| !svg.is_empty());
     if let Some(svg) = &picture {
@@ -112,7 +112,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::progress::Progress;
     use crate::protocol::Event;
-    use crate::train::checkpoint::{State, VERSION};
+    use crate::runs::checkpoint::{State, VERSION};
 
     #[test]
     fn a_card_has_the_hellaswag_of_its_checkpoint() {

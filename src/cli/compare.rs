@@ -12,7 +12,7 @@ use super::facts::{Facts, Over};
 use super::html;
 use super::paths::shown;
 use crate::config::KEYS;
-use crate::run_index;
+use crate::runs;
 
 /// Runs `wgpt compare`.
 pub(super) fn run(args: CompareArgs) -> Result<(), CliError> {
@@ -57,7 +57,7 @@ fn settings(runs: &[Facts]) -> Vec<Vec<String>> {
     let mut changed: BTreeMap<&str, (String, Vec<Option<String>>)> = BTreeMap::new();
     for (index, config) in configs.iter().enumerate() {
         let Some(config) = config else { continue };
-        for (name, before, after) in run_index::difference(first, config) {
+        for (name, before, after) in runs::difference(first, config) {
             let of_none = || (before, vec![None; runs.len()]);
             changed.entry(name).or_insert_with(of_none).1[index] = Some(after);
         }

@@ -11,7 +11,7 @@ use crate::data::{Dataset, Split};
 use crate::eval::{Evaluation, mean_loss};
 use crate::model::Gpt;
 use crate::protocol::{Task, Working};
-use crate::train::ModelSource;
+use crate::runs::ModelSource;
 
 /// Runs `wgpt eval`.
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {

@@ -12,8 +12,9 @@ use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{GgufFile, GgufType, parameters};
+use crate::runs::{ModelSource, archive, checkpoint};
 use crate::text::millions;
-use crate::train::{ModelSource, TrainError, archive, checkpoint};
+use crate::train::TrainError;
 
 /// Runs `wgpt export`.
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {

@@ -11,7 +11,7 @@ use super::chart::Curve;
 use super::paths::{last_part, shown};
 use crate::config::{Config, KEYS, Key};
 use crate::progress::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
-use crate::run_index;
+use crate::runs;
 use crate::text::{bytes, count, duration, percent};
 
 /// Points of a curve in a chart, about.
@@ -64,22 +64,22 @@ impl Facts {
     /// # Errors
     /// If it is no run, or its record cannot be read.
     pub fn read(run: &Path) -> Result<Self, CliError> {
-        if !run_index::is_run(run) {
+        if !runs::is_run(run) {
             return Err(CliError::Usage {
                 what: format!("{}: not a run", run.display()),
                 hint: "give run folders; `wgpt runs` lists those in out/",
             });
         }
-        let (progress, _) = run_index::follow(run)
+        let (progress, _) = runs::follow(run)
             .map_err(|source| CliError::File { path: run.to_path_buf(), source })?;
-        let summary = run_index::runs(run).into_iter().find(|summary| summary.path == run);
+        let summary = runs::list(run).into_iter().find(|summary| summary.path == run);
         let (title, state) = match &summary {
             Some(summary) => (summary.title().to_string(), summary.state.name()),
             None => (last_part(&run.to_string_lossy()).to_string(), "unknown"),
         };
         let config = match &progress.config {
             Some(config) => Some(Config::clone(config)),
-            None => run_index::config(run),
+            None => runs::config(run),
         };
         Ok(Self { title, state, progress, config })
     }

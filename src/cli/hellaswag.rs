@@ -19,8 +19,9 @@ use super::terminal::draws;
 use crate::data::{DataError, Question, Questions};
 use crate::eval::{Answer, EncodedQuestion, Evaluation, answer, encode};
 use crate::model::Gpt;
+use crate::runs::ModelSource;
 use crate::text::percent;
-use crate::train::{ModelSource, TrainError};
+use crate::train::TrainError;
 
 /// Questions, ready to be answered by a model.
 pub(super) struct Exam {

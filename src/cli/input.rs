@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::report::print_event;
 use super::{CliError, signals};
 use crate::protocol::{Command, Event, Setting};
-use crate::run_index::Tail;
+use crate::runs::Tail;
 use crate::supervisor::TrainerProcess;
 
 /// The interval at which the command file is polled.

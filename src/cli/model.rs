@@ -11,7 +11,7 @@ use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
 use crate::ops::OpsMode;
-use crate::train::ModelSource;
+use crate::runs::ModelSource;
 
 /// Opens the model at `path`, or the newest run's; says which checkpoint it is.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, CliError> {

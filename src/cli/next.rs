@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::progress::{Progress, State};
 use crate::protocol::StopReason;
-use crate::train::{has_chat, has_checkpoint};
+use crate::runs::{has_chat, has_checkpoint};
 
 /// Returns what to do with a run that has ended, as a sentence that ends with a command; nothing if
 /// it has no checkpoint.

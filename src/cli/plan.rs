@@ -13,8 +13,8 @@ use crate::plan::{
     PlanError, RanksEstimate, Row, Shares, Totals,
 };
 use crate::ranks::RanksError;
+use crate::runs;
 use crate::text::bytes;
-use crate::train;
 
 /// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
 const GPT2_VOCABULARY: u32 = 50_257;
@@ -173,7 +173,7 @@ fn device(
             };
             let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
-            let profile = train::device_profile(&device, mode);
+            let profile = runs::device_profile(&device, mode);
             return Ok(PlannedDevice { profile, is_unknown: false, is_unnamed: false, no_time });
         }
     };
@@ -220,7 +220,7 @@ fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Resu
         message!("measuring {} ({})...", device.info.name, device.info.id);
     }
     let points = bench::calibrate(&device, mode)?;
-    train::remember_speed(&device.info, mode, &points);
+    runs::remember_speed(&device.info, mode, &points);
     Ok(())
 }
 

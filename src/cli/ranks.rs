@@ -12,8 +12,8 @@ use super::report::print_event;
 use super::{CliError, signals};
 use crate::config::{Config, InitFrom, Provenance, Resolved};
 use crate::protocol::Event;
+use crate::ranks::OWN_SETTINGS;
 use crate::ranks::{Abort, Group, LIMIT, Launch};
-use crate::train::OWN_SETTINGS;
 
 /// The time that MPI has to connect all ranks.
 const CONNECT_LIMIT: Duration = Duration::from_secs(120);

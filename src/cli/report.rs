@@ -11,8 +11,8 @@ use super::next::next_step;
 use super::terminal::draws;
 use crate::progress::Progress;
 use crate::protocol::{Event, Task, Working};
+use crate::runs::json_line;
 use crate::text::duration;
-use crate::train::json_line;
 
 /// The time between two pictures of the bar.
 const TICK: Duration = Duration::from_millis(250);

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::CliError;
 use super::args::{Global, RunsArgs};
-use crate::run_index::{self, RunState, RunSummary};
+use crate::runs::CONFIG_FILE;
+use crate::runs::{self, RunState, RunSummary};
 use crate::text::duration;
-use crate::train::CONFIG_FILE;
 
 /// The folder of runs that were given none.
 pub(super) const RUNS: &str = "out";
@@ -23,7 +23,7 @@ pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), CliError> {
             hint: "give a folder with runs, or none for those in out/",
         });
     }
-    let runs = run_index::runs(folder);
+    let runs = runs::list(folder);
     if args.json {
         let rows: Vec<_> = runs.iter().map(object).collect();
         output!("{}", json!(rows));
@@ -124,7 +124,7 @@ pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, CliError> {
 }
 
 fn newest(quiet: bool, fits: impl Fn(&RunSummary) -> bool) -> Option<PathBuf> {
-    let run = run_index::runs(Path::new(RUNS)).into_iter().find(fits)?;
+    let run = runs::list(Path::new(RUNS)).into_iter().find(fits)?;
     if !quiet {
         message!("using {}, the newest run", run.path.display());
     }

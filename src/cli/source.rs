@@ -9,7 +9,7 @@ use super::CliError;
 use super::args::flag_or_variable;
 use super::help::Suggested;
 use crate::config::{self, DATASET, IGNORED, InitFrom, KEYS, Kind, Layer, Resolved, preset_names};
-use crate::train::{self, ModelSource};
+use crate::runs::{self, ModelSource};
 
 /// The sources of a configuration on the command line.
 #[derive(Debug, Args)]
@@ -77,7 +77,7 @@ impl ConfigSource {
             // A model that cannot be opened is reported by the code that needs it.
             Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
                 Ok(model) => {
-                    layers.push(Layer::model(path, train::settings(&model.architecture))?);
+                    layers.push(Layer::model(path, runs::settings(&model.architecture))?);
                     Ok(config::resolve(layers)?)
                 }
                 Err(_) => Ok(resolved?),

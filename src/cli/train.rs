@@ -19,9 +19,10 @@ use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, StopReason};
 use crate::ranks::Group;
-use crate::run_index;
+use crate::runs;
+use crate::runs::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE};
 use crate::supervisor::{Supervisor, TrainerProcess};
-use crate::train::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE, Request, Session, Setup, TrainError};
+use crate::train::{Request, Session, Setup, TrainError};
 
 /// The end of a run.
 enum Outcome {
@@ -191,7 +192,7 @@ fn resolve(
     };
     // Unless another dtype is asked for, a run keeps the one that `auto` has become.
     let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
-    if let (true, false, Some(before)) = (resume && is_first, sets_dtype, run_index::config(&run)) {
+    if let (true, false, Some(before)) = (resume && is_first, sets_dtype, runs::config(&run)) {
         config.dtype = before.dtype;
     }
     let start = Start { run, resume, plans_schedule, config }.shared(group, &resolved)?;

@@ -10,8 +10,10 @@ use std::time::Duration;
 use super::{CliError, signals};
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::protocol::{Cause, Event};
+use crate::ranks::PlanLimit;
 use crate::recovery::EXIT_REFUSED;
-use crate::train::{PlanLimit, TrainError, json_line};
+use crate::runs::json_line;
+use crate::train::TrainError;
 
 /// The interval at which the device is checked.
 const POLL: Duration = Duration::from_millis(20);

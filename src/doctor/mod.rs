@@ -143,7 +143,7 @@ impl Report {
         let FrontEnd { display, runs, settings } = front_end;
         let found = gpu::devices();
         let (taken, reason) = gpu::best(&found);
-        let speeds = crate::train::speeds_folder();
+        let speeds = crate::runs::speeds_folder();
         let mut folders = vec![Folder::check("runs", &crate::disk::absolute(&runs))];
         folders.extend(settings.map(|path| Folder::check("settings", &path)));
         folders.extend(speeds.map(|path| Folder::check("speeds", &path)));

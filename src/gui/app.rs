@@ -22,7 +22,7 @@ use super::setup::{self, Choices, Runs, SetupState};
 use super::{Intent, Options, theme};
 use crate::progress::{Level, Progress};
 use crate::protocol::{DeviceLine, Event, StopReason};
-use crate::run_index::RunSummary;
+use crate::runs::RunSummary;
 use crate::service::{Client, Obstacle, Trainer};
 
 mod actions;

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 use crate::data::Message;
 use crate::protocol::Command;
-use crate::run_index::About;
+use crate::runs::About;
 
 pub use app::App;
 #[cfg(windows)]

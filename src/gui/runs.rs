@@ -6,7 +6,7 @@ use eframe::egui::{self, Button, Label, RichText};
 use web_time::SystemTime;
 
 use super::{Intent, platform, theme};
-use crate::run_index::{RunState, RunSummary};
+use crate::runs::{RunState, RunSummary};
 use dialogs::Dialog;
 
 mod actions;

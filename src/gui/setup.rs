@@ -9,7 +9,7 @@ use crate::config::{Budget, Config, preset_names};
 use crate::plan::DeviceKind;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
-use crate::run_index;
+use crate::runs;
 
 mod data;
 mod keys;
@@ -151,7 +151,7 @@ fn pending_changes(ui: &mut egui::Ui, form: &Form, progress: &Progress, running:
     // The budget is the exception: the active run receives it at once.
     let sent = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
     let is_sent = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == sent);
-    let changes: Vec<String> = run_index::difference(config, running)
+    let changes: Vec<String> = runs::difference(config, running)
         .into_iter()
         .filter(|(key, ..)| !(*key == "vram_budget" && is_sent))
         .map(|(key, next, now)| format!("{key}: {} (now {})", visible(&next), visible(&now)))

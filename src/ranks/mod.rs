@@ -12,11 +12,18 @@
 //! ranks give the same bits with every MPI library, and a rank that does not answer is known by its
 //! number. Nothing is loaded unless a launcher has started more than one process.
 
+mod agreement;
+mod division;
 mod error;
+#[cfg(not(target_arch = "wasm32"))]
+mod gather_weights;
 mod launch;
 #[cfg(unix)]
 mod mpi;
+mod other_states;
+mod plan_limit;
 mod ring;
+mod sharding;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -29,11 +36,20 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use agreement::{Introduction, OWN_SETTINGS, SharedWeights, agree};
+pub(crate) use division::Division;
 pub use error::RanksError;
 pub(crate) use launch::{Launch, MPI_LIBRARY};
+pub(crate) use other_states::{OtherStates, send as send_states};
+pub(crate) use plan_limit::{PlanLimit, within_limit};
+pub use sharding::Shard;
+pub(crate) use sharding::Sharding;
 #[cfg(test)]
 pub(crate) use threads::on_threads;
 pub use wire::Wire;
+
+/// The folder in a run folder with the other ranks' logs and what each rank keeps for itself.
+pub(crate) const RANKS_FOLDER: &str = "ranks";
 
 /// The time that a rank waits for another. A rank that dies ends the job at once, through the launcher;
 /// this is for one that hangs, or a network that is cut. It is the longest time that one is silent for

@@ -20,10 +20,11 @@ use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
 use crate::progress::Progress;
-use crate::run_index::{self, Tail};
+use crate::runs::{self, Tail};
+use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::supervisor::detach;
-use crate::train::{self, CHECKPOINTS_FOLDER, ModelSource, TrainError, archive};
+use crate::train::TrainError;
 
 /// The reason why a request failed, and what to do next.
 pub(super) struct Failure {
@@ -81,7 +82,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         Request::Device { choice } => {
             let info = gpu::select(choice.parse()?)?.info;
             let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
-            reply(Reply::Device { device: train::device_profile(&info, mode) });
+            reply(Reply::Device { device: runs::device_profile(&info, mode) });
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Doctor { front_end } => {
@@ -99,7 +100,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Prepared { spec, warnings });
         }
         Request::ListRuns { folder } => {
-            let runs = run_index::runs(&folder);
+            let runs = runs::list(&folder);
             reply(Reply::Runs { folder, runs });
         }
         Request::ReadRun { run, view } => {
@@ -107,12 +108,12 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Run { run, view, progress: Box::new(progress), tail });
         }
         Request::Compare { runs } => {
-            if let [Some(a), Some(b)] = runs.each_ref().map(|run| run_index::config(run)) {
+            if let [Some(a), Some(b)] = runs.each_ref().map(|run| runs::config(run)) {
                 reply(Reply::Comparison { runs, configs: Box::new([a, b]) });
             }
         }
         Request::DescribeModel { path } => {
-            let has_chat = train::has_chat(&path);
+            let has_chat = runs::has_chat(&path);
             reply(Reply::Model { path, has_chat });
         }
         Request::Fork { checkpoint } => {
@@ -132,7 +133,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Imported { model });
         }
         Request::Describe { run, about } => {
-            run_index::describe(&run, &about).map_err(TrainError::io("write", &run))?;
+            runs::describe(&run, &about).map_err(TrainError::io("write", &run))?;
             reply(Reply::Described);
         }
         Request::Remove { path } => {
@@ -147,7 +148,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
 
 /// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
 fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
-    let (mut progress, tail) = match run_index::follow(run) {
+    let (mut progress, tail) = match runs::follow(run) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             (Progress::default(), Tail::open(run, true))
         }
@@ -164,7 +165,7 @@ fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
 
 /// The configuration of the run that a checkpoint belongs to, else one with the model's shapes.
 fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
-    if let Some(config) = checkpoint.ancestors().take(3).find_map(run_index::config) {
+    if let Some(config) = checkpoint.ancestors().take(3).find_map(runs::config) {
         return Ok(config);
     }
     let source = ModelSource::open(checkpoint)?;
@@ -220,10 +221,10 @@ fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
 #[cfg(not(target_arch = "wasm32"))]
 fn remove(path: &Path) -> Result<(), Failure> {
     let name = path.display();
-    if !run_index::is_run(path) {
+    if !runs::is_run(path) {
         return Err(Failure::new(format!("{name} is not a run"), "list the runs again"));
     }
-    if run_index::is_training(path) {
+    if runs::is_training(path) {
         return Err(Failure::new(format!("{name} trains"), "stop it first"));
     }
     move_to_trash(path).map_err(|error| {
@@ -293,8 +294,8 @@ mod tests {
     use super::*;
     use crate::progress::State;
     use crate::protocol::Event;
+    use crate::runs::json_line;
     use crate::service::{Job, Texts, View};
-    use crate::train::json_line;
 
     fn replies(request: Request) -> Vec<Reply> {
         let mut replies = Vec::new();
@@ -356,10 +357,10 @@ mod tests {
         let run = folder.path().join("first");
         std::fs::create_dir(&run).unwrap();
         std::fs::write(run.join("events.jsonl"), "").unwrap();
-        let about = run_index::About { name: "Foxes".into(), note: "a try".into() };
+        let about = runs::About { name: "Foxes".into(), note: "a try".into() };
         let described = replies(Request::Describe { run: run.clone(), about: about.clone() });
         assert!(matches!(described[..], [Reply::Described]), "{described:?}");
-        assert_eq!(run_index::runs(folder.path())[0].about, about);
+        assert_eq!(runs::list(folder.path())[0].about, about);
 
         let lock = std::fs::File::create(run.join("lock")).unwrap();
         lock.lock().unwrap();

@@ -10,7 +10,8 @@ use crate::data::{
 };
 use crate::disk;
 use crate::model::Architecture;
-use crate::train::{self, TrainError};
+use crate::runs;
+use crate::train::TrainError;
 
 /// The built-in data set.
 const STORIES: &str = "builtin:stories";
@@ -124,7 +125,7 @@ pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
 
 /// The configuration of GPT-2 with the shapes of a model.
 pub(super) fn config_of(model: &Architecture) -> Result<Config, ConfigError> {
-    let settings = train::settings(model).map(|(key, value)| (key.to_string(), value));
+    let settings = runs::settings(model).map(|(key, value)| (key.to_string(), value));
     Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 

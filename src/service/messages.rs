@@ -11,7 +11,7 @@ use crate::model::Architecture;
 use crate::plan::DeviceProfile;
 use crate::progress::Progress;
 use crate::protocol::DeviceLine;
-use crate::run_index::{About, RunSummary, Tail};
+use crate::runs::{About, RunSummary, Tail};
 
 /// A request to the service.
 #[derive(Clone, Debug, Serialize, Deserialize)]

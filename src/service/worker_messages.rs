@@ -95,8 +95,8 @@ mod tests {
     use crate::doctor::FrontEnd;
     use crate::progress::Progress;
     use crate::protocol::Setting;
-    use crate::run_index::About;
-    use crate::run_index::Tail;
+    use crate::runs::About;
+    use crate::runs::Tail;
     use crate::service::messages::Topic;
     use crate::service::{Job, Obstacle, SampleInput, SampleRequest, StorageUsage, Texts, View};
 

@@ -35,7 +35,7 @@ const MAX_SKIPPED_IN_A_ROW: u64 = 50;
 
 impl LossScale {
     /// The name of its tensor `[4]` in the file of a rank.
-    pub(super) const NAME: &str = "loss_scale";
+    pub(crate) const NAME: &str = "loss_scale";
 
     /// The state before the first update.
     pub fn new(scales_loss: bool) -> Self {
@@ -44,23 +44,23 @@ impl LossScale {
     }
 
     /// Returns true if so many updates were skipped that the run has diverged.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW
     }
 
     /// Returns the state as `[4]` on `device`.
-    pub(super) fn upload(&self, device: &Device) -> Tensor<1> {
+    pub(crate) fn upload(&self, device: &Device) -> Tensor<1> {
         let counts = [self.clean, self.skipped, self.skipped_in_a_row].map(|count| count as f32);
         Tensor::from_data([self.scale as f32, counts[0], counts[1], counts[2]], device)
     }
 
     /// Reads the state from its device.
-    pub(super) async fn read(state: Tensor<1>) -> Self {
+    pub(crate) async fn read(state: Tensor<1>) -> Self {
         Self::of(values(state).await.iter().collect())
     }
 
     /// Returns the state in the elements of its tensor `[4]`.
-    pub(super) fn of(state: Vec<f32>) -> Self {
+    pub(crate) fn of(state: Vec<f32>) -> Self {
         let value = |index: usize| state.get(index).copied().map_or(0.0, f64::from);
         let count = |index: usize| value(index) as u64;
         Self { scale: value(0), clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }

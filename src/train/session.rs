@@ -5,11 +5,6 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::checkpoint::{Checkpoint, Damaged};
-use super::division::Division;
-use super::plan_limit::PlanLimit;
-use super::run::RunFolder;
-use super::scalars::Continued;
 use super::{Commands, Optimizer, Setup, TrainError};
 use crate::config::{self, Choice, Config};
 use crate::data::Dataset;
@@ -19,7 +14,9 @@ use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::plan::{self, Forecast, Limits};
 use crate::protocol::{Command, Event, StopReason};
-use crate::ranks::{Group, Wire};
+use crate::ranks::{Division, Group, PlanLimit, Wire};
+use crate::runs::checkpoint::{Checkpoint, Damaged};
+use crate::runs::{Continued, RunFolder};
 use crate::text::percent;
 
 mod apart;

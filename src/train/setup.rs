@@ -6,15 +6,8 @@ use std::time::Duration;
 use burn::tensor::Device;
 use web_time::Instant;
 
-use super::agreement::{self, Introduction, SharedWeights};
-use super::checkpoint::{self, Checkpoint, Damaged};
-use super::data_path::{absolute_data, find_data};
-use super::division::Division;
 use super::optimizer::Masters;
-use super::own_states::OwnStates;
-use super::plan_limit::{PlanLimit, within_limit};
-use super::run::RunFolder;
-use super::{ModelSource, Optimizer, Shard, TrainError, has_checkpoint, source};
+use super::{Optimizer, TrainError};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Precision;
 use crate::config::{Config, InitFrom};
@@ -25,7 +18,14 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
 use crate::plan::{self, Forecast, Limits};
-use crate::ranks::{Group, Wire};
+use crate::ranks::{
+    Division, Group, Introduction, PlanLimit, Shard, SharedWeights, Wire, agree, within_limit,
+};
+use crate::runs::checkpoint::{self, Checkpoint, Damaged};
+use crate::runs::{
+    ModelSource, OwnStates, RunFolder, absolute_data, check_same, device_profile, find_data,
+    has_checkpoint,
+};
 
 /// A request to train.
 #[derive(Clone, Debug)]
@@ -123,14 +123,14 @@ impl Setup {
         };
         let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
-        let profile = super::device_profile(device, mode);
+        let profile = device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
         let vocab = architecture.vocab_size as u32;
         let speed = profile.speed.as_ref();
         let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
-        let division = agreement::agree(&mut group, &config, introduction, &shares, recorded)?;
+        let division = agree(&mut group, &config, introduction, &shares, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
@@ -287,7 +287,7 @@ impl Origin {
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
         if let Some((Checkpoint { path, state }, _)) = &loaded {
-            source::check_same(architecture, &read_architecture(path)?, path)?;
+            check_same(architecture, &read_architecture(path)?, path)?;
             check_same_optimizer(config, &state.config, path)?;
         }
         Ok(Self { folder, loaded, starts_over, source })
@@ -348,7 +348,7 @@ fn initial_source(
     if template.map_or(Ok(false), |template| source.lacks(template))? {
         loaded.vocab_size = architecture.vocab_size;
     }
-    source::check_same(architecture, &loaded, &source.path)?;
+    check_same(architecture, &loaded, &source.path)?;
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
         return Err(TrainError::OtherTokenizer { path: source.path });
     }

@@ -15,7 +15,7 @@ use crate::gui::{finished, setup};
 use crate::plan::DeviceKind;
 use crate::progress::{Progress, Sample, State};
 use crate::protocol::{DeviceLine, Event, StopReason};
-use crate::run_index::{self, RunSummary};
+use crate::runs::{self, RunSummary};
 use crate::service::{Job, Obstacle, Reply, View};
 
 impl App {
@@ -92,7 +92,7 @@ impl App {
             Reply::Comparison { runs, configs } => {
                 let [a, b] = &*configs;
                 if runs[..] == self.requested.comparison[..] {
-                    self.runs_state.difference = Some(run_index::difference(a, b));
+                    self.runs_state.difference = Some(runs::difference(a, b));
                 }
             }
             Reply::Config { checkpoint, config } => {

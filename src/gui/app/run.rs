@@ -9,7 +9,7 @@ use crate::gui::layout::{self, Pane};
 use crate::gui::platform::IS_PAGE;
 use crate::gui::samples::SampleState;
 use crate::progress::{Progress, State};
-use crate::run_index::Tail;
+use crate::runs::Tail;
 use crate::service::{Ended, Launch, Request, Start, Trainer, View};
 
 impl App {

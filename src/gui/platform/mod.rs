@@ -9,7 +9,7 @@ use eframe::egui;
 use super::form::Form;
 use crate::progress::Progress;
 use crate::service::{Destination, Texts};
-use crate::{disk, run_index};
+use crate::{disk, runs};
 
 #[cfg(target_arch = "wasm32")]
 mod browser;
@@ -166,5 +166,5 @@ pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
 /// Returns true if a folder holds a run, a checkpoint, a Hugging Face model or one of nanoGPT.
 fn is_run_or_model(folder: &Path) -> bool {
     let is_model = |name: &&str| disk::is_file(&folder.join(name));
-    run_index::is_run(folder) || ["model.safetensors", "ckpt.pt"].iter().any(is_model)
+    runs::is_run(folder) || ["model.safetensors", "ckpt.pt"].iter().any(is_model)
 }

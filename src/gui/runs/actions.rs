@@ -6,7 +6,7 @@ use eframe::egui::{self, Button};
 
 use super::{Dialog, RunsState};
 use crate::gui::{Intent, platform};
-use crate::run_index::{RunState, RunSummary};
+use crate::runs::{RunState, RunSummary};
 
 /// Draws the actions: on the run that was selected last, and Overlay on all that are selected
 /// besides the displayed one.

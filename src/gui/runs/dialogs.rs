@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use eframe::egui::{self, Button, RichText, TextEdit};
 
 use crate::gui::{Intent, platform, theme};
-use crate::run_index::About;
+use crate::runs::About;
 
 /// A dialog that is open.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use eframe::egui::{self, Rect, Sense, pos2, vec2};
 
 use super::{GAP, RunsState};
 use crate::gui::{Intent, theme};
-use crate::run_index::{RunState, RunSummary};
+use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
 /// Draws the table. Clicks select runs; a double-click shows one.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::connection::Connection;
 use crate::protocol::{Command, Event};
-use crate::run_index::Tail;
+use crate::runs::Tail;
 use crate::service::trainer::Transport;
 use crate::service::worker_messages::{StartRun, ToWorker};
 use crate::service::{Ended, Job, Launch, Reply, Request, Start, Trainer};

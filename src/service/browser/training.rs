@@ -14,12 +14,13 @@ use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::Event;
 use crate::ranks::{Group, Wire};
-use crate::run_index;
+use crate::runs;
+use crate::runs::ModelSource;
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun};
 use crate::service::{Job, Obstacle, Reply, SampleInput, SampleRequest};
 use crate::text::bytes;
-use crate::train::{self, Commands, ModelSource, Next, Session, Setup, TrainError};
+use crate::train::{self, Commands, Next, Session, Setup, TrainError};
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
 const MAX_DELAY: Duration = Duration::from_millis(30);
@@ -49,7 +50,7 @@ impl Worker {
 
     async fn session(&self, start: StartRun) -> Result<(), TrainError> {
         let StartRun { run, config, resume, max_plan } = start;
-        let recorded = || run_index::config(&run).map(Box::new);
+        let recorded = || runs::config(&run).map(Box::new);
         let Some(config) = config.or_else(recorded) else {
             return Err(TrainError::NoCheckpoint { path: run });
         };

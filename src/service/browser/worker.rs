@@ -19,12 +19,13 @@ use crate::doctor::Report;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{Cause, Command, Event};
+use crate::runs::{device_profile, record};
 use crate::service::answer::{answer, stored};
 use crate::service::messages::Topic;
 use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
 use crate::service::{Job, Obstacle, Reply, Request, SampleRequest, StorageUsage};
-use crate::train::{TrainError, device_profile, record};
-use crate::{run_index, web};
+use crate::train::TrainError;
+use crate::{runs, web};
 
 /// Milliseconds between two heartbeats, for the device's watchdog and for the page.
 const HEARTBEAT: i32 = 1000;
@@ -231,7 +232,7 @@ impl Worker {
         self.storage.make_space().await;
         let usage = self.measure_usage().await;
         let folder = PathBuf::from(RUNS);
-        let runs = run_index::runs(&folder);
+        let runs = runs::list(&folder);
         self.reply(Reply::Runs { folder, runs });
         self.reply(stored(Path::new(""), usage));
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::answer::answer;
 use super::{Job, Launch, Reply, Request, SampleRequest, Trainer};
-use crate::run_index::{self, Tail};
+use crate::runs::{self, Tail};
 use process::ChildProcess;
 use run_folder::RunFolder;
 use sampling::Sampling;
@@ -77,7 +77,7 @@ impl Client {
 
     /// Follows a run from the end of its record on, if another process trains it.
     pub fn follow(&self, run: &Path, tail: Tail) -> Option<Trainer> {
-        let is_training = run_index::is_training(run);
+        let is_training = runs::is_training(run);
         is_training.then(|| Trainer::followed(run, RunFolder::new(run, tail)))
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::protocol::{Command, Event};
-use crate::run_index::{self, Tail};
+use crate::runs::{self, Tail};
 use crate::service::Ended;
 use crate::service::trainer::Transport;
 
@@ -34,7 +34,7 @@ impl RunFolder {
 
 impl Transport for RunFolder {
     fn send(&mut self, command: &Command) -> io::Result<()> {
-        run_index::command(&self.run, command)
+        runs::command(&self.run, command)
     }
 
     fn events(&mut self) -> Vec<Event> {
@@ -46,7 +46,7 @@ impl Transport for RunFolder {
             return None;
         }
         self.checked = Instant::now();
-        if run_index::is_training(&self.run) {
+        if runs::is_training(&self.run) {
             self.missing = None;
             return None;
         }

@@ -13,25 +13,21 @@ use crate::model::{Gpt, HalfWeights, Parameter, parameters};
 use crate::ops::{
     self, AdamW, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
 };
+use crate::ranks::{Shard, Sharding};
 
-#[cfg(not(target_arch = "wasm32"))]
-mod gather;
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
 mod offload;
 mod outer;
-mod sharding;
 mod state;
 
 use muon::Muon;
 use outer::Outer;
-pub use sharding::Shard;
-use sharding::Sharding;
 pub use state::Masters;
 use state::{Part, Rule, State, cut, pieces};
 
 /// The name of the outer step's momentum in checkpoints, before that of a parameter.
-pub(super) const OUTER: &str = "outer";
+pub(crate) const OUTER: &str = "outer";
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -131,7 +127,12 @@ impl Optimizer {
     ) -> Result<Self, E> {
         let mut built = Vec::new();
         let parameters = parameters(model);
-        let sharding = shard.map(|shard| Sharding::new(shard, config.optimizer, &parameters));
+        let states = |Parameter { name, parts, .. }: &Parameter| {
+            let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
+            (elements * Rule::of(config.optimizer, name).kinds().len()) as u64
+        };
+        let states: Vec<u64> = parameters.iter().map(states).collect();
+        let sharding = shard.map(|shard| Sharding::new(shard, &states));
         let device = parameters[0].parts[0].device();
         let place = masters.as_ref().map_or(&device, |masters| &masters.host).clone();
         for (index, Parameter { name, shape, parts }) in parameters.into_iter().enumerate() {
@@ -196,6 +197,12 @@ impl Optimizer {
     /// Returns true if the states are divided among ranks.
     pub fn is_sharded(&self) -> bool {
         self.sharding.is_some()
+    }
+
+    /// Returns the division of the states among ranks.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn sharding(&self) -> Option<&Sharding> {
+        self.sharding.as_ref()
     }
 
     /// Returns the time that updates in host memory took since this was last called, from the end

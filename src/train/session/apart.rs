@@ -15,7 +15,8 @@ use super::together::waiting;
 use super::{MODEL, Session};
 use crate::model::scalar;
 use crate::ranks::Wire;
-use crate::train::{TrainError, checkpoint, has_checkpoint, own_states};
+use crate::runs::{checkpoint, has_checkpoint, own_states};
+use crate::train::TrainError;
 
 /// Elements that are summed at once. The device is known to work in between.
 const SUMMED_AT_ONCE: usize = 4 << 20;

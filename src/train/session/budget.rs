@@ -11,8 +11,9 @@ use crate::config::Budget;
 use crate::gpu::{self, DeviceInfo, DeviceKind, OpenDevice};
 use crate::plan::{self, Class, Forecast, PlanError};
 use crate::protocol::{Event, ReplanReason};
+use crate::runs::known_speed;
 use crate::text::bytes;
-use crate::train::{TrainError, speed};
+use crate::train::TrainError;
 
 /// The interval at which the memory of other programs is queried.
 const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
@@ -116,7 +117,7 @@ impl Session<'_> {
         let limits = plan::Limits { budget: Some(budget), ..self.limits };
         let (config, vocab) = (self.own_config(), self.vocabulary());
         let plan = &self.forecast.plan;
-        let speed = speed::known(&self.device.info, self.mode);
+        let speed = known_speed(&self.device.info, self.mode);
         match plan::replan(&config, plan, vocab, &limits, speed.as_ref()) {
             Ok(forecast) => {
                 self.limits = limits;

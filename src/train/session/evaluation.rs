@@ -8,7 +8,8 @@ use super::working::Reporter;
 use super::{MODEL, Session};
 use crate::eval::{Evaluation, LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
-use crate::train::{Commands, Next, TrainError, has_checkpoint};
+use crate::runs::has_checkpoint;
+use crate::train::{Commands, Next, TrainError};
 
 /// The part of a rank in an evaluation, or of several.
 #[derive(Serialize, Deserialize)]

@@ -11,8 +11,9 @@ use crate::config::padded_vocab;
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DataSize, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
-use crate::train::plan_limit::within_limit;
-use crate::train::{TrainError, speed};
+use crate::ranks::within_limit;
+use crate::runs::{known_speed, remember_speed};
+use crate::train::TrainError;
 
 /// The updates since the speed of a run was last kept, and their time.
 pub(super) struct PaceMonitor {
@@ -135,7 +136,7 @@ impl Session<'_> {
             let speeds = self.measured_by_ranks(own)?;
             self.division.settle(&self.config, &speeds)?;
             let own = within_limit(self.own_config(), self.folder.path(), self.group.rank());
-            let speed = speed::known(&self.device.info, self.mode);
+            let speed = known_speed(&self.device.info, self.mode);
             let (plan, vocab) = (&self.forecast.plan, self.vocabulary());
             self.forecast = plan::replan(&own, plan, vocab, &self.limits, speed.as_ref())?;
             self.plan_limit.set(&self.forecast.plan);
@@ -153,7 +154,7 @@ impl Session<'_> {
         let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
         let point = work.point(time.as_secs_f64());
         if self.group.is_alone() {
-            speed::remember(&self.device.info, self.mode, &[point]);
+            remember_speed(&self.device.info, self.mode, &[point]);
         }
         Ok(point)
     }
@@ -199,7 +200,7 @@ impl Session<'_> {
         if self.resumed_from.is_some() {
             return Ok(());
         }
-        let mut speed = speed::known(&self.device.info, self.mode);
+        let mut speed = known_speed(&self.device.info, self.mode);
         let update = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
         if speed.is_none() && update.flop * self.config.max_iters.get() as f64 >= MUCH_WORK {
             speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
@@ -241,7 +242,7 @@ impl Session<'_> {
         self.pace.next = self.pace.next.saturating_mul(2);
         let work = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
         let point = work.point(seconds);
-        speed::remember(&self.device.info, self.mode, &[point]);
+        remember_speed(&self.device.info, self.mode, &[point]);
         if let Some(speed) = DeviceSpeed::measured(vec![point]) {
             self.warn_of_time(&speed);
         }

@@ -7,9 +7,10 @@ use web_time::Instant;
 use super::{MODEL, Session};
 use crate::model::WeightError;
 use crate::protocol::Event;
-use crate::train::checkpoint::{self, Checkpoint, State};
-use crate::train::states::{self, OtherStates};
-use crate::train::{TrainError, has_checkpoint};
+use crate::ranks::{OtherStates, send_states};
+use crate::runs::checkpoint::{self, Checkpoint, State};
+use crate::runs::has_checkpoint;
+use crate::train::TrainError;
 
 /// The age of the last checkpoint at which another is written: a failure loses no more than this.
 pub(super) const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(600);
@@ -116,7 +117,7 @@ impl Session<'_> {
         let states = self.optimizer.saved_states(self.model());
         // Until the disk of rank 0 has taken the weights.
         self.device.watchdog.allow_silence(Duration::MAX);
-        let sent = states::send(&mut self.group, &states).await;
+        let sent = send_states(&mut self.group, &states).await;
         self.device.watchdog.restart();
         Ok(sent?)
     }

@@ -15,7 +15,7 @@ use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::plan::Plan;
 use crate::protocol::{RankLine, Step};
 use crate::ranks::{RanksError, on_threads};
-use crate::train::{PlanLimit, Request};
+use crate::train::Request;
 
 /// A model that trains in a moment, with settings that differ from these.
 fn request(run: &Path, more: &[(&str, &str)]) -> Request {

@@ -16,8 +16,9 @@ use crate::model::{Gpt, MicroBatch, Pass, StepDropout, WeightGradients, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
 use crate::protocol::{Event, RankStep, Step};
+use crate::runs::has_checkpoint;
 use crate::train::batches::Batches;
-use crate::train::{LossScale, TrainError, has_checkpoint};
+use crate::train::{LossScale, TrainError};
 
 /// The results of an update, still on the device.
 pub(super) struct Update {
@@ -47,11 +48,15 @@ impl Session<'_> {
         let step = self.iteration + 1;
         let (model, norm) = self.optimizer.update(model, grads, step, learning_rate, counted).await;
         #[cfg(not(target_arch = "wasm32"))]
-        let model = {
-            let (group, watchdog) = (&mut self.group, &self.device.watchdog);
-            let (model, spent) = self.optimizer.gather_weights(model, group, watchdog).await?;
-            self.network += spent;
-            model
+        let model = match self.optimizer.sharding() {
+            None => model,
+            Some(sharding) => {
+                let (group, watchdog) = (&mut self.group, &self.device.watchdog);
+                let gathered = sharding.gather_weights::<TrainError>(model, group, watchdog);
+                let (model, spent) = gathered.await?;
+                self.network += spent;
+                model
+            }
         };
         self.model = Some(model);
         self.iteration = step;

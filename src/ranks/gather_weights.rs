@@ -11,36 +11,31 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{FloatDType, Shape, Tensor, TensorData};
 use web_time::Instant;
 
-use super::Optimizer;
 use super::sharding::Sharding;
-use crate::gpu::{self, Reading, Watchdog};
+use super::{Group, RanksError};
+use crate::gpu::{self, DeviceError, Reading, Watchdog};
 use crate::model::{Gpt, HalfWeights, STAGED_ELEMENTS, parameters};
-use crate::ranks::Group;
-use crate::train::TrainError;
 
-impl Optimizer {
-    /// Brings the weights that other ranks have updated to this one, if the state is divided among them.
-    /// Returns the time that the communication took, too.
+impl Sharding {
+    /// Brings the weights that other ranks have updated to this one. Also returns the time that the
+    /// communication took.
     ///
     /// # Errors
     /// If a rank does not answer, or the device fails.
-    pub(crate) async fn gather_weights(
+    pub async fn gather_weights<E: From<RanksError> + From<DeviceError>>(
         &self,
-        model: Gpt,
+        mut model: Gpt,
         group: &mut Group,
         watchdog: &Watchdog,
-    ) -> Result<(Gpt, Duration), TrainError> {
-        let Some(sharding) = &self.sharding else { return Ok((model, Duration::ZERO)) };
-        let (streams, is_own) = Stream::all(&model, sharding, group.size());
-        let mut model = model;
+    ) -> Result<(Gpt, Duration), E> {
+        let (streams, is_own) = Stream::all(&model, self, group.size());
         let halves = model.take_half_weights();
-        let placeholder = Tensor::empty([1], &self.loss_scale.device());
+        let placeholder = Tensor::empty([1], &parameters(&model)[0].parts[0].device());
         let mut out = Out { placeholder, weights: Vec::new(), shapes: Vec::new() };
         let model = model.map(&mut out);
         let Out { weights, shapes, .. } = out;
-        let mut exchange =
-            Exchange { weights, streams, rank: sharding.rank, spent: Duration::ZERO };
-        exchange.run(group, watchdog).await?;
+        let mut exchange = Exchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
+        exchange.run::<E>(group, watchdog).await?;
         let weights: Vec<_> = exchange.weights.into_iter().zip(shapes).zip(is_own).collect();
         let mut back = Back { weights: weights.into_iter(), halves };
         let mut model = model.map(&mut back);
@@ -106,7 +101,11 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn run(&mut self, group: &mut Group, watchdog: &Watchdog) -> Result<(), TrainError> {
+    async fn run<E: From<RanksError> + From<DeviceError>>(
+        &mut self,
+        group: &mut Group,
+        watchdog: &Watchdog,
+    ) -> Result<(), E> {
         let rounds = |stream: &Stream| stream.elements.div_ceil(STAGED_ELEMENTS);
         let rounds = self.streams.iter().map(rounds).max().unwrap_or(0);
         let mut next = self.begin_reads(0);

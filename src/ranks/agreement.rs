@@ -4,18 +4,18 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::TrainError;
 use super::division::Division;
+use super::{Group, RanksError, Wire};
 use crate::config::Config;
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
 use crate::protocol::RankLine;
-use crate::ranks::{Group, RanksError, Wire};
+use crate::train::TrainError;
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
 /// folder is that of rank 0.
-pub(crate) const OWN_SETTINGS: [&str; 10] = [
+pub const OWN_SETTINGS: [&str; 10] = [
     "data",
     "out_dir",
     "init_from",
@@ -30,7 +30,7 @@ pub(crate) const OWN_SETTINGS: [&str; 10] = [
 
 /// What a rank says of itself.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Introduction {
+pub struct Introduction {
     /// The settings that all ranks have in common.
     settings: Map<String, Value>,
     /// The fingerprint of the data.
@@ -47,7 +47,7 @@ pub(super) struct Introduction {
 ///
 /// # Errors
 /// If the ranks would train different runs, or there are too many.
-pub(super) fn agree(
+pub fn agree(
     group: &mut Group,
     config: &Config,
     introduction: Introduction,
@@ -86,7 +86,7 @@ impl Introduction {
         Self {
             settings,
             data: dataset.fingerprint.clone(),
-            machine: crate::ranks::machine(),
+            machine: super::machine(),
             device: device.name.clone(),
         }
     }
@@ -124,7 +124,7 @@ fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
 }
 
 /// The weights of rank 0, on every rank.
-pub(super) struct SharedWeights<'a> {
+pub struct SharedWeights<'a> {
     group: &'a mut Group,
     /// `None` on the other ranks.
     source: Option<Box<dyn WeightSource + 'a>>,

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Group, RanksError};
 use crate::model::{Parameter, STAGED_ELEMENTS, values};
-use crate::ranks::{Group, RanksError};
 
 /// A part of a tensor that rank 0 asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ struct Piece {
 }
 
 /// The states that other ranks have, on rank 0.
-pub(super) struct OtherStates<'a> {
+pub struct OtherStates<'a> {
     /// `None` if this rank has all states, or if another one has not answered.
     group: Option<&'a mut Group>,
 }
@@ -77,7 +77,7 @@ impl<'a> OtherStates<'a> {
 ///
 /// # Errors
 /// If it does not answer.
-pub(super) async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
+pub async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
     while let Some(Piece { name, first, elements }) = group.share(None::<Piece>)? {
         let asked_for = |state: &&Parameter| state.name == name && !state.parts.is_empty();
         let bytes = match states.iter().find(asked_for) {

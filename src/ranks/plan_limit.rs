@@ -6,14 +6,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::run::RANKS_FOLDER;
+use super::RANKS_FOLDER;
 use crate::config::{Choice, Config};
 use crate::disk;
 use crate::plan::{Plan, smaller_or_offloaded};
 
 /// Where the plan is kept that the next process of a rank must not exceed.
 #[derive(Clone, Debug)]
-pub(crate) struct PlanLimit {
+pub struct PlanLimit {
     file: PathBuf,
     /// The plan of this process: its session changes it, its watcher reads it.
     plan: Arc<Mutex<Plan>>,
@@ -22,12 +22,12 @@ pub(crate) struct PlanLimit {
 }
 
 impl PlanLimit {
-    pub(super) fn new(run: &Path, rank: usize, plan: Plan, can_offload: bool) -> Self {
+    pub fn new(run: &Path, rank: usize, plan: Plan, can_offload: bool) -> Self {
         Self { file: file(run, rank), plan: Arc::new(Mutex::new(plan)), can_offload }
     }
 
     /// Takes the plan to which this process has changed.
-    pub(super) fn set(&self, plan: &Plan) {
+    pub fn set(&self, plan: &Plan) {
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan.clone();
     }
 
@@ -53,7 +53,7 @@ impl PlanLimit {
 }
 
 /// Returns the configuration of a rank within its limit, if it has one: `own` for its share.
-pub(super) fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
+pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
     let limit = disk::read(file(run, rank)).ok();
     let Some(limit) = limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) else {
         return own;

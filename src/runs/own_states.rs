@@ -7,19 +7,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Checkpoint, OPTIMIZER_FILE, saved_shape};
-use super::run::RANKS_FOLDER;
-use super::{LossScale, Optimizer, TrainError};
 use crate::config::Config;
 use crate::disk::{self, OpenOptions};
 use crate::model::{Gpt, WeightError, WeightFile, WeightSource, write_tensors};
-use crate::ranks::Group;
+use crate::ranks::{Group, RANKS_FOLDER};
+use crate::train::{LossScale, Optimizer, TrainError};
 
 /// The ends of file names: of states, and of states that are being written.
 const SUFFIX: &str = "safetensors";
 const UNFINISHED: &str = "writing";
 
 /// Returns the file of the states of `rank` after `iteration` updates.
-pub(super) fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
+pub fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
     run.join(RANKS_FOLDER).join(format!("{rank}-{iteration:08}.{SUFFIX}"))
 }
 
@@ -27,11 +26,7 @@ pub(super) fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(super) async fn write(
-    file: &Path,
-    model: &Gpt,
-    optimizer: &Optimizer,
-) -> Result<(), TrainError> {
+pub async fn write(file: &Path, model: &Gpt, optimizer: &Optimizer) -> Result<(), TrainError> {
     let mut states = optimizer.saved_states(model);
     for saved in &mut states {
         saved.shape = saved_shape(model.architecture(), &saved.name, &saved.shape);
@@ -56,7 +51,7 @@ pub(super) async fn write(
 /// Removes the states of `rank` that belong to none of the `existing` checkpoints, given by their
 /// iterations, and those that a killed process has left unfinished. If there are no checkpoints, maybe
 /// their folder could not be read: then all finished states stay.
-pub(super) fn prune(run: &Path, rank: usize, existing: &[u64]) {
+pub fn prune(run: &Path, rank: usize, existing: &[u64]) {
     let needed: Vec<PathBuf> = existing.iter().map(|&at| file(run, rank, at)).collect();
     let start = format!("{rank}-");
     let is_useless = |path: &PathBuf| {
@@ -74,7 +69,7 @@ pub(super) fn prune(run: &Path, rank: usize, existing: &[u64]) {
 }
 
 /// The files from which a rank reads the states that belong to a checkpoint.
-pub(super) struct OwnStates {
+pub struct OwnStates {
     /// That of this rank; `None` if all take the states of rank 0.
     pub file: Option<WeightFile>,
     /// True if ranks that trained apart have to share the states of rank 0.

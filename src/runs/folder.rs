@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
+use super::checkpoint;
 use super::scalars::{Continued, Logs};
-use super::{TrainError, checkpoint};
 use crate::config::{Config, ScalarLogs};
 use crate::disk::{self, File, OpenOptions, TryLockError};
 use crate::protocol::Event;
+use crate::ranks::RANKS_FOLDER;
+use crate::train::TrainError;
 
 /// The resolved configuration.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -22,8 +24,6 @@ pub const COMMANDS_FILE: &str = "commands.jsonl";
 const LOG_FILE: &str = "log.txt";
 /// A file that the process that trains keeps locked.
 pub const LOCK_FILE: &str = "lock";
-/// The folder of the other ranks' logs, each named by its rank.
-pub(super) const RANKS_FOLDER: &str = "ranks";
 /// The folder of the checkpoints, each in a folder named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 

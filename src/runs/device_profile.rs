@@ -32,7 +32,7 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         pools: device.kind != DeviceKind::Cpu,
         kernels,
         abilities: mode.abilities(device),
-        speed: super::speed::known(device, mode),
+        speed: super::speeds::known(device, mode),
         host_budget,
         unified: device.kind.shares_memory(),
     }

@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use web_time::SystemTime;
 
+use super::checkpoint::STATE_FILE;
+use super::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
+};
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::disk::{self, File, OpenOptions, TryLockError};
 use crate::progress::{Progress, State};
 use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
-use crate::train::checkpoint::STATE_FILE;
-use crate::train::{
-    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
-};
 
 /// The bytes at either end of a record that a summary reads: some hundred lines.
 const END_BYTES: u64 = 64 << 10;
@@ -135,7 +135,7 @@ impl RunState {
 
 /// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads
 /// only the ends of their records.
-pub fn runs(folder: &Path) -> Vec<RunSummary> {
+pub fn list(folder: &Path) -> Vec<RunSummary> {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
         .chain(entries.map(|entry| entry.path()))

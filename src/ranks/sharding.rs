@@ -5,11 +5,9 @@
 //! ranks, and sends it to the others. The update of a weight is the same wherever it is made, so a
 //! sharded run has the bits of one that is not.
 
-use super::Rule;
-use crate::config::{Config, OptimizerKind};
-use crate::model::Parameter;
+use super::Group;
+use crate::config::Config;
 use crate::plan;
-use crate::ranks::Group;
 
 /// The place of this rank among those that share an optimizer.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +26,7 @@ impl Shard {
 }
 
 /// The division of a model's weights among ranks.
-pub(super) struct Sharding {
+pub struct Sharding {
     /// This rank.
     pub rank: usize,
     /// The rank that updates each weight, in the order of the model.
@@ -36,14 +34,9 @@ pub(super) struct Sharding {
 }
 
 impl Sharding {
-    pub fn new(shard: Shard, optimizer: OptimizerKind, parameters: &[Parameter]) -> Self {
-        let states = |Parameter { name, parts, .. }: &Parameter| {
-            let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
-            (elements * Rule::of(optimizer, name).kinds().len()) as u64
-        };
-        let states: Vec<u64> = parameters.iter().map(states).collect();
-        let Shard { rank, ranks } = shard;
-        Self { rank, owners: plan::owners(&states, ranks) }
+    /// Divides weights whose states have so many elements.
+    pub fn new(Shard { rank, ranks }: Shard, states: &[u64]) -> Self {
+        Self { rank, owners: plan::owners(states, ranks) }
     }
 
     /// Returns true if this rank updates the weight with this index.

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::InitFrom;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::Step;
-use crate::train::{RunFolder, json_line};
+use crate::runs::{RunFolder, json_line};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -74,7 +74,7 @@ fn say(run: &Path, events: &[Event]) {
 }
 
 fn only(run: &Path) -> RunSummary {
-    let mut found = runs(run);
+    let mut found = list(run);
     assert_eq!(found.len(), 1);
     found.remove(0)
 }
@@ -99,7 +99,7 @@ fn the_last_event_tells_the_state_of_a_run() {
         assert_eq!(only(folder.path()).state, wanted);
     }
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(runs(folder.path()), []);
+    assert_eq!(list(folder.path()), []);
     write(folder.path(), "{\"v\":1,\"event\":\"st");
     assert_eq!(only(folder.path()).state, RunState::Empty);
 }
@@ -174,12 +174,12 @@ fn runs_are_listed_newest_first() {
     fs::create_dir(folder.path().join("data")).unwrap();
     let config = Config { max_iters: 50.try_into().unwrap(), ..Config::default() };
     fs::write(folder.path().join(CONFIG_FILE), config.to_toml()).unwrap();
-    let found = runs(folder.path());
+    let found = list(folder.path());
     let names: Vec<&str> = found.iter().map(|run| run.name.as_str()).collect();
     let own = folder.path().file_name().unwrap().to_str().unwrap();
     assert_eq!(names, [own, "new", "between", "old"]);
     assert_eq!((&found[0].state, found[0].max_iters), (&RunState::Empty, Some(50)));
-    assert_eq!(runs(&folder.path().join("none")), []);
+    assert_eq!(list(&folder.path().join("none")), []);
 }
 
 #[test]

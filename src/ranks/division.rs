@@ -5,12 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::run::RANKS_FOLDER;
+use super::{RANKS_FOLDER, RanksError};
 use crate::config::Config;
 use crate::disk;
 use crate::plan::Shares;
 use crate::protocol::RankLine;
-use crate::ranks::RanksError;
 
 /// The file with the ranks of a run and their sequences.
 const SHARES_FILE: &str = "shares.json";
@@ -20,7 +19,7 @@ const ALIKE: f64 = 1.1;
 
 /// The ranks of a run and their shares.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Division {
+pub struct Division {
     /// The sequences of each rank.
     pub shares: Shares,
     /// The ranks, for the user; none for a run in one process.

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use super::TrainError;
 #[cfg(not(target_arch = "wasm32"))]
 use super::checkpoint::hash_file;
 use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
 use super::data_path::find_data;
-use super::run::CHECKPOINTS_FOLDER;
+use super::folder::CHECKPOINTS_FOLDER;
 use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
@@ -17,6 +16,7 @@ use crate::model::{
     Architecture, Gpt, NanoGptCheckpoint, RandomWeights, WEIGHTS_FILE, WeightError, WeightFile,
     WeightSource, read_architecture,
 };
+use crate::train::TrainError;
 
 /// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
@@ -210,7 +210,7 @@ impl ModelSource {
     ///
     /// # Errors
     /// `OtherTokenizer` if its text is not tokenized as the model's.
-    pub(super) fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
+    pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size() as usize;
         match &self.tokenizer {
@@ -305,7 +305,7 @@ pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
 }
 
 /// Checks that a model is the one that the configuration describes.
-pub(super) fn check_same(
+pub fn check_same(
     configured: &Architecture,
     loaded: &Architecture,
     path: &Path,

@@ -10,12 +10,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::agreement::SharedWeights;
-use super::optimizer::{Masters, OUTER};
+use super::folder::write_atomically;
 use super::own_states::OwnStates;
-use super::run::write_atomically;
-use super::states::OtherStates;
-use super::{LossScale, Optimizer, Shard, TrainError};
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File, OpenOptions};
@@ -25,7 +21,8 @@ use crate::model::{
 };
 use crate::ops::OpsMode;
 use crate::plan::Plan;
-use crate::ranks::Group;
+use crate::ranks::{Group, OtherStates, Shard, SharedWeights};
+use crate::train::{LossScale, Masters, OUTER, Optimizer, TrainError};
 
 /// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
@@ -88,7 +85,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If it cannot be written; former checkpoints are then unchanged.
-    pub(super) async fn write(
+    pub async fn write(
         folder: &Path,
         mut state: State,
         model: &Gpt,
@@ -227,7 +224,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If a file is not what the architecture needs, or a rank does not answer.
-    pub(super) fn load(
+    pub fn load(
         &self,
         config: &Config,
         architecture: &Architecture,
@@ -318,7 +315,7 @@ pub fn remove_unfinished(folder: &Path) {
 }
 
 /// Returns the iterations of the checkpoints in `folder`, intact or not.
-pub(super) fn iterations(folder: &Path) -> Vec<u64> {
+pub fn iterations(folder: &Path) -> Vec<u64> {
     numbered(folder).into_iter().map(|(iteration, _)| iteration).collect()
 }
 

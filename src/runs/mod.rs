@@ -1,0 +1,34 @@
+//! What is on the disk of a run: its folder, checkpoints, scalars and names, and the list of all runs.
+
+pub(crate) mod archive;
+pub(crate) mod checkpoint;
+mod data_path;
+mod device_profile;
+mod folder;
+mod index;
+mod model_source;
+pub(crate) mod own_states;
+mod scalars;
+mod speeds;
+
+pub use device_profile::device_profile;
+pub use model_source::ModelSource;
+
+pub(crate) use data_path::{absolute_data, find_data};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use folder::json_line;
+pub(crate) use folder::{
+    CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
+};
+pub(crate) use index::*;
+pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat, settings};
+pub(crate) use own_states::OwnStates;
+pub(crate) use scalars::Continued;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use speeds::folder as speeds_folder;
+pub(crate) use speeds::{known as known_speed, remember as remember_speed};
+
+/// Returns true if the run in `folder` has a checkpoint to continue from.
+pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
+    checkpoint::exists(&folder.join(CHECKPOINTS_FOLDER))
+}
