@@ -301,8 +301,6 @@ impl Progress {
     }
 
     fn note(&mut self, level: Level, text: String, hint: Option<String>) {
-        // The level of the line says it.
-        let text = text.strip_prefix("warning: ").map(str::to_string).unwrap_or(text);
         let iter = self.run.is_some().then_some(self.iteration);
         push(&mut self.log, LogLine { level, iter, text, hint });
     }

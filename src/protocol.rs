@@ -329,6 +329,16 @@ impl Event {
         // Numbers and strings: serializing cannot fail.
         serde_json::to_string(&Line { v: VERSION, event: self, time }).unwrap_or_default()
     }
+
+    /// Returns the event as the terminal and the log show it, with its level in front.
+    pub fn labelled(&self) -> String {
+        let label = match self {
+            Event::Warning { .. } | Event::Replan { .. } => "warning: ",
+            Event::Error { .. } => "error: ",
+            _ => "",
+        };
+        format!("{label}{self}")
+    }
 }
 
 /// Writes a line in nanoGPT's form, or several lines for a plan or a text.
@@ -363,10 +373,10 @@ impl fmt::Display for Event {
                 let best = if *best { " (best)" } else { "" };
                 write!(f, "saved {}{best}", path.display())
             }
-            Event::Warning { text } => write!(f, "warning: {text}"),
-            Event::Error { text, hint, .. } => write!(f, "error: {text}\n  hint: {hint}"),
+            Event::Warning { text } => f.write_str(text),
+            Event::Error { text, hint, .. } => write!(f, "{text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {
-                write!(f, "warning: {text}")?;
+                f.write_str(text)?;
                 // After a lost device, the `waiting` event has the delay.
                 if *reason == ReplanReason::OutOfMemory {
                     write!(f, "; restarting")?;

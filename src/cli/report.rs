@@ -114,13 +114,13 @@ impl Report {
     fn print(&self, event: &Event) {
         match event {
             Event::Paused { .. } | Event::Resumed { .. } if self.quiet => {}
-            event if is_message(event) => message!("{event}"),
+            event if is_message(event) => message!("{}", event.labelled()),
             _ if self.quiet => {}
             Event::Done { .. } => {
                 line(&event.to_string());
                 self.print_end();
             }
-            event => line(&event.to_string()),
+            event => line(&event.labelled()),
         }
     }
 

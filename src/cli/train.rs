@@ -235,7 +235,7 @@ fn show_supervised(event: &Event, report: &mut Report, json: bool) {
         Event::Error { cause: None, .. } if !json => {}
         Event::Error { cause: Some(_), .. } if json => {
             report.show(event);
-            message!("{event}");
+            message!("{}", event.labelled());
         }
         event => report.show(event),
     }

@@ -151,7 +151,7 @@ impl Record {
                 let before = std::mem::replace(&mut self.skipped, step.skipped);
                 writeln!(self.log, "{}", step.line(before))
             }
-            event => writeln!(self.log, "{event}"),
+            event => writeln!(self.log, "{}", event.labelled()),
         }
     }
 }
