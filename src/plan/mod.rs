@@ -38,9 +38,9 @@ pub(crate) use sharding::weights as weights_of_optimizer;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};
 pub use table::{Class, Row};
-pub(crate) use totals::Pace;
 #[cfg(not(target_arch = "wasm32"))]
 pub use totals::{DataSize, TimeEstimate, Totals};
+pub(crate) use totals::{Pace, checkpoint_bytes};
 pub use work::Work;
 
 /// The split of a step into micro-batches and chunks.

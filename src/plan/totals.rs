@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::sharding::state_bytes;
 use super::{DeviceSpeed, Plan, Work};
-use crate::config::{Config, OptimizerKind};
+use crate::config::Config;
 use crate::text::{bytes, count, estimate, grouped, two_digits};
 
 /// The tokens of a data set.
@@ -58,15 +59,19 @@ pub struct TimeEstimate {
     pub source: String,
 }
 
-/// Bytes of a weight in a checkpoint: itself and two moments in f32. Muon has one.
-const CHECKPOINT_BYTES: u64 = 12;
-const MUON_CHECKPOINT_BYTES: u64 = 8;
-
-/// Bytes of a weight's outer momentum in a checkpoint of ranks that train apart.
-const OUTER_BYTES: u64 = 4;
-
 /// Bytes of a checkpoint's other files, of which the tokenizer's are the largest.
 const SMALL_FILES: u64 = 2 << 20;
+
+/// Returns the bytes of a checkpoint: weights and optimizer state in f32, and small files. With local
+/// updates it has the outer momentum too.
+pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
+    let weights = config.parameters(vocab.into());
+    let copies = if config.trains_apart() { 2 } else { 1 };
+    weights
+        .saturating_mul(4 * copies)
+        .saturating_add(state_bytes(config, vocab.into(), 1))
+        .saturating_add(SMALL_FILES)
+}
 
 /// Seconds from which a run is so long that a user is told before it starts: a week.
 const LONG: f64 = 7.0 * 86400.0;
@@ -95,14 +100,7 @@ impl Totals {
         let tokens_per_update =
             config.global_batch().saturating_mul(config.block_size.get().into());
         let tokens = tokens_per_update.saturating_mul(updates);
-        let muon = match config.optimizer {
-            OptimizerKind::AdamW => 0,
-            OptimizerKind::Muon => config.block_matrices(),
-        };
-        let checkpoint_bytes = (parameters - muon).saturating_mul(CHECKPOINT_BYTES)
-            + muon.saturating_mul(MUON_CHECKPOINT_BYTES)
-            + if config.trains_apart() { OUTER_BYTES.saturating_mul(parameters) } else { 0 }
-            + SMALL_FILES;
+        let checkpoint_bytes = checkpoint_bytes(config, vocab);
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {
             parameters,
@@ -268,7 +266,7 @@ fn planned_seconds(limit: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, Precision, resolve};
+    use crate::config::{Layer, OptimizerKind, Precision, resolve};
     use crate::plan::gpu_named;
 
     fn published(name: &str) -> DeviceSpeed {
@@ -299,6 +297,17 @@ mod tests {
         assert!((time.seconds_per_update - 94.0).abs() < 3.0, "{time:?}");
         assert!((1.5..2.5).contains(&(time.seconds / 3.156e7)), "{time:?}");
         assert!(time.warning().is_some_and(|text| text.contains("--max_time=8h")));
+    }
+
+    #[test]
+    fn a_checkpoint_has_one_moment_of_muon_and_two_of_adamw() {
+        let adamw = gpt2();
+        let (weights, matrices) = (adamw.parameters(50_257), adamw.block_matrices());
+        assert_eq!(checkpoint_bytes(&adamw, 50_257), 12 * weights + SMALL_FILES);
+        let muon = Config { optimizer: OptimizerKind::Muon, ..gpt2() };
+        assert_eq!(checkpoint_bytes(&muon, 50_257), 12 * weights - 4 * matrices + SMALL_FILES);
+        let apart = Config { sync_every: 10u64.try_into().unwrap(), ..gpt2() };
+        assert_eq!(checkpoint_bytes(&apart, 50_257), 16 * weights + SMALL_FILES);
     }
 
     #[test]

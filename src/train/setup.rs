@@ -189,10 +189,10 @@ impl Setup {
         self.mode.precision
     }
 
-    /// Returns the number of weights, including padding.
+    /// Returns the bytes of a checkpoint of the run.
     #[cfg(target_arch = "wasm32")]
-    pub fn parameters(&self) -> u64 {
-        self.architecture.parameters() as u64
+    pub fn checkpoint_bytes(&self) -> u64 {
+        plan::checkpoint_bytes(&self.config, self.architecture.vocab_size as u32)
     }
 
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in

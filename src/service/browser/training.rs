@@ -28,9 +28,6 @@ const MAX_DELAY: Duration = Duration::from_millis(30);
 /// The time between two replies with a growing sample.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes of a weight in a checkpoint: itself and two moments.
-const CHECKPOINT_BYTES: u64 = 12;
-
 impl Worker {
     /// Trains a run from its start to its end.
     pub async fn train(&self, start: StartRun) {
@@ -86,7 +83,7 @@ impl Worker {
     async fn check_quota(&self, config: &Config, setup: &Setup) {
         let usage = self.measure_usage().await;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
-        let need = CHECKPOINT_BYTES * setup.parameters() * checkpoints;
+        let need = setup.checkpoint_bytes() * checkpoints;
         let have = usage.quota.saturating_sub(usage.used);
         if usage.quota > 0 && have < need {
             let (need, have) = (bytes(need), bytes(have));

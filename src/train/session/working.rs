@@ -6,6 +6,7 @@ use web_time::Instant;
 
 use super::Session;
 use crate::gpu::{DeviceKind, OpenDevice, Watchdog};
+use crate::plan::checkpoint_bytes;
 use crate::protocol::{Event, Task, Working};
 
 /// The time between two reports, and from the start of the work to the first.
@@ -16,9 +17,6 @@ const STEP_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The bytes of a checkpoint that is announced: smaller ones are written in a moment.
 const LARGE_CHECKPOINT: u64 = 64 << 20;
-
-/// Bytes of a weight in a checkpoint: itself and two moments.
-const WEIGHT_BYTES: u64 = 12;
 
 /// Reports work in parts.
 pub(super) struct Reporter<'a> {
@@ -82,8 +80,8 @@ impl<'a> Reporter<'a> {
 impl Session<'_> {
     /// Announces a checkpoint that takes a while to write.
     pub(super) fn announce_checkpoint(&mut self) {
-        let parameters = self.model().architecture().parameters() as u64;
-        if parameters * WEIGHT_BYTES >= LARGE_CHECKPOINT {
+        let vocab = self.model().architecture().vocab_size as u32;
+        if checkpoint_bytes(&self.config, vocab) >= LARGE_CHECKPOINT {
             let watchdog = &self.device.watchdog;
             Reporter::new(Task::Checkpoint, 0, watchdog, &mut *self.emit).announce(0);
         }
