@@ -19,19 +19,25 @@ folder=$(realpath "$1")
 
 suite=trixie-backports
 driver=libvulkan_lvp.so
-# Of the machine that runs the driver: the loader refuses a second copy in one process.
+# These must come from the machine that runs the driver: the loader refuses a second copy in one
+# process.
 system_libraries='^(libc|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so'
 
-# The first line of apt's own list that has an archive of Debian.
+# Prints the first archive of Debian among apt's own sources.
 mirror() {
     local found
     found=$(apt-get indextargets --format '$(SITE) $(REPO_URI)' 'Created-By: Packages' |
         awk '$2 ~ /\/debian\/?$/ { print $2; exit }')
-    echo "${found:-http://deb.debian.org/debian}"
+    if [[ -z $found ]]; then
+        echo 'error: no archive of Debian among the sources of apt' >&2
+        echo '  hint: add one to /etc/apt/sources.list and run apt-get update' >&2
+        return 1
+    fi
+    echo "$found"
 }
 
-# Downloads the driver's package and all that it depends on, by an apt with a state of its own that
-# believes nothing to be installed.
+# Downloads the driver's package and its dependencies. This apt has a separate state, in which nothing
+# is installed yet.
 download() {
     local state=$1 archive line
     archive=$(mirror)

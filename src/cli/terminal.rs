@@ -8,6 +8,7 @@ use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
 
 use super::args::flag_or_variable;
+use crate::gpu::PROBE_THREAD;
 
 /// The words that begin a line and say what it is, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
@@ -89,9 +90,19 @@ pub(super) fn has_color() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }
 
+/// Returns true for a panic that is caught and becomes an error message or a warning: in the thread
+/// that tries out a device, and where winit misses a library of the window.
+fn is_expected(thread: Option<&str>, file: &str) -> bool {
+    thread == Some(PROBE_THREAD) || file.contains("xkbcommon-dl")
+}
+
 /// Reports a panic as an error message, without the paths of the machine that built wgpt.
 pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
+        let file = panic.location().map_or("", std::panic::Location::file);
+        if is_expected(std::thread::current().name(), file) {
+            return;
+        }
         let text = panic.payload_as_str().unwrap_or("no message");
         // Further lines are a library's backtrace.
         let text = text.lines().next().unwrap_or_default();

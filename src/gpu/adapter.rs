@@ -7,23 +7,21 @@ use serde::Serialize;
 pub struct AdapterReport {
     /// The PCI numbers of vendor and model, like `10de:2504`, where the backend has such numbers.
     pub ids: Option<String>,
-    /// The largest buffer, in bytes.
     pub max_buffer_bytes: u64,
-    /// The most storage buffers of a kernel.
+    /// The most storage buffers that one kernel can bind.
     pub max_storage_buffers: u32,
-    /// The most invocations of a workgroup.
     pub max_workgroup_invocations: u32,
-    /// The most memory of a workgroup, in bytes.
+    /// The most workgroup memory, in bytes.
     pub max_workgroup_bytes: u32,
     /// The smallest and the largest subgroup, in invocations; `None` if kernels cannot use them.
     pub subgroup_sizes: Option<[u32; 2]>,
-    /// Shapes and types of the cooperative matrices, like `16x16x16 F16, sums in F32`. Kernels have
-    /// types for some of them only.
+    /// Shapes and types of the cooperative matrices, like `16x16x16 F16, sums in F32`. wgpt has
+    /// kernels for only some of them.
     pub matrices: Vec<String>,
 }
 
-/// Formats PCI numbers, which have 16 bits. Vendors without one, like Mesa's software renderers, have
-/// larger numbers of Khronos; some backends have 0.
+/// Formats PCI numbers, which have 16 bits. Vendors without one, like Mesa's software renderers, use
+/// larger numbers assigned by Khronos, and some backends report 0.
 #[cfg(feature = "wgpu")]
 fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
     let is_pci = (1..=0xffff).contains(&vendor);
@@ -35,9 +33,10 @@ fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
 pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let wgpu::AdapterInfo { vendor, device, subgroup_min_size, subgroup_max_size, .. } = info;
-    let matrices = match features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
-        true => adapter.cooperative_matrix_properties(),
-        false => Vec::new(),
+    let matrices = if features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+        adapter.cooperative_matrix_properties()
+    } else {
+        Vec::new()
     };
     let shape = |matrix: &wgpu::CooperativeMatrixProperties| {
         let wgpu::CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, .. } =

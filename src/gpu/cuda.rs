@@ -32,8 +32,7 @@ fn version(loaded: &str) -> Option<&str> {
 
 /// Lists the GPUs that the CUDA driver reports; none without a driver.
 pub(super) fn devices() -> Vec<DeviceInfo> {
-    // burn's own list opens the devices of the other APIs as well, which prints what their drivers have
-    // to say.
+    // burn's own list would also open the devices of the other APIs, whose drivers print messages.
     (0..)
         .take_while(|&index| CubeDevice::cuda(index).is_ok())
         .map(|index| {
@@ -46,7 +45,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
                 kind: DeviceKind::Discrete,
                 driver: "CUDA".into(),
                 max_binding: None,
-                // In Vulkan's form, by which the driver reports free memory.
+                // In Vulkan's form, under which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
                 abilities: abilities(&gpu),
                 adapter: None,
@@ -55,7 +54,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
         .collect()
 }
 
-/// Returns what the kernels of CUDA compute in on a GPU.
+/// Returns the dtypes that the CUDA kernels can compute in on a GPU.
 fn abilities(gpu: &Device) -> Abilities {
     let dtypes = dtypes(gpu);
     let has = |dtype| dtypes.contains(&dtype);

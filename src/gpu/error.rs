@@ -10,101 +10,80 @@ use crate::config::Dtype;
 pub enum DeviceError {
     /// The name does not have the form that `--device` takes.
     #[error("`{name}` is not a device")]
-    Unknown {
-        /// The name as typed.
-        name: String,
-    },
+    Unknown { name: String },
     /// The build has no support for the backend.
     #[error("this build of wgpt has no support for `{backend}`")]
-    NotBuilt {
-        /// The backend that was requested.
-        backend: Backend,
-    },
+    NotBuilt { backend: Backend },
     /// The build supports the backend, but the device does not exist.
     #[error("no device `{id}`; found: {found}")]
-    Missing {
-        /// The device that was requested.
-        id: DeviceId,
-        /// The devices that exist.
-        found: String,
-    },
+    Missing { id: DeviceId, found: String },
     /// Another process of the same run on this machine needs a GPU.
     #[error("no GPU is left for process {number} of this run on this machine; found: {found}")]
     TooFew {
         /// The number of the process on the machine, from 1.
         number: usize,
-        /// The devices that exist.
         found: String,
     },
     /// No CUDA device exists.
     #[error("no device `{id}`: {why}; found: {found}")]
     NoCuda {
-        /// The device that was requested.
         id: DeviceId,
-        /// The missing part: the driver, its library or a GPU.
+        /// What is missing: the driver, its library or a GPU.
         why: String,
-        /// The devices that exist.
         found: String,
     },
     /// The driver refused an allocation.
     #[error("{name} ran out of memory")]
-    OutOfMemory {
-        /// The adapter's name.
-        name: String,
-    },
+    OutOfMemory { name: String },
     /// The device was lost or did not finish its work.
     #[error("the device stopped: {reason}")]
-    Stopped {
-        /// The driver's message.
-        reason: String,
-    },
+    Stopped { reason: String },
     /// The device does not support the dtype.
     #[error("{id} ({name}) does not support {dtype}; it supports {}", list(known))]
-    Dtype {
-        /// The device.
-        id: DeviceId,
-        /// Its name.
-        name: String,
-        /// The dtype that was requested.
-        dtype: Dtype,
-        /// The dtypes that it supports.
-        known: Vec<Dtype>,
-    },
+    Dtype { id: DeviceId, name: String, dtype: Dtype, known: Vec<Dtype> },
     /// The device's limits are below what the kernels need.
     #[error("{name} cannot run the kernels: {what}")]
     TooSmall {
-        /// The adapter's name.
         name: String,
         /// Its limit, and what the kernels need.
         what: String,
     },
     /// The driver refused to open the device.
     #[error("could not open {name} ({id}): {reason}")]
-    Open {
-        /// The device that was requested.
-        id: DeviceId,
-        /// The adapter's name.
-        name: String,
-        /// The driver's message.
-        reason: String,
-    },
+    Open { id: DeviceId, name: String, reason: String },
 }
 
 impl DeviceError {
-    /// Recognises a failure of the device `name` in the text of a driver's error or panic, the only
-    /// form in which some backends report one.
+    /// Recognises a failure of the device `name` in the text of a panic or of a library's error.
+    ///
+    /// Libraries report some failures as text only. Each sign is a whole phrase of one of them, so
+    /// that no other panic counts as a failure of the device.
     pub fn from_message(name: &str, text: &str) -> Option<Self> {
-        const MEMORY: [&str; 4] =
-            ["out of device memory", "out-of-memory", "out of memory", "out_of_memory"];
-        const END: [&str; 4] = ["lost", "poisoned", "illegal address", "launch failure"];
-        let lower = text.to_lowercase();
-        let has_any = |signs: &[&str]| signs.iter().any(|sign| lower.contains(sign));
-        if has_any(&MEMORY) {
+        const OUT_OF_MEMORY: [&str; 4] = [
+            "out of device memory allocating ",
+            "An out-of-memory error happened during launch",
+            "wgpu error: Out of Memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+        ];
+        const STOPPED: [&str; 7] = [
+            // cubecl and burn
+            "The device is poisoned",
+            "The device was poisoned during launch",
+            "DevicePoisoned {",
+            // wgpu
+            "Parent device is lost",
+            "Device is lost",
+            // CUDA
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "CUDA_ERROR_LAUNCH_FAILED",
+        ];
+        let has_any = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
+        if has_any(&OUT_OF_MEMORY) {
             return Some(DeviceError::OutOfMemory { name: name.to_string() });
         }
-        // The lines after the first show where it was noticed.
+        // The lines after the first are a backtrace.
         let reason = text.lines().next().unwrap_or_default().to_string();
-        has_any(&END).then_some(DeviceError::Stopped { reason })
+        has_any(&STOPPED).then_some(DeviceError::Stopped { reason })
     }
 
     /// Returns what to do next.
@@ -180,9 +159,26 @@ mod tests {
             let error = recognise(text);
             assert!(matches!(error, Some(DeviceError::OutOfMemory { .. })), "{text}: {error:?}");
         }
-        for text in ["The device was poisoned during launch", "Device is lost"] {
+        for text in [
+            "The device was poisoned during launch\nCaused by:\n  a timeout",
+            "the device still works: DevicePoisoned { reason: \"Unknown: reset\" }",
+            "Validation Error: Parent device is lost",
+            "DriverError(CUDA_ERROR_LAUNCH_FAILED, \"unspecified launch failure\")",
+        ] {
             assert!(matches!(recognise(text), Some(DeviceError::Stopped { .. })), "{text}");
         }
-        assert!(recognise("index out of bounds: the len is 3 but the index is 3").is_none());
+    }
+
+    #[test]
+    fn other_panics_are_no_failures_of_the_device() {
+        for text in [
+            "index out of bounds: the len is 3 but the index is 3",
+            "the connection to rank 1 was lost",
+            "called `Result::unwrap()` on an `Err` value: PoisonError { .. }: a poisoned lock",
+            "the file lost.txt does not exist",
+        ] {
+            let error = DeviceError::from_message("gpu", text);
+            assert!(error.is_none(), "{text}: {error:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! Cooperative matrices: which of them an adapter lists, and whether it computes with them.
+//! Cooperative matrices: which of them an adapter lists, and a check that it multiplies them.
 //!
-//! wgpu's support is an experiment, and so is that of some drivers: one lists the matrices and then
-//! refuses to open. A product on a device of its own tells before a run relies on them.
+//! wgpu's support is an experiment, and some drivers' support is too: one lists the matrices and then
+//! refuses to open. So we multiply two matrices on a separate device before a run relies on them.
 
 use crate::config::Matrices;
 
@@ -18,9 +18,9 @@ const WORKGROUP_MEMORY: u32 = 32 << 10;
 const SUBGROUPS: u32 = 8;
 const MOST_LANES: u32 = 64;
 
-/// Returns the matrices that an adapter lists, of float16 with float32 sums, the larger first.
-/// Kernels have types for square ones alone: an adapter may have the feature and none of them, like
-/// Intel's with 8 x 16.
+/// Returns the largest square matrices that an adapter lists, of float16 with float32 sums. wgpt's
+/// kernels multiply only square ones, and an adapter with the feature may have none: Intel's are
+/// 8 x 16.
 pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let wgpu::AdapterInfo { subgroup_min_size, subgroup_max_size, .. } = adapter.get_info();
     let fits = has_room(&adapter.limits(), [subgroup_min_size, subgroup_max_size]);
@@ -66,14 +66,14 @@ pub use probe::variants;
 #[cfg(not(target_arch = "wasm32"))]
 mod probe {
     use std::any::Any;
-    use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+    use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
     use half::f16;
 
     use crate::config::Matrices;
     use crate::gpu::kernel::{Shader, Spec, wgsl};
-    use crate::gpu::webgpu;
+    use crate::gpu::{PROBE_THREAD, webgpu};
 
     static PRODUCT: Shader = Shader { name: "probe_matrices", parts: &[wgsl!("probe_matrices")] };
 
@@ -93,35 +93,35 @@ mod probe {
         [Matrices::Eight, Matrices::Sixteen].map(product).to_vec()
     }
 
-    /// Multiplies two matrices on a device of its own.
+    /// Multiplies two matrices on a separate device.
     ///
     /// # Errors
     /// If the driver refuses or panics, or if the product is wrong; says which.
     pub fn confirm(adapter: &wgpu::Adapter, matrices: Matrices) -> Result<(), String> {
         let (a, b, expected) = factors(matrices.side() as usize);
-        // The reason of a panic is part of the result: it is not printed too.
-        let hook = take_hook();
-        set_hook(Box::new(|_| {}));
-        let run = || pollster::block_on(multiply(adapter, matrices, [&a, &b]));
-        let computed = catch_unwind(AssertUnwindSafe(run));
-        set_hook(hook);
-        match computed {
+        let adapter = adapter.clone();
+        let run = move || pollster::block_on(multiply(&adapter, matrices, [&a, &b]));
+        let thread = std::thread::Builder::new().name(PROBE_THREAD.into()).spawn(run);
+        match thread.map_err(|error| error.to_string())?.join() {
             Ok(Ok(out)) if out == expected => Ok(()),
             Ok(Ok(_)) => Err("their product is wrong".into()),
-            Ok(Err(reason)) => Err(reason),
-            Err(panic) => Err(message(panic.as_ref())),
+            Ok(Err(reason)) => Err(shortened(&reason)),
+            Err(panic) => Err(shortened(text_of(panic.as_ref()))),
         }
     }
 
-    fn message(panic: &(dyn Any + Send)) -> String {
+    fn text_of(panic: &(dyn Any + Send)) -> &str {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+    }
+
+    fn shortened(text: &str) -> String {
         let words: Vec<&str> = text.split_whitespace().collect();
         words.join(" ").chars().take(LONGEST_REASON).collect()
     }
 
-    /// Returns two square matrices of small integers and their product, which no rounding changes.
-    /// They are not symmetric, so that a transposed one shows.
+    /// Returns two square matrices of small integers and their product, which is exact in float16.
+    /// They are not symmetric, so that a transposed factor gives another product.
     fn factors(side: usize) -> (Vec<u8>, Vec<u8>, Vec<f32>) {
         let element = |row: usize, column: usize| ((5 * row + 3 * column) % 7) as f32 - 3.0;
         let a = |row, k| element(row, 2 * k);
@@ -135,7 +135,7 @@ mod probe {
         (bytes(&a), bytes(&b), indices().map(sum).collect())
     }
 
-    /// Runs the kernel. An error that wgpu reports is a panic of this thread.
+    /// Runs the kernel. Returns the first error that wgpu reports.
     async fn multiply(
         adapter: &wgpu::Adapter,
         matrices: Matrices,
@@ -143,6 +143,13 @@ mod probe {
     ) -> Result<Vec<f32>, String> {
         let opened = webgpu::request(adapter, true).await;
         let (device, queue) = opened.map_err(|error| error.to_string())?;
+        // wgpu's own handler would panic.
+        let reported = Arc::new(OnceLock::new());
+        let first = reported.clone();
+        device.on_uncaptured_error(Arc::new(move |error| {
+            let _ = first.set(error.to_string());
+        }));
+        let check = || reported.get().map_or(Ok(()), |reason: &String| Err(reason.clone()));
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,
             source: wgpu::ShaderSource::Wgsl(product(matrices).source().into()),
@@ -155,11 +162,13 @@ mod probe {
             compilation_options: Default::default(),
             cache: None,
         });
+        check()?;
         let read = queue_product(&device, &queue, &pipeline, factors);
-        // Whether it is mapped shows when it is read.
+        // If mapping fails, `get_mapped_range` returns the error.
         read.slice(..).map_async(wgpu::MapMode::Read, |_| {});
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(TIMEOUT) };
         device.poll(wait).map_err(|error| error.to_string())?;
+        check()?;
         let mapped = read.slice(..).get_mapped_range().map_err(|error| error.to_string())?;
         Ok(mapped.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect())
     }

@@ -57,7 +57,12 @@ pub use select::{open, select, select_for_rank};
 pub(crate) use transfer::{Reading, begin_read, is_done};
 pub use watchdog::Watchdog;
 
-/// A device on which a run can be tried.
+/// The name of the thread that tries out a device. A panic there is a result of the test and not a
+/// bug of wgpt, so panic hooks don't report it.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) const PROBE_THREAD: &str = "probe";
+
+/// A device that a run can use.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Its name on the command line.

@@ -12,53 +12,45 @@ use thiserror::Error;
 
 use super::{Gpt, WeightSource};
 use crate::disk::File;
-use crate::ranks::RanksError;
 
 /// An error of reading or writing weights.
 #[derive(Debug, Error)]
 pub enum WeightError {
     /// The file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The content of the file is not valid.
     #[error("{}: {reason}", path.display())]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// The reason, for the user.
-        reason: String,
-    },
+    Corrupt { path: PathBuf, reason: String },
     /// The file lacks a weight.
     #[error("{}: tensor `{name}` is missing", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The name of the weight.
-        name: String,
-    },
+    Missing { path: PathBuf, name: String },
     /// The shape of a weight is not that of the model.
     #[error("{}: `{name}` has shape {have:?}, the model needs {need:?}", path.display())]
     Shape {
-        /// The file.
         path: PathBuf,
-        /// The name of the weight.
         name: String,
         /// Its shape in the file.
         have: Vec<usize>,
         /// Its shape in the model.
         need: Vec<usize>,
     },
-    /// The weights of another rank did not arrive.
+    /// A source of weights that is no file failed, like the connection to another process.
     #[error(transparent)]
-    Ranks(#[from] RanksError),
+    Source(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl WeightError {
+    /// Returns what to do next.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            WeightError::Io { .. } => {
+                "check the path, its permissions and the free space of the disk"
+            }
+            _ => "download or export the model again, or give another checkpoint if there is one",
+        }
+    }
+
     pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         |source| WeightError::Io { path, source }

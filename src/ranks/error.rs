@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::model::WeightError;
+
 /// An error of the communication between ranks. Every rank ends with it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RanksError {
@@ -126,5 +128,11 @@ impl RanksError {
     /// Returns true for bad input; else something has failed.
     pub fn is_usage(&self) -> bool {
         !matches!(self, RanksError::Silent { .. } | RanksError::Failed { .. })
+    }
+}
+
+impl From<RanksError> for WeightError {
+    fn from(error: RanksError) -> Self {
+        WeightError::Source(Box::new(error))
     }
 }

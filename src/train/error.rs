@@ -33,7 +33,7 @@ pub enum TrainError {
     OtherPrecision(DeviceError),
     /// Missing or invalid weights.
     #[error(transparent)]
-    Weights(#[from] WeightError),
+    Weights(WeightError),
     /// A damaged checkpoint.
     #[error("{}: {reason}", path.display())]
     Checkpoint {
@@ -135,6 +135,19 @@ fn not_finite(iter: u64, scaling: Option<&LossScale>) -> String {
     }
 }
 
+impl From<WeightError> for TrainError {
+    /// Weights come from a file or from another rank. An error of the ranks is none of the weights.
+    fn from(error: WeightError) -> Self {
+        match error {
+            WeightError::Source(source) => match source.downcast() {
+                Ok(error) => TrainError::Ranks(*error),
+                Err(source) => TrainError::Weights(WeightError::Source(source)),
+            },
+            error => TrainError::Weights(error),
+        }
+    }
+}
+
 impl From<PlanError> for TrainError {
     fn from(error: PlanError) -> Self {
         TrainError::Plan(Box::new(error))
@@ -163,13 +176,9 @@ impl TrainError {
                 "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
                  differ slightly"
             }
-            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
-                error.hint()
-            }
-            TrainError::Weights(WeightError::Io { .. }) => {
-                "check the path, its permissions and the free space of the disk"
-            }
-            TrainError::Weights(_) | TrainError::Checkpoint { .. } => {
+            TrainError::Ranks(error) => error.hint(),
+            TrainError::Weights(error) => error.hint(),
+            TrainError::Checkpoint { .. } => {
                 "download or export the model again, or give another checkpoint if there is one"
             }
             TrainError::NoCheckpoint { .. } => {
@@ -220,7 +229,7 @@ impl TrainError {
         let error = match self {
             TrainError::Device(error) => error,
             // A rank that does not answer may have lost its device, and can be started again.
-            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
+            TrainError::Ranks(error) => {
                 return (!error.is_usage()).then_some(Cause::DeviceLost);
             }
             _ => return None,
@@ -274,8 +283,12 @@ impl TrainError {
                 | DataError::UnknownBuiltin { .. },
             ) => 2,
             TrainError::NotFinite { .. } => 6,
-            TrainError::Ranks(error) | TrainError::Weights(WeightError::Ranks(error)) => {
-                if error.is_usage() { 2 } else { 5 }
+            TrainError::Ranks(error) => {
+                if error.is_usage() {
+                    2
+                } else {
+                    5
+                }
             }
             // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })

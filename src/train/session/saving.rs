@@ -5,7 +5,6 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::{MODEL, Session};
-use crate::model::WeightError;
 use crate::protocol::Event;
 use crate::ranks::{OtherStates, send_states};
 use crate::runs::checkpoint::{self, Checkpoint, State};
@@ -50,11 +49,7 @@ impl Session<'_> {
             return Ok(());
         }
         match self.write_checkpoint().await {
-            Err(
-                error @ (TrainError::NotFinite { .. }
-                | TrainError::Ranks(_)
-                | TrainError::Weights(WeightError::Ranks(_))),
-            ) => Err(error),
+            Err(error @ (TrainError::NotFinite { .. } | TrainError::Ranks(_))) => Err(error),
             Err(error) => {
                 let last = match has_checkpoint(self.folder.path()) {
                     true => "; the last one is unchanged",

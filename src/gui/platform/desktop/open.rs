@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::panic::{catch_unwind, set_hook, take_hook};
+use std::panic::catch_unwind;
 use std::rc::Rc;
 
 use eframe::{UserEvent, egui};
@@ -74,12 +74,7 @@ const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 /// # Errors
 /// If none exists, or if winit lacks a library, which is a panic there.
 pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
-    // The reason of a panic becomes the error: it is not printed too.
-    let hook = take_hook();
-    set_hook(Box::new(|_| {}));
-    let built = catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build());
-    set_hook(hook);
-    match built {
+    match catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build()) {
         Ok(built) => built.map_err(|error| unconnected(reason(&error))),
         Err(panic) => Err(GuiError::Library(panic_text(panic.as_ref()))),
     }
