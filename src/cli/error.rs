@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::data::DataError;
-use crate::eval::ChatError;
+use crate::eval::{ChatError, ExamError};
 use crate::gpu::DeviceError;
 use crate::protocol::Cause;
 use crate::ranks::RanksError;
@@ -135,6 +135,15 @@ impl CliError {
 impl From<ChatError> for CliError {
     fn from(error: ChatError) -> Self {
         CliError::Usage { what: error.to_string(), hint: error.hint() }
+    }
+}
+
+impl From<ExamError> for CliError {
+    fn from(error: ExamError) -> Self {
+        match error {
+            ExamError::File { path, source } => CliError::File { path, source },
+            error => CliError::Usage { what: error.to_string(), hint: error.hint() },
+        }
     }
 }
 

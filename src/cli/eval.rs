@@ -1,23 +1,27 @@
 //! `wgpt eval`: loss, perplexity and bits per byte of a model, and its share of right answers.
 
+use std::path::Path;
+
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::CliError;
-use super::activity::Activity;
+use super::activity::{Activity, style};
 use super::args::{EvalArgs, Global};
-use super::hellaswag::Exam;
-use super::model::{find_model, open_device};
-use crate::data::{Dataset, Split};
-use crate::eval::{Evaluation, mean_loss};
-use crate::model::Gpt;
+use super::model::{find_model, find_tokenizer, open_device};
+use super::terminal::draws;
+use crate::data::{DataError, Dataset};
+use crate::eval::{DataLosses, Evaluation, Exam, ExamError, Score};
 use crate::protocol::{Task, Working};
 use crate::runs::ModelSource;
+use crate::text::percent;
+use crate::train::TrainError;
 
 /// Runs `wgpt eval`.
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let exam = match &args.hellaswag {
-        Some(path) => Some(Exam::open(path, &args, &source, global.quiet)?),
+        Some(path) => Some(open_exam(path, &args, &source, global.quiet)?),
         None => None,
     };
     let data = match (args.data, &exam) {
@@ -40,13 +44,27 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     let evaluation = Evaluation { block_size, sequences: 8, chunk: 256, mode };
     let losses = match &dataset {
         Some(dataset) => {
-            Some(Losses::of(&model, dataset, &evaluation, args.windows, &mut activity)?)
+            let show = |done, total| {
+                activity.show(Working { task: Task::Evaluation, done, total }.to_string());
+            };
+            let losses = DataLosses::of(&model, dataset, &evaluation, args.windows, show);
+            Some(pollster::block_on(losses)?)
         }
         None => None,
     };
     activity.clear();
     let score = match exam {
-        Some(exam) => Some(exam.take(&model, &evaluation, global.quiet)?),
+        Some(exam) => {
+            let mut display = ExamDisplay::new(global.quiet, exam.len());
+            display.show(&exam.score());
+            let score = exam.take(&model, &evaluation, |score| display.show(score));
+            let score = pollster::block_on(score).map_err(|error| match error {
+                ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
+                error => CliError::from(error),
+            })?;
+            display.clear();
+            Some(score)
+        }
         None => None,
     };
     if args.json {
@@ -58,7 +76,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         return Ok(());
     }
     if let Some(losses) = losses {
-        losses.print();
+        output!("{losses}");
     }
     if let Some(score) = score {
         output!("{score}");
@@ -66,14 +84,14 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Opens the data, and checks that its tokens are the model's.
+/// Opens the data and checks that it has the model's tokens.
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, CliError> {
     let architecture = &source.architecture;
     let dataset = Dataset::open(data, architecture.block_size as u64)?;
     if dataset.vocab_size as usize > architecture.vocab_size {
         return Err(CliError::Usage {
             what: format!(
-                "the data has {} tokens, the model {}",
+                "the vocabulary of the data has {} tokens, the model's {}",
                 dataset.vocab_size, architecture.vocab_size
             ),
             hint: "prepare the data with the model's tokenizer",
@@ -92,64 +110,78 @@ fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, CliError> {
     Ok(dataset)
 }
 
-/// The losses of a model on data, in nats per token.
-struct Losses {
-    /// On the training split, if it was asked for.
-    train: Option<f64>,
-    val: f64,
-    /// Of the validation split, if the tokenizer is known.
-    bits_per_byte: Option<f64>,
-    entropy_floor: Option<f64>,
+/// Opens an exam and, with `--results`, its former results. Prints warnings about lines that are
+/// skipped.
+fn open_exam(
+    path: &Path,
+    args: &EvalArgs,
+    source: &ModelSource,
+    quiet: bool,
+) -> Result<Exam, CliError> {
+    let tokenizer = find_tokenizer(source, args.data.as_deref())?;
+    let block_size = source.architecture.block_size;
+    let mut exam = Exam::open(path, &tokenizer, block_size, args.skip_bad_lines)?;
+    report(&exam.skipped, exam.score().cropped, block_size);
+    if let Some(path) = &args.results {
+        let done = exam.continue_in(path, source.fingerprint()?)?;
+        if done > 0 && !quiet {
+            let all = exam.len();
+            message!("{}: {done} of {all} questions are answered, continuing", path.display());
+        }
+    }
+    Ok(exam)
 }
 
-impl Losses {
-    fn of(
-        model: &Gpt,
-        dataset: &Dataset,
-        evaluation: &Evaluation,
-        windows: u64,
-        activity: &mut Activity,
-    ) -> Result<Self, CliError> {
-        let wanted = if windows == 0 { u64::MAX } else { windows };
-        let mut loss = |split: &Split| {
-            let total = evaluation.windows(split, wanted);
-            let mut show = |done| {
-                activity.show(Working { task: Task::Evaluation, done, total }.to_string());
-                false
-            };
-            let loss = mean_loss(model, dataset, split, wanted, evaluation, &mut show);
-            pollster::block_on(loss)
-        };
-        let train = match windows {
-            // All of the training split may take hours.
-            0 => None,
-            _ => loss(&dataset.train)?,
-        };
-        let val = loss(&dataset.val)?;
-        Ok(Self {
-            train: train.map(|loss| loss.per_token),
-            val: val.map_or(f64::NAN, |loss| loss.per_token),
-            bits_per_byte: val.and_then(|loss| loss.bits_per_byte()),
-            entropy_floor: dataset.entropy_floor,
-        })
+fn report(skipped: &[DataError], cropped: usize, block_size: usize) {
+    const NAMED: usize = 3;
+    for error in &skipped[..skipped.len().min(NAMED)] {
+        message!("warning: skipped {error}");
     }
-
-    fn json(&self) -> serde_json::Value {
-        json!({
-            "train_loss": self.train, "val_loss": self.val, "val_perplexity": self.val.exp(),
-            "bits_per_byte": self.bits_per_byte, "entropy_floor": self.entropy_floor,
-        })
+    if skipped.len() > NAMED {
+        message!("warning: skipped {} more lines", skipped.len() - NAMED);
     }
+    if cropped > 0 {
+        message!(
+            "warning: {cropped} questions are longer than the model's {block_size} positions and \
+             were shortened from the left; do not compare their scores with another model's"
+        );
+    }
+}
 
-    fn print(&self) {
-        if let Some(train) = self.train {
-            output!("train loss {train:.4}, perplexity {:.2}", train.exp());
+/// The progress of an exam: a bar on a terminal, else a line every ten seconds.
+enum ExamDisplay {
+    Bar(ProgressBar),
+    Lines(Activity),
+}
+
+impl ExamDisplay {
+    fn new(quiet: bool, total: usize) -> Self {
+        if quiet || !draws(&std::io::stderr()) {
+            return Self::Lines(Activity::new(quiet));
         }
-        let bits = self.bits_per_byte;
-        let bits = bits.map_or_else(String::new, |bits| format!(", {bits:.4} bits per byte"));
-        output!("val loss {:.4}, perplexity {:.2}{bits}", self.val, self.val.exp());
-        if let Some(floor) = self.entropy_floor {
-            output!("the entropy of this data is {floor:.4}: no model can get below");
+        let bar = ProgressBar::new(total as u64);
+        Self::Bar(bar.with_style(style("[{bar:12}] {pos}/{len} questions, {eta} left, {wide_msg}")))
+    }
+
+    fn show(&mut self, score: &Score) {
+        let right = format!("{} right", percent(score.accuracy(), 1));
+        match self {
+            Self::Bar(bar) => {
+                if score.answered > 0 {
+                    bar.set_message(right);
+                }
+                bar.set_position(score.answered as u64);
+            }
+            Self::Lines(activity) => {
+                activity.show(format!("{} questions answered, {right}", score.answered));
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Self::Bar(bar) => bar.finish_and_clear(),
+            Self::Lines(activity) => activity.clear(),
         }
     }
 }

@@ -53,7 +53,6 @@ mod error;
 mod eval;
 mod export;
 mod facts;
-mod hellaswag;
 mod help;
 mod html;
 mod input;

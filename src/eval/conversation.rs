@@ -1,9 +1,9 @@
-//! Conversations with a model: prompts that fit its context, and answers as they grow.
+//! Conversations with a model: prompts that fit its context, and answers as they are generated.
 //!
-//! The terminal, the window and the page talk to a model through this. A [`Conversation`] has a system
-//! prompt and turns, each a message of the person and its answer. Once it no longer fits the context,
-//! it loses its oldest turns, whole: what is left has the form that the model was trained on. The
-//! system prompt stays.
+//! The terminal, the window and the page talk to a model through this module. A [`Conversation`] has
+//! a system prompt and turns, each a user message and its answer. When it no longer fits the context,
+//! it forgets its oldest turns. It forgets whole turns, so that the rest still has the form that the
+//! model was trained on. The system prompt stays.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,44 +14,30 @@ use crate::data::{ChatTemplate, DataError, Message, Role, TextStream, Tokenizer}
 use crate::model::{Architecture, Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 
-/// Tokens of a message besides its text: its role and its end.
-const AROUND: usize = 2;
+/// The tokens that a message has in addition to its text: its role and its end.
+const MESSAGE_FRAME: usize = 2;
 
-/// Tokens of a prompt besides its messages: the beginning, and the role of the answer.
-const ENDS: usize = 2;
+/// The tokens that a prompt has in addition to its messages: the beginning, and the role of the answer.
+const PROMPT_FRAME: usize = 2;
 
 /// Why a conversation cannot continue.
 #[derive(Debug, Error)]
 pub enum ChatError {
-    /// A model without the tokens of conversations.
     #[error("{model}: this model was not trained on conversations")]
-    NoTemplate {
-        /// The model.
-        model: String,
-    },
-    /// A tokenizer with tokens that the model lacks.
-    #[error("the tokenizer has {tokens} tokens with those of conversations, the model {model}")]
-    Vocabulary {
-        /// Tokens of the tokenizer.
-        tokens: usize,
-        /// Tokens of the model.
-        model: usize,
-    },
-    /// A message that cannot be tokenized.
+    NoTemplate { model: String },
+    /// The tokenizer has tokens that the model lacks.
+    #[error(
+        "the tokenizer has {tokens} tokens, including the ones for conversations, but the model has \
+         only {model}"
+    )]
+    Vocabulary { tokens: usize, model: usize },
     #[error("the message cannot be tokenized: {0}")]
     Text(#[from] DataError),
-    /// A message that leaves no token for its answer.
+    /// The message leaves no token for its answer.
     #[error("the {role} message has {tokens} tokens, but the model's context has room for {most}")]
-    TooLong {
-        /// Its author.
-        role: Role,
-        /// Its tokens.
-        tokens: usize,
-        /// The most that fit.
-        most: usize,
-    },
-    /// Messages that a model cannot answer.
-    #[error("a conversation may begin with a system message and ends with one of the user")]
+    TooLong { role: Role, tokens: usize, most: usize },
+    /// The messages are not in the order of a conversation.
+    #[error("a conversation can begin with a system message, and it must end with a user message")]
     Order,
 }
 
@@ -75,27 +61,27 @@ impl ChatError {
 #[derive(Debug)]
 pub struct Conversation {
     template: ChatTemplate,
-    /// Tokens that the model reads at once.
+    /// The model's positions.
     context: usize,
     /// The tokens of the system prompt; empty without one.
     system: Vec<u32>,
     turns: VecDeque<Turn>,
 }
 
-/// A message of the person, and its answer.
+/// A user message and its answer.
 #[derive(Debug, Default)]
 struct Turn {
     ids: Vec<u32>,
     messages: usize,
 }
 
-/// The tokens that an answer follows.
+/// The tokens that the model continues with an answer.
 #[derive(Debug, PartialEq)]
 pub struct Prompt {
     ids: Vec<u32>,
-    /// Tokens that the answer may have.
+    /// The most tokens of the answer.
     room: usize,
-    /// The oldest messages, which the conversation has lost to make room.
+    /// The number of old messages that the conversation forgot to make room.
     pub forgotten: usize,
 }
 
@@ -123,15 +109,16 @@ impl Conversation {
         Self { template, context, system: Vec::new(), turns: VecDeque::new() }
     }
 
-    /// Sets the system prompt; an empty one removes it.
+    /// Sets the system prompt. An empty text removes it.
     ///
     /// # Errors
-    /// If it leaves no room for a message and its answer, or cannot be tokenized. The former one stays.
+    /// If it leaves no room for a message and its answer, or cannot be tokenized. The conversation
+    /// then keeps its previous system prompt.
     pub fn set_system(&mut self, text: &str) -> Result<(), ChatError> {
         self.system = match text {
             "" => Vec::new(),
-            // A message of one token, and as much of an answer.
-            text => self.encode(Role::System, text, ENDS + AROUND + 2)?,
+            // Leaves room for a message of one token and an answer of one token.
+            text => self.encode(Role::System, text, PROMPT_FRAME + MESSAGE_FRAME + 2)?,
         };
         Ok(())
     }
@@ -141,11 +128,11 @@ impl Conversation {
         self.turns.clear();
     }
 
-    /// Takes the whole conversation from `messages`, up to the last, which it returns: the one to
+    /// Replaces the conversation by `messages`, except for the last one. Returns that one, to
     /// [`ask`](Self::ask).
     ///
     /// # Errors
-    /// If they are not in the order of a conversation, or one is too long or cannot be tokenized.
+    /// If they are not in the order of a conversation, or if one is too long or cannot be tokenized.
     pub fn load<'m>(&mut self, messages: &'m [Message]) -> Result<&'m str, ChatError> {
         let (system, messages) = match messages {
             [first, rest @ ..] if first.role == Role::System => (first.content.as_str(), rest),
@@ -170,13 +157,13 @@ impl Conversation {
         Ok(&last.content)
     }
 
-    /// Adds a message of the person. Returns the prompt of its answer, which may have up to `most`
-    /// tokens: as many as fit, and at least half of the context if the message leaves that.
+    /// Adds a user message. Returns the prompt for its answer of up to `most` tokens. Forgets old turns
+    /// until the answer has room for half of the context, or for what the message leaves of it.
     ///
     /// # Errors
     /// If the message leaves no room for an answer, or cannot be tokenized. It is not added then.
     pub fn ask(&mut self, text: &str, most: usize) -> Result<Prompt, ChatError> {
-        let around = ENDS + self.system.len();
+        let around = PROMPT_FRAME + self.system.len();
         let ids = self.encode(Role::User, text, around + 1)?;
         let left = self.context - around - ids.len();
         let reserve = most.min(self.context / 2).min(left);
@@ -211,8 +198,8 @@ impl Conversation {
         }
     }
 
-    /// Adds the tokens of an answer, of which the end may be missing. Without any, the message that it
-    /// answers is forgotten too.
+    /// Adds the tokens of an answer, which may be cut off. If it is empty, the message before it is
+    /// removed.
     pub fn record(&mut self, answer: &[u32]) {
         if answer.is_empty() {
             self.turns.pop_back();
@@ -224,22 +211,21 @@ impl Conversation {
         }
     }
 
-    /// Returns the tokens of the prompt.
+    /// Returns the number of tokens of the prompt.
     fn len(&self) -> usize {
-        ENDS + self.system.len() + self.turns.iter().map(|turn| turn.ids.len()).sum::<usize>()
+        PROMPT_FRAME
+            + self.system.len()
+            + self.turns.iter().map(|turn| turn.ids.len()).sum::<usize>()
     }
 
-    /// Returns the tokens of a message that shares the context with `others`.
+    /// Returns the tokens of a message that shares the context with `others` tokens.
     fn encode(&self, role: Role, text: &str, others: usize) -> Result<Vec<u32>, ChatError> {
         let ids = self.template.message(&Message::new(role, text))?;
-        match ids.len() + others <= self.context {
-            true => Ok(ids),
-            false => Err(ChatError::TooLong {
-                role,
-                tokens: ids.len() - AROUND,
-                most: self.context.saturating_sub(others + AROUND),
-            }),
+        if ids.len() + others > self.context {
+            let (tokens, most) = (ids.len(), self.context.saturating_sub(others + MESSAGE_FRAME));
+            return Err(ChatError::TooLong { role, tokens: tokens - MESSAGE_FRAME, most });
         }
+        Ok(ids)
     }
 }
 
@@ -250,18 +236,18 @@ pub struct Answer<'a> {
     room: usize,
     ids: Vec<u32>,
     text: TextStream,
-    /// True once the model has ended it.
     has_ended: bool,
 }
 
 impl Answer<'_> {
-    /// Returns the next characters, which may be none; `None` at the end of the answer.
+    /// Returns the next characters. The text may be empty, since a token can be a part of a
+    /// character. Returns `None` at the end of the answer.
     pub async fn next(&mut self) -> Option<String> {
         if self.has_ended || self.is_cut() {
             return None;
         }
         let id = self.sampler.next_token().await;
-        // Any token of conversations: a model that errs may leave out the end.
+        // A badly trained model may leave out the end token and begin the next message.
         self.has_ended = self.template.is_special(id);
         if self.has_ended {
             return None;
@@ -270,7 +256,7 @@ impl Answer<'_> {
         Some(self.text.push(self.template.base(), id))
     }
 
-    /// Returns true if the answer has all tokens that it may have, and the model has not ended it.
+    /// Returns true if the answer has reached its most tokens before the model ended it.
     pub fn is_cut(&self) -> bool {
         !self.has_ended && self.ids.len() >= self.room
     }

@@ -1,5 +1,5 @@
-//! Multiple choice by likelihood, as GPT-2 is commonly evaluated on HellaSwag: the answer is the ending
-//! whose tokens have the lowest mean loss after the context.
+//! Multiple choice by likelihood, the common way to evaluate GPT-2 on HellaSwag: the model's answer is
+//! the ending whose tokens have the lowest mean loss after the context.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,26 +11,25 @@ use crate::config::Config;
 use crate::data::{DataError, Dataset, Question, Questions, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, values};
 
-/// Micro-batches have multiples of this many positions, so that few shapes of tensors occur.
+/// The positions of a micro-batch are a multiple of this, so that few tensor shapes occur.
 const TIME_STEP: usize = 32;
 
 /// A question in tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EncodedQuestion {
-    /// The index of the question.
     index: usize,
-    /// A sequence for each ending.
+    /// One sequence for each ending.
     candidates: Vec<Candidate>,
-    /// True if the model's context is too short for a candidate, which lost its first tokens.
+    /// True if a candidate was longer than the model's context and lost its first tokens.
     pub is_cropped: bool,
 }
 
 /// A context and an ending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Candidate {
-    /// The tokens: at most one more than the model's positions, since the last is a target alone.
+    /// At most one token more than the model has positions: the last one is only a target.
     tokens: Vec<u32>,
-    /// The number of targets at the end that are the ending.
+    /// The number of tokens at the end that belong to the ending.
     scored: usize,
 }
 
@@ -61,7 +60,7 @@ impl Answer {
 /// The questions that a run answers at each evaluation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Quiz {
-    /// In an order in which any part of them is spread over the file.
+    /// In an order that spreads every part of them over the file.
     questions: Vec<EncodedQuestion>,
     /// The right ending of each, by its index.
     labels: Vec<usize>,
@@ -89,14 +88,11 @@ impl Quiz {
         let block_size = config.eval_block_size().get() as usize;
         let chosen = (0..count).map(|index| &all[index * all.len() / count]);
         let labels = chosen.clone().map(|question| question.label).collect();
-        let encoded = chosen.enumerate().map(|(index, question)| {
-            encode(index, question, tokenizer, block_size).map_err(|error| {
-                let (path, reason) = (path.to_owned(), error.to_string());
-                DataError::BadQuestion { path, line: question.line, reason }
-            })
-        });
+        let encoded = chosen
+            .enumerate()
+            .map(|(index, question)| encode(path, index, question, tokenizer, block_size));
         let mut questions = encoded.collect::<Result<Vec<_>, _>>()?;
-        // Questions of one kind, which are about as long, follow each other in a file.
+        // The questions of one kind follow each other in the file and are about equally long.
         questions.sort_by_key(|question| question.index.reverse_bits());
         Ok(Some(Self { questions, labels }))
     }
@@ -106,9 +102,9 @@ impl Quiz {
         self.questions.len()
     }
 
-    /// Returns the number of right answers of a model to a part of the questions. `stop` is called
-    /// before each micro-batch with the number of questions that are answered. Returns `None` if it
-    /// returned true.
+    /// Counts a model's right answers to a part of the questions. Calls `stop` before each
+    /// micro-batch with the number of questions answered so far. Returns `None` if `stop` returned
+    /// true.
     pub async fn right(
         &self,
         part: Range<usize>,
@@ -137,27 +133,33 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
     values.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(index, _)| index)
 }
 
-/// Encodes the question number `index` for a model of `block_size` positions. An ending is tokenized
-/// with the space before it, apart from the context, as in the common evaluation of GPT-2. Of a
-/// sequence that is too long, the end is kept.
+/// Encodes question number `index` of the file at `path` for a model of `block_size` positions. As in
+/// the common evaluation of GPT-2, an ending is tokenized separately from the context, with the space
+/// before it. A sequence that is too long keeps its end.
 ///
 /// # Errors
 /// For a character that the vocabulary lacks.
 pub fn encode(
+    path: &Path,
     index: usize,
     question: &Question,
     tokenizer: &Tokenizer,
     block_size: usize,
 ) -> Result<EncodedQuestion, DataError> {
-    let context = tokenizer.encode(&question.context)?;
+    let bad = |error: DataError| DataError::BadQuestion {
+        path: path.to_owned(),
+        line: question.line,
+        reason: error.to_string(),
+    };
+    let context = tokenizer.encode(&question.context).map_err(bad)?;
     let mut is_cropped = false;
     let mut candidate = |ending: &String| -> Result<Candidate, DataError> {
-        let ending = tokenizer.encode(&format!(" {ending}"))?;
+        let ending = tokenizer.encode(&format!(" {ending}")).map_err(bad)?;
         let mut tokens = [&context[..], &ending].concat();
         let too_many = tokens.len().saturating_sub(block_size + 1);
         is_cropped |= too_many > 0;
         tokens.drain(..too_many);
-        // The first token of a sequence is predicted from nothing.
+        // No position predicts the first token of a sequence.
         let scored = ending.len().min(tokens.len() - 1);
         Ok(Candidate { tokens, scored })
     };
@@ -171,14 +173,15 @@ impl EncodedQuestion {
         self.index
     }
 
-    /// Returns the positions of its longest sequence.
+    /// Returns the number of positions of its longest sequence.
     fn time(&self) -> usize {
         self.candidates.iter().map(|candidate| candidate.tokens.len() - 1).max().unwrap_or(0)
     }
 }
 
-/// Answers questions in micro-batches, the longest first, so that the first takes the most memory.
-/// `answered` gets the answers of each micro-batch and may end the evaluation with an error.
+/// Answers questions in micro-batches. The longest questions come first, so that the first micro-batch
+/// takes the most memory. `answered` gets the answers of each micro-batch, and can end the evaluation
+/// with an error.
 ///
 /// # Errors
 /// Those of `answered`.
@@ -230,7 +233,7 @@ fn batch(questions: &[EncodedQuestion], time: usize) -> (MicroBatch, Vec<Range<u
         targets.extend_from_slice(predicted);
         let end = targets.len();
         spans.push(end - candidate.scored..end);
-        // Any token will do: nothing that is scored sees what follows.
+        // The padding can be any token: attention is causal, and no scored position follows it.
         let padded = spans.len() * time;
         tokens.resize(padded, 0);
         targets.resize(padded, 0);
@@ -252,18 +255,22 @@ mod tests {
         }
     }
 
+    fn path() -> &'static Path {
+        Path::new("questions.jsonl")
+    }
+
     fn bytes(text: &str) -> Vec<u32> {
         text.bytes().map(u32::from).collect()
     }
 
     #[test]
     fn an_ending_is_scored_with_the_space_before_it() {
-        let encoded = encode(3, &question("ab", ["c", "de"]), &Tokenizer::Byte, 5).unwrap();
+        let encoded = encode(path(), 3, &question("ab", ["c", "de"]), &Tokenizer::Byte, 5).unwrap();
         let candidate = |text, scored| Candidate { tokens: bytes(text), scored };
         assert_eq!(encoded.candidates, [candidate("ab c", 2), candidate("ab de", 3)]);
         assert_eq!((encoded.index, encoded.time(), encoded.is_cropped), (3, 4, false));
         // Three positions hold four tokens.
-        let short = encode(0, &question("ab", ["c", "defg"]), &Tokenizer::Byte, 3).unwrap();
+        let short = encode(path(), 0, &question("ab", ["c", "defg"]), &Tokenizer::Byte, 3).unwrap();
         assert_eq!(short.candidates, [candidate("ab c", 2), candidate("defg", 3)]);
         assert!(short.is_cropped);
     }
@@ -273,7 +280,7 @@ mod tests {
         let questions = [question("ab", ["c", "de"]), question("x", ["yz", "y"])]
             .iter()
             .enumerate()
-            .map(|(index, question)| encode(index, question, &Tokenizer::Byte, 8).unwrap())
+            .map(|(index, question)| encode(path(), index, question, &Tokenizer::Byte, 8).unwrap())
             .collect::<Vec<_>>();
         let (batch, spans) = batch(&questions, 6);
         assert_eq!((batch.sequences, batch.tokens.len(), batch.targets.len()), (4, 24, 24));

@@ -9,7 +9,7 @@ use crate::data::{DataError, Dataset, Split, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
-/// The settings of an evaluation. Its result depends on `block_size` only.
+/// The settings of an evaluation. Of these, only `block_size` changes the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
     /// Tokens of a window; at most the model's context.
@@ -18,16 +18,7 @@ pub struct Evaluation {
     pub sequences: usize,
     /// Rows of a logits chunk.
     pub chunk: usize,
-    /// The implementation of the ops.
     pub mode: OpsMode,
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl Evaluation {
-    /// Returns the number of windows that [`mean_loss`] evaluates.
-    pub fn windows(&self, split: &Split, wanted: u64) -> u64 {
-        split.windows(self.block_size).evaluation(wanted).len() as u64
-    }
 }
 
 /// The loss on some text.
@@ -35,23 +26,23 @@ impl Evaluation {
 pub struct MeanLoss {
     /// The mean over the predicted tokens, in nats per token.
     pub per_token: f64,
-    /// The mean number of bytes that a predicted token stands for; `None` if the tokenizer is unknown.
+    /// The mean number of bytes of a predicted token; `None` if the tokenizer is unknown.
     pub bytes_per_token: Option<f64>,
 }
 
 impl MeanLoss {
     /// Returns the loss in bits per byte of text, which does not depend on the tokenizer. The end of a
-    /// document is predicted and has no bytes.
+    /// document is a predicted token without bytes.
     pub fn bits_per_byte(&self) -> Option<f64> {
         let bytes = self.bytes_per_token.filter(|bytes| *bytes > 0.0)?;
         Some(self.per_token / LN_2 / bytes)
     }
 }
 
-/// The loss on some windows, before it is divided by their tokens: what ranks add up.
+/// The loss on some windows before the division by their tokens, so that ranks can add theirs up.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LossSum {
-    /// The bits of the sum in nats: as text it might lose the last one, and NaN.
+    /// The bits of the sum in nats. As JSON, a float would lose its last bit, and NaN.
     nats: u64,
     /// The predicted tokens that count.
     tokens: u64,
@@ -68,7 +59,6 @@ impl LossSum {
         f64::from_bits(self.nats)
     }
 
-    /// Returns the sum for the windows of both.
     pub fn plus(self, other: Self) -> Self {
         let bytes = self.bytes.zip(other.bytes).map(|(own, others)| own + others);
         Self::new(self.nats() + other.nats(), self.tokens + other.tokens, bytes)
@@ -82,34 +72,12 @@ impl LossSum {
     }
 }
 
-/// Computes the mean loss of a model over at most `wanted` windows of `split`. They are evenly spread
-/// and always the same.
+/// Computes the loss of a model on the windows of `split` that begin and end at the tokens `chosen`. In
+/// conversations, only the assistant's messages count. The micro-batches are small and run one after
+/// the other, so the peak of memory is below a training step's.
 ///
-/// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
-/// if it returned true.
-///
-/// # Errors
-/// If the data cannot be read.
-#[cfg(not(target_arch = "wasm32"))]
-pub async fn mean_loss(
-    model: &Gpt,
-    dataset: &Dataset,
-    split: &Split,
-    wanted: u64,
-    evaluation: &Evaluation,
-    stop: &mut impl FnMut(u64) -> bool,
-) -> Result<Option<MeanLoss>, DataError> {
-    let chosen = split.windows(evaluation.block_size).evaluation(wanted);
-    let sum = sum_losses(model, dataset, split, &chosen, evaluation, stop).await?;
-    Ok(sum.map(|sum| sum.mean()))
-}
-
-/// Computes the loss of a model on the windows of `split` with the tokens `chosen`. Of conversations,
-/// only what the assistant says counts. The micro-batches are small and run one after the other: the
-/// peak of memory is below that of a training step.
-///
-/// `stop` is called before each micro-batch with the number of windows that are done. Returns `None`
-/// if it returned true.
+/// Calls `stop` before each micro-batch with the number of windows done so far. Returns `None` if
+/// `stop` returned true.
 ///
 /// # Errors
 /// If the data cannot be read.
@@ -146,6 +114,77 @@ pub async fn sum_losses(
         sum += f64::from(mean) * counted as f64;
     }
     Ok(Some(LossSum::new(sum, tokens, lengths.map(|_| bytes))))
+}
+
+/// The losses of a model on a data set, in nats per token.
+#[cfg(not(target_arch = "wasm32"))]
+pub struct DataLosses {
+    /// `None` for an evaluation of all windows, which would take hours.
+    train: Option<f64>,
+    val: f64,
+    /// On the validation split; `None` if the tokenizer is unknown.
+    bits_per_byte: Option<f64>,
+    entropy_floor: Option<f64>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl DataLosses {
+    /// Evaluates at most `windows` windows of each split, or with 0 the whole validation split. The
+    /// windows are evenly spread and always the same. `show` gets the number of windows that are
+    /// done, and their total.
+    ///
+    /// # Errors
+    /// If the data cannot be read.
+    pub async fn of(
+        model: &Gpt,
+        dataset: &Dataset,
+        evaluation: &Evaluation,
+        windows: u64,
+        mut show: impl FnMut(u64, u64),
+    ) -> Result<Self, DataError> {
+        let wanted = if windows == 0 { u64::MAX } else { windows };
+        let mut mean_loss = async |split: &Split| -> Result<Option<MeanLoss>, DataError> {
+            let chosen = split.windows(evaluation.block_size).evaluation(wanted);
+            let mut stop = |done| {
+                show(done, chosen.len() as u64);
+                false
+            };
+            let sum = sum_losses(model, dataset, split, &chosen, evaluation, &mut stop).await?;
+            Ok(sum.map(|sum| sum.mean()))
+        };
+        let train = if windows == 0 { None } else { mean_loss(&dataset.train).await? };
+        let val = mean_loss(&dataset.val).await?;
+        Ok(Self {
+            train: train.map(|loss| loss.per_token),
+            val: val.map_or(f64::NAN, |loss| loss.per_token),
+            bits_per_byte: val.and_then(|loss| loss.bits_per_byte()),
+            entropy_floor: dataset.entropy_floor,
+        })
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "train_loss": self.train, "val_loss": self.val, "val_perplexity": self.val.exp(),
+            "bits_per_byte": self.bits_per_byte, "entropy_floor": self.entropy_floor,
+        })
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl std::fmt::Display for DataLosses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(train) = self.train {
+            writeln!(f, "train loss {train:.4}, perplexity {:.2}", train.exp())?;
+        }
+        write!(f, "val loss {:.4}, perplexity {:.2}", self.val, self.val.exp())?;
+        if let Some(bits) = self.bits_per_byte {
+            write!(f, ", {bits:.4} bits per byte")?;
+        }
+        if let Some(floor) = self.entropy_floor {
+            write!(f, "\nthe entropy of this data is {floor:.4}: no model can get below")?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@
 //! runs and ranks.
 
 mod conversation;
+#[cfg(not(target_arch = "wasm32"))]
+mod exam;
 mod hellaswag;
 mod loss;
 
 pub(crate) use conversation::{ChatError, Conversation};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use exam::{Exam, ExamError, Score};
 pub(crate) use hellaswag::Quiz;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use hellaswag::{Answer, EncodedQuestion, answer, encode};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use loss::mean_loss;
+pub(crate) use loss::DataLosses;
 pub(crate) use loss::{Evaluation, LossSum, sum_losses};

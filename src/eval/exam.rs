@@ -1,0 +1,361 @@
+//! An exam: all questions of a file, the score so far, and a file of results that an interrupted
+//! evaluation continues.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::hellaswag::{Answer, EncodedQuestion, answer, encode};
+use super::loss::Evaluation;
+use crate::data::{DataError, Question, Questions, Tokenizer};
+use crate::disk::{self, File};
+use crate::model::Gpt;
+
+/// An error of an exam.
+#[derive(Debug, Error)]
+pub enum ExamError {
+    /// The file of results could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    /// The file of results has something else than results of this model for these questions.
+    #[error("{}:{line}: {what}", path.display())]
+    OtherResults { path: PathBuf, line: usize, what: &'static str },
+    #[error("the losses of this model are not finite")]
+    NotFinite,
+}
+
+impl ExamError {
+    /// Returns what to do next.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ExamError::File { .. } => "check the path and its permissions",
+            ExamError::OtherResults { .. } => "give another file with --results",
+            ExamError::NotFinite => "give another checkpoint if there is one",
+        }
+    }
+}
+
+/// Questions, ready to be answered by a model.
+pub struct Exam {
+    questions: Vec<Question>,
+    /// Those without an answer yet.
+    open: Vec<EncodedQuestion>,
+    score: Score,
+    results: Option<ResultsFile>,
+    /// The lines that are no questions.
+    pub skipped: Vec<DataError>,
+    /// The hash of the file of questions.
+    fingerprint: String,
+}
+
+/// The number of right answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Score {
+    pub answered: usize,
+    /// Right by the mean loss of an ending's tokens.
+    right: usize,
+    /// Right by the sum.
+    right_by_sum: usize,
+    /// Lines that are no questions.
+    skipped: usize,
+    /// Questions that are longer than the model's context.
+    pub cropped: usize,
+}
+
+/// A question's result: a line of the file of results.
+#[derive(Serialize, Deserialize)]
+struct ResultLine {
+    line: u64,
+    label: usize,
+    choice: usize,
+    losses: Vec<f64>,
+    tokens: Vec<usize>,
+}
+
+/// The first line of the file of results.
+#[derive(Serialize, Deserialize, PartialEq)]
+struct ResultsHeader {
+    /// The hash of the weights.
+    model: String,
+    /// The hash of the file of questions.
+    questions: String,
+}
+
+impl Exam {
+    /// Reads questions for a model with this tokenizer and this many positions. With
+    /// `skip_bad_lines`, other lines are skipped.
+    ///
+    /// # Errors
+    /// If the file cannot be read, has a line that is no question, or has no questions.
+    pub fn open(
+        path: &Path,
+        tokenizer: &Tokenizer,
+        block_size: usize,
+        skip_bad_lines: bool,
+    ) -> Result<Self, DataError> {
+        let Questions { questions: read, mut skipped, fingerprint } =
+            Questions::read(path, skip_bad_lines)?;
+        let (mut questions, mut open) = (Vec::new(), Vec::new());
+        for question in read {
+            // A character that the vocabulary lacks makes a line as bad as a missing field does.
+            match encode(path, questions.len(), &question, tokenizer, block_size) {
+                Ok(encoded) => {
+                    open.push(encoded);
+                    questions.push(question);
+                }
+                Err(error) if skip_bad_lines => skipped.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if questions.is_empty() {
+            return Err(DataError::NoQuestions { path: path.to_path_buf() });
+        }
+        let cropped = open.iter().filter(|question| question.is_cropped).count();
+        let score = Score { skipped: skipped.len(), cropped, ..Score::default() };
+        Ok(Self { questions, open, score, results: None, skipped, fingerprint })
+    }
+
+    /// Appends the results to a file, and counts those that it has from an interrupted evaluation.
+    /// Returns their number. `model` is the hash of the weights.
+    ///
+    /// # Errors
+    /// If the file has other results.
+    pub fn continue_in(&mut self, path: &Path, model: String) -> Result<usize, ExamError> {
+        let header = ResultsHeader { model, questions: self.fingerprint.clone() };
+        let (results, lines) = ResultsFile::open(path, &header)?;
+        self.results = Some(results);
+        let numbered = self.questions.iter().enumerate();
+        let index_of: HashMap<u64, usize> = numbered.map(|(index, of)| (of.line, index)).collect();
+        let mut done = HashSet::new();
+        for ResultLine { line, losses, tokens, .. } in lines {
+            let Some(&index) = index_of.get(&line) else { continue };
+            let endings = self.questions[index].endings.len();
+            if losses.len() == endings && tokens.len() == endings && done.insert(index) {
+                self.score.count(&Answer { index, losses, tokens }, &self.questions[index]);
+            }
+        }
+        self.open.retain(|question| !done.contains(&question.index()));
+        Ok(done.len())
+    }
+
+    /// Returns the number of questions.
+    pub fn len(&self) -> usize {
+        self.questions.len()
+    }
+
+    /// Returns the score so far.
+    pub fn score(&self) -> Score {
+        self.score
+    }
+
+    /// Answers all open questions. `show` gets the score after each micro-batch.
+    ///
+    /// # Errors
+    /// If a loss is not finite, or the file of results cannot be written.
+    pub async fn take(
+        self,
+        model: &Gpt,
+        evaluation: &Evaluation,
+        mut show: impl FnMut(&Score),
+    ) -> Result<Score, ExamError> {
+        let Self { questions, open, mut score, mut results, .. } = self;
+        let mut answered = |answers: Vec<Answer>| {
+            for answer in &answers {
+                if !answer.losses.iter().all(|loss| loss.is_finite()) {
+                    return Err(ExamError::NotFinite);
+                }
+                score.count(answer, &questions[answer.index]);
+            }
+            if let Some(results) = &mut results {
+                results.append(&answers, &questions)?;
+            }
+            show(&score);
+            Ok(())
+        };
+        answer(model, open, evaluation, &mut answered).await?;
+        Ok(score)
+    }
+}
+
+impl Score {
+    fn count(&mut self, answer: &Answer, question: &Question) {
+        self.answered += 1;
+        self.right += usize::from(answer.choice() == question.label);
+        self.right_by_sum += usize::from(answer.likeliest() == question.label);
+    }
+
+    fn share(&self, right: usize) -> f64 {
+        right as f64 / self.answered.max(1) as f64
+    }
+
+    /// Returns the share of questions that are right by mean loss.
+    pub fn accuracy(&self) -> f64 {
+        self.share(self.right)
+    }
+
+    fn standard_error(&self) -> f64 {
+        let share = self.accuracy();
+        (share * (1.0 - share) / self.answered.max(1) as f64).sqrt()
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "accuracy": self.accuracy(), "standard_error": self.standard_error(),
+            "accuracy_by_sum": self.share(self.right_by_sum), "questions": self.answered,
+            "skipped": self.skipped, "cropped": self.cropped,
+        })
+    }
+}
+
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [mean, sum] = [self.right, self.right_by_sum].map(|right| 100.0 * self.share(right));
+        let error = 100.0 * self.standard_error();
+        let Self { answered, right, .. } = self;
+        write!(
+            f,
+            "HellaSwag {mean:.2}% (± {error:.2}), {right} of {answered} right by mean loss; by sum \
+             {sum:.2}%"
+        )
+    }
+}
+
+/// The file that results are appended to.
+struct ResultsFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl ResultsFile {
+    /// Opens or creates a file of results. Returns the results that it has.
+    ///
+    /// # Errors
+    /// If it cannot be read or written, or has something else than results of this model for these
+    /// questions.
+    fn open(path: &Path, header: &ResultsHeader) -> Result<(Self, Vec<ResultLine>), ExamError> {
+        let error = |source| ExamError::File { path: path.to_path_buf(), source };
+        let text = match disk::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(source) => return Err(error(source)),
+        };
+        // A killed process may have left half a line.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = if text.is_empty() { Vec::new() } else { read(path, &text[..whole], header)? };
+        let mut options = disk::OpenOptions::new();
+        // Not for appending: Windows would not cut the half line off.
+        let mut file =
+            options.create(true).truncate(false).write(true).open(path).map_err(error)?;
+        file.set_len(whole as u64).map_err(error)?;
+        file.seek(SeekFrom::End(0)).map_err(error)?;
+        if whole == 0 {
+            writeln!(file, "{}", json!(header)).map_err(error)?;
+        }
+        Ok((Self { path: path.to_path_buf(), file }, lines))
+    }
+
+    fn append(&mut self, answers: &[Answer], questions: &[Question]) -> Result<(), ExamError> {
+        let mut text = String::new();
+        for answer in answers {
+            let Question { line, label, .. } = questions[answer.index];
+            let (losses, tokens) = (answer.losses.clone(), answer.tokens.clone());
+            let result = ResultLine { line, label, choice: answer.choice(), losses, tokens };
+            text += &format!("{}\n", json!(result));
+        }
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush());
+        written.map_err(|source| ExamError::File { path: self.path.clone(), source })
+    }
+}
+
+/// Reads the whole lines of a file of results.
+fn read(path: &Path, text: &str, header: &ResultsHeader) -> Result<Vec<ResultLine>, ExamError> {
+    let other = |line, what| ExamError::OtherResults { path: path.to_path_buf(), line, what };
+    let mut lines = (1..).zip(text.lines());
+    let found = lines.next().and_then(|(_, line)| serde_json::from_str::<ResultsHeader>(line).ok());
+    let found = found.ok_or_else(|| other(1, "not a file of results"))?;
+    if found.model != header.model {
+        return Err(other(1, "the results of another model"));
+    }
+    if found.questions != header.questions {
+        return Err(other(1, "the results for another file of questions"));
+    }
+    let result = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|_| other(number, "not a result"))
+    };
+    lines.map(result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(model: &str) -> ResultsHeader {
+        ResultsHeader { model: model.into(), questions: "q".into() }
+    }
+
+    fn question(line: u64) -> Question {
+        let endings = vec!["a".into(), "b".into()];
+        Question { line, context: "c".into(), endings, label: 1 }
+    }
+
+    fn answer(index: usize) -> Answer {
+        Answer { index, losses: vec![2.5, 1.0 / 3.0], tokens: vec![1, 9] }
+    }
+
+    #[test]
+    fn results_continue_after_a_cut_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
+        assert!(lines.is_empty());
+        results.append(&[answer(1), answer(0)], &[question(3), question(7)]).unwrap();
+        drop(results);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+        let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
+        let [result] = &lines[..] else { panic!("{} lines", lines.len()) };
+        assert_eq!((result.line, result.label, result.choice), (7, 1, 1));
+        results.append(&[answer(0)], &[question(3), question(7)]).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn other_files_are_refused_and_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        drop(ResultsFile::open(&path, &header("m")).unwrap());
+        let good = std::fs::read_to_string(&path).unwrap();
+        for (text, model, reason) in [
+            (good.clone(), "n", ":1: the results of another model"),
+            (good.replace("\"q\"", "\"p\""), "m", "another file of questions"),
+            (format!("{good}{{}}\n"), "m", ":2: not a result"),
+            ("my notes\n".into(), "m", ":1: not a file of results"),
+            ("my notes".into(), "m", ":1: not a file of results"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = ResultsFile::open(&path, &header(model)).err().expect(reason).to_string();
+            assert!(error.contains(reason), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_score_tells_its_error() {
+        let mut score = Score::default();
+        for index in 0..4 {
+            let label = usize::from(index > 0);
+            score.count(&answer(index), &Question { label, ..question(1) });
+        }
+        // The mean chooses ending 1, the sum ending 0: 2.5 is less than 9/3.
+        assert_eq!((score.right, score.right_by_sum), (3, 1));
+        assert_eq!(
+            score.to_string(),
+            "HellaSwag 75.00% (± 21.65), 3 of 4 right by mean loss; by sum 25.00%"
+        );
+    }
+}
