@@ -28,6 +28,9 @@ mod native {
         read_to_string, write,
     };
 
+    #[cfg(test)]
+    use super::recorder::{Call, note};
+
     /// Returns true if a file or folder exists at `path`.
     pub fn exists(path: &Path) -> bool {
         path.exists()
@@ -53,6 +56,8 @@ mod native {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(content)?;
         file.as_file().sync_all()?;
+        #[cfg(test)]
+        note(Call::SyncFile(file.path().to_owned()));
         // Not `persist`, which fails on Windows while another process reads `path`.
         let (file, written) = file.keep().map_err(|error| error.error)?;
         drop(file);
@@ -68,6 +73,8 @@ mod native {
     /// # Errors
     /// As [`std::fs::rename`].
     pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        #[cfg(test)]
+        note(Call::Rename(from.as_ref().to_owned(), to.as_ref().to_owned()));
         patiently(|| fs::rename(&from, &to))
     }
 
@@ -107,12 +114,25 @@ mod native {
         cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
     }
 
+    /// Syncs the content of a file to disk, so that it survives a power failure.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or synced.
+    pub fn sync_file(path: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        note(Call::SyncFile(path.to_owned()));
+        // Windows syncs a file only if it is open for writing.
+        OpenOptions::new().write(true).open(path)?.sync_all()
+    }
+
     /// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
     /// Windows, which has no call for it and needs none.
     ///
     /// # Errors
     /// If the folder cannot be opened or synced.
     pub fn sync_folder(folder: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        note(Call::SyncFolder(folder.to_owned()));
         if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
     }
 
@@ -137,20 +157,37 @@ mod native {
 pub use native::{
     DirEntry, File, OpenOptions, TryLockError, create_dir_all, exists, is_dir, is_file, lock,
     metadata, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
-    sync_folder, write,
+    sync_file, sync_folder, write,
 };
 #[cfg(target_arch = "wasm32")]
 pub use pool::mounted::{
     DirEntry, File, OpenOptions, TryLockError, create_dir_all, exists, is_dir, is_file, lock,
     metadata, mount, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
-    sync_folder, write,
+    sync_file, sync_folder, write,
 };
+
+#[cfg(test)]
+pub mod recorder;
 
 #[cfg(test)]
 mod tests {
     use std::io::Read;
 
+    use super::recorder::{Call, record};
     use super::*;
+
+    #[test]
+    fn a_replaced_file_is_synced_before_its_name_and_its_folder_after() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        let ((), calls) = record(|| replace(&path, b"new").unwrap());
+        let [Call::SyncFile(written), Call::Rename(from, to), Call::SyncFolder(synced)] =
+            &calls[..]
+        else {
+            panic!("{calls:?}");
+        };
+        assert_eq!((written, to.as_path(), synced.as_path()), (from, &*path, folder.path()));
+    }
 
     /// A view may read a file that is replaced, and a killed process may have left another behind.
     #[test]

@@ -110,4 +110,18 @@ mod tests {
         assert!(to.join("config.json").exists());
         assert!(!folder.path().join("above.txt").exists());
     }
+
+    #[test]
+    fn a_zip_of_too_many_files_is_refused() {
+        for (files, is_unpacked) in [(MOST_FILES, true), (MOST_FILES + 1, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+            for file in 0..files {
+                zip.start_file(format!("{file}.txt"), SimpleFileOptions::default()).unwrap();
+            }
+            let to = folder.path().join("in");
+            let unpacked = unpack(zip.finish().unwrap(), &to);
+            assert_eq!((unpacked.is_ok(), to.exists()), (is_unpacked, is_unpacked), "{files}");
+        }
+    }
 }

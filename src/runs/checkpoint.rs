@@ -14,7 +14,7 @@ use super::folder::write_atomically;
 use super::own_states::OwnStates;
 use crate::config::Config;
 use crate::data::Tokenizer;
-use crate::disk::{self, File, OpenOptions};
+use crate::disk::{self, File};
 use crate::model::{
     ARCHITECTURE_FILE, Architecture, Gpt, Parameter, TensorFile, WEIGHTS_FILE, WeightFile,
     WeightSource, write_architecture, write_tensors,
@@ -377,10 +377,7 @@ async fn write_files(
     let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
-        // Windows syncs a file only if it is open for writing.
-        let open = OpenOptions::new().write(true).open(&file);
-        let sync = open.and_then(|file| file.sync_all());
-        sync.map_err(TrainError::io("sync", &file))?;
+        disk::sync_file(&file).map_err(TrainError::io("sync", &file))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         state.hashes.insert(name, hash_file(&file)?);
     }

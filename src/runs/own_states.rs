@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Checkpoint, OPTIMIZER_FILE, saved_shape};
 use crate::config::Config;
-use crate::disk::{self, OpenOptions};
+use crate::disk;
 use crate::model::{Gpt, WeightError, WeightFile, WeightSource, write_tensors};
 use crate::ranks::{Group, RANKS_FOLDER};
 use crate::train::{LossScale, Optimizer, TrainError};
@@ -35,10 +35,7 @@ pub async fn write(file: &Path, model: &Gpt, optimizer: &Optimizer) -> Result<()
     let temporary = file.with_extension(UNFINISHED);
     let result = async {
         write_tensors(&temporary, &states, HashMap::new()).await?;
-        // Windows syncs a file only if it is open for writing.
-        let open = OpenOptions::new().write(true).open(&temporary);
-        let sync = open.and_then(|file| file.sync_all());
-        sync.map_err(TrainError::io("sync", &temporary))?;
+        disk::sync_file(&temporary).map_err(TrainError::io("sync", &temporary))?;
         disk::rename(&temporary, file).map_err(TrainError::io("rename", &temporary))
     };
     let written = result.await;

@@ -146,15 +146,40 @@ fn the_error_of_missing_data_gives_the_command() {
 
 #[test]
 fn the_fingerprint_depends_on_the_data_and_not_on_the_folder() {
-    let fingerprint = |name, train: &[u8]| {
-        let (_root, spec) = folder(name, &[("train.bin", train), ("val.bin", &bytes([1; 9]))]);
+    let fingerprint = |name, train: &[u8], val: &[u8]| {
+        let (_root, spec) = folder(name, &[("train.bin", train), ("val.bin", val)]);
         Dataset::open(&spec, 4).unwrap().fingerprint
     };
-    let original = fingerprint("a", &bytes([0; 9]));
-    assert_eq!(original, fingerprint("b", &bytes([0; 9])));
-    assert_ne!(original, fingerprint("a", &bytes([0; 10])));
-    assert_ne!(original, fingerprint("a", &bytes([2; 9])));
+    let val = bytes([1; 9]);
+    let original = fingerprint("a", &bytes([0; 9]), &val);
+    assert_eq!(original, fingerprint("b", &bytes([0; 9]), &val));
+    for (train, val) in [
+        (&bytes([0; 10]), &val),
+        (&bytes([2; 9]), &val),
+        (&bytes([0; 9]), &bytes([1; 8])),
+        (&bytes([0; 9]), &bytes([3; 9])),
+    ] {
+        assert_ne!(original, fingerprint("a", train, val));
+    }
 }
+
+/// The tokens at either end of a split may stay the same: meta.json has the hashes of all.
+#[test]
+fn the_fingerprint_has_the_hashes_of_both_splits() {
+    let fingerprint = |from: &str, to: &str| {
+        let meta = META_TEXT.replace(from, to);
+        assert!(from.is_empty() || meta != META_TEXT);
+        let files = [("train.bin", &bytes([0; 9])[..]), ("val.bin", &bytes([1; 9]))];
+        let (_root, spec) = folder("a", &[files[0], files[1], ("meta.json", meta.as_bytes())]);
+        Dataset::open(&spec, 4).unwrap().fingerprint
+    };
+    let original = fingerprint("", "");
+    assert_ne!(original, fingerprint("\"ab\"", "\"ac\""));
+    assert_ne!(original, fingerprint("\"cd\"", "\"ce\""));
+}
+
+const META_TEXT: &str = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16",
+    "documents":1,"train_tokens":9,"val_tokens":9,"sources":[],"train_blake3":"ab","val_blake3":"cd"}"#;
 
 #[test]
 fn the_built_in_corpus_opens() {

@@ -394,6 +394,14 @@ pub fn is_file(path: &Path) -> bool {
     with(|disk| disk.files.contains_key(&key(path)))
 }
 
+/// Writes the buffered data of a file to the storage.
+///
+/// # Errors
+/// If the file does not exist, or the browser reports an error.
+pub fn sync_file(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
 /// Does nothing: paths are written to the storage at once.
 ///
 /// # Errors
