@@ -15,16 +15,13 @@
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
 //! | `eval` | what is done with a model: its loss, HellaSwag, conversations |
 //! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
-//! | [`protocol`] | events and commands: plain data |
-//! | `progress` | folds events into the state of a run, for every view |
+//! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
 //! | [`bench`](mod@bench) | measures kernels and steps |
 //! | `ranks` | the processes of one run: sums over them, over MPI |
 //! | [`runs`] | what is on the disk of a run, and the list of all runs |
-//! | `recovery` | decides what to do when a trainer ends |
-//! | `supervisor` | runs the trainer as a child process and restarts it |
 //! | `doctor` | reports what a bug report needs: build, machine, devices, folders |
 //! | [`version`] | the version, commit, features and target of this build |
-//! | `service` | answers requests of the window: devices, data, runs, plans, exports |
+//! | `worker` | answers requests, runs trainings and supervises them |
 //! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
 //! | `gui` | the window: panels over the same events and commands |
 //! | `web` | the browser build: page and worker |
@@ -52,17 +49,12 @@ pub mod gui;
 pub mod model;
 pub mod ops;
 pub mod plan;
-mod progress;
 pub mod protocol;
 mod ranks;
-mod recovery;
 pub mod runs;
-#[cfg(feature = "gui")]
-mod service;
-#[cfg(not(target_arch = "wasm32"))]
-mod supervisor;
 mod text;
 pub mod train;
 pub mod version;
 #[cfg(target_arch = "wasm32")]
 mod web;
+mod worker;

@@ -2,11 +2,11 @@
 //!
 //! 1. `train` and everything before it name no front end. Front ends name no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
-//! 3. `config`, `plan`, `protocol`, `progress` and `recovery` are pure: no I/O, no clock, no
+//! 3. `config`, `plan` and `protocol` are pure: no I/O, no clock, no
 //!    randomness, no device.
 //! 4. Unsafe code is allowed in five files and global mutable state in two. No file has a name like
 //!    `utils`, and none has more than [`MAX_LINES`] lines.
-//! 5. Only `web`, `service/browser` and `gui/platform/browser` call the browser. Only `disk` and
+//! 5. Only `web`, `worker/browser` and `gui/platform/browser` call the browser. Only `disk` and
 //!    desktop front ends open files.
 //!
 //! The sources are split into tokens first, without comments and literals. Every module needs a
@@ -42,8 +42,6 @@ const MODULES: &[(&str, Layer)] = &[
     ("config", Layer::Pure),
     ("plan", Layer::Pure),
     ("protocol", Layer::Pure),
-    ("progress", Layer::Pure),
-    ("recovery", Layer::Pure),
     ("version", Layer::Pure),
     ("lib", Layer::Core),
     ("data", Layer::Core),
@@ -54,14 +52,13 @@ const MODULES: &[(&str, Layer)] = &[
     ("eval", Layer::Core),
     ("runs", Layer::Core),
     ("ranks", Layer::Core),
-    ("supervisor", Layer::Core),
     ("doctor", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),
     ("cli", Layer::Front),
     ("gui", Layer::Front),
-    ("service", Layer::Front),
     ("web", Layer::Front),
+    ("worker", Layer::Front),
     ("main", Layer::Front),
 ];
 
@@ -190,7 +187,7 @@ fn check_names(layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(usize, Strin
 
 /// Crates for browser APIs.
 const BROWSER_CRATES: &[&str] = &["web_sys", "js_sys", "wasm_bindgen"];
-const BROWSER_IN: &[&str] = &["web/", "service/browser/", "gui/platform/browser/"];
+const BROWSER_IN: &[&str] = &["web/", "worker/browser/", "gui/platform/browser/"];
 
 /// Files that may call `std::fs`: `disk`, desktop front ends, and code that browsers do not run (a
 /// data format that is not read there, a driver).
@@ -213,7 +210,7 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
         };
         if named.is_of(BROWSER_CRATES) && !is_in(BROWSER_IN) {
             refuse(
-                "only web, service/browser and gui/platform/browser call the browser (invariant 5)",
+                "only web, worker/browser and gui/platform/browser call the browser (invariant 5)",
             );
         }
         if matches!(named.segments[..], ["std", "fs", ..]) && !is_in(FILES_IN) {
@@ -288,7 +285,7 @@ fn violations_are_found() {
         ("data/a.rs", "use {::egui_plot::Plot, std::fmt};", 1),
         ("model/a.rs", "extern crate winit;", 1),
         ("gpu/a.rs", "use crate::{config, cli::args as typed};", 1),
-        ("protocol.rs", "fn f() { super::cli::main() }", 1),
+        ("protocol/event.rs", "fn f() { super::cli::main() }", 1),
         ("cli/a.rs", "fn f(x: Vec<burn::tensor::Tensor<2>>) {}", 1),
         ("main.rs", "use burn as b;", 1),
         ("train/a.rs", "use wgpu;", 2),
@@ -297,12 +294,12 @@ fn violations_are_found() {
         ("cli/a.rs", "let kernel = burn_cubecl::kernel;", 2),
         ("config/a.rs", "use std::{fmt, fs::{self, File}};", 3),
         ("plan.rs", "let home = std::env::var(name);", 3),
-        ("progress.rs", "use std::time::{Duration, Instant};", 3),
-        ("protocol.rs", "let now = time::SystemTime::now();", 3),
+        ("protocol/progress.rs", "use std::time::{Duration, Instant};", 3),
+        ("protocol/event.rs", "let now = time::SystemTime::now();", 3),
         ("plan.rs", "use burn::tensor::Shape;", 3),
         ("plan.rs", "use rand_chacha::ChaCha8Rng;", 3),
         ("plan.rs", "use super::gpu::DeviceInfo;", 3),
-        ("progress.rs", "fn f() { println!() }", 3),
+        ("protocol/progress.rs", "fn f() { println!() }", 3),
         ("main.rs", "#![warn(unsafe_code)]", 4),
         ("gpu/a.rs", "#[allow(unsafe_code)] fn f() {}", 4),
         ("ops/a.rs", "static mut COUNT: u32 = 0;", 4),

@@ -110,8 +110,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::plan::Plan;
-    use crate::progress::Progress;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, Progress};
     use crate::runs::checkpoint::{State, VERSION};
 
     #[test]

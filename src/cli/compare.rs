@@ -196,7 +196,7 @@ fn columns(head: &[String], rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
     use crate::config::{Config, Layer, resolve};
-    use crate::progress::Progress;
+    use crate::protocol::Progress;
 
     fn facts(title: &str, settings: &[(&str, &str)]) -> Facts {
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));

@@ -10,7 +10,7 @@ use super::CliError;
 use super::chart::Curve;
 use super::paths::{last_part, shown};
 use crate::config::{Config, KEYS, Key};
-use crate::progress::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
+use crate::protocol::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs;
 use crate::text::{bytes, count, duration, percent};
 

@@ -13,7 +13,7 @@ use super::report::print_event;
 use super::{CliError, signals};
 use crate::protocol::{Command, Event, Setting};
 use crate::runs::Tail;
-use crate::supervisor::TrainerProcess;
+use crate::worker::TrainerProcess;
 
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);

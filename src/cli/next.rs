@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::progress::{Progress, State};
-use crate::protocol::StopReason;
+use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
 
 /// Returns what to do with a run that has ended, as a sentence that ends with a command; nothing if
 /// it has no checkpoint.
 pub(super) fn next_step(progress: &Progress) -> Option<String> {
-    let State::Finished(reason) = &progress.state else { return None };
+    let RunPhase::Finished(reason) = &progress.state else { return None };
     let path = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
     let run = path.display().to_string();
     let run = quoted(&run);
@@ -63,7 +62,7 @@ fn quoted(word: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Sample;
+    use crate::protocol::Sample;
 
     #[cfg(not(windows))]
     #[test]
@@ -98,7 +97,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("a run");
         let mut progress = Progress { run: Some(run.clone()), ..Progress::default() };
-        progress.state = State::Finished(StopReason::Finished);
+        progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(next_step(&progress), None, "it has no checkpoint");
         std::fs::create_dir_all(run.join("checkpoints/00000010")).unwrap();
         let sample = |prompt: &str| Sample {
@@ -113,7 +112,7 @@ mod tests {
             let quote = if cfg!(windows) { '"' } else { '\'' };
             assert!(next.ends_with(&format!("a run{quote} --start={start}")), "{next}");
         }
-        progress.state = State::Finished(StopReason::Stopped);
+        progress.state = RunPhase::Finished(StopReason::Stopped);
         let next = next_step(&progress).unwrap();
         assert!(next.starts_with("continue it with: "), "{next}");
         assert!(next.contains(" train --resume --run "), "{next}");

@@ -9,8 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::terminal::draws;
-use crate::progress::Progress;
-use crate::protocol::{Event, Task, Working};
+use crate::protocol::{Event, Progress, Task, Working};
 use crate::runs::json_line;
 use crate::text::duration;
 

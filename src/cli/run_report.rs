@@ -8,7 +8,7 @@ use super::html::{self, escape};
 use super::paths::shown_line;
 use super::runs::newest_run;
 use crate::plan::Row;
-use crate::progress::{Level, LogLine, Sample};
+use crate::protocol::{Level, LogLine, Sample};
 use crate::text::bytes;
 
 /// The most samples that a page shows, evenly spread over the run.
@@ -115,8 +115,7 @@ fn warnings(facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Progress;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, Progress};
 
     #[test]
     fn a_page_has_the_first_and_the_last_sample_and_no_markup_of_theirs() {

@@ -21,8 +21,8 @@ use crate::protocol::{Command, Event, StopReason};
 use crate::ranks::Group;
 use crate::runs;
 use crate::runs::{COMMANDS_FILE, CONFIG_FILE, NANOGPT_FILE};
-use crate::supervisor::{Supervisor, TrainerProcess};
 use crate::train::{Request, Session, Setup, TrainError};
+use crate::worker::{Supervisor, TrainerProcess};
 
 /// The end of a run.
 enum Outcome {

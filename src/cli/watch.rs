@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use super::{CliError, signals};
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
-use crate::protocol::{Cause, Event};
+use crate::protocol::{Cause, EXIT_REFUSED, Event};
 use crate::ranks::PlanLimit;
-use crate::recovery::EXIT_REFUSED;
 use crate::runs::json_line;
 use crate::train::TrainError;
 

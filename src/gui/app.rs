@@ -20,10 +20,9 @@ use super::runs::{self, BrowserStorage, RunsState};
 use super::samples::{self, SampleState};
 use super::setup::{self, Choices, Runs, SetupState};
 use super::{Intent, Options, theme};
-use crate::progress::{Level, Progress};
-use crate::protocol::{DeviceLine, Event, StopReason};
+use crate::protocol::{DeviceLine, Event, Level, Obstacle, Progress, StopReason};
 use crate::runs::RunSummary;
-use crate::service::{Client, Obstacle, Trainer};
+use crate::worker::{Client, Trainer};
 
 mod actions;
 mod closing;

@@ -19,7 +19,7 @@ use self::scale::{Scale, Unit};
 use self::view::View;
 use super::selection::Selection;
 use super::theme;
-use crate::progress::{Progress, Series, Smoothed, State, automatic_half_life};
+use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
 
 /// Opacity of a raw curve that is drawn behind its moving average.
@@ -326,9 +326,9 @@ fn chart<'a>(name: &'static str, scale: Scale, axis: XAxis, progress: &'a Progre
 /// Explains why the chart is empty.
 fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
     ui.weak(match progress.state {
-        State::Idle => "No run yet. Start one on the left.",
-        State::Starting => "The run is starting. Curves appear with its first iterations.",
-        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
+        RunPhase::Idle => "No run yet. Start one on the left.",
+        RunPhase::Starting => "The run is starting. Curves appear with its first iterations.",
+        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
             "The run ended before there was anything to plot. The log has the reason."
         }
         _ => "Nothing to plot yet. Curves appear with the first iterations.",

@@ -5,9 +5,9 @@ use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText,
 use super::Intent;
 use super::prompt::{self, PromptState};
 use crate::data::{Message, Role};
-use crate::progress::{Progress, State};
+use crate::protocol::{Progress, RunPhase};
 
-/// State of the conversation between frames.
+/// RunPhase of the conversation between frames.
 #[derive(Debug, Default)]
 pub(super) struct ChatState {
     /// True if the shown model was trained on conversations.
@@ -207,7 +207,9 @@ fn draw(ui: &mut egui::Ui, role: Role, text: &str) {
 /// Returns why no message can be answered now.
 fn obstacle(progress: &Progress, prompt: &PromptState) -> Option<&'static str> {
     match progress.state {
-        State::Running | State::Paused => Some("The run trains: write to it once it has ended."),
+        RunPhase::Running | RunPhase::Paused => {
+            Some("The run trains: write to it once it has ended.")
+        }
         _ => prompt::obstacle(progress, false, prompt),
     }
 }
@@ -326,7 +328,7 @@ mod tests {
     #[test]
     fn a_run_that_trains_has_no_time() {
         let mut harness = panel();
-        harness.state_mut().progress.state = State::Running;
+        harness.state_mut().progress.state = RunPhase::Running;
         type_message(&mut harness, "Hello!");
         assert!(harness.get_by_label("Send").accesskit_node().is_disabled());
     }

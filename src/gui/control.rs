@@ -5,8 +5,7 @@ mod headline;
 use eframe::egui::{self, Button, Color32, RichText};
 
 use super::{Intent, theme};
-use crate::progress::{Progress, State};
-use crate::protocol::{Command, Setting, StopReason};
+use crate::protocol::{Command, Progress, RunPhase, Setting, StopReason};
 use crate::text::{bytes, clock, grouped};
 #[cfg(target_arch = "wasm32")]
 pub(super) use headline::status;
@@ -31,7 +30,7 @@ pub(super) struct ControlState {
 impl ControlState {
     /// Returns the seconds until the next attempt of a run that waits for its device.
     fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
-        let State::Waiting { attempt, seconds, .. } = progress.state else {
+        let RunPhase::Waiting { attempt, seconds, .. } = progress.state else {
             self.waiting = None;
             return None;
         };
@@ -51,7 +50,8 @@ pub(super) fn show(
     state: &mut ControlState,
     live: bool,
 ) -> Option<Intent> {
-    let can_stop = matches!(progress.state, State::Running | State::Paused | State::Waiting { .. });
+    let can_stop =
+        matches!(progress.state, RunPhase::Running | RunPhase::Paused | RunPhase::Waiting { .. });
     state.stopping &= live && can_stop;
     ui.add_space(4.0);
     let total = grouped(progress.max_iters as f64, 0);
@@ -79,11 +79,11 @@ pub(super) fn show(
 /// continues one that ended early and has a checkpoint.
 pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Intent> {
     match &progress.state {
-        State::Running if live => Some(Intent::Send(Command::Pause)),
-        State::Paused if live => Some(Intent::Send(Command::Resume)),
-        State::Interrupted
-        | State::Failed { .. }
-        | State::Finished(StopReason::Stopped | StopReason::MaxTime)
+        RunPhase::Running if live => Some(Intent::Send(Command::Pause)),
+        RunPhase::Paused if live => Some(Intent::Send(Command::Resume)),
+        RunPhase::Interrupted
+        | RunPhase::Failed { .. }
+        | RunPhase::Finished(StopReason::Stopped | StopReason::MaxTime)
             if !live && !progress.checkpoints.is_empty() =>
         {
             progress.run.clone().map(Intent::Continue)
@@ -100,14 +100,14 @@ fn buttons(
 ) -> Option<Intent> {
     let reason = match &progress.state {
         _ if state.stopping => Some("The run is stopping."),
-        State::Idle => Some("No run yet. Start one on the left."),
-        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
+        RunPhase::Idle => Some("No run yet. Start one on the left."),
+        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
             Some("The run has ended.")
         }
         _ if !live => Some("This run is not active."),
-        State::Starting | State::Recovering => Some("The run is starting."),
-        State::Waiting { .. } => Some("The run waits for its device."),
-        State::Running | State::Paused => None,
+        RunPhase::Starting | RunPhase::Recovering => Some("The run is starting."),
+        RunPhase::Waiting { .. } => Some("The run waits for its device."),
+        RunPhase::Running | RunPhase::Paused => None,
     };
     let mut intent = None;
     let next = pause_or_continue(progress, live);
@@ -126,7 +126,7 @@ fn buttons(
     if button(ui, text, disabled, help) {
         intent = next;
     }
-    let is_waiting = live && !state.stopping && matches!(progress.state, State::Waiting { .. });
+    let is_waiting = live && !state.stopping && matches!(progress.state, RunPhase::Waiting { .. });
     let (disabled, help) = match is_waiting {
         true => (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint."),
         false => {
@@ -156,7 +156,7 @@ fn learning_rate(
     state: &mut ControlState,
     live: bool,
 ) -> Option<Intent> {
-    let enabled = live && matches!(progress.state, State::Running | State::Paused);
+    let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
     if !enabled {
         (state.rate, state.sent, state.error) = (None, None, None);
     }
@@ -259,8 +259,7 @@ fn colored_figure(
 mod tests {
     use super::headline::status;
     use super::*;
-    use crate::progress::Level;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, Level};
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {
@@ -272,7 +271,7 @@ mod tests {
 
     #[test]
     fn space_pauses_and_resumes_a_live_run() {
-        let mut progress = Progress { state: State::Running, ..Progress::default() };
+        let mut progress = Progress { state: RunPhase::Running, ..Progress::default() };
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
         progress.apply(&Event::Paused { iter: 0 });
         assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
@@ -308,7 +307,7 @@ mod tests {
         progress.interrupted();
         assert_eq!(pause_or_continue(&progress, false), Some(Intent::Continue(run)));
         assert_eq!(pause_or_continue(&progress, true), None);
-        progress.state = State::Finished(StopReason::Finished);
+        progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(pause_or_continue(&progress, false), None);
     }
 }

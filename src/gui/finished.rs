@@ -3,7 +3,7 @@
 use eframe::egui::{self, RichText};
 
 use super::{Intent, theme};
-use crate::progress::Progress;
+use crate::protocol::Progress;
 use crate::text::grouped;
 
 /// A click on the card.

@@ -10,15 +10,14 @@ use crate::config::{Budget, Config, Dtype};
 use crate::plan::{
     self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
 };
-use crate::progress::{Progress, State};
-use crate::protocol::{Command, Setting, Step};
+use crate::protocol::{Command, Progress, RunPhase, Setting, Step};
 use crate::text::{bytes, percent};
 
 mod bar;
 pub(super) mod fixes;
 mod ranks;
 
-/// State of the panel.
+/// RunPhase of the panel.
 #[derive(Default)]
 pub(super) struct FitState {
     /// The selected device; `None` until it was queried.
@@ -127,7 +126,7 @@ pub(super) fn show(
     state: &mut FitState,
     progress: &Progress,
 ) -> Option<Intent> {
-    let is_active = matches!(progress.state, State::Running | State::Paused);
+    let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
     let now = progress.last_step.as_ref().filter(|_| is_active);
     let others = now.and_then(|step| step.others_bytes).or(state.others());
     let Some(cached) = state.plan(form) else {

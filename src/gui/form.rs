@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve, run_name};
-use crate::service::DataInfo;
+use crate::protocol::DataInfo;
 
 /// A configuration that is being edited.
 #[derive(Clone, Debug)]

@@ -5,15 +5,14 @@ use std::fmt::Write as _;
 use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
 
 use super::{Intent, platform, theme};
-use crate::progress::{Level, LogLine, Progress, State};
-use crate::protocol::Cause;
+use crate::protocol::{Cause, Level, LogLine, Progress, RunPhase};
 use crate::version;
 
 /// Lines drawn at first, and added each time earlier ones are requested: every line costs frame
 /// time.
 const PAGE: usize = 100;
 
-/// State of the panel between frames.
+/// RunPhase of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct LogState {
     /// Hide lines of level info.
@@ -25,14 +24,14 @@ pub(super) struct LogState {
 /// Draws the panel.
 pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, state: &mut LogState) -> Option<Intent> {
     let mut intent = None;
-    if let State::Failed { text, hint, cause } = &progress.state {
+    if let RunPhase::Failed { text, hint, cause } = &progress.state {
         failure(ui, text, hint, *cause);
         intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
         ui.separator();
     }
     ui.horizontal_wrapped(|ui| {
         ui.checkbox(&mut state.only_problems, "only warnings and errors");
-        if !matches!(progress.state, State::Failed { .. }) {
+        if !matches!(progress.state, RunPhase::Failed { .. }) {
             intent = buttons(ui, progress);
         }
     });
@@ -145,7 +144,7 @@ fn details(progress: &Progress) -> String {
     if progress.max_iters > 0 {
         let _ = writeln!(text, "iteration: {} of {}", progress.iteration, progress.max_iters);
     }
-    if let State::Failed { text: error, hint, cause } = &progress.state {
+    if let RunPhase::Failed { text: error, hint, cause } = &progress.state {
         let _ = writeln!(text, "\n{}\n{error}\nhint: {hint}", summary(*cause));
     }
     if let Some(forecast) = &progress.forecast {

@@ -2,7 +2,7 @@
 //!
 //! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns
 //! an [`Intent`]: panels change nothing but their view state. [`App`] carries out intents. Slow
-//! work is a request to the `service`; the differences between a program and a page are in
+//! work is a request to the `worker`; the differences between a program and a page are in
 //! `platform`.
 
 mod app;

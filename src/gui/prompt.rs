@@ -3,10 +3,9 @@
 use eframe::egui::{self, Button, DragValue, TextEdit};
 
 use super::Intent;
-use crate::progress::{Progress, State};
-use crate::protocol::Command;
+use crate::protocol::{Command, Progress, RunPhase};
 
-/// State of the prompt between frames.
+/// RunPhase of the prompt between frames.
 #[derive(Debug)]
 pub(super) struct PromptState {
     /// The prompt being typed.
@@ -67,7 +66,7 @@ pub(super) fn show(
     state: &mut PromptState,
 ) -> Option<Intent> {
     // A run that trains generates with its present weights, and its own options.
-    let is_live = matches!(progress.state, State::Running | State::Paused);
+    let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
     let answers = (progress.samples.len(), progress.log.len());
     state.requested = state.requested.filter(|&before| is_live && before == answers);
     let reason = obstacle(progress, is_live, state);
@@ -143,9 +142,11 @@ pub(super) fn obstacle(
     state: &PromptState,
 ) -> Option<&'static str> {
     match progress.state {
-        State::Starting | State::Recovering | State::Waiting { .. } => Some("The run is starting."),
+        RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
+            Some("The run is starting.")
+        }
         _ if progress.run.is_none() && !is_live => Some("Show a run or a model first, under Runs."),
-        State::Finished(_) | State::Interrupted | State::Failed { .. }
+        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
             if progress.checkpoints.is_empty() =>
         {
             Some("This run has no checkpoint to generate from.")
@@ -168,11 +169,11 @@ mod tests {
         assert_eq!(reason(&progress, &state), Some("Show a run or a model first, under Runs."));
         progress.run = Some("models/gpt2".into());
         assert_eq!(reason(&progress, &state), None);
-        progress.state = State::Finished(StopReason::Finished);
+        progress.state = RunPhase::Finished(StopReason::Finished);
         assert!(reason(&progress, &state).unwrap().contains("no checkpoint"));
         let path = "out/a/checkpoints/00000010".into();
         progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
-        progress.state = State::Finished(StopReason::Finished);
+        progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(reason(&progress, &state), None);
         progress.starting();
         assert_eq!(reason(&progress, &state), Some("The run is starting."));

@@ -6,10 +6,10 @@ use super::Intent;
 use super::chat::{self, ChatState};
 use super::prompt::{self, PromptState};
 use super::selection::Selection;
-use crate::progress::{Progress, State};
+use crate::protocol::{Progress, RunPhase};
 use crate::text::grouped;
 
-/// State of the panel between frames.
+/// RunPhase of the panel between frames.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
     pub(super) selection: Selection,
@@ -117,17 +117,17 @@ fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
 /// Explains why the panel is empty.
 fn placeholder(progress: &Progress) -> String {
     match &progress.state {
-        State::Idle if progress.run.is_some() => {
+        RunPhase::Idle if progress.run.is_some() => {
             "Type a prompt, and this model continues it.".into()
         }
-        State::Idle => "No run yet. Start one on the left.".into(),
-        State::Finished(_) | State::Interrupted | State::Failed { .. } => {
+        RunPhase::Idle => "No run yet. Start one on the left.".into(),
+        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
             "This run generated no samples.".into()
         }
-        State::Starting | State::Recovering | State::Waiting { .. } => {
+        RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
             "The run is starting.".into()
         }
-        State::Running | State::Paused => match progress.config.as_ref() {
+        RunPhase::Running | RunPhase::Paused => match progress.config.as_ref() {
             Some(config) if config.sample_tokens == 0 => {
                 "This run generates no samples by itself (sample_tokens is 0).".into()
             }

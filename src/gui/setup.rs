@@ -7,8 +7,7 @@ use super::form::Form;
 use super::{Intent, platform, theme};
 use crate::config::{Budget, Config, preset_names};
 use crate::plan::DeviceKind;
-use crate::progress::Progress;
-use crate::protocol::DeviceLine;
+use crate::protocol::{DeviceLine, Progress};
 use crate::runs;
 
 mod data;

@@ -15,8 +15,7 @@ use super::{
 };
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::disk::{self, File, OpenOptions, TryLockError};
-use crate::progress::{Progress, State};
-use crate::protocol::{Command, DeviceLine, Event, ReplanReason, StopReason};
+use crate::protocol::{Command, DeviceLine, Event, Progress, ReplanReason, RunPhase, StopReason};
 
 /// The bytes at either end of a record that a summary reads: some hundred lines.
 const END_BYTES: u64 = 64 << 10;
@@ -336,9 +335,9 @@ fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     Ok((progress, last))
 }
 
-fn state(run: &Path, progress: State, last: Option<Event>, modified: SystemTime) -> RunState {
+fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTime) -> RunState {
     if is_locked(run) {
-        return if progress == State::Paused { RunState::Paused } else { RunState::Running };
+        return if progress == RunPhase::Paused { RunState::Paused } else { RunState::Running };
     }
     let is_younger = |than: Duration| modified.elapsed().is_ok_and(|age| age < than);
     match last {

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::JsValue;
 
-use crate::service::browser::Attachment;
+use crate::worker::browser::Attachment;
 
 /// Packs a message. Returns it, and the buffers in it that are moved rather than copied.
 pub(crate) fn pack<T: Serialize + Attachment>(mut message: T) -> (Array, Array) {

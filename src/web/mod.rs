@@ -8,7 +8,7 @@ use wasm_bindgen::prelude::{JsValue, wasm_bindgen};
 use web_sys::HtmlCanvasElement;
 
 use crate::gui::{self, Options};
-use crate::service::browser;
+use crate::worker::browser;
 
 pub(crate) use document::{document, download, error_text, sleep};
 pub(crate) use envelope::{pack, unpack};

@@ -10,8 +10,7 @@ use crate::gui::form::Form;
 use crate::gui::layout::{self, Pane};
 use crate::gui::platform::{self, Choice, Input, Overrides};
 use crate::gui::{Intent, Options, TextOptions};
-use crate::protocol::{Command, Event};
-use crate::service::{Request, SampleInput, SampleRequest, Texts, View};
+use crate::protocol::{Command, Event, Request, SampleInput, SampleRequest, Texts, View};
 
 /// The time between two reads of a device's memory while the run does not fit, in seconds: other
 /// programs may have closed.

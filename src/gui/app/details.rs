@@ -4,7 +4,7 @@ use eframe::egui;
 
 use super::App;
 use crate::gui::platform;
-use crate::service::Request;
+use crate::protocol::Request;
 
 /// The report in the help.
 #[derive(Debug, Default)]

@@ -13,10 +13,10 @@ use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::{finished, setup};
 use crate::plan::DeviceKind;
-use crate::progress::{Progress, Sample, State};
-use crate::protocol::{DeviceLine, Event, StopReason};
+use crate::protocol::{
+    DeviceLine, Event, Job, Obstacle, Progress, Reply, RunPhase, Sample, StopReason, View,
+};
 use crate::runs::{self, RunSummary};
-use crate::service::{Job, Obstacle, Reply, View};
 
 impl App {
     /// Takes the replies of the service since the last frame.
@@ -123,7 +123,7 @@ impl App {
                 if self.shown.as_ref() == Some(&path) {
                     self.samples.chat.offer(has_chat, self.is_live());
                     // A model without a record was shown to be tried.
-                    if has_chat && self.progress.state == State::Idle {
+                    if has_chat && self.progress.state == RunPhase::Idle {
                         self.focus_prompt();
                     }
                 }

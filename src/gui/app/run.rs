@@ -8,9 +8,9 @@ use crate::gui::chat::ChatState;
 use crate::gui::layout::{self, Pane};
 use crate::gui::platform::IS_PAGE;
 use crate::gui::samples::SampleState;
-use crate::progress::{Progress, State};
+use crate::protocol::{Progress, Request, RunPhase, View};
 use crate::runs::Tail;
-use crate::service::{Ended, Launch, Request, Start, Trainer, View};
+use crate::worker::{Ended, Launch, Start, Trainer};
 
 impl App {
     /// Requests the record of a run, to show it.
@@ -36,7 +36,7 @@ impl App {
             Some(trainer) if !trainer.is_set_up() => self.progress.starting(),
             Some(_) => {}
             None if is_followed => {}
-            None if self.progress.has_ended() || self.progress.state == State::Idle => {}
+            None if self.progress.has_ended() || self.progress.state == RunPhase::Idle => {}
             None => self.progress.interrupted(),
         }
         self.has_finished = false;
@@ -45,12 +45,13 @@ impl App {
         self.runs_state.overlaid.retain(|overlaid| *overlaid != run);
         self.shown = Some(run.clone());
         self.request_model();
-        if self.progress.state == State::Idle {
+        if self.progress.state == RunPhase::Idle {
             // A model without a record can only be tried.
             layout::bring_up(&mut self.settings.tree, Pane::Samples);
             self.focus_prompt();
         }
-        if std::mem::take(&mut self.options.resume) && self.progress.state == State::Interrupted {
+        if std::mem::take(&mut self.options.resume) && self.progress.state == RunPhase::Interrupted
+        {
             self.continue_run(run);
         }
     }

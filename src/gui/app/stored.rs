@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::model::Architecture;
-use crate::service::{StorageUsage, StoredData, StoredModel};
+use crate::protocol::{StorageUsage, StoredData, StoredModel};
 use crate::text::bytes;
 
 /// The contents of the browser's storage besides runs.

@@ -5,7 +5,7 @@ use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
 use super::scale::{decimal_steps, decimals};
-use crate::progress::{Cumulative, Curves};
+use crate::protocol::{Cumulative, Curves};
 use crate::text::grouped;
 
 /// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the

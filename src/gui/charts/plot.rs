@@ -9,7 +9,7 @@ use egui_plot::{
 use super::axis::XAxis;
 use super::scale::Scale;
 use super::view::View;
-use crate::progress::{Cumulative, Curves, Series};
+use crate::protocol::{Cumulative, Curves, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;

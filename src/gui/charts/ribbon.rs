@@ -7,7 +7,7 @@ use egui_plot::PlotPoint;
 
 use super::plot::Drawn;
 use crate::gui::selection::Selection;
-use crate::progress::Sample;
+use crate::protocol::Sample;
 use crate::text::grouped;
 
 /// Widths of cards and the least distance between them, in points.

@@ -8,8 +8,7 @@ use super::ControlState;
 use crate::gui::form::capitalize;
 use crate::gui::theme;
 use crate::plan::{Backend, DeviceKind};
-use crate::progress::{Level, Progress, State};
-use crate::protocol::{DeviceLine, StopReason};
+use crate::protocol::{DeviceLine, Level, Progress, RunPhase, StopReason};
 use crate::text::percent_done;
 
 /// Width reserved for the buttons to the right of the headline, in points.
@@ -17,23 +16,25 @@ const MENU_WIDTH: f32 = 140.0;
 
 /// Describes the state of the run in a few words.
 pub(in crate::gui) fn status(progress: &Progress) -> (String, Level) {
-    if let (State::Starting | State::Running, Some(working)) = (&progress.state, progress.working) {
+    if let (RunPhase::Starting | RunPhase::Running, Some(working)) =
+        (&progress.state, progress.working)
+    {
         return (working.to_string(), Level::Info);
     }
     let (words, level) = match &progress.state {
-        State::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
-        State::Idle => ("no run", Level::Info),
-        State::Starting => ("starting", Level::Info),
-        State::Running => ("training", Level::Info),
-        State::Paused => ("paused", Level::Warning),
-        State::Recovering => ("restarting from the last checkpoint", Level::Warning),
-        State::Waiting { text, .. } => (text.as_str(), Level::Warning),
-        State::Finished(StopReason::Finished) => ("finished", Level::Info),
-        State::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
-        State::Finished(StopReason::Stopped) => ("stopped", Level::Info),
-        State::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
-        State::Interrupted => ("interrupted", Level::Warning),
-        State::Failed { text, .. } => {
+        RunPhase::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
+        RunPhase::Idle => ("no run", Level::Info),
+        RunPhase::Starting => ("starting", Level::Info),
+        RunPhase::Running => ("training", Level::Info),
+        RunPhase::Paused => ("paused", Level::Warning),
+        RunPhase::Recovering => ("restarting from the last checkpoint", Level::Warning),
+        RunPhase::Waiting { text, .. } => (text.as_str(), Level::Warning),
+        RunPhase::Finished(StopReason::Finished) => ("finished", Level::Info),
+        RunPhase::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
+        RunPhase::Finished(StopReason::Stopped) => ("stopped", Level::Info),
+        RunPhase::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
+        RunPhase::Interrupted => ("interrupted", Level::Warning),
+        RunPhase::Failed { text, .. } => {
             let line = text.lines().next().unwrap_or_default();
             return (format!("failed: {line}"), Level::Error);
         }
@@ -46,15 +47,15 @@ pub(in crate::gui) fn title(progress: &Progress, run: Option<&str>) -> String {
     let Some(run) = run else { return "wgpt".into() };
     let percent = percent_done(progress.iteration, progress.max_iters);
     let state = match &progress.state {
-        State::Idle => String::new(),
-        State::Starting => "starting ".into(),
-        State::Running => format!("{percent} "),
-        State::Paused => format!("paused at {percent}: "),
-        State::Recovering | State::Waiting { .. } => format!("restarting at {percent}: "),
-        State::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
-        State::Finished(_) => "finished: ".into(),
-        State::Interrupted => format!("interrupted at {percent}: "),
-        State::Failed { .. } => format!("failed at {percent}: "),
+        RunPhase::Idle => String::new(),
+        RunPhase::Starting => "starting ".into(),
+        RunPhase::Running => format!("{percent} "),
+        RunPhase::Paused => format!("paused at {percent}: "),
+        RunPhase::Recovering | RunPhase::Waiting { .. } => format!("restarting at {percent}: "),
+        RunPhase::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
+        RunPhase::Finished(_) => "finished: ".into(),
+        RunPhase::Interrupted => format!("interrupted at {percent}: "),
+        RunPhase::Failed { .. } => format!("failed at {percent}: "),
     };
     format!("{state}{run} - wgpt")
 }
@@ -93,8 +94,8 @@ pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &m
     let color = match (level, &progress.state) {
         (Level::Error, _) => theme::error(ui),
         (Level::Warning, _) => theme::warning(ui),
-        (Level::Info, State::Running) => theme::good(ui),
-        (Level::Info, State::Finished(StopReason::Finished)) => theme::good(ui),
+        (Level::Info, RunPhase::Running) => theme::good(ui),
+        (Level::Info, RunPhase::Finished(StopReason::Finished)) => theme::good(ui),
         (Level::Info, _) => ui.visuals().weak_text_color(),
     };
     dot(ui, color);
@@ -103,7 +104,7 @@ pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &m
         ui.set_max_width(width);
         ui.add(egui::Label::new(words).truncate())
     });
-    if let State::Failed { text, hint, .. } = &progress.state {
+    if let RunPhase::Failed { text, hint, .. } = &progress.state {
         label.inner.on_hover_text(format!("{text}\n\n{hint}"));
     }
 }
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_status_names_work_that_lasts() {
-        let mut progress = Progress { state: State::Running, ..Progress::default() };
+        let mut progress = Progress { state: RunPhase::Running, ..Progress::default() };
         let working = Working { task: Task::Evaluation, done: 37, total: 400 };
         progress.apply(&Event::Working(working));
         assert_eq!(status(&progress), ("evaluating 37/400".into(), Level::Info));
@@ -158,11 +159,11 @@ mod tests {
         assert_eq!(title(&progress, None), "wgpt");
         assert_eq!(title(&progress, Some("gpt2")), "gpt2 - wgpt");
         (progress.max_iters, progress.iteration) = (1500, 630);
-        progress.state = State::Running;
+        progress.state = RunPhase::Running;
         assert_eq!(title(&progress, Some("demo-3")), "42% demo-3 - wgpt");
-        progress.state = State::Paused;
+        progress.state = RunPhase::Paused;
         assert_eq!(title(&progress, Some("demo-3")), "paused at 42%: demo-3 - wgpt");
-        progress.state = State::Finished(StopReason::Finished);
+        progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(title(&progress, Some("demo-3")), "finished: demo-3 - wgpt");
     }
 }

@@ -2,8 +2,7 @@
 
 use eframe::egui;
 
-use crate::progress::Progress;
-use crate::protocol::{RankLine, RankStep, Step};
+use crate::protocol::{Progress, RankLine, RankStep, Step};
 use crate::text::{bytes, percent};
 
 /// The columns, with the help of each.

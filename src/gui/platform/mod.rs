@@ -7,8 +7,7 @@ use std::time::Duration;
 use eframe::egui;
 
 use super::form::Form;
-use crate::progress::Progress;
-use crate::service::{Destination, Texts};
+use crate::protocol::{Destination, Progress, Texts};
 use crate::{disk, runs};
 
 #[cfg(target_arch = "wasm32")]

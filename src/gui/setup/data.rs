@@ -10,8 +10,7 @@ use crate::gui::fit::FitState;
 use crate::gui::form::Form;
 use crate::gui::{Intent, platform, theme};
 use crate::plan::{self, Limits};
-use crate::protocol::DeviceLine;
-use crate::service::DataInfo;
+use crate::protocol::{DataInfo, DeviceLine};
 use crate::text::{count_in_words, percent};
 
 /// The built-in data set.

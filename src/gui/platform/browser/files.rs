@@ -4,7 +4,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::File;
 
 use crate::gui::platform::Input;
-use crate::service::Texts;
+use crate::protocol::Texts;
 use crate::text::bytes;
 use crate::web::error_text;
 

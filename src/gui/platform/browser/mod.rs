@@ -17,7 +17,7 @@ use web_sys::File;
 use super::{Choice, Frame, Input, Overrides};
 use crate::doctor::FrontEnd;
 use crate::gui::Options;
-use crate::service::Destination;
+use crate::protocol::Destination;
 use crate::web::{document, error_text};
 use dialogs::FileDialog;
 pub use open::open;
@@ -28,7 +28,7 @@ use url::Url;
 pub(in crate::gui) const IS_PAGE: bool = true;
 
 /// The folder in which runs are created and listed.
-pub(in crate::gui) use crate::service::browser::RUNS;
+pub(in crate::gui) use crate::worker::browser::RUNS;
 
 /// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =

@@ -5,7 +5,7 @@ use web_sys::Element;
 
 use crate::gui::control;
 use crate::gui::platform::Frame;
-use crate::progress::{Progress, State};
+use crate::protocol::{Progress, RunPhase};
 use crate::web::document;
 
 /// The id of the element.
@@ -56,7 +56,7 @@ fn set_attributes(element: &Element, progress: &Progress) -> Result<(), JsValue>
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let step = progress.last_step.as_ref();
     let error = match &progress.state {
-        State::Failed { text, .. } => text.clone(),
+        RunPhase::Failed { text, .. } => text.clone(),
         _ => String::new(),
     };
     let run = progress.run.as_ref().map_or(String::new(), |run| run.display().to_string());
@@ -81,17 +81,17 @@ fn set_attributes(element: &Element, progress: &Progress) -> Result<(), JsValue>
     Ok(())
 }
 
-fn state_name(state: &State) -> &'static str {
+fn state_name(state: &RunPhase) -> &'static str {
     match state {
-        State::Idle => "idle",
-        State::Starting => "starting",
-        State::Running => "running",
-        State::Paused => "paused",
-        State::Recovering => "recovering",
-        State::Waiting { .. } => "waiting",
-        State::Finished(_) => "finished",
-        State::Interrupted => "interrupted",
-        State::Failed { .. } => "failed",
+        RunPhase::Idle => "idle",
+        RunPhase::Starting => "starting",
+        RunPhase::Running => "running",
+        RunPhase::Paused => "paused",
+        RunPhase::Recovering => "recovering",
+        RunPhase::Waiting { .. } => "waiting",
+        RunPhase::Finished(_) => "finished",
+        RunPhase::Interrupted => "interrupted",
+        RunPhase::Failed { .. } => "failed",
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::RUNS;
-use crate::supervisor::detach;
+use crate::worker::detach;
 
 /// The flag of a process that has no console because this module started it.
 const NO_CONSOLE: &str = "--no-console";

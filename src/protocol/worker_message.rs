@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Reply, Request};
 use crate::config::Config;
 use crate::plan::Plan;
-use crate::protocol::{Command, Event};
+use crate::protocol::{Command, Event, Reply, Request};
 
 /// A message from the page to the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,12 +92,12 @@ mod tests {
     use super::*;
     use crate::data::{Message, Role};
     use crate::doctor::FrontEnd;
-    use crate::progress::Progress;
-    use crate::protocol::Setting;
+    use crate::protocol::request::Topic;
+    use crate::protocol::{
+        Job, Obstacle, Progress, SampleInput, SampleRequest, Setting, StorageUsage, Texts, View,
+    };
     use crate::runs::About;
     use crate::runs::Tail;
-    use crate::service::messages::Topic;
-    use crate::service::{Job, Obstacle, SampleInput, SampleRequest, StorageUsage, Texts, View};
 
     fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
         let text = serde_json::to_string(message).unwrap();

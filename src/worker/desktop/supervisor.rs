@@ -3,7 +3,7 @@
 //! After out-of-memory or a lost device, only the end of a process reliably frees the memory of the
 //! device. So the process that the user controls opens no device: it passes commands in and events
 //! out, and when the trainer fails it starts another from the last checkpoint, as
-//! [`crate::recovery`] decides.
+//! [`Recovery`] decides.
 //!
 //! If the supervisor itself is killed, or its console closes, the trainer's stdin closes: it writes a
 //! checkpoint and exits. A job object of Windows would kill it before that.
@@ -17,10 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
-use crate::protocol::{Cause, Command, DeviceLine, Event, StopReason};
-use crate::recovery::{
-    AppliedCommands, Decision, EXIT_GAVE_UP, EXIT_REFUSED, EXIT_UNAVAILABLE, Recovery,
-    TrainerFailure,
+use crate::protocol::{
+    AppliedCommands, Cause, Command, Decision, DeviceLine, EXIT_GAVE_UP, EXIT_REFUSED,
+    EXIT_UNAVAILABLE, Event, Recovery, StopReason, TrainerFailure,
 };
 use crate::runs::{EVENTS_FILE, has_checkpoint, record};
 

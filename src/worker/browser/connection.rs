@@ -10,10 +10,10 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 
-use crate::protocol::{Command, Event, StopReason};
-use crate::recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
-use crate::service::messages::{Job, Obstacle, Reply, Topic};
-use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
+use crate::protocol::{
+    AppliedCommands, Command, Decision, Event, FromWorker, Job, Obstacle, Recovery, Reply,
+    StartRun, StopReason, ToWorker, Topic, TrainerFailure,
+};
 use crate::web;
 
 /// The attribute of `<body>` that names the worker's script.

@@ -18,13 +18,13 @@ use super::storage::Slots;
 use crate::doctor::Report;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
-use crate::protocol::{Cause, Command, Event};
+use crate::protocol::{
+    Cause, Command, Event, FromWorker, Job, Obstacle, Reply, Request, SampleRequest, StartRun,
+    StorageUsage, ToWorker, Topic,
+};
 use crate::runs::{device_profile, record};
-use crate::service::answer::{answer, stored};
-use crate::service::messages::Topic;
-use crate::service::worker_messages::{FromWorker, StartRun, ToWorker};
-use crate::service::{Job, Obstacle, Reply, Request, SampleRequest, StorageUsage};
 use crate::train::TrainError;
+use crate::worker::answer::{answer, stored};
 use crate::{runs, web};
 
 /// Milliseconds between two heartbeats, for the device's watchdog and for the page.

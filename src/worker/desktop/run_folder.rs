@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Command, Event};
 use crate::runs::{self, Tail};
-use crate::service::Ended;
-use crate::service::trainer::Transport;
+use crate::worker::{Ended, trainer::Transport};
 
 /// The time between two checks that the other process still trains.
 const CHECK: Duration = Duration::from_millis(500);

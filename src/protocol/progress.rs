@@ -30,7 +30,7 @@ const MAX_ITEMS: usize = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The present state.
-    pub state: State,
+    pub state: RunPhase,
     /// The run folder.
     pub run: Option<PathBuf>,
     /// The work that takes a while at present, until the next other event.
@@ -81,7 +81,7 @@ pub struct Progress {
 
 /// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub enum State {
+pub enum RunPhase {
     /// Nothing: it has not been started.
     #[default]
     Idle,
@@ -123,8 +123,8 @@ pub enum State {
 impl Progress {
     /// Applies the next event.
     pub fn apply(&mut self, event: &Event) {
-        if self.state == State::Idle && !matches!(event, Event::Warning { .. }) {
-            self.state = State::Starting;
+        if self.state == RunPhase::Idle && !matches!(event, Event::Warning { .. }) {
+            self.state = RunPhase::Starting;
         }
         self.working = None;
         match event {
@@ -172,25 +172,25 @@ impl Progress {
             Event::Error { text, hint, cause, .. } => {
                 let (text, hint) = (text.clone(), hint.clone());
                 self.note(Level::Error, text.clone(), Some(hint.clone()));
-                self.state = State::Failed { text, hint, cause: *cause };
+                self.state = RunPhase::Failed { text, hint, cause: *cause };
             }
             Event::Replan { reason, .. } => {
                 self.note(Level::Warning, event.to_string(), None);
                 if matches!(reason, ReplanReason::OutOfMemory | ReplanReason::DeviceLost) {
-                    self.state = State::Recovering;
+                    self.state = RunPhase::Recovering;
                 }
             }
             Event::Paused { iter } => {
                 self.iteration = *iter;
-                self.state = State::Paused;
+                self.state = RunPhase::Paused;
             }
             Event::Resumed { iter } => {
                 self.iteration = *iter;
-                self.state = State::Running;
+                self.state = RunPhase::Running;
             }
             Event::Waiting { text, attempt, attempts, seconds } => {
                 self.note(Level::Warning, event.to_string(), None);
-                self.state = State::Waiting {
+                self.state = RunPhase::Waiting {
                     text: text.clone(),
                     attempt: *attempt,
                     attempts: *attempts,
@@ -201,14 +201,14 @@ impl Progress {
                 self.iteration = *iter;
                 self.best_val_loss = best_val_loss.or(self.best_val_loss);
                 self.note(Level::Info, event.to_string(), None);
-                self.state = State::Finished(*reason);
+                self.state = RunPhase::Finished(*reason);
             }
         }
     }
 
     /// Marks the run as starting: a process emits no event until it is set up.
     pub fn starting(&mut self) {
-        (self.state, self.working) = (State::Starting, None);
+        (self.state, self.working) = (RunPhase::Starting, None);
     }
 
     /// Drops the curves of steps, for views that draw none: a long run has millions of points.
@@ -223,7 +223,7 @@ impl Progress {
 
     /// Marks the run as interrupted: its record ends in the middle, and no process trains it.
     pub fn interrupted(&mut self) {
-        (self.state, self.working) = (State::Interrupted, None);
+        (self.state, self.working) = (RunPhase::Interrupted, None);
         let text = "the run was interrupted: its process was killed, or its page was closed";
         let hint = match self.checkpoints.is_empty() {
             true => "it has no checkpoint to continue from: start it again",
@@ -234,7 +234,10 @@ impl Progress {
 
     /// Returns true if the run has ended, with an error or without.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::Finished(_) | State::Interrupted | State::Failed { .. })
+        matches!(
+            self.state,
+            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
+        )
     }
 
     /// Returns the share of the run that is done, from 0 to 1; 0 while its length is unknown.
@@ -265,7 +268,7 @@ impl Progress {
                 self.checkpoints.clear();
             }
         }
-        self.state = State::Running;
+        self.state = RunPhase::Running;
         self.resumed_from = resumed_from;
         self.iteration = resumed_from.unwrap_or(0);
         self.best_val_loss = self.curves.lowest_val_loss();
@@ -295,8 +298,8 @@ impl Progress {
     /// Sets the number of updates made. A paused run still writes checkpoints and samples.
     fn reach(&mut self, iter: u64) {
         self.iteration = iter;
-        if self.state != State::Paused {
-            self.state = State::Running;
+        if self.state != RunPhase::Paused {
+            self.state = RunPhase::Running;
         }
     }
 

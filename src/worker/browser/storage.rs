@@ -16,7 +16,7 @@ use web_sys::{
 
 use crate::disk;
 use crate::disk::pool::{InMemory, Slot, mounted};
-use crate::service::StorageUsage;
+use crate::protocol::StorageUsage;
 use crate::web;
 
 /// The folder of the slots, which are numbered from 0.

@@ -9,8 +9,7 @@ use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
 use crate::model::Architecture;
 use crate::plan::DeviceProfile;
-use crate::progress::Progress;
-use crate::protocol::DeviceLine;
+use crate::protocol::{DeviceLine, Progress};
 use crate::runs::{About, RunSummary, Tail};
 
 /// A request to the service.

@@ -9,9 +9,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use super::Wake;
 use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Command, Event};
-use crate::service::trainer::Transport;
-use crate::service::{Ended, Launch, Start};
-use crate::supervisor::detach;
+use crate::worker::{Ended, Launch, Start, detach, trainer::Transport};
 
 /// Lines of a trainer's output that an error message quotes.
 const LAST_LINES: usize = 20;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{DataInfo, Reply, Texts};
 use crate::config::{Config, ConfigError, Layer, file_name, resolve};
 use crate::data::{
     self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerChoice,
@@ -10,6 +9,7 @@ use crate::data::{
 };
 use crate::disk;
 use crate::model::Architecture;
+use crate::protocol::{DataInfo, Reply, Texts};
 use crate::runs;
 use crate::train::TrainError;
 

@@ -8,7 +8,7 @@ mod storage;
 mod training;
 mod worker;
 
-pub(crate) use super::worker_messages::Attachment;
+pub(crate) use crate::protocol::Attachment;
 pub(crate) use client::Client;
 pub(crate) use worker::serve;
 

@@ -3,6 +3,7 @@
 mod process;
 mod run_folder;
 mod sampling;
+mod supervisor;
 
 use std::io;
 use std::path::Path;
@@ -10,11 +11,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::answer::answer;
-use super::{Job, Launch, Reply, Request, SampleRequest, Trainer};
+use super::{Launch, Trainer};
+use crate::protocol::{Job, Reply, Request, SampleRequest};
 use crate::runs::{self, Tail};
 use process::ChildProcess;
 use run_folder::RunFolder;
 use sampling::Sampling;
+
+pub(crate) use supervisor::{Supervisor, TrainerProcess, detach};
 
 /// Wakes the front end.
 type Wake = Arc<dyn Fn() + Send + Sync>;

@@ -71,7 +71,7 @@ fn events_add_up() {
     assert!((progress.fraction() - 400.0 / 1500.0).abs() < 1e-6);
     assert_eq!(progress.best_val_loss, Some(1.4489465922117233));
     apply(&mut progress, &[DONE]);
-    assert_eq!(progress.state, State::Finished(StopReason::Finished));
+    assert_eq!(progress.state, RunPhase::Finished(StopReason::Finished));
     assert_eq!((progress.fraction(), progress.remaining()), (1.0, None));
     assert_eq!(progress.best_val_loss, Some(0.43964667469263075));
 }
@@ -80,9 +80,9 @@ fn events_add_up() {
 fn a_resumed_run_drops_what_it_repeats_and_nothing_else() {
     let mut progress = running();
     apply(&mut progress, &[REPLAN]);
-    assert_eq!(progress.state, State::Recovering);
+    assert_eq!(progress.state, RunPhase::Recovering);
     apply(&mut progress, &[WARNING, &start(Some(250))]);
-    assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 250));
+    assert_eq!((progress.state.clone(), progress.iteration), (RunPhase::Running, 250));
     assert_eq!(progress.curves.loss.last(), Some([240.0, 3.0]));
     assert_eq!(progress.curves.eval_val.last(), Some([250.0, 1.4489465922117233]));
     assert_eq!((progress.samples.len(), progress.checkpoints.len()), (0, 1));
@@ -142,7 +142,7 @@ fn each_evaluation_keeps_its_share_of_right_answers() {
 fn the_log_has_a_line_for_each_thing_to_know() {
     let mut progress = Progress::default();
     apply(&mut progress, &[WARNING]);
-    assert_eq!((progress.state.clone(), progress.fraction()), (State::Idle, 0.0));
+    assert_eq!((progress.state.clone(), progress.fraction()), (RunPhase::Idle, 0.0));
     apply(&mut progress, &[&start(None), CHECKPOINT, REPLAN, ERROR, DONE]);
     let lines: Vec<_> =
         progress.log.iter().map(|line| (line.level, line.iter, line.text.as_str())).collect();
@@ -165,14 +165,14 @@ fn a_pause_lasts_until_the_run_resumes_or_ends() {
         ["paused", "resumed"].map(|name| format!(r#"{{"v":1,"event":"{name}","iter":400}}"#));
     let mut progress = running();
     apply(&mut progress, &[&step(399, 2.0), &paused, WARNING, SAMPLE, SAMPLE]);
-    assert_eq!((progress.state.clone(), progress.samples.len()), (State::Paused, 1));
+    assert_eq!((progress.state.clone(), progress.samples.len()), (RunPhase::Paused, 1));
     apply(&mut progress, &[&resumed]);
-    assert_eq!((progress.state.clone(), progress.iteration), (State::Running, 400));
+    assert_eq!((progress.state.clone(), progress.iteration), (RunPhase::Running, 400));
     apply(&mut progress, &[&paused, ERROR, &step(0, 2.0)]);
     apply(&mut progress, &[&paused, &start(Some(250))]);
-    assert_eq!(progress.state, State::Running, "a restarted trainer is not paused");
+    assert_eq!(progress.state, RunPhase::Running, "a restarted trainer is not paused");
     progress.starting();
-    assert_eq!(progress.state, State::Starting);
+    assert_eq!(progress.state, RunPhase::Starting);
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
     let mut progress = running();
     apply(&mut progress, &[REPLAN, waiting]);
     let text = "restarting".to_string();
-    let wanted = State::Waiting { text, attempt: 2, attempts: 9, seconds: 5 };
+    let wanted = RunPhase::Waiting { text, attempt: 2, attempts: 9, seconds: 5 };
     assert_eq!(progress.state, wanted);
     assert_eq!(progress.log.last().unwrap().text, "restarting in 5 s (attempt 2 of 9)");
     apply(&mut progress, &[&start(Some(250))]);
-    assert_eq!(progress.state, State::Running);
+    assert_eq!(progress.state, RunPhase::Running);
     apply(&mut progress, &[waiting, ERROR]);
     let cause = Some(Cause::OutOfMemory);
-    assert!(matches!(&progress.state, State::Failed { cause: known, .. } if *known == cause));
+    assert!(matches!(&progress.state, RunPhase::Failed { cause: known, .. } if *known == cause));
 }
 
 #[test]

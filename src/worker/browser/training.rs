@@ -12,13 +12,12 @@ use crate::gpu;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
-use crate::protocol::Event;
+use crate::protocol::{
+    Event, FromWorker, Job, Obstacle, Reply, SampleInput, SampleRequest, StartRun, Topic,
+};
 use crate::ranks::{Group, Wire};
 use crate::runs;
 use crate::runs::ModelSource;
-use crate::service::messages::Topic;
-use crate::service::worker_messages::{FromWorker, StartRun};
-use crate::service::{Job, Obstacle, Reply, SampleInput, SampleRequest};
 use crate::text::bytes;
 use crate::train::{self, Commands, Next, Session, Setup, TrainError};
 

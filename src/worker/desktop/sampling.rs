@@ -13,9 +13,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::process::without_settings;
-use crate::service::answer::Failure;
-use crate::service::{Job, Reply, SampleInput, SampleRequest};
-use crate::supervisor::detach;
+use crate::protocol::{Job, Reply, SampleInput, SampleRequest};
+use crate::worker::{answer::Failure, detach};
 
 /// A text that is being generated. Dropping it ends the process.
 pub(super) struct Sampling {

@@ -3,10 +3,7 @@
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use super::data::{self, free_path};
-use super::{Destination, Reply, Request, StoredModel};
-#[cfg(any(target_arch = "wasm32", test))]
-use super::{StorageUsage, StoredData};
+use super::data_requests::{self as data, free_path};
 use crate::config::Config;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Dtype;
@@ -19,12 +16,14 @@ use crate::doctor::Report;
 use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
-use crate::progress::Progress;
+use crate::protocol::{Destination, Progress, Reply, Request, StoredModel};
+#[cfg(any(target_arch = "wasm32", test))]
+use crate::protocol::{StorageUsage, StoredData};
 use crate::runs::{self, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
 #[cfg(not(target_arch = "wasm32"))]
-use crate::supervisor::detach;
 use crate::train::TrainError;
+use crate::worker::detach;
 
 /// The reason why a request failed, and what to do next.
 pub(super) struct Failure {
@@ -292,10 +291,8 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::State;
-    use crate::protocol::Event;
+    use crate::protocol::{Event, Job, RunPhase, Texts, View};
     use crate::runs::json_line;
-    use crate::service::{Job, Texts, View};
 
     fn replies(request: Request) -> Vec<Reply> {
         let mut replies = Vec::new();
@@ -326,7 +323,7 @@ mod tests {
         let run = folder.path().join("moved");
         let empty = replies(Request::ReadRun { run: run.clone(), view: View::Main });
         let [Reply::Run { progress, .. }] = &empty[..] else { panic!("{empty:?}") };
-        assert_eq!(progress.state, State::Idle);
+        assert_eq!(progress.state, RunPhase::Idle);
 
         std::fs::create_dir(&run).unwrap();
         let path = "elsewhere/checkpoints/00000010".into();

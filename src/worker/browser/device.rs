@@ -5,8 +5,7 @@ use wasm_bindgen::prelude::JsValue;
 
 use crate::config::Precision;
 use crate::gpu::{self, Backend, DeviceError, DeviceId, OpenDevice};
-use crate::service::Obstacle;
-use crate::service::messages::Topic;
+use crate::protocol::{Obstacle, Topic};
 
 /// Opens the device.
 ///

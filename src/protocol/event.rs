@@ -3,9 +3,6 @@
 //! Every front end consumes [`Event`]s and differs only after them. As JSON, an event is one object
 //! a line, with `"v": 1`, its name in `"event"`, and in `"time"` when the line was written.
 
-mod command;
-mod ranks;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -13,13 +10,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::{RankLine, RankStep};
 use crate::config::Config;
-use crate::plan::{Class, Forecast, Plan};
+use crate::plan::{Class, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
-
-pub use crate::plan::DeviceLine;
-pub use command::{Command, Setting};
-pub use ranks::{RankLine, RankStep};
 
 /// The version of the JSON lines.
 const VERSION: u32 = 1;

@@ -4,12 +4,10 @@ use std::io;
 use std::path::Path;
 
 use super::connection::Connection;
-use crate::protocol::{Command, Event};
+use crate::protocol::{Command, Event, Job, Reply, Request, StartRun, ToWorker};
 use crate::runs::Tail;
-use crate::service::trainer::Transport;
-use crate::service::worker_messages::{StartRun, ToWorker};
-use crate::service::{Ended, Job, Launch, Reply, Request, Start, Trainer};
 use crate::web::{download, error_text};
+use crate::worker::{Ended, Launch, Start, Trainer, trainer::Transport};
 
 /// Sends requests to the service and takes its replies.
 pub(crate) struct Client(Connection);

@@ -1,0 +1,38 @@
+//! What front ends, workers and trainers say to each other: plain data, no tensors, and pure functions
+//! of it.
+//!
+//! [`Event`]s come out of a run and [`Command`]s go into it. [`Progress`] folds events into the state
+//! of a run, for every view, and [`Recovery`] decides what follows a failure. `Request` and `Reply` are
+//! everything else that a front end asks for. `ToWorker` and `FromWorker` carry all of it between
+//! processes, or between a page and its worker.
+
+mod command;
+mod event;
+mod progress;
+mod rank;
+mod recovery;
+mod request;
+#[cfg(any(target_arch = "wasm32", test))]
+mod worker_message;
+
+pub use crate::plan::DeviceLine;
+pub use command::{Command, Setting};
+pub use event::{Cause, Event, ReplanReason, Step, StopReason, Task, Working};
+pub use progress::{
+    Checkpoint, Cumulative, Curves, Level, LogLine, Progress, RunPhase, Sample, Series, Smoothed,
+    automatic_half_life,
+};
+pub use rank::{RankLine, RankStep};
+pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use recovery::EXIT_REFUSED;
+pub(crate) use recovery::{EXIT_GAVE_UP, EXIT_UNAVAILABLE};
+#[cfg(target_arch = "wasm32")]
+pub(crate) use request::Topic;
+pub(crate) use request::{
+    DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
+    StoredData, StoredModel, Texts, View,
+};
+#[cfg(target_arch = "wasm32")]
+pub(crate) use worker_message::{Attachment, FromWorker, StartRun, ToWorker};
