@@ -189,8 +189,8 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
     let mut show = |done: usize, all: usize| {
         activity.show(format!("writing {} {done}/{all}", path.display()));
     };
-    let kind = GgufType::from(args.kind);
-    GgufFile { name: &name, architecture, vocabulary: &vocabulary, kind }
+    let dtype = GgufType::from(args.kind);
+    GgufFile { name: &name, architecture, vocabulary: &vocabulary, dtype }
         .write(path, &mut *weights, &mut show)
         .map_err(TrainError::from)?;
     Ok(())

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::{self, Config, Gelu};
 use crate::ops;
 
-/// The limits of the sizes that files may state. A larger one is a damaged or hostile file rather
-/// than a GPT-2; within them no product of sizes overflows.
+/// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
+/// these limits no product of sizes overflows.
 pub(super) const MAX_LAYERS: usize = 1024;
 pub(super) const MAX_WIDTH: usize = 65_536;
 pub(super) const MAX_BLOCK: usize = 1 << 20;
@@ -15,19 +15,15 @@ pub(super) const MAX_VOCAB: usize = 1 << 24;
 /// Everything that determines the shapes and the function of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Architecture {
-    /// The number of blocks.
     pub n_layer: usize,
-    /// The number of attention heads; divides `n_embd`.
+    /// Divides `n_embd`.
     pub n_head: usize,
-    /// The width of the residual stream.
     pub n_embd: usize,
-    /// The number of positions.
     pub block_size: usize,
-    /// The number of tokens in the vocabulary, without padding.
+    /// The number of tokens without padding.
     pub vocab_size: usize,
     /// True if linear layers and layer norms have biases.
     pub bias: bool,
-    /// The form of the activation.
     pub gelu: Gelu,
 }
 
@@ -51,8 +47,8 @@ impl Architecture {
     }
 
     /// Returns the number of shards of the token embedding on a device that binds at most `largest`
-    /// bytes, or more than [`ops::MAX_SHARDS`] if even that many are too large. GPT-2's embedding
-    /// of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
+    /// bytes to a kernel. Returns more than [`ops::MAX_SHARDS`] if even that many shards would be too
+    /// large. GPT-2's embedding of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
         let shards = 1..=ops::MAX_SHARDS;
@@ -79,22 +75,45 @@ impl Architecture {
             ("wte.weight".to_string(), vec![self.padded_vocab(), c]),
             ("wpe.weight".to_string(), vec![self.block_size, c]),
         ];
-        let mut layer = |name: String, weight: Vec<usize>| {
-            let out = weight[weight.len() - 1];
-            shapes.push((format!("{name}.weight"), weight));
+        for (name, shape) in self.layers() {
+            let out = shape[shape.len() - 1];
+            shapes.push((format!("{name}.weight"), shape));
             if self.bias {
                 shapes.push((format!("{name}.bias"), vec![out]));
             }
-        };
-        for block in 0..self.n_layer {
-            layer(format!("h.{block}.ln_1"), vec![c]);
-            layer(format!("h.{block}.attn.c_attn"), vec![c, 3 * c]);
-            layer(format!("h.{block}.attn.c_proj"), vec![c, c]);
-            layer(format!("h.{block}.ln_2"), vec![c]);
-            layer(format!("h.{block}.mlp.c_fc"), vec![c, 4 * c]);
-            layer(format!("h.{block}.mlp.c_proj"), vec![4 * c, c]);
         }
-        layer("ln_f".to_string(), vec![c]);
         shapes
+    }
+
+    /// Returns the name of each layer norm and linear layer with the shape of its weight, `[c]` or
+    /// `[in, out]`, in the order of the model.
+    pub(super) fn layers(&self) -> Vec<(String, Vec<usize>)> {
+        let c = self.n_embd;
+        let block = [
+            ("ln_1", vec![c]),
+            ("attn.c_attn", vec![c, 3 * c]),
+            ("attn.c_proj", vec![c, c]),
+            ("ln_2", vec![c]),
+            ("mlp.c_fc", vec![c, 4 * c]),
+            ("mlp.c_proj", vec![4 * c, c]),
+        ];
+        let in_block = |index| {
+            block.iter().map(move |(name, shape)| (format!("h.{index}.{name}"), shape.clone()))
+        };
+        let last = ("ln_f".to_string(), vec![c]);
+        (0..self.n_layer).flat_map(in_block).chain([last]).collect()
+    }
+
+    /// Returns the architecture that a file states.
+    ///
+    /// # Errors
+    /// If its sizes do not belong together; says why.
+    pub(super) fn checked(self) -> Result<Self, String> {
+        let Self { n_embd, n_head, .. } = self;
+        if n_embd.is_multiple_of(n_head) {
+            Ok(self)
+        } else {
+            Err(format!("n_embd {n_embd} is not a multiple of n_head {n_head}"))
+        }
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct Mlp {
     pub(super) c_proj: Conv1d,
 }
 
-/// One transformer block, pre-norm. The fields are named and ordered as in Hugging Face's GPT-2,
-/// so that a visitor's path is the weight's name.
+/// One pre-norm transformer block. Its fields have the names and the order of Hugging Face's GPT-2, so
+/// a visitor's path is the name of the weight.
 #[derive(Module, Debug)]
 pub(super) struct Block {
     pub(super) ln_1: Norm,
@@ -46,27 +46,27 @@ pub(super) struct Block {
     pub(super) mlp: Mlp,
 }
 
-/// How a block runs.
+/// The options of a pass through one block.
 #[derive(Clone, Copy)]
 pub(super) struct BlockPass {
     pub pass: Pass,
     /// The block's number, from 0.
     pub index: usize,
     pub sequences: usize,
-    /// Positions per sequence.
+    /// The positions of a sequence.
     pub time: usize,
     pub heads: usize,
     pub gelu: Gelu,
 }
 
-/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`,
-/// and the layer norm and softmax statistics.
-pub(super) struct Saved {
+/// What the backward pass of a block needs from its forward pass: 12 activations of `[n, c]`, and the
+/// layer norm and softmax statistics.
+pub(super) struct SavedBlock {
     attention: SavedAttention,
     mlp: SavedMlp,
 }
 
-/// Of the attention half of a block.
+/// The values that the attention half of a block saves.
 struct SavedAttention {
     /// The block's input.
     x: Tensor<2>,
@@ -78,8 +78,8 @@ struct SavedAttention {
     log_sum_exp: Tensor<3>,
 }
 
-/// Of the MLP half of a block.
-struct SavedMlp {
+/// The values that the MLP half of a block saves.
+pub(super) struct SavedMlp {
     /// The residual stream between the halves.
     x: Tensor<2>,
     ln_2: LayerNormStatistics,
@@ -91,9 +91,9 @@ struct SavedMlp {
 
 /// The gradients of a block's weights.
 pub(super) struct BlockGradients {
-    /// Of the linear layers, flat, in the order of the block's fields.
+    /// The gradients of the linear layers, flat, in the order of the block's fields.
     pub linear: Vec<Tensor<1>>,
-    /// The partial sums of those of `ln_1` and `ln_2`.
+    /// The partial sums of the gradients of `ln_1` and `ln_2`.
     pub norms: [Tensor<3>; 2],
 }
 
@@ -103,25 +103,25 @@ type LinearWeights = Vec<Tensor<1>>;
 impl Block {
     /// Returns the residual stream `[n, c]` after the block, and what [`backward`](Self::backward)
     /// needs.
-    pub fn forward(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, Saved) {
+    pub fn forward(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedBlock) {
         let (x, attention) = self.forward_attention(x, at);
         let (y, mlp) = self.forward_mlp(x, at);
-        (y, Saved { attention, mlp })
+        (y, SavedBlock { attention, mlp })
     }
 
-    /// Returns the residual stream after the block alone. Takes at most 7 activations at a time:
-    /// each half is freed at its end.
+    /// Returns only the residual stream after the block. At most 7 activations are alive at a time,
+    /// because each half frees its own at its end.
     pub fn infer(&self, x: Tensor<2>, at: BlockPass) -> Tensor<2> {
         let x = self.forward_attention(x, at).0;
         self.forward_mlp(x, at).0
     }
 
-    /// Returns the gradient of the block's input, and those of its weights, from `dy`, the gradient
-    /// of its output.
+    /// Returns the gradients of the block's input and of its weights from `dy`, the gradient of its
+    /// output.
     pub fn backward(
         &self,
         dy: Tensor<2>,
-        saved: Saved,
+        saved: SavedBlock,
         at: BlockPass,
     ) -> (Tensor<2>, BlockGradients) {
         let (dx, mlp, ln_2) = self.backward_mlp(dy, saved.mlp, at);
@@ -139,7 +139,7 @@ impl Block {
         (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
     }
 
-    fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
+    pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
         let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
         let pre_activation =
             self.mlp.c_fc.forward(h.clone(), None, Activation::Identity, at.pass.mode);
@@ -253,8 +253,8 @@ impl Norm {
         ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
     }
 
-    /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of those of
-    /// the weights, from `dy`.
+    /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of the
+    /// weights' gradients, from `dy`.
     pub fn backward(
         &self,
         dy: Tensor<2>,

@@ -1,20 +1,21 @@
-//! GGUF files, as llama.cpp reads them. The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Writes GGUF files, which llama.cpp reads. The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! Written here because the crates for GGUF read it, or hold all tensors in memory; this holds one.
+//! The crates for GGUF only read it, or hold all tensors in memory. This module holds one at a time.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use half::f16;
 
+use super::weights::transpose;
 use super::{Architecture, WeightError, WeightSource};
 use crate::data::{TokenKind, Vocabulary};
 use crate::disk::{self, File};
 
 const VERSION: u32 = 3;
-/// Tensors start at multiples of this many bytes.
+/// Tensors begin at multiples of this many bytes.
 const ALIGNMENT: usize = 32;
-/// Weights that share a scale in `q8_0`.
+/// The number of weights that share a scale in `q8_0`.
 const BLOCK: usize = 32;
 /// The version of the quantized formats.
 const QUANTIZATION: u32 = 2;
@@ -26,13 +27,13 @@ pub enum GgufType {
     F32,
     /// 2 bytes per weight.
     F16,
-    /// 8 bits per weight, and a scale of 2 bytes for each 32. Matrices whose rows are not made of whole
-    /// groups of 32 are f16.
+    /// 8 bits per weight, and a scale of 2 bytes for each 32 weights. Matrices whose rows are not
+    /// multiples of 32 are f16.
     Q8_0,
 }
 
 impl GgufType {
-    /// Returns the number of the type in a file.
+    /// Returns the number that means this type in a file.
     fn id(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -41,7 +42,7 @@ impl GgufType {
         }
     }
 
-    /// Returns the number of a file whose matrices have this type.
+    /// Returns the number that means a file with matrices of this type.
     fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -76,30 +77,39 @@ fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
 }
 
 /// A tensor of a file.
-struct Tensor {
+struct GgufTensor {
     /// The name in the file.
     name: String,
-    /// The name of the weight; `None` for a bias of a model without biases, which is zero.
+    /// The name of the weight. `None` for a bias of a model without biases: it is zero.
     weight: Option<String>,
     /// The shape of the weight.
     shape: Vec<usize>,
-    /// True for the matrices of linear layers, which files hold as `[out, in]`.
+    /// True for the matrices of linear layers, which files have as `[out, in]`.
     transposed: bool,
-    kind: GgufType,
+    dtype: GgufType,
 }
 
-/// A model, as a file holds it.
+impl GgufTensor {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Returns the size in the file, padding included.
+    fn bytes(&self) -> usize {
+        self.dtype.bytes(self.elements()).next_multiple_of(ALIGNMENT)
+    }
+}
+
+/// The content of a file.
 pub struct GgufFile<'a> {
-    /// The name of the model.
     pub name: &'a str,
     pub architecture: &'a Architecture,
     pub vocabulary: &'a Vocabulary,
-    pub kind: GgufType,
+    pub dtype: GgufType,
 }
 
 impl GgufFile<'_> {
-    /// Writes a new file. `progress` is called with the number of tensors that are written and that of
-    /// all.
+    /// Writes a new file. Calls `progress` with the number of tensors written so far and their total.
     ///
     /// # Errors
     /// If a weight cannot be read or the file cannot be written.
@@ -127,24 +137,23 @@ impl GgufFile<'_> {
         weights: &mut dyn WeightSource,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(), WeightError> {
-        let tensors = tensors(self.architecture, self.kind);
+        let tensors = tensors(self.architecture, self.dtype);
         let mut file = BufWriter::new(File::create(path).map_err(WeightError::io(path))?);
         let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(WeightError::io(path));
         put(&self.header(&tensors))?;
         for (index, tensor) in tensors.iter().enumerate() {
             progress(index, tensors.len());
-            let elements = tensor.shape.iter().product();
             let values = match &tensor.weight {
                 Some(name) => weights.weight(name, &tensor.shape)?,
-                None => vec![0.0; elements],
+                None => vec![0.0; tensor.elements()],
             };
             let values = match (tensor.transposed, &tensor.shape[..]) {
                 (true, &[rows, columns]) => transpose(&values, rows, columns),
                 _ => values,
             };
-            let mut bytes = Vec::with_capacity(tensor.kind.bytes(elements) + ALIGNMENT);
-            tensor.kind.encode(&values, &mut bytes);
-            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+            let mut bytes = Vec::with_capacity(tensor.bytes());
+            tensor.dtype.encode(&values, &mut bytes);
+            bytes.resize(tensor.bytes(), 0);
             put(&bytes)?;
         }
         let file = file.into_inner().map_err(|error| WeightError::io(path)(error.into_error()))?;
@@ -152,7 +161,7 @@ impl GgufFile<'_> {
     }
 
     /// Returns everything before the tensors' values.
-    fn header(&self, tensors: &[Tensor]) -> Vec<u8> {
+    fn header(&self, tensors: &[GgufTensor]) -> Vec<u8> {
         let entries = self.entries();
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -163,29 +172,28 @@ impl GgufFile<'_> {
         for tensor in tensors {
             put_text(&mut bytes, &tensor.name);
             bytes.extend((tensor.shape.len() as u32).to_le_bytes());
-            // The fastest dimension first: a transposed matrix has its shape in the order of the weight.
+            // The fastest dimension comes first. For a transposed matrix that is the weight's own order.
             let mut shape = tensor.shape.clone();
             if !tensor.transposed {
                 shape.reverse();
             }
             shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
-            bytes.extend(tensor.kind.id().to_le_bytes());
+            bytes.extend(tensor.dtype.id().to_le_bytes());
             bytes.extend((offset as u64).to_le_bytes());
-            let elements = tensor.shape.iter().product();
-            offset += tensor.kind.bytes(elements).next_multiple_of(ALIGNMENT);
+            offset += tensor.bytes();
         }
         bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
         bytes
     }
 
     fn entries(&self) -> Entries {
-        let Self { name, vocabulary, kind, .. } = *self;
+        let Self { name, vocabulary, dtype, .. } = *self;
         let Architecture { n_layer, n_head, n_embd, block_size, .. } = *self.architecture;
         let mut entries = Entries::default();
         entries.text("general.architecture", "gpt2");
         entries.text("general.name", name);
-        entries.number("general.file_type", kind.file_type());
-        if kind == GgufType::Q8_0 {
+        entries.number("general.file_type", dtype.file_type());
+        if dtype == GgufType::Q8_0 {
             entries.number("general.quantization_version", QUANTIZATION);
         }
         for (key, value) in [
@@ -220,62 +228,59 @@ impl GgufFile<'_> {
     }
 }
 
-/// Returns `[rows, columns]` as `[columns, rows]`.
-fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let column = |column: usize| (0..rows).map(move |row| values[row * columns + column]);
-    (0..columns).flat_map(column).collect()
-}
-
-/// Lists the tensors of a file. The output head is that of the embedding, which llama.cpp uses if a file
-/// has none.
-fn tensors(architecture: &Architecture, kind: GgufType) -> Vec<Tensor> {
-    let Architecture { n_layer, n_embd: c, block_size, vocab_size, bias, .. } = *architecture;
-    let of_rows = |row: usize| match kind {
+/// Lists the tensors of a file. It has no output head: llama.cpp then uses the embedding.
+fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufTensor> {
+    let Architecture { n_embd: c, block_size, vocab_size, bias, .. } = *architecture;
+    let of_rows = |row: usize| match dtype {
         GgufType::Q8_0 if !row.is_multiple_of(BLOCK) => GgufType::F16,
-        kind => kind,
+        dtype => dtype,
     };
-    let plain = |name: &str, weight: &str, shape: [usize; 2], kind| Tensor {
-        name: format!("{name}.weight"),
-        weight: Some(format!("{weight}.weight")),
-        shape: shape.into(),
+    let embedding = |name: &str, weight: &str, rows: usize, dtype| GgufTensor {
+        name: name.into(),
+        weight: Some(weight.into()),
+        shape: vec![rows, c],
         transposed: false,
-        kind,
+        dtype,
     };
     let mut tensors = vec![
-        plain("token_embd", "wte", [vocab_size, c], of_rows(c)),
-        plain("position_embd", "wpe", [block_size, c], GgufType::F32),
+        embedding("token_embd.weight", "wte.weight", vocab_size, of_rows(c)),
+        embedding("position_embd.weight", "wpe.weight", block_size, GgufType::F32),
     ];
-    // A layer norm, or a linear layer `[in, out]`, and its bias.
-    let mut layer = |name: String, weight: String, shape: Vec<usize>| {
+    for (layer, shape) in architecture.layers() {
+        let name = gguf_name(&layer);
         let (is_matrix, out) = (shape.len() == 2, shape[shape.len() - 1]);
-        tensors.push(Tensor {
+        tensors.push(GgufTensor {
             name: format!("{name}.weight"),
-            weight: Some(format!("{weight}.weight")),
-            kind: if is_matrix { of_rows(shape[0]) } else { GgufType::F32 },
+            weight: Some(format!("{layer}.weight")),
+            dtype: if is_matrix { of_rows(shape[0]) } else { GgufType::F32 },
             shape,
             transposed: is_matrix,
         });
-        tensors.push(Tensor {
+        tensors.push(GgufTensor {
             name: format!("{name}.bias"),
-            weight: bias.then(|| format!("{weight}.bias")),
+            weight: bias.then(|| format!("{layer}.bias")),
             shape: vec![out],
             transposed: false,
-            kind: GgufType::F32,
+            dtype: GgufType::F32,
         });
-    };
-    for block in 0..n_layer {
-        let mut part = |name: &str, weight: &str, shape: &[usize]| {
-            layer(format!("blk.{block}.{name}"), format!("h.{block}.{weight}"), shape.to_vec());
-        };
-        part("attn_norm", "ln_1", &[c]);
-        part("attn_qkv", "attn.c_attn", &[c, 3 * c]);
-        part("attn_output", "attn.c_proj", &[c, c]);
-        part("ffn_norm", "ln_2", &[c]);
-        part("ffn_up", "mlp.c_fc", &[c, 4 * c]);
-        part("ffn_down", "mlp.c_proj", &[4 * c, c]);
     }
-    layer("output_norm".into(), "ln_f".into(), vec![c]);
     tensors
+}
+
+/// Returns `blk.0.attn_qkv` for the layer `h.0.attn.c_attn`.
+fn gguf_name(layer: &str) -> String {
+    let Some((block, part)) = layer.strip_prefix("h.").and_then(|rest| rest.split_once('.')) else {
+        return "output_norm".into();
+    };
+    let part = match part {
+        "ln_1" => "attn_norm",
+        "attn.c_attn" => "attn_qkv",
+        "attn.c_proj" => "attn_output",
+        "ln_2" => "ffn_norm",
+        "mlp.c_fc" => "ffn_up",
+        _ => "ffn_down",
+    };
+    format!("blk.{block}.{part}")
 }
 
 /// The description of a file: keys and values.
@@ -367,12 +372,12 @@ mod tests {
         Vocabulary { tokens, merges, begin: Some(2), end: Some(2), chat_template: None }
     }
 
-    fn file(architecture: &Architecture, kind: GgufType) -> Vec<u8> {
+    fn file(architecture: &Architecture, dtype: GgufType) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.gguf");
         let mut calls = 0;
         let mut count = |_: usize, _: usize| calls += 1;
-        GgufFile { name: "tiny", architecture, vocabulary: &vocabulary(), kind }
+        GgufFile { name: "tiny", architecture, vocabulary: &vocabulary(), dtype }
             .write(&path, &mut Numbered, &mut count)
             .unwrap();
         assert_eq!(calls, 2 + 6 * 2 + 2);
@@ -383,16 +388,16 @@ mod tests {
     #[test]
     fn a_file_has_the_size_of_its_parts() {
         let architecture = tiny(true, 32);
-        for kind in [GgufType::F32, GgufType::F16, GgufType::Q8_0] {
-            let bytes = file(&architecture, kind);
+        for dtype in [GgufType::F32, GgufType::F16, GgufType::Q8_0] {
+            let bytes = file(&architecture, dtype);
             assert_eq!(&bytes[..8], b"GGUF\x03\0\0\0");
-            let tensors = tensors(&architecture, kind);
+            let tensors = tensors(&architecture, dtype);
             let (architecture, vocabulary) = (&architecture, &vocabulary());
             let header =
-                GgufFile { name: "tiny", architecture, vocabulary, kind }.header(&tensors).len();
+                GgufFile { name: "tiny", architecture, vocabulary, dtype }.header(&tensors).len();
             let values: usize = tensors
                 .iter()
-                .map(|tensor| tensor.kind.bytes(tensor.shape.iter().product()))
+                .map(|tensor| tensor.dtype.bytes(tensor.shape.iter().product()))
                 .map(|bytes| bytes.next_multiple_of(ALIGNMENT))
                 .sum();
             assert_eq!(bytes.len(), header + values);
@@ -444,16 +449,16 @@ mod tests {
 
     #[test]
     fn rows_that_are_no_whole_blocks_are_halves() {
-        let kinds = |n_embd: usize, name: &str| {
+        let dtype_of = |n_embd: usize, name: &str| {
             let tensors = tensors(&tiny(false, n_embd), GgufType::Q8_0);
-            tensors.iter().find(|tensor| tensor.name == name).unwrap().kind
+            tensors.iter().find(|tensor| tensor.name == name).unwrap().dtype
         };
-        assert_eq!(kinds(32, "token_embd.weight"), GgufType::Q8_0);
-        assert_eq!(kinds(24, "token_embd.weight"), GgufType::F16);
+        assert_eq!(dtype_of(32, "token_embd.weight"), GgufType::Q8_0);
+        assert_eq!(dtype_of(24, "token_embd.weight"), GgufType::F16);
         // The rows of this one have 4 * 24 elements.
-        assert_eq!(kinds(24, "blk.0.ffn_down.weight"), GgufType::Q8_0);
-        assert_eq!(kinds(32, "position_embd.weight"), GgufType::F32);
-        assert_eq!(kinds(32, "blk.0.attn_qkv.bias"), GgufType::F32);
+        assert_eq!(dtype_of(24, "blk.0.ffn_down.weight"), GgufType::Q8_0);
+        assert_eq!(dtype_of(32, "position_embd.weight"), GgufType::F32);
+        assert_eq!(dtype_of(32, "blk.0.attn_qkv.bias"), GgufType::F32);
     }
 
     #[test]

@@ -3,28 +3,27 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use super::block::{BlockGradients, Saved};
+use super::block::{BlockGradients, SavedBlock};
 use super::{Gpt, MicroBatch, Pass, site};
 use crate::ops::{self, CrossEntropy, HeadGradients};
 
 /// The gradients of all weights, summed over micro-batches.
 #[derive(Default)]
 pub struct WeightGradients {
-    /// The state of loss scaling `[4]`, whose first element the gradients are multiplied by, if the
-    /// loss is scaled.
+    /// The state of loss scaling `[4]`, if the loss is scaled. Its first element multiplies the
+    /// gradients.
     loss_scale: Option<Tensor<1>>,
     embeddings: Vec<Tensor<1>>,
-    /// Of the linear layers, by block, the first block first; empty before the first micro-batch.
+    /// The gradients of the linear layers of each block. Empty before the first micro-batch.
     linear: Vec<Vec<Tensor<1>>>,
-    /// Of the layer norms: both of each block, then the last one.
+    /// The gradients of the layer norms: both of each block, then the last one.
     norms: Vec<Tensor<1>>,
 }
 
 impl WeightGradients {
-    /// Zeros for the weights of `model`. Where several micro-batches follow, starting with zeros
-    /// puts the sums beside each other in memory: sums that start as the first micro-batch's
-    /// gradients are scattered over the memory of its activations, and the next ones find no room
-    /// there.
+    /// Returns zeros for the weights of `model`. If several micro-batches follow, sums that start as
+    /// zeros lie next to each other in memory. Sums that start as the first micro-batch's gradients
+    /// would lie between its activations, and the next activations would find no room there.
     pub fn zeros(model: &Gpt) -> Self {
         fn of(module: &impl Module) -> Vec<Tensor<1>> {
             struct Zeros(Vec<Tensor<1>>);
@@ -48,13 +47,13 @@ impl WeightGradients {
         Self { loss_scale: None, embeddings, linear: linear.collect(), norms }
     }
 
-    /// Scales the gradients that are added from here on. With `loss_scale`, the state of loss scaling
-    /// `[4]`, they are multiplied by its first element and not by the scale of the loss.
+    /// Scales the gradients that are added from now on. With `loss_scale`, the state of loss scaling
+    /// `[4]`, its first element multiplies them instead of the scale of the loss.
     pub fn scaled(self, loss_scale: Option<Tensor<1>>) -> Self {
         Self { loss_scale, ..self }
     }
 
-    /// Returns the gradients that [`Gpt::last_gradients`] has given away, in the model's order.
+    /// Returns the gradients that [`Gpt::last_gradients`] gave away, in the model's order.
     pub fn in_model_order(given: Vec<Tensor<1>>, model: &Gpt) -> Vec<Tensor<1>> {
         let blocks = model.h.len();
         let of_layer = if model.ln_f.bias.is_some() { 2 } else { 1 };
@@ -66,10 +65,10 @@ impl WeightGradients {
         Self { loss_scale: None, embeddings: given.collect(), linear, norms }.into_vec()
     }
 
-    /// Flat, one tensor for each shard of each weight, in the model's order.
+    /// Returns flat gradients, one for each shard of each weight, in the model's order.
     pub fn into_vec(self) -> Vec<Tensor<1>> {
         let mut all = self.embeddings;
-        // One for each layer, or two with a bias.
+        // Each layer has one gradient, or two with a bias.
         let of_layer = self.norms.len() / (2 * self.linear.len() + 1);
         let mut norms = self.norms.into_iter();
         for linear in self.linear {
@@ -94,27 +93,28 @@ pub type Take<'a> = &'a mut dyn FnMut(Tensor<1>);
 /// Adds to sums, in place; the first gradients become the sums.
 fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
     let before = std::mem::take(sums);
-    *sums = match before.is_empty() {
-        true => grads,
-        false => before.into_iter().zip(grads).map(|(sum, grad)| sum + grad).collect(),
+    *sums = if before.is_empty() {
+        grads
+    } else {
+        before.into_iter().zip(grads).map(|(sum, grad)| sum + grad).collect()
     };
 }
 
-/// The start of a block's backward pass. A tensor takes 640 bytes on the host: both are boxed.
-enum Checkpoint {
-    /// All that the block saved.
-    Saved(Box<Saved>),
-    /// Only the block's input: the block is recomputed in the backward pass.
+/// What the backward pass of a block starts from. Both are boxed, because a tensor takes 640 bytes on
+/// the host.
+enum BlockStart {
+    Saved(Box<SavedBlock>),
+    /// The block's input alone. The backward pass recomputes the block.
     Input(Box<Tensor<2>>),
 }
 
 impl Gpt {
     /// Returns the loss of a micro-batch as `[1]`, and adds its gradients to `sums`.
     ///
-    /// With `checkpoint`, only the input of each block is saved, and the block is recomputed in the
-    /// backward pass (activation checkpointing, Chen et al. 2016, arXiv:1604.06174): one activation
-    /// per block instead of twelve, for a third more computation. Dropout is a function of its
-    /// place, so both passes drop out the same elements.
+    /// With `checkpoint`, each block saves only its input, and the backward pass recomputes the block
+    /// (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). That is one activation per block
+    /// instead of twelve, for a third more computation. Dropout is a function of its place, so both
+    /// passes drop the same elements.
     pub fn add_gradients(
         &self,
         batch: &MicroBatch,
@@ -126,10 +126,10 @@ impl Gpt {
         self.gradients(batch, loss, pass, checkpoint, sums, None)
     }
 
-    /// As [`add_gradients`](Self::add_gradients), for the last micro-batch of an update: gives each sum
-    /// to `take` as soon as it is final, while the backward pass goes on. Those of the linear
-    /// layers come block by block, the last block first, then those of the layer norms and of the
-    /// embeddings, of which a part is known only at the end of the pass.
+    /// Does the same as [`add_gradients`](Self::add_gradients) for the last micro-batch of an update,
+    /// and gives each sum to `take` as soon as it is final, while the backward pass continues. The
+    /// linear layers come block by block, the last block first. The layer norms and the embeddings
+    /// come last, because they are only complete at the end of the pass.
     pub fn last_gradients(
         &self,
         batch: &MicroBatch,
@@ -160,11 +160,11 @@ impl Gpt {
         for (index, block) in self.h.iter().enumerate() {
             let at = self.block_pass(index, sequences, time, pass);
             if checkpoint {
-                blocks.push(Checkpoint::Input(Box::new(x.clone())));
+                blocks.push(BlockStart::Input(Box::new(x.clone())));
                 x = block.infer(x, at);
             } else {
                 let (y, saved) = block.forward(x, at);
-                blocks.push(Checkpoint::Saved(Box::new(saved)));
+                blocks.push(BlockStart::Saved(Box::new(saved)));
                 x = y;
             }
         }
@@ -177,8 +177,8 @@ impl Gpt {
         for (index, block) in self.h.iter().enumerate().rev() {
             let at = self.block_pass(index, sequences, time, pass);
             let saved = match blocks.pop() {
-                Some(Checkpoint::Saved(saved)) => *saved,
-                Some(Checkpoint::Input(x)) => block.forward(*x, at).1,
+                Some(BlockStart::Saved(saved)) => *saved,
+                Some(BlockStart::Input(x)) => block.forward(*x, at).1,
                 None => break,
             };
             let (before, grads) = block.backward(dx, saved, at);
@@ -207,8 +207,8 @@ impl Gpt {
         value
     }
 
-    /// Returns the loss, the gradient of the last block's output `x`, the output head's gradient of
-    /// the token embedding, and the partial sums of the gradients of the last layer norm.
+    /// Returns the loss, the gradient of the last block's output `x`, the gradient of the token
+    /// embedding as the output head, and the partial sums of the last layer norm's gradients.
     fn backward_head(
         &self,
         x: Tensor<2>,

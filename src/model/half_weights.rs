@@ -1,9 +1,9 @@
-//! Copies of the weight matrices in half precision: in float16 where cooperative matrices multiply
-//! them, in bfloat16 for tensor cores.
+//! Copies of the weight matrices in half precision: float16 for cooperative matrices, bfloat16 for
+//! tensor cores.
 //!
-//! They belong to a model in training only. The optimizer, which writes both, takes them out of the
-//! model for an update, so that it alone holds them and writes them in place. They are no
-//! parameters: nothing counts, visits or saves them.
+//! A model has them only while it trains. The optimizer writes both the weights and the copies. For an
+//! update it takes the copies out of the model, so that nothing else holds them and it can write them
+//! in place. They are not parameters: nothing counts, visits or saves them.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ use super::block::{Block, Conv1d};
 use crate::config::{Dtype, Precision};
 use crate::ops::OpsMode;
 
-/// The copies of a model's matrices, by the parameters that they are copies of.
+/// The copies of a model's matrices, by the ids of the original parameters.
 pub type HalfWeights = HashMap<ParamId, Tensor<2>>;
 
 impl Gpt {
-    /// Makes a copy of each matrix that products multiply, those of the blocks and the token
-    /// embedding, if runs in `precision` keep one. Updates keep them in step with the weights.
+    /// Copies each matrix that products multiply (the blocks' and the token embedding), if runs in
+    /// `precision` have copies. Each update writes the copies too.
     pub fn keep_half_weights(&mut self, precision: Precision) {
         if !precision.keeps_half_weights() {
             return;
@@ -47,7 +47,7 @@ impl Gpt {
         }
     }
 
-    /// The matrices that products multiply, each with the place of its copy.
+    /// Returns the matrices that products multiply, each with the place for its copy.
     fn matrices(&mut self) -> impl Iterator<Item = (&Param<Tensor<2>>, &mut Option<Tensor<2>>)> {
         let shards = self.wte.weight.iter().zip(&mut self.wte.half);
         let layers = self.h.iter_mut().flat_map(|block| {
@@ -58,7 +58,8 @@ impl Gpt {
     }
 }
 
-/// Returns the tensor that products multiply: the copy in half if the precision of `mode` keeps one, else the weight itself, which may be stored in half precision too.
+/// Returns the tensor that products multiply: the copy in half precision if runs in the precision of
+/// `mode` have one, else the weight. The weight can be in half precision too.
 pub(super) fn factor(
     weight: &Param<Tensor<2>>,
     half: &Option<Tensor<2>>,

@@ -9,15 +9,13 @@ use super::{Architecture, WeightError};
 use crate::config::Gelu;
 use crate::disk;
 
-/// The file that describes the model.
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
-/// The file that holds the weights.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
 /// Returns the text of a model's `config.json`, which transformers reads as a `GPT2Config`. GPT-2
-/// always has biases there: a model without biases stores zeros, and `bias: false`, which only wgpt
-/// reads. `ends` are the tokens that begin and end a text.
+/// always has biases there, so a model without biases stores zeros, and `bias: false` for wgpt alone.
+/// `ends` are the tokens that begin and end a text.
 pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -> String {
     let activation = match architecture.gelu {
         Gelu::Tanh => "gelu_new",
@@ -79,8 +77,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks a key for which only the value of a plain GPT-2 is supported. An absent key has that
-    /// value.
+    /// Checks a key that must have the value of a plain GPT-2. A missing key has it.
     fn require(&self, key: &str, plain: Value) -> Result<(), WeightError> {
         match self.config.get(key) {
             Some(value) if *value != plain && !value.is_null() => {
@@ -113,14 +110,8 @@ impl Reader<'_> {
             bias: self.config.get("bias").and_then(Value::as_bool).unwrap_or(true),
             gelu,
         };
-        let Architecture { n_head, n_embd, .. } = architecture;
-        if !n_embd.is_multiple_of(n_head) {
-            return Err(
-                self.corrupt(format!("n_embd {n_embd} is not a multiple of n_head {n_head}"))
-            );
-        }
-        self.require("n_inner", json!(4 * n_embd))?;
-        Ok(architecture)
+        self.require("n_inner", json!(4 * architecture.n_embd))?;
+        architecture.checked().map_err(|reason| self.corrupt(reason))
     }
 }
 

@@ -9,8 +9,8 @@ use super::{Architecture, WeightError, WeightSource};
 /// GPT-2's initialisation: matrices and embeddings from N(0, 0.02), the two projections into the
 /// residual stream from N(0, 0.02 / sqrt(2 n_layer)), biases 0, layer norms 1 and 0.
 ///
-/// Each weight has a separate random generator on the host, so that every device starts from the
-/// same bits and no weight depends on which others exist.
+/// Each weight has its own random generator on the host, so every device starts from the same bits, and
+/// no weight depends on which others exist.
 pub struct RandomWeights {
     seed: u64,
     residual_std: f32,

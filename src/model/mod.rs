@@ -14,6 +14,7 @@ use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
 
 mod architecture;
 mod block;
+mod builder;
 #[cfg(not(target_arch = "wasm32"))]
 mod gguf;
 mod gradients;
@@ -25,7 +26,8 @@ mod sample;
 mod weights;
 
 pub use architecture::Architecture;
-use block::{Block, BlockPass, Conv1d, Mlp, Norm, SelfAttention};
+use block::{Block, BlockPass, Norm};
+use builder::Builder;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::WeightGradients;
@@ -39,26 +41,26 @@ pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
 pub(crate) use weights::{STAGED_ELEMENTS, TensorFile, WeightFile, write_tensors};
 
-/// Reads a tensor from its device without blocking this thread.
+/// Reads a tensor from its device, without blocking this thread.
 ///
 /// # Panics
-/// If the device fails. Results after a failure are meaningless; the device's watchdog ends the
-/// program.
+/// If the device fails. Results after a failure are meaningless, and the watchdog of the device ends
+/// the process.
 pub(crate) async fn values<const D: usize>(tensor: Tensor<D>) -> TensorData {
     tensor.into_data_async().await.expect("the device still works")
 }
 
-/// Reads a tensor of one element from its device without blocking this thread.
+/// Reads a tensor of one element from its device, without blocking this thread.
 ///
 /// # Panics
-/// As [`values`].
+/// Like [`values`].
 pub(crate) async fn scalar(tensor: Tensor<1>) -> f32 {
     tensor.into_scalar_async::<f32>().await.expect("the device still works")
 }
 
 /// A source of the weights that a model starts with.
 pub trait WeightSource {
-    /// Returns the values of the weight `name` in row-major order. `shape` is that of the model,
+    /// Returns the values of the weight `name` in row-major order. `shape` is the shape in the model,
     /// without the padding of the token embedding.
     ///
     /// # Errors
@@ -75,13 +77,13 @@ struct Embedding {
 #[derive(Module, Debug)]
 struct TokenEmbedding {
     weight: Vec<Param<Tensor<2>>>,
-    /// The copies of the shards in half precision, for the output head, if the model keeps them.
+    /// The copies of the shards in half precision, for the output head, if the model has them.
     #[module(skip)]
     half: Vec<Option<Tensor<2>>>,
 }
 
-/// GPT-2 (Radford et al. 2019). The output head uses the [`Param`]s of the token embedding: the
-/// updates of two copies would drift apart.
+/// GPT-2 (Radford et al. 2019). The output head uses the [`Param`]s of the token embedding, because the
+/// updates of two copies would differ.
 #[derive(Module, Debug)]
 pub struct Gpt {
     wte: TokenEmbedding,
@@ -92,15 +94,15 @@ pub struct Gpt {
     architecture: Architecture,
 }
 
-/// The rows of a half embedding that sampling casts at a time: of GPT-2 XL, 26 MB in f32.
+/// The number of rows of an embedding in half precision that sampling casts at a time. For GPT-2 XL
+/// these are 26 MB in f32.
 const CAST_ROWS: usize = 4096;
 
 /// The dropout of one micro-batch: everything that determines which elements are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct StepDropout {
-    /// The share of elements that is dropped.
+    /// The share of elements to drop.
     pub rate: f32,
-    /// The run's seed.
     pub seed: u64,
     /// The number of updates before this one.
     pub step: u64,
@@ -111,9 +113,8 @@ pub struct StepDropout {
 /// Options of a pass through the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// The implementation and precision of the ops.
     pub mode: OpsMode,
-    /// Dropout; `None` outside training.
+    /// `None` outside training.
     pub dropout: Option<StepDropout>,
 }
 
@@ -124,12 +125,11 @@ pub struct MicroBatch {
     pub tokens: Arc<[u32]>,
     /// The id after each input id, or [`IGNORED`] where it does not count in the loss.
     pub targets: Arc<[u32]>,
-    /// The number of sequences.
     pub sequences: usize,
 }
 
 impl MicroBatch {
-    /// Reads the windows with these tokens.
+    /// Reads the windows with these ranges of tokens.
     ///
     /// # Errors
     /// If the data cannot be read.
@@ -191,8 +191,7 @@ impl Gpt {
         Self::with_shards(architecture, source, device, shards)
     }
 
-    /// Builds a model as [`new`](Self::new) does, with the token embedding in up to `shards`
-    /// shards.
+    /// Builds a model like [`new`](Self::new), with the token embedding in up to `shards` shards.
     ///
     /// # Errors
     /// If `source` fails.
@@ -205,9 +204,9 @@ impl Gpt {
         Self::build(Builder { architecture, source, device, matrices: DType::F32 }, shards)
     }
 
-    /// Builds a model as [`new`](Self::new) does, with matrices and embeddings in the dtype of
-    /// activations in `precision`. In a half precision they take half the memory, and an offloaded
-    /// optimizer keeps the master weights. Biases and layer norms are f32.
+    /// Builds a model like [`new`](Self::new), with matrices and embeddings in the dtype of the
+    /// activations in `precision`. In half precision they take half the memory, and an offloaded
+    /// optimizer has the master weights. Biases and layer norms are f32.
     ///
     /// # Errors
     /// If `source` fails.
@@ -243,13 +242,12 @@ impl Gpt {
         })
     }
 
-    /// Returns the architecture.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// Returns the loss of a micro-batch as `[1]` on the device: `loss.scale` times the sum over
-    /// its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
+    /// Returns the loss of a micro-batch as `[1]` on the device, which is `loss.scale` times the sum
+    /// over its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
         let (x, _) = self.ln_f.forward(x, pass.mode);
@@ -258,8 +256,8 @@ impl Gpt {
     }
 
     /// Returns the mean loss of each span of a micro-batch, `[spans]`, in nats per token. A span is a
-    /// range of its `[sequences * time]` tokens. Attention is causal, so what follows a span, like
-    /// padding, does not change its loss.
+    /// range of its `[sequences * time]` tokens. Attention is causal, so padding after a span does
+    /// not change its loss.
     pub fn span_losses(
         &self,
         batch: &MicroBatch,
@@ -280,7 +278,7 @@ impl Gpt {
     }
 
     /// Returns the logits of every position, `[sequences * time, vocab]`, computed in float32 as in
-    /// sampling. For small inputs only: training never holds all logits.
+    /// sampling. This is for small inputs: training never holds all logits.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let mode = mode.in_precision(Precision::FLOAT32);
         let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
@@ -289,7 +287,7 @@ impl Gpt {
 
     /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`, in float32.
     fn head(&self, x: Tensor<2>) -> Tensor<2> {
-        // Tensor operations do not mix dtypes: a half embedding is cast in parts.
+        // Tensor operations do not mix dtypes, so an embedding in half precision is cast in parts.
         let parts = |shard: Tensor<2>| match shard.dtype() {
             DType::F32 => vec![shard],
             _ => shard.split(CAST_ROWS, 0),
@@ -332,86 +330,9 @@ impl TokenEmbedding {
         self.weight.iter().map(Param::val).collect()
     }
 
-    /// The shards as products multiply them.
+    /// Returns the shards that products multiply.
     fn factors(&self, mode: OpsMode) -> Vec<Tensor<2>> {
         let shards = self.weight.iter().zip(&self.half);
         shards.map(|(weight, half)| half_weights::factor(weight, half, mode)).collect()
-    }
-}
-
-/// Builds the parts of a model from a source of weights.
-struct Builder<'a> {
-    architecture: &'a Architecture,
-    source: &'a mut dyn WeightSource,
-    device: &'a Device,
-    /// The dtype of matrices and embeddings.
-    matrices: DType,
-}
-
-impl Builder<'_> {
-    fn param<const D: usize>(
-        &mut self,
-        name: &str,
-        shape: [usize; D],
-    ) -> Result<Param<Tensor<D>>, WeightError> {
-        let values = self.source.weight(name, &shape)?;
-        Ok(self.tensor(values, shape))
-    }
-
-    fn tensor<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Param<Tensor<D>> {
-        let dtype = if D >= 2 { self.matrices } else { DType::F32 };
-        Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), (self.device, dtype)))
-    }
-
-    /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero:
-    /// their gradients and their weight decay are zero.
-    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
-        let Architecture { vocab_size, n_embd, .. } = *self.architecture;
-        let padded = self.architecture.padded_vocab();
-        let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
-        values.resize(padded * n_embd, 0.0);
-        let mut values = values.into_iter();
-        let shard = |rows| {
-            let values = values.by_ref().take(rows * n_embd).collect();
-            self.tensor(values, [rows, n_embd])
-        };
-        Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
-    }
-
-    fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {
-        if !self.architecture.bias {
-            return Ok(None);
-        }
-        self.param(&format!("{name}.bias"), [out]).map(Some)
-    }
-
-    fn norm(&mut self, name: &str) -> Result<Norm, WeightError> {
-        let c = self.architecture.n_embd;
-        Ok(Norm { weight: self.param(&format!("{name}.weight"), [c])?, bias: self.bias(name, c)? })
-    }
-
-    fn conv1d(&mut self, name: &str, inputs: usize, out: usize) -> Result<Conv1d, WeightError> {
-        Ok(Conv1d {
-            weight: self.param(&format!("{name}.weight"), [inputs, out])?,
-            bias: self.bias(name, out)?,
-            half: None,
-        })
-    }
-
-    fn block(&mut self, index: usize) -> Result<Block, WeightError> {
-        let c = self.architecture.n_embd;
-        let name = |part: &str| format!("h.{index}.{part}");
-        Ok(Block {
-            ln_1: self.norm(&name("ln_1"))?,
-            attn: SelfAttention {
-                c_attn: self.conv1d(&name("attn.c_attn"), c, 3 * c)?,
-                c_proj: self.conv1d(&name("attn.c_proj"), c, c)?,
-            },
-            ln_2: self.norm(&name("ln_2"))?,
-            mlp: Mlp {
-                c_fc: self.conv1d(&name("mlp.c_fc"), c, 4 * c)?,
-                c_proj: self.conv1d(&name("mlp.c_proj"), 4 * c, c)?,
-            },
-        })
     }
 }

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
+use safetensors::tensor::Dtype;
 
 use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
+use super::weights::{to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::Gelu;
 use crate::disk;
 
-/// The largest file that is read: GPT-2 XL with its optimizer in f32 takes 18.7 GB.
+/// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
 
 /// Prefixes that `torch.compile` and DDP add to the names of weights.
@@ -22,12 +24,11 @@ pub struct NanoGptCheckpoint {
     path: PathBuf,
     /// The weights by their names without prefixes, like `wte.weight`.
     tensors: HashMap<String, Tensor>,
-    /// The architecture of the model.
     pub architecture: Architecture,
 }
 
 impl NanoGptCheckpoint {
-    /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact form.
+    /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact one, with erf.
     ///
     /// # Errors
     /// If the file cannot be read, is too large, or lacks `model` or `model_args`.
@@ -60,7 +61,7 @@ impl NanoGptCheckpoint {
     }
 }
 
-/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`, and `None`
+/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`. Returns `None`
 /// for tensors that are not weights: the tied head, and the causal mask that old versions saved.
 fn plain_name(name: &str) -> Option<String> {
     let mut name = name;
@@ -79,37 +80,31 @@ fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, Str
     };
     let bias = match args.get("bias") {
         Some(PickleValue::Bool(bias)) => *bias,
-        // Checkpoints without the option are older than it and have biases.
+        // Checkpoints from before this option have biases.
         None => true,
         other => return Err(format!("model_args[`bias`] is {other:?}, not True or False")),
     };
-    let architecture = Architecture {
+    Architecture {
         n_layer: size("n_layer", MAX_LAYERS)?,
         n_head: size("n_head", MAX_WIDTH)?,
         n_embd: size("n_embd", MAX_WIDTH)?,
         block_size: size("block_size", MAX_BLOCK)?,
         vocab_size: match size("vocab_size", MAX_VOCAB)? {
-            // nanoGPT pads GPT-2's vocabulary; no target was ever among the padding.
+            // nanoGPT pads GPT-2's vocabulary. No target is ever in the padding.
             50_304 => 50_257,
             size => size,
         },
         bias,
         gelu: Gelu::Erf,
-    };
-    if !architecture.n_embd.is_multiple_of(architecture.n_head) {
-        return Err(format!(
-            "n_embd {} is not a multiple of n_head {}",
-            architecture.n_embd, architecture.n_head
-        ));
     }
-    Ok(architecture)
+    .checked()
 }
 
 impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
-        let missing = || WeightError::Missing { path: self.path.clone(), name: name.to_string() };
-        let tensor = self.tensors.get(name).ok_or_else(missing)?;
-        // nn.Linear stores [out, in]. No check of shapes would notice a square matrix untransposed.
+        let path = &self.path;
+        let tensor = self.tensors.get(name).ok_or_else(|| WeightError::missing(path, name))?;
+        // nn.Linear stores [out, in]. If a square matrix were not transposed, no shape would tell.
         let transposed = shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
         if transposed {
@@ -118,41 +113,26 @@ impl WeightSource for NanoGptCheckpoint {
         let have = tensor.shape();
         let padded = name == "wte.weight" && have.len() == 2 && have[0] > need[0];
         if have != need && !(padded && have[1] == need[1]) {
-            return Err(WeightError::Shape {
-                path: self.path.clone(),
-                name: name.to_string(),
-                have: have.to_vec(),
-                need,
-            });
+            return Err(WeightError::shape(path, name, have, &need));
         }
-        let bytes = tensor.read().map_err(|error| WeightError::corrupt(&self.path, error))?;
-        let mut values = to_f32(&bytes, tensor.dtype()).ok_or_else(|| {
+        let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
+        let mut values = elements(&bytes, tensor.dtype()).ok_or_else(|| {
             let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", tensor.dtype());
-            WeightError::corrupt(&self.path, reason)
+            WeightError::corrupt(path, reason)
         })?;
         values.truncate(need.iter().product());
         Ok(if transposed { transpose(&values, shape[1], shape[0]) } else { values })
     }
 }
 
-/// Converts elements to f32. The reader returns them in native byte order.
-fn to_f32(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
-    let halves = || bytes.as_chunks::<2>().0.iter().copied();
-    Some(match dtype {
-        DType::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_ne_bytes).collect(),
-        DType::F16 => halves().map(|b| half::f16::from_ne_bytes(b).to_f32()).collect(),
-        DType::BF16 => halves().map(|b| half::bf16::from_ne_bytes(b).to_f32()).collect(),
+/// Converts elements to f32. The reader returns them in native byte order, which is little-endian on
+/// every system that wgpt supports.
+fn elements(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
+    let dtype = match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
         _ => return None,
-    })
-}
-
-/// Returns the transpose `[columns, rows]` of a matrix `[rows, columns]`, both in row-major order.
-fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut out = vec![0.0; values.len()];
-    for (r, row) in values.chunks(columns).enumerate() {
-        for (c, &value) in row.iter().enumerate() {
-            out[c * rows + r] = value;
-        }
-    }
-    out
+    };
+    to_f32(bytes, dtype)
 }

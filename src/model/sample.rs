@@ -4,19 +4,18 @@ use burn::tensor::{Int, Tensor};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Gpt;
 use super::block::Block;
+use super::{Gpt, Pass};
 use crate::config::Precision;
 use crate::ops::{self, Activation, OpsMode};
 
-/// How the next token is drawn.
+/// The options for drawing the next token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleOptions {
-    /// The divisor of the logits; 0 takes the most likely token.
+    /// Divides the logits. 0 takes the most likely token.
     pub temperature: f64,
-    /// Draws from this many of the most likely tokens; 0 draws from all.
+    /// Draws from this many of the most likely tokens. 0 draws from all.
     pub top_k: usize,
-    /// Seed of the draws.
     pub seed: u64,
 }
 
@@ -27,9 +26,9 @@ pub struct Sampler<'a> {
     options: SampleOptions,
     rng: ChaCha8Rng,
     cache: Vec<Cache>,
-    /// Tokens so far, the prompt included.
+    /// All tokens so far, including the prompt.
     tokens: Vec<u32>,
-    /// The number of the last tokens that the cache holds.
+    /// The number of tokens in the cache, which are the last ones.
     cached: usize,
 }
 
@@ -41,12 +40,12 @@ struct Cache {
 }
 
 impl<'a> Sampler<'a> {
-    /// Starts from a prompt of at least one token, all below the vocabulary. Of a prompt longer
-    /// than the model's context, only the end is read.
+    /// Starts from a prompt of at least one token, all below the vocabulary size. If it is longer
+    /// than the model's context, the model reads only its end.
     ///
-    /// Computes in float32 whatever the precision of `mode`: one token at a time is bound by
-    /// launches, and attention over the cache and the output head are tensor operations, which do
-    /// not mix dtypes.
+    /// Sampling computes in float32, whatever the precision of `mode`. Launches take most of the time
+    /// of a single token, and attention over the cache and the output head are tensor operations,
+    /// which do not mix dtypes.
     pub fn new(model: &'a Gpt, prompt: &[u32], options: SampleOptions, mode: OpsMode) -> Self {
         Self {
             model,
@@ -67,13 +66,13 @@ impl<'a> Sampler<'a> {
         token
     }
 
-    /// The logits after the last token, `[vocab]`.
+    /// Returns the logits after the last token, `[vocab]`.
     async fn last_logits(&mut self) -> Vec<f32> {
         let block_size = self.model.architecture.block_size;
         let full = !self.cache.is_empty() && self.cached + 1 > block_size;
         let new = if self.cache.is_empty() || full {
-            // Positions are absolute, so a full window cannot slide: half of it is read again
-            // every half window.
+            // Positions are absolute, so a full window cannot slide. When it is full, the model reads
+            // its second half again as the first one.
             let keep = if full { block_size.div_ceil(2) } else { block_size };
             self.cache.clear();
             self.cached = 0;
@@ -88,7 +87,7 @@ impl<'a> Sampler<'a> {
         logits
     }
 
-    /// Feeds tokens at the next positions. Returns the logits after the last of them.
+    /// Feeds tokens at the next positions. Returns the logits after the last one.
     async fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
@@ -102,19 +101,18 @@ impl<'a> Sampler<'a> {
         super::values(model.head(last)).await.iter::<f32>().collect()
     }
 
+    /// Computes a block for new positions `x`, `[new, c]`.
     fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {
-        let mode = self.mode;
-        let (h, _) = block.ln_1.forward(x.clone(), mode);
-        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, mode);
+        let pass = Pass { mode: self.mode, dropout: None };
+        let at = self.model.block_pass(index, 1, x.dims()[0], pass);
+        let (h, _) = block.ln_1.forward(x.clone(), pass.mode);
+        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
         let h = self.attend(index, qkv);
-        let x = block.attn.c_proj.forward(h, Some(x), Activation::Identity, mode);
-        let (h, _) = block.ln_2.forward(x.clone(), mode);
-        let h = block.mlp.c_fc.forward(h, None, Activation::Identity, mode);
-        let gelu = Activation::Gelu(self.model.architecture.gelu);
-        block.mlp.c_proj.forward(h, Some(x), gelu, mode)
+        let x = block.attn.c_proj.forward(h, Some(x), Activation::Identity, pass.mode);
+        block.forward_mlp(x, at).0
     }
 
-    /// Attention of new positions over themselves and all that is cached.
+    /// Computes the attention of new positions over themselves and the cached ones.
     fn attend(&mut self, index: usize, qkv: Tensor<2>) -> Tensor<2> {
         let [new, width] = qkv.dims();
         let c = width / 3;
@@ -131,7 +129,7 @@ impl<'a> Sampler<'a> {
         let scale = 1.0 / ((c / heads) as f64).sqrt();
         let mut scores = (q * scale).matmul(k.clone().swap_dims(1, 2));
         if new > 1 {
-            // Only a first call has several new positions, and then nothing is cached.
+            // Only the first call has several new positions, and nothing is cached yet.
             let future = Tensor::<2, Int>::ones([new, new], &scores.device()).triu(1).bool();
             scores = scores.mask_fill(future.unsqueeze::<3>().expand([heads, new, new]), -1e30);
         }

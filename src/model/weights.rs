@@ -59,6 +59,15 @@ impl WeightError {
     pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {
         WeightError::Corrupt { path: path.to_path_buf(), reason: reason.to_string() }
     }
+
+    pub(super) fn missing(path: &Path, name: &str) -> Self {
+        WeightError::Missing { path: path.to_path_buf(), name: name.to_string() }
+    }
+
+    pub(super) fn shape(path: &Path, name: &str, have: &[usize], need: &[usize]) -> Self {
+        let (path, name) = (path.to_path_buf(), name.to_string());
+        WeightError::Shape { path, name, have: have.to_vec(), need: need.to_vec() }
+    }
 }
 
 /// A safetensors file, read tensor by tensor: only the header stays in memory.
@@ -67,14 +76,14 @@ pub struct WeightFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// The offset of the data in the file.
+    /// The offset of the tensors' values.
     data_start: u64,
-    /// The prefix of all names in the file.
+    /// Begins every name in the file.
     prefix: &'static str,
 }
 
 impl WeightFile {
-    /// Opens a file and checks its header. Names may carry Hugging Face's `transformer.` prefix.
+    /// Opens a file and checks its header. Names may have Hugging Face's prefix `transformer.`.
     ///
     /// # Errors
     /// If the file cannot be read, is not a safetensors file, or is truncated.
@@ -108,13 +117,13 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
-    /// Returns true if the file has a tensor whose name has `prefix` before its first point.
+    /// Returns true if the file has a tensor whose name is `prefix` up to its first dot.
     pub fn has_any(&self, prefix: &str) -> bool {
         let infos = self.metadata.tensors();
         infos.keys().any(|name| name.split_once('.').is_some_and(|(first, _)| first == prefix))
     }
 
-    /// Returns true if the file has a bias that is not zero.
+    /// Returns true if the file has a bias other than zero.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -141,16 +150,10 @@ impl WeightFile {
 impl WeightSource for WeightFile {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let path = &self.path;
-        let Some(info) = self.metadata.info(&format!("{}{name}", self.prefix)) else {
-            return Err(WeightError::Missing { path: path.clone(), name: name.to_string() });
-        };
+        let info = self.metadata.info(&format!("{}{name}", self.prefix));
+        let info = info.ok_or_else(|| WeightError::missing(path, name))?;
         if info.shape != shape {
-            return Err(WeightError::Shape {
-                path: path.clone(),
-                name: name.to_string(),
-                have: info.shape.clone(),
-                need: shape.to_vec(),
-            });
+            return Err(WeightError::shape(path, name, &info.shape, shape));
         }
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0u8; to - from];
@@ -165,8 +168,8 @@ impl WeightSource for WeightFile {
     }
 }
 
-/// Converts little-endian elements to f32; `None` for other dtypes.
-fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
+/// Converts little-endian elements to f32; `None` for dtypes that no weight has.
+pub(super) fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     let halves = || bytes.as_chunks::<2>().0.iter().copied();
     Some(match dtype {
         Dtype::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
@@ -176,14 +179,25 @@ fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     })
 }
 
+/// Transposes a matrix `[rows, columns]`.
+pub(super) fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let mut transposed = vec![0.0; values.len()];
+    for (row, values) in values.chunks(columns).enumerate() {
+        for (column, &value) in values.iter().enumerate() {
+            transposed[column * rows + row] = value;
+        }
+    }
+    transposed
+}
+
 /// A weight, or a moment of a weight, on its device.
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// The Hugging Face name, without prefix.
     pub name: String,
-    /// The shape that is saved: without the padding at the end of `parts`, if any.
+    /// The shape in files, without the padding at the end of `parts`.
     pub shape: Vec<usize>,
-    /// The elements in row-major order, in one tensor or, for an embedding in shards, several.
+    /// The elements in row-major order, in one tensor, or in several for an embedding in shards.
     pub parts: Vec<Tensor<1>>,
 }
 
@@ -214,8 +228,8 @@ impl ModuleVisitor for Collect {
         let shape = value.dims().to_vec();
         let elements = shape.iter().product::<usize>();
         let part = value.reshape([elements]);
-        // The shards of an embedding are one weight. A number as the last part of the path is the
-        // index of a shard.
+        // The shards of an embedding are one weight: if the last part of the path is a number, it is
+        // the index of a shard.
         let is_shard = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
         let name = self.path[..self.path.len() - usize::from(is_shard)].join(".");
         match self.parameters.last_mut() {
@@ -235,7 +249,7 @@ pub(crate) struct TensorFile {
 }
 
 impl TensorFile {
-    /// Creates a file for these tensors, whose values are to follow in their order.
+    /// Creates a file for these tensors. Write their values next, in the same order.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -251,13 +265,13 @@ impl TensorFile {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Writes the values of a tensor without blocking this thread. Reads them from the device piece by
-    /// piece.
+    /// Writes the values of a tensor, without blocking this thread. Reads them from the device in
+    /// pieces.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub async fn write(&mut self, tensor: &Parameter) -> Result<(), WeightError> {
-        // Padding is at the end and is not saved.
+        // The padding is at the end, and files do not have it.
         let mut remaining = bytes(tensor);
         for part in &tensor.parts {
             let [elements] = part.dims();
@@ -272,7 +286,7 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Writes the next bytes of a tensor that another rank has.
+    /// Writes the next bytes of a tensor whose values are on another rank.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -299,9 +313,9 @@ pub async fn write_tensors(
     Ok(())
 }
 
-/// The most elements that cross between device and host at a time, 4 MiB of f32. Staging a whole
-/// embedding at once would make a checkpoint the peak of a run's memory. Smaller pieces would cost
-/// more in submissions than in copies: one takes a GPU about as long as 1 MiB over PCI Express.
+/// The most elements that one transfer between device and host has: 4 MiB of f32. With whole
+/// embeddings, a checkpoint would be the peak of a run's memory. With smaller pieces, submissions would
+/// take longer than copies: a submission costs as much time as 1 MiB over PCI Express.
 pub(crate) const STAGED_ELEMENTS: usize = 1 << 20;
 
 /// Returns the size of a tensor in the file.
