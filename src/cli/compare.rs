@@ -145,7 +145,7 @@ impl Comparison<'_> {
     /// Returns the comparison in Markdown, and writes its charts beside it.
     fn markdown(&self, path: &Path) -> Result<String, CliError> {
         let title = self.title();
-        let mut body = format!("# {title}\n\n");
+        let mut body = format!("# {}\n\n", html::escape_markdown(&title));
         body += &html::markdown_table(&self.head(), &self.results());
         for (over, chart) in self.charts() {
             let picture = picture(path, over);
@@ -221,5 +221,36 @@ mod tests {
         assert!(text.contains("\nseed     1   2  1\n"), "{text}");
         assert!(comparison.html().contains("<th>n_layer</th><td>12</td><td>3</td>"));
         assert_eq!(comparison.json()["settings"]["seed"], json!(["1", "2", "1"]));
+    }
+
+    #[test]
+    fn the_name_of_a_run_is_no_markup() {
+        let mut runs = [facts("<b>", &[("data", "<script>")]), facts("a", &[])];
+        for run in &mut runs {
+            for (iter, val_loss) in [(0, 4.0), (1, 3.0)] {
+                let (bits_per_byte, hellaswag) = (None, None);
+                let train_loss = val_loss;
+                run.progress.apply(&crate::protocol::Event::Eval {
+                    iter,
+                    train_loss,
+                    val_loss,
+                    bits_per_byte,
+                    hellaswag,
+                });
+            }
+            let step = r#"{"iter":0,"loss":4.0,"lr":1e-3,"grad_norm":1.0,"tokens":512,"ms":500.0,
+                "tokens_per_s":1024.0}"#;
+            let step = serde_json::from_str(step).unwrap();
+            run.progress.apply(&crate::protocol::Event::Step(step));
+        }
+        let comparison = Comparison { settings: settings(&runs), facts: &runs };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ab.md");
+        let markdown = comparison.markdown(&path).unwrap();
+        let svg = std::fs::read_to_string(folder.path().join("ab-tokens.svg")).unwrap();
+        for page in [comparison.html(), markdown, svg] {
+            assert!(page.contains("&lt;b"), "{page}");
+            assert!(!page.contains("<b>") && !page.contains("<script>"), "{page}");
+        }
     }
 }

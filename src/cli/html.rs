@@ -79,7 +79,7 @@ pub(super) fn markdown_table<'a>(
 }
 
 /// Returns text as a cell of a Markdown table shows it.
-fn escape_markdown(text: &str) -> String {
+pub(super) fn escape_markdown(text: &str) -> String {
     text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace(['\n', '\r'], " ")
 }
 

@@ -121,20 +121,22 @@ mod tests {
     fn a_page_has_the_first_and_the_last_sample_and_no_markup_of_theirs() {
         let mut progress = Progress::default();
         for iter in 0..30 {
-            let (prompt, text) = ("<i>".to_string(), format!("text {iter}"));
+            let (prompt, text) = ("<i>".to_string(), format!("text {iter} <script>"));
             progress.apply(&Event::Sample { iter, prompt, text });
         }
         let text = samples(&progress.samples);
         assert_eq!(text.matches("<pre>").count(), SAMPLES);
-        assert!(text.contains("text 0<") && text.contains("text 29<"), "{text}");
+        assert!(text.contains("text 0 &lt;script&gt;<") && text.contains("text 29 &lt;"), "{text}");
         assert!(text.contains("&lt;i&gt;") && !text.contains("<i>"), "{text}");
+        assert!(!text.contains("<script>"), "{text}");
         assert_eq!(samples(&[]), "");
         assert_eq!(samples(&progress.samples[..1]).matches("<pre>").count(), 1);
 
         progress.apply(&Event::Warning { text: "look & see".into() });
-        let facts = Facts { title: "r".into(), state: "running", progress, config: None };
+        let facts = Facts { title: "<b>".into(), state: "running", progress, config: None };
         let body = body(&facts);
         assert!(body.contains("<li>look &amp; see</li>") && !body.contains("Settings"), "{body}");
+        assert!(body.contains("<h1>&lt;b&gt;</h1>") && !body.contains("<script>"), "{body}");
     }
 
     #[test]
