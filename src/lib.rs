@@ -19,6 +19,7 @@
 //! | [`bench`](mod@bench) | measures kernels and steps |
 //! | `ranks` | the processes of one run: sums over them, over MPI |
 //! | [`runs`] | what is on the disk of a run, and the list of all runs |
+//! | `report` | pages about runs, model cards, pictures of benchmarks |
 //! | `doctor` | reports what a bug report needs: build, machine, devices, folders |
 //! | [`version`] | the version, commit, features and target of this build |
 //! | `worker` | answers requests, runs trainings and supervises them |
@@ -51,6 +52,8 @@ pub mod ops;
 pub mod plan;
 pub mod protocol;
 mod ranks;
+#[cfg(not(target_arch = "wasm32"))]
+mod report;
 pub mod runs;
 mod text;
 pub mod train;

@@ -51,6 +51,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("bench", Layer::Core),
     ("eval", Layer::Core),
     ("runs", Layer::Core),
+    ("report", Layer::Core),
     ("ranks", Layer::Core),
     ("doctor", Layer::Core),
     ("gpu", Layer::Device),

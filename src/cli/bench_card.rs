@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::CliError;
 use super::args::{BenchArgs, Global};
-use super::html::{escape, write_picture};
 use super::model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
@@ -17,8 +16,8 @@ use crate::disk;
 use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
 use crate::plan;
+use crate::report;
 use crate::runs;
-use crate::text::bytes;
 use crate::train::TrainError;
 use crate::version::VERSION;
 
@@ -68,9 +67,9 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     let millions = architecture.parameters() as f64 / 1e6;
     let title = format!("GPT-2 with {millions:.0}M parameters on {}", info.name);
     let picture = path.with_extension("svg");
-    write_picture(&picture, &draw(&title, is_software, &rows))?;
+    report::write_picture(&picture, &report::picture(&title, is_software, &rows))?;
     for row in &rows {
-        output!("{}", line(row));
+        output!("{}", report::summary(row));
     }
     output!("{} {}", path.display(), picture.display());
     Ok(())
@@ -164,48 +163,6 @@ pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> 
     Ok(())
 }
 
-/// Returns a row as a person reads it.
-fn line(row: &CardRow) -> String {
-    let CardRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
-    let memory = row.peak_bytes.map_or_else(String::new, |peak| format!(", {}", bytes(peak)));
-    let watts = row.watts.map_or_else(String::new, |watts| format!(", {watts:.0} W"));
-    format!(
-        "{dtype}: {tokens_per_s:.0} tokens/s, {hours:.0} hours to 10 billion tokens, micro-batch \
-         {micro_batch}{memory}{watts}"
-    )
-}
-
-/// Draws the rows as bars.
-fn draw(title: &str, is_software: bool, rows: &[CardRow]) -> String {
-    const BAR: f64 = 34.0;
-    let most = rows.iter().map(|row| row.tokens_per_s).fold(f64::MIN_POSITIVE, f64::max);
-    let height = 64.0 + BAR * rows.len() as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 {height}\" \
-         font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"16\" y=\"28\" font-size=\"17\">{}</text>\n",
-        escape(title)
-    );
-    for (index, row) in rows.iter().enumerate() {
-        let top = 44.0 + BAR * index as f64;
-        let width = (row.tokens_per_s / most * 330.0).max(1.0);
-        svg += &format!(
-            "<rect x=\"16\" y=\"{top}\" width=\"{width:.0}\" height=\"24\" fill=\"#0072b2\" \
-             fill-opacity=\"0.25\"/><text x=\"22\" y=\"{:.0}\">{}</text>\n",
-            top + 17.0,
-            escape(&line(row))
-        );
-    }
-    let note = if is_software { "a software device, not ranked; " } else { "" };
-    svg += &format!(
-        "<text x=\"16\" y=\"{:.0}\" font-size=\"11\" fill=\"#666\">{note}wgpt {}</text>\n</svg>\n",
-        height - 6.0,
-        VERSION
-    );
-    svg
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,14 +201,5 @@ mod tests {
         let one = |dtype| Ok((dtype == Dtype::Float16).then(|| row(dtype)));
         let measured = rows(path, "box", &dtypes, one).unwrap();
         assert_eq!((measured.len(), measured[0].dtype), (1, Dtype::Float16));
-    }
-
-    #[test]
-    fn a_picture_has_a_bar_for_each_dtype() {
-        let row = row(Dtype::Float16);
-        let svg = draw("a < b", true, &[row.clone(), row]);
-        assert_eq!(svg.matches("50000 tokens/s, 56 hours to 10 billion tokens").count(), 2);
-        assert!(svg.contains(", 200 W<"), "{svg}");
-        assert!(svg.contains("a &lt; b") && svg.contains("not ranked"), "{svg}");
     }
 }

@@ -11,8 +11,8 @@ use super::args::{ConfigAction, ConfigArgs, DevicesArgs, Global, PrepareArgs};
 use super::model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
-use crate::gpu;
-use crate::text::bytes;
+use crate::gpu::{self, DeviceInfo};
+use crate::text::{Table, bytes};
 
 /// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
@@ -89,30 +89,19 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
         output!("{}", json!(rows));
         return;
     }
-    let abilities: Vec<String> =
-        devices.iter().map(|device| device.abilities.to_string()).collect();
-    let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or(0);
-    let dtypes = abilities.iter().map(String::len).max().unwrap_or(0);
-    output!(
-        "{:<10} {:<width$} {:<11} {:>9}  {:<dtypes$}  driver",
-        "device",
-        "name",
-        "kind",
-        "binding",
-        "dtypes"
-    );
-    for (device, abilities) in devices.iter().zip(&abilities) {
-        let binding = match device.max_binding {
-            Some(size) => bytes(size),
-            None => "any".to_string(),
-        };
-        let (id, kind) = (device.id.to_string(), device.kind.to_string());
-        output!(
-            "{id:<10} {:<width$} {kind:<11} {binding:>9}  {abilities:<dtypes$}  {}",
-            device.name,
-            device.driver
-        );
-    }
+    let row = |device: &DeviceInfo| {
+        vec![
+            device.id.to_string(),
+            device.name.clone(),
+            device.kind.to_string(),
+            device.max_binding.map_or_else(|| "any".into(), bytes),
+            device.abilities.to_string(),
+            device.driver.clone(),
+        ]
+    };
+    let head = Table::new(["device", "name", "kind", "binding", "dtypes", "driver"]);
+    let table = Table { rows: devices.iter().map(row).collect(), ..head };
+    super::write_out(format_args!("{}", table.plain(&[3])));
 }
 
 /// Runs `wgpt config`.

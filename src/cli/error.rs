@@ -11,6 +11,7 @@ use crate::eval::{ChatError, ExamError};
 use crate::gpu::DeviceError;
 use crate::protocol::Cause;
 use crate::ranks::RanksError;
+use crate::report::ReportError;
 use crate::train::TrainError;
 
 /// An error of a command.
@@ -143,6 +144,22 @@ impl From<ExamError> for CliError {
         match error {
             ExamError::File { path, source } => CliError::File { path, source },
             error => CliError::Usage { what: error.to_string(), hint: error.hint() },
+        }
+    }
+}
+
+impl From<ReportError> for CliError {
+    fn from(error: ReportError) -> Self {
+        let what = error.to_string();
+        match error {
+            ReportError::NotARun { .. } => {
+                let hint = "give run folders; `wgpt runs` lists those in out/";
+                CliError::Usage { what, hint }
+            }
+            ReportError::NotOurs { .. } => {
+                CliError::Usage { what, hint: "give another file with -o" }
+            }
+            ReportError::File { path, source } => CliError::File { path, source },
         }
     }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use super::CliError;
 use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
-use super::card;
 use super::model::{find_model, find_tokenizer, warn};
 use crate::config::Gelu;
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{GgufFile, GgufType, parameters};
+use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::text::millions;
 use crate::train::TrainError;
@@ -31,7 +31,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> 
     match format {
         ExportFormat::Hf => {
             convert(&source, tokenizer.as_ref(), &args.output, global)?;
-            card::write(&source, tokenizer.as_ref(), &args.output)?;
+            write_model_card(&source, tokenizer.as_ref(), &args.output)?;
         }
         ExportFormat::Gguf => gguf(&source, &args, global)?,
         ExportFormat::Page => page(&source, tokenizer.as_ref(), &args, global)?,

@@ -43,28 +43,22 @@ mod activity;
 mod args;
 mod bench;
 mod bench_card;
-mod card;
-mod chart;
 mod chat;
 mod commands;
-mod compare;
 mod doctor;
 mod error;
 mod eval;
 mod export;
-mod facts;
 mod help;
-mod html;
 mod input;
 mod launch;
 mod manual;
 mod model;
 mod next;
-mod paths;
+mod pages;
 mod plan;
 mod ranks;
 mod report;
-mod run_report;
 mod runs;
 mod sample;
 mod signals;
@@ -153,8 +147,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Chat(args) => chat::run(args, &global)?,
         Subcommands::Eval(args) => eval::run(args, &global)?,
         Subcommands::Runs(args) => runs::run(args, &global)?,
-        Subcommands::Compare(args) => compare::run(args)?,
-        Subcommands::Report(args) => run_report::run(args, &global)?,
+        Subcommands::Compare(args) => pages::compare(args)?,
+        Subcommands::Report(args) => pages::report(args, &global)?,
         Subcommands::Export(args) => export::export(args, &global)?,
         Subcommands::Import(args) => export::import(args, &global)?,
         Subcommands::Devices(args) => commands::devices(args, &global),

@@ -7,9 +7,8 @@ use serde_json::json;
 
 use super::CliError;
 use super::args::{Global, RunsArgs};
-use crate::runs::CONFIG_FILE;
-use crate::runs::{self, RunState, RunSummary};
-use crate::text::duration;
+use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
+use crate::text::{Table, duration};
 
 /// The folder of runs that were given none.
 pub(super) const RUNS: &str = "out";
@@ -28,7 +27,7 @@ pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), CliError> {
         let rows: Vec<_> = runs.iter().map(object).collect();
         output!("{}", json!(rows));
     } else if !runs.is_empty() {
-        table(&runs);
+        super::write_out(format_args!("{}", table(&runs).plain(&[2, 3])));
     } else if !global.quiet {
         message!("no runs in {}; `wgpt train --preset=demo` starts one", folder.display());
     }
@@ -64,34 +63,22 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-fn table(runs: &[RunSummary]) {
-    let path = |run: &RunSummary| run.path.display().to_string();
-    let iterations = |run: &RunSummary| match run.max_iters {
-        Some(all) => format!("{} of {all}", run.iteration),
-        None => run.iteration.to_string(),
+fn table(runs: &[RunSummary]) -> Table {
+    let row = |run: &RunSummary| {
+        let iterations = run
+            .max_iters
+            .map_or_else(|| run.iteration.to_string(), |all| format!("{} of {all}", run.iteration));
+        vec![
+            run.path.display().to_string(),
+            run.state.name().to_string(),
+            iterations,
+            run.val_loss.map_or_else(|| "-".into(), |loss| format!("{loss:.4}")),
+            // The clock may have been set back.
+            format!("{} ago", duration(run.modified.elapsed().unwrap_or_default())),
+        ]
     };
-    let widest = |heading: &str, cell: &dyn Fn(&RunSummary) -> String| {
-        let widths = runs.iter().map(|run| cell(run).chars().count());
-        widths.chain([heading.len()]).max().unwrap_or(0)
-    };
-    let (run_width, width) = (widest("run", &path), widest("iterations", &iterations));
-    output!(
-        "{:<run_width$}  {:<8}  {:>width$}  val loss  last event",
-        "run",
-        "state",
-        "iterations"
-    );
-    for run in runs {
-        let loss = run.val_loss.map_or_else(|| "-".into(), |loss| format!("{loss:.4}"));
-        // The clock may have been set back.
-        let age = duration(run.modified.elapsed().unwrap_or_default());
-        output!(
-            "{:<run_width$}  {:<8}  {:>width$}  {loss:>8}  {age} ago",
-            path(run),
-            run.state.name(),
-            iterations(run)
-        );
-    }
+    let head = Table::new(["run", "state", "iterations", "val loss", "last event"]);
+    Table { rows: runs.iter().map(row).collect(), ..head }
 }
 
 /// Returns the newest run in [`RUNS`] that has a checkpoint, and says so.

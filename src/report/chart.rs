@@ -1,7 +1,6 @@
-//! Line charts as SVG, for pages and model cards.
+//! Line charts as SVG.
 
-use super::html::escape;
-use crate::text::count;
+use crate::text::{count, escape_html};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 320.0;
@@ -17,7 +16,7 @@ const COLORS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
 
 /// A curve of a chart.
-pub(super) struct Curve {
+pub(crate) struct Curve {
     pub name: String,
     /// Points in the order of x.
     pub points: Vec<[f64; 2]>,
@@ -32,7 +31,7 @@ pub(super) fn chart(x: &str, y: &str, curves: &[Curve]) -> String {
     let [columns, rows] = [0, 1].map(|axis| Axis::of(points().map(|point| point[axis])));
     let (Some(columns), Some(rows)) = (columns, rows) else { return String::new() };
     let plot = Plot { columns, rows };
-    let (x, y) = (escape(x), escape(y));
+    let (x, y) = (escape_html(x), escape_html(y));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"{y} over {x}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n\
@@ -87,7 +86,7 @@ impl Plot {
              stroke-opacity=\"{opacity}\"/>",
             points.join(" ")
         );
-        *svg += &text(WIDTH - RIGHT - 4.0, legend, "end", color, &escape(&curve.name));
+        *svg += &text(WIDTH - RIGHT - 4.0, legend, "end", color, &escape_html(&curve.name));
     }
 }
 

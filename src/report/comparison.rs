@@ -1,56 +1,124 @@
-//! `wgpt compare`: runs side by side.
+//! Runs side by side.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
-use super::CliError;
-use super::args::CompareArgs;
-use super::chart::{Curve, chart};
-use super::facts::{Facts, Over};
-use super::html;
-use super::paths::shown;
+use super::ReportError;
+use super::chart::chart;
+use super::page::{fill, page, write_picture};
+use super::record::{Over, RunRecord, shown};
 use crate::config::KEYS;
 use crate::runs;
+use crate::text::{Table, escape_html, escape_markdown};
 
-/// Runs `wgpt compare`.
-pub(super) fn run(args: CompareArgs) -> Result<(), CliError> {
-    let facts = args.runs.iter().map(|run| Facts::read(run)).collect::<Result<Vec<_>, _>>()?;
-    let comparison = Comparison { settings: settings(&facts), facts: &facts };
-    let text = match &args.output {
-        None if args.json => {
-            output!("{}", comparison.json());
-            return Ok(());
-        }
-        None => {
-            super::write_out(format_args!("{}", comparison.text()));
-            return Ok(());
-        }
-        Some(path) => match extension(path).as_deref() {
-            Some("html" | "htm") => comparison.html(),
-            Some("md") => comparison.markdown(path)?,
-            _ => {
-                return Err(CliError::Usage {
-                    what: format!("{}: not the name of a page", path.display()),
-                    hint: "-o takes a file called *.html or *.md",
-                });
-            }
-        },
-    };
-    let path = args.output.unwrap_or_default();
-    html::write(&path, &text)?;
-    output!("{}", path.display());
-    Ok(())
+/// Runs, and the settings in which they differ.
+pub(crate) struct Comparison {
+    runs: Vec<RunRecord>,
+    /// The name of each setting, then its value in every run.
+    settings: Table,
 }
 
-/// Returns the ending of a file's name, in lowercase.
-fn extension(path: &Path) -> Option<String> {
-    Some(path.extension()?.to_str()?.to_ascii_lowercase())
+impl Comparison {
+    pub fn new(runs: Vec<RunRecord>) -> Self {
+        let settings = Table { head: head(&runs), rows: settings(&runs) };
+        Self { runs, settings }
+    }
+
+    fn results(&self) -> Table {
+        let columns: Vec<_> = self.runs.iter().map(RunRecord::results).collect();
+        let row = |(index, (name, _)): (usize, &(&str, String))| {
+            let cells = columns.iter().map(|column| column[index].1.clone());
+            std::iter::once(name.to_string()).chain(cells).collect()
+        };
+        let rows = columns.first().into_iter().flatten().enumerate().map(row).collect();
+        Table { head: head(&self.runs), rows }
+    }
+
+    /// Returns the charts over tokens, time and compute with their names. A chart without a curve is
+    /// empty.
+    fn charts(&self) -> [(&'static str, String); 3] {
+        let longest = self.runs.iter().map(RunRecord::time).max().unwrap_or_default();
+        let axes =
+            [("tokens", Over::Tokens), ("time", Over::time(longest)), ("compute", Over::Compute)];
+        axes.map(|(name, over)| {
+            let curve =
+                |run: &RunRecord| run.curve(&run.title, &run.progress.curves.eval_val, over, false);
+            let curves: Vec<_> = self.runs.iter().filter_map(curve).collect();
+            (name, chart(over.name(), "validation loss", &curves))
+        })
+    }
+
+    /// Returns the comparison for programs.
+    pub fn json(&self) -> serde_json::Value {
+        let runs: Vec<_> = self.runs.iter().map(RunRecord::json).collect();
+        let settings: BTreeMap<&String, &[String]> =
+            self.settings.rows.iter().map(|row| (&row[0], &row[1..])).collect();
+        json!({ "runs": runs, "settings": settings })
+    }
+
+    /// Returns the comparison for a terminal.
+    pub fn plain(&self) -> String {
+        let mut text = self.results().plain(&[]);
+        if !self.settings.rows.is_empty() {
+            text += "\nsettings that differ\n";
+            text += &self.settings.plain(&[]);
+        }
+        text
+    }
+
+    /// Returns a page.
+    pub fn html(&self) -> String {
+        let settings = match self.settings.html() {
+            none if none.is_empty() => "<p>None.</p>".into(),
+            table => table,
+        };
+        let (results, [tokens, time, compute]) = (self.results().html(), self.charts());
+        let values = [
+            ("results", results.as_str()),
+            ("tokens", &tokens.1),
+            ("time", &time.1),
+            ("compute", &compute.1),
+            ("settings", &settings),
+        ];
+        let template = include_str!("../../assets/pages/comparison.html");
+        page(&self.title(), &fill(template, escape_html, &values))
+    }
+
+    /// Returns the comparison in Markdown, and writes its charts into the folder of `path`.
+    pub fn markdown(&self, path: &Path) -> Result<String, ReportError> {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut images = Vec::new();
+        for (name, chart) in self.charts().iter().filter(|(_, chart)| !chart.is_empty()) {
+            let file = format!("{stem}-{name}.svg");
+            write_picture(&path.with_file_name(&file), chart)?;
+            images.push(format!("![validation loss over {name}]({file})"));
+        }
+        let (title, results) = (self.title(), self.results().markdown());
+        let settings = self.settings.markdown();
+        let values = [
+            ("title", title.as_str()),
+            ("results", &results),
+            ("images", &images.join("\n\n")),
+            ("settings", &settings),
+        ];
+        Ok(fill(include_str!("../../assets/pages/comparison.md"), escape_markdown, &values))
+    }
+
+    fn title(&self) -> String {
+        let titles: Vec<&str> = self.runs.iter().map(|run| run.title.as_str()).collect();
+        titles.join(" and ")
+    }
+}
+
+/// Returns the headings of a table with a column for each run.
+fn head(runs: &[RunRecord]) -> Vec<String> {
+    std::iter::once(String::new()).chain(runs.iter().map(|run| run.title.clone())).collect()
 }
 
 /// Returns the settings that are not the same in all runs, each with its value in every run.
-fn settings(runs: &[Facts]) -> Vec<Vec<String>> {
+fn settings(runs: &[RunRecord]) -> Vec<Vec<String>> {
     let configs: Vec<_> = runs.iter().map(|run| run.config.as_ref()).collect();
     let Some(first) = configs.iter().flatten().next() else { return Vec::new() };
     // The value of each run that differs from the first, by the name of the setting.
@@ -74,150 +142,32 @@ fn settings(runs: &[Facts]) -> Vec<Vec<String>> {
     KEYS.iter().filter_map(|key| row(key.name)).collect()
 }
 
-/// Runs, and what tells them apart.
-struct Comparison<'a> {
-    facts: &'a [Facts],
-    /// The settings that differ: their names, then their values in every run.
-    settings: Vec<Vec<String>>,
-}
-
-impl Comparison<'_> {
-    fn head(&self) -> Vec<String> {
-        let titles = self.facts.iter().map(|facts| facts.title.clone());
-        std::iter::once(String::new()).chain(titles).collect()
-    }
-
-    fn results(&self) -> Vec<Vec<String>> {
-        let columns: Vec<_> = self.facts.iter().map(Facts::results).collect();
-        let Some(first) = columns.first() else { return Vec::new() };
-        let row = |index: usize, name: &str| -> Vec<String> {
-            let cells = columns.iter().map(|column| column[index].1.clone());
-            std::iter::once(name.to_string()).chain(cells).collect()
-        };
-        first.iter().enumerate().map(|(index, (name, _))| row(index, name)).collect()
-    }
-
-    fn charts(&self) -> Vec<(Over, String)> {
-        let longest = self.facts.iter().map(Facts::time).max().unwrap_or_default();
-        let of = |over: Over| {
-            let curve = |facts: &Facts| -> Option<Curve> {
-                facts.curve(&facts.title, &facts.progress.curves.eval_val, over, false)
-            };
-            let curves: Vec<Curve> = self.facts.iter().filter_map(curve).collect();
-            (over, chart(over.name(), "validation loss", &curves))
-        };
-        let all = [Over::Tokens, Over::time(longest), Over::Compute];
-        all.map(of).into_iter().filter(|(_, chart)| !chart.is_empty()).collect()
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let runs: Vec<_> = self.facts.iter().map(Facts::json).collect();
-        let settings: BTreeMap<&String, &[String]> =
-            self.settings.iter().map(|row| (&row[0], &row[1..])).collect();
-        json!({ "runs": runs, "settings": settings })
-    }
-
-    fn text(&self) -> String {
-        let mut text = columns(&self.head(), &self.results());
-        if !self.settings.is_empty() {
-            text += "\nsettings that differ\n";
-            text += &columns(&self.head(), &self.settings);
-        }
-        text
-    }
-
-    fn html(&self) -> String {
-        let title = self.title();
-        let mut body = format!("<h1>{}</h1>\n", html::escape(&title));
-        body += &html::table(&self.head(), &self.results());
-        for (over, chart) in self.charts() {
-            body +=
-                &format!("<h2>Validation loss over {}</h2>\n{chart}", html::escape(over.name()));
-        }
-        body += "<h2>Settings that differ</h2>\n";
-        body += &match self.settings.is_empty() {
-            true => "<p>None.</p>".to_string(),
-            false => html::table(&self.head(), &self.settings),
-        };
-        html::page(&title, &body)
-    }
-
-    /// Returns the comparison in Markdown, and writes its charts beside it.
-    fn markdown(&self, path: &Path) -> Result<String, CliError> {
-        let title = self.title();
-        let mut body = format!("# {}\n\n", html::escape_markdown(&title));
-        body += &html::markdown_table(&self.head(), &self.results());
-        for (over, chart) in self.charts() {
-            let picture = picture(path, over);
-            html::write_picture(&picture, &chart)?;
-            let name = picture.file_name().unwrap_or_default().to_string_lossy();
-            body += &format!("\n![validation loss over {}]({name})\n", over.name());
-        }
-        if !self.settings.is_empty() {
-            body += "\n## Settings that differ\n\n";
-            body += &html::markdown_table(&self.head(), &self.settings);
-        }
-        Ok(html::markdown(&body))
-    }
-
-    fn title(&self) -> String {
-        let titles: Vec<&str> = self.facts.iter().map(|facts| facts.title.as_str()).collect();
-        titles.join(" and ")
-    }
-}
-
-/// Returns the path of a chart beside a page.
-fn picture(page: &Path, over: Over) -> PathBuf {
-    let word = match over {
-        Over::Tokens => "tokens",
-        Over::Minutes | Over::Hours => "time",
-        Over::Compute => "compute",
-    };
-    let stem = page.file_stem().unwrap_or_default().to_string_lossy();
-    page.with_file_name(format!("{stem}-{word}.svg"))
-}
-
-/// Formats a table for a terminal.
-fn columns(head: &[String], rows: &[Vec<String>]) -> String {
-    let all = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
-    let width = |column: usize| {
-        let cells = all().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |row: &[String]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    all().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Config, Layer, resolve};
     use crate::protocol::Progress;
 
-    fn facts(title: &str, settings: &[(&str, &str)]) -> Facts {
+    fn run(title: &str, settings: &[(&str, &str)]) -> RunRecord {
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let config: Config = resolve(vec![Layer::flags(settings).unwrap()]).unwrap().config;
         let (title, progress) = (title.to_string(), Progress::default());
-        Facts { title, state: "finished", progress, config: Some(config) }
+        RunRecord { title, state: "finished", progress, config: Some(config) }
     }
 
     #[test]
     fn only_settings_that_differ_are_listed() {
         let runs = [
-            facts("a", &[("seed", "1")]),
-            facts("b", &[("seed", "2"), ("n_layer", "3")]),
-            facts("c", &[("seed", "1"), ("data", "/some/where/x")]),
+            run("a", &[("seed", "1")]),
+            run("b", &[("seed", "2"), ("n_layer", "3")]),
+            run("c", &[("seed", "1"), ("data", "/some/where/x")]),
         ];
         assert_eq!(
             settings(&runs),
             [["data", "", "", "x"], ["seed", "1", "2", "1"], ["n_layer", "12", "3", "12"]]
         );
-        let comparison = Comparison { settings: settings(&runs), facts: &runs };
-        let text = comparison.text();
+        let comparison = Comparison::new(runs.into());
+        let text = comparison.plain();
         assert!(text.contains("\nseed     1   2  1\n"), "{text}");
         assert!(comparison.html().contains("<th>n_layer</th><td>12</td><td>3</td>"));
         assert_eq!(comparison.json()["settings"]["seed"], json!(["1", "2", "1"]));
@@ -225,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_run_is_no_markup() {
-        let mut runs = [facts("<b>", &[("data", "<script>")]), facts("a", &[])];
+        let mut runs = [run("<b>", &[("data", "<script>")]), run("a", &[])];
         for run in &mut runs {
             for (iter, val_loss) in [(0, 4.0), (1, 3.0)] {
                 let (bits_per_byte, hellaswag) = (None, None);
@@ -243,7 +193,7 @@ mod tests {
             let step = serde_json::from_str(step).unwrap();
             run.progress.apply(&crate::protocol::Event::Step(step));
         }
-        let comparison = Comparison { settings: settings(&runs), facts: &runs };
+        let comparison = Comparison::new(runs.into());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ab.md");
         let markdown = comparison.markdown(&path).unwrap();

@@ -4,30 +4,29 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::CliError;
+use super::ReportError;
 use super::chart::chart;
-use super::facts::{Facts, Over};
-use super::html::{markdown_table, write_picture};
+use super::page::{fill, write_picture};
+use super::record::{Over, RunRecord};
 use crate::data::Tokenizer;
 use crate::disk;
-use crate::runs;
-use crate::runs::ModelSource;
-use crate::text::count;
+use crate::runs::{self, ModelSource};
+use crate::text::{Table, count, escape_markdown};
 
 const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 const GENERATION: &str = "generation_config.json";
 
 /// Writes the card, the picture of the loss, and the settings with which transformers generates. An
-/// existing card is kept.
-pub(super) fn write(
+/// existing card stays as it is.
+pub(crate) fn write_model_card(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
     folder: &Path,
-) -> Result<(), CliError> {
+) -> Result<(), ReportError> {
     let put = |name: &str, text: String| {
         let path = folder.join(name);
-        disk::write(&path, text).map_err(|source| CliError::File { path, source })
+        disk::write(&path, text).map_err(|source| ReportError::File { path, source })
     };
     put(GENERATION, generation(source, tokenizer))?;
     if folder.join(CARD).exists() {
@@ -35,14 +34,14 @@ pub(super) fn write(
     }
     // RUN/checkpoints/ITERATION
     let run = source.state.as_ref().and_then(|_| source.path.ancestors().nth(2));
-    let facts = run.filter(|run| runs::is_run(run)).map(Facts::read).transpose()?;
-    let picture = facts.as_ref().map(|facts| chart("tokens", "loss", &facts.losses(Over::Tokens)));
+    let run = run.filter(|run| runs::is_run(run)).map(RunRecord::read).transpose()?;
+    let picture = run.as_ref().map(|run| chart("tokens", "loss", &run.losses(Over::Tokens)));
     let picture = picture.filter(|svg| !svg.is_empty());
     if let Some(svg) = &picture {
         write_picture(&folder.join(PICTURE), svg)?;
     }
     let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    put(CARD, card(&name, source, facts.as_ref(), picture.is_some()))
+    put(CARD, card(&name, source, run.as_ref(), picture.is_some()))
 }
 
 /// Returns the settings of generation: those of `wgpt sample`.
@@ -58,13 +57,9 @@ fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
     format!("{settings:#}\n")
 }
 
-fn card(name: &str, source: &ModelSource, facts: Option<&Facts>, has_picture: bool) -> String {
+fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: bool) -> String {
     let architecture = &source.architecture;
-    let rows = |rows: Vec<(&str, String)>| -> Vec<Vec<String>> {
-        rows.into_iter().map(|(name, value)| vec![name.to_string(), value]).collect()
-    };
-    let head = [String::new(), String::new()];
-    let model = rows(vec![
+    let model = [
         ("parameters", count(architecture.parameters() as u64)),
         ("layers", architecture.n_layer.to_string()),
         ("heads", architecture.n_head.to_string()),
@@ -72,35 +67,25 @@ fn card(name: &str, source: &ModelSource, facts: Option<&Facts>, has_picture: bo
         ("context", format!("{} tokens", architecture.block_size)),
         ("vocabulary", architecture.vocab_size.to_string()),
         ("biases", architecture.bias.to_string()),
-    ]);
-    let mut card = format!(
-        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gpt2\n- wgpt\n---\n\n\
-         # {name}\n\nA GPT-2 model, trained with wgpt.\n\n```python\n\
-         from transformers import AutoTokenizer, GPT2LMHeadModel\n\n\
-         tokenizer = AutoTokenizer.from_pretrained(\".\")\n\
-         model = GPT2LMHeadModel.from_pretrained(\".\")\n\
-         ids = tokenizer(\"Once\", return_tensors=\"pt\")\n\
-         print(tokenizer.decode(model.generate(**ids)[0]))\n```\n\n## Model\n\n{}",
-        markdown_table(&head, &model)
-    );
-    let Some(facts) = facts else { return card };
-    card += "\n## Training\n\n";
-    if let Some(state) = &source.state {
-        card += &format!("This is the checkpoint after {} iterations", state.iteration);
-        card += &match state.val_loss {
-            Some(loss) => format!(", with a validation loss of {loss:.4}.\n\n"),
-            None => ".\n\n".to_string(),
-        };
+    ];
+    let mut values =
+        vec![("name", name.to_string()), ("model", Table::named(["", ""], model).markdown())];
+    if let (Some(run), Some(state)) = (run, &source.state) {
+        let loss = state.val_loss.map(|loss| format!(", with a validation loss of {loss:.4}"));
+        let (iteration, loss) = (state.iteration, loss.unwrap_or_default());
+        let results = run.results_of(Some(iteration as f64));
+        let settings = run.settings().into_iter().filter(|(_, value)| !value.is_empty());
+        let settings = Table::named(["setting", "value"], settings).markdown();
+        values.extend([
+            ("checkpoint", format!("This is the checkpoint after {iteration} iterations{loss}.")),
+            ("results", Table::named(["", ""], results).markdown()),
+            ("settings", settings),
+        ]);
     }
-    let iteration = source.state.as_ref().map(|state| state.iteration as f64);
-    card += &markdown_table(&head, &rows(facts.results_of(iteration)));
     if has_picture {
-        card += &format!("\n![loss over tokens]({PICTURE})\n");
+        values.push(("picture", format!("![loss over tokens]({PICTURE})")));
     }
-    let settings = facts.settings().into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    card += "\n<details><summary>Settings</summary>\n\n";
-    card += &markdown_table(&["setting".into(), "value".into()], &rows(settings));
-    card + "\n</details>\n"
+    fill(include_str!("../../assets/pages/model_card.md"), escape_markdown, &values)
 }
 
 #[cfg(test)]
@@ -144,8 +129,8 @@ mod tests {
                 hellaswag,
             });
         }
-        let facts = Facts { title: "r".into(), state: "finished", progress, config: None };
-        let card = card("m", &source, Some(&facts), false);
+        let run = RunRecord { title: "r".into(), state: "finished", progress, config: None };
+        let card = card("m", &source, Some(&run), false);
         assert!(card.contains("after 20 iterations, with a validation loss of 3.0000"), "{card}");
         assert!(card.contains("| best val loss | 2.5000 at iteration 10 |"), "{card}");
         assert!(card.contains("| HellaSwag | 37.5% at iteration 20 |"), "{card}");

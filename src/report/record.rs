@@ -1,4 +1,4 @@
-//! Results of a run from its record, for comparisons, reports and model cards.
+//! The record of a run: its results, curves and settings.
 
 use std::f64::consts::LN_2;
 use std::path::Path;
@@ -6,34 +6,47 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::CliError;
+use super::ReportError;
 use super::chart::Curve;
-use super::paths::{last_part, shown};
 use crate::config::{Config, KEYS, Key};
 use crate::protocol::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs;
 use crate::text::{bytes, count, duration, percent};
 
-/// Points of a curve in a chart, about.
+/// The approximate number of points of a curve in a chart.
 const COLUMNS: usize = 300;
 
 /// Beyond the tokens and the seconds of any run.
 const EVERYTHING: f64 = 1e18;
 
-/// A run and its record.
-pub(super) struct Facts {
-    /// The display name, else that of the folder.
+/// The record of a run.
+pub(crate) struct RunRecord {
+    /// The display name, or else the name of the folder.
     pub title: String,
-    /// Its state in a word.
+    /// The name of its state.
     pub state: &'static str,
     pub progress: Progress,
-    /// Its configuration, if this version can read it.
+    /// `None` if this version of wgpt cannot read it.
     pub config: Option<Config>,
+}
+
+/// The separators of a path: the run may come from another system.
+const SEPARATORS: [char; 2] = ['/', '\\'];
+
+/// Returns the value of a setting as pages show it: paths without the folders of the machine.
+pub(super) fn shown(key: &str, value: String) -> String {
+    match key {
+        "data" | "init_from" | "hellaswag" => {
+            let last = value.rsplit(SEPARATORS).find(|name| !name.is_empty());
+            last.unwrap_or(&value).to_string()
+        }
+        _ => value,
+    }
 }
 
 /// The x axis of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(crate) enum Over {
     Tokens,
     /// Time spent on updates.
     Minutes,
@@ -48,6 +61,7 @@ impl Over {
         if longest < Duration::from_hours(3) { Self::Minutes } else { Self::Hours }
     }
 
+    /// Returns the label of the axis.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",
@@ -58,24 +72,18 @@ impl Over {
     }
 }
 
-impl Facts {
+impl RunRecord {
     /// Reads a run folder.
-    ///
-    /// # Errors
-    /// If it is no run, or its record cannot be read.
-    pub fn read(run: &Path) -> Result<Self, CliError> {
+    pub fn read(run: &Path) -> Result<Self, ReportError> {
         if !runs::is_run(run) {
-            return Err(CliError::Usage {
-                what: format!("{}: not a run", run.display()),
-                hint: "give run folders; `wgpt runs` lists those in out/",
-            });
+            return Err(ReportError::NotARun { path: run.to_path_buf() });
         }
         let (progress, _) = runs::follow(run)
-            .map_err(|source| CliError::File { path: run.to_path_buf(), source })?;
+            .map_err(|source| ReportError::File { path: run.to_path_buf(), source })?;
         let summary = runs::list(run).into_iter().find(|summary| summary.path == run);
         let (title, state) = match &summary {
             Some(summary) => (summary.title().to_string(), summary.state.name()),
-            None => (last_part(&run.to_string_lossy()).to_string(), "unknown"),
+            None => (run.file_name().unwrap_or_default().to_string_lossy().into_owned(), "unknown"),
         };
         let config = match &progress.config {
             Some(config) => Some(Config::clone(config)),
@@ -94,7 +102,7 @@ impl Facts {
         Some(self.best()?[1] / LN_2 / self.progress.bytes_per_token?)
     }
 
-    /// Returns the share of right answers to HellaSwag at an evaluation, if it asked questions.
+    /// Returns the share of right answers at an evaluation, if it asked HellaSwag's questions.
     fn hellaswag(&self, iteration: f64) -> Option<f64> {
         let mut shares = self.progress.curves.hellaswag.iter();
         shares.find(|point| point[0] == iteration).map(|point| point[1])
@@ -153,7 +161,7 @@ impl Facts {
         (self.progress.params > 0).then_some(6.0 * (self.progress.params as f64 + attention))
     }
 
-    /// Returns the results of the run, each with its name: of its evaluations, those of the best.
+    /// Returns the results of the run with their names, among them the results of the best evaluation.
     pub fn results(&self) -> Vec<(&'static str, String)> {
         self.results_of(self.best().map(|best| best[0]))
     }
@@ -232,8 +240,7 @@ impl Facts {
             .collect()
     }
 
-    /// Returns all settings with their values. Of paths, only the last part: a page that is given
-    /// away has no names of folders in it.
+    /// Returns all settings with their values, as pages show them.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let Some(config) = &self.config else { return Vec::new() };
         let table = toml::Table::try_from(config).unwrap_or_default();
@@ -251,12 +258,12 @@ mod tests {
     use super::*;
     use crate::protocol::{Event, RankLine};
 
-    fn facts(lines: &[&str]) -> Facts {
+    fn facts(lines: &[&str]) -> RunRecord {
         let mut progress = Progress::default();
         for line in lines {
             progress.apply(&serde_json::from_str::<Event>(line).unwrap());
         }
-        Facts { title: "r".into(), state: "finished", progress, config: None }
+        RunRecord { title: "r".into(), state: "finished", progress, config: None }
     }
 
     fn step(iter: u64, loss: f64) -> String {
@@ -303,7 +310,7 @@ mod tests {
             )
         };
         let evals = [eval(1, 4.0, "0.25"), eval(2, 2.5, "0.375"), eval(3, 3.0, "0.5")];
-        let score = |facts: &Facts, iteration| {
+        let score = |facts: &RunRecord, iteration| {
             let results = facts.results_of(iteration);
             results.into_iter().find(|(name, _)| *name == "HellaSwag").unwrap().1
         };
@@ -316,6 +323,14 @@ mod tests {
         let best = facts(&[&evals[0], &eval(2, 2.5, "null")]);
         assert!(best.results().contains(&("HellaSwag", "-".into())));
         assert_eq!(best.json()["hellaswag"], json!(null));
+    }
+
+    #[test]
+    fn paths_are_shortened() {
+        assert_eq!(shown("data", "/home/me/data/x".into()), "x");
+        assert_eq!(shown("data", r"C:\Users\me\data\x\".into()), "x");
+        assert_eq!(shown("data", "builtin:stories".into()), "builtin:stories");
+        assert_eq!(shown("seed", "1/2".into()), "1/2");
     }
 
     #[test]

@@ -1,64 +1,37 @@
-//! `wgpt report`: one page about a run, to give to others.
+//! The page about one run.
 
-use super::CliError;
-use super::args::{Global, ReportArgs};
 use super::chart::{Curve, chart};
-use super::facts::{Facts, Over};
-use super::html::{self, escape};
-use super::paths::shown_line;
-use super::runs::newest_run;
+use super::page::{fill, page};
+use super::record::{Over, RunRecord};
 use crate::plan::Row;
-use crate::protocol::{Level, LogLine, Sample};
-use crate::text::bytes;
+use crate::protocol::Sample;
+use crate::text::{Table, bytes, escape_html};
 
-/// The most samples that a page shows, evenly spread over the run.
+/// The most samples on a page. They are evenly spread over the run.
 const SAMPLES: usize = 8;
 
-/// Runs `wgpt report`.
-pub(super) fn run(args: ReportArgs, global: &Global) -> Result<(), CliError> {
-    let run = match args.run {
-        Some(run) => run,
-        None => newest_run(global.quiet)?,
-    };
-    if args.output.extension().is_none_or(|ending| ending != "html" && ending != "htm") {
-        return Err(CliError::Usage {
-            what: format!("{}: not the name of a page", args.output.display()),
-            hint: "-o takes a file called *.html",
-        });
-    }
-    let facts = Facts::read(&run)?;
-    html::write(&args.output, &html::page(&facts.title, &body(&facts)))?;
-    output!("{}", args.output.display());
-    Ok(())
-}
+/// The most tensors on a page: those that take the most memory.
+const TENSORS: usize = 12;
 
-/// Returns the content of the page.
-fn body(facts: &Facts) -> String {
-    let cells = |(name, value): (&str, String)| vec![name.to_string(), value];
-    let results: Vec<Vec<String>> = facts.results().into_iter().map(cells).collect();
-    let settings: Vec<Vec<String>> = facts.settings().into_iter().map(cells).collect();
-    let mut body = format!("<h1>{}</h1>\n", escape(&facts.title));
-    body += &html::table(&[], &results);
-    let loss = |over: Over| chart(over.name(), "loss", &facts.losses(over));
-    body += &section("Loss over tokens", &loss(Over::Tokens));
-    body += &section("Loss over time", &loss(Over::time(facts.time())));
-    body += &section("Samples", &samples(&facts.progress.samples));
-    body += &section("Learning rate, gradient, speed and memory", &others(facts));
-    body += &section("Memory by plan", &plan(facts));
-    body += &section("Warnings", &warnings(facts));
-    let settings = match settings.is_empty() {
-        true => String::new(),
-        false => html::table(&["setting".into(), "value".into()], &settings),
-    };
-    body + &section("Settings", &settings)
-}
-
-/// Returns content under a heading; nothing if it is empty.
-fn section(heading: &str, content: &str) -> String {
-    match content.is_empty() {
-        true => String::new(),
-        false => format!("<h2>{}</h2>\n{content}", escape(heading)),
-    }
+/// Returns the page about a run.
+pub(crate) fn run_page(run: &RunRecord) -> String {
+    let loss = |over: Over| chart(over.name(), "loss", &run.losses(over));
+    let plan = run.progress.forecast.as_ref().map_or_else(String::new, ToString::to_string);
+    let content = fill(
+        include_str!("../../assets/pages/run.html"),
+        escape_html,
+        &[
+            ("results", &Table::named([], run.results()).html()),
+            ("loss_over_tokens", &loss(Over::Tokens)),
+            ("loss_over_time", &loss(Over::time(run.time()))),
+            ("samples", &samples(&run.progress.samples)),
+            ("figures", &figures(run)),
+            ("plan", &plan),
+            ("tensors", &tensors(run)),
+            ("settings", &Table::named(["setting", "value"], run.settings()).html()),
+        ],
+    );
+    page(&run.title, &content)
 }
 
 /// Returns samples from the first to the last.
@@ -66,50 +39,38 @@ fn samples(samples: &[Sample]) -> String {
     let last = samples.len().saturating_sub(1);
     let mut shown: Vec<usize> = (0..SAMPLES).map(|at| at * last / (SAMPLES - 1)).collect();
     shown.dedup();
-    let shown = shown.into_iter().filter_map(|index| samples.get(index));
-    let text = |sample: &Sample| {
-        let Sample { iter, prompt, text } = sample;
-        let (prompt, text) = (escape(prompt), escape(text));
-        format!("<p>iteration {iter}</p>\n<pre><b>{prompt}</b>{text}</pre>\n")
+    let markup = |Sample { iter, prompt, text }: &Sample| {
+        let iter = iter.to_string();
+        let values = [("iteration", &iter), ("prompt", prompt), ("text", text)];
+        fill(include_str!("../../assets/pages/sample.html"), escape_html, &values)
     };
-    shown.map(text).collect()
+    shown.into_iter().filter_map(|index| samples.get(index)).map(markup).collect()
 }
 
 /// Returns the charts of everything but the loss.
-fn others(facts: &Facts) -> String {
-    let curves = &facts.progress.curves;
-    let alone = |name: &str, series| -> String {
-        let curve = facts.curve(name, series, Over::Tokens, false);
-        let curves: Vec<Curve> = curve.into_iter().collect();
-        chart("tokens", name, &curves)
+fn figures(run: &RunRecord) -> String {
+    let curves = &run.progress.curves;
+    let alone = |(name, series)| {
+        let curve = run.curve(name, series, Over::Tokens, false);
+        chart("tokens", name, &curve.into_iter().collect::<Vec<Curve>>())
     };
     [
-        alone("learning rate", &curves.learning_rate),
-        alone("gradient norm", &curves.grad_norm),
-        alone("tokens per second", &curves.tokens_per_s),
-        alone("bytes held by the memory pools", &curves.memory),
+        ("learning rate", &curves.learning_rate),
+        ("gradient norm", &curves.grad_norm),
+        ("tokens per second", &curves.tokens_per_s),
+        ("bytes held by the memory pools", &curves.memory),
     ]
+    .map(alone)
     .concat()
 }
 
-/// Returns how a step is split, and the tensors that take the most memory.
-fn plan(facts: &Facts) -> String {
-    const ROWS: usize = 12;
-    let Some(forecast) = &facts.progress.forecast else { return String::new() };
-    let mut rows: Vec<&Row> = forecast.rows.iter().collect();
+/// Returns the tensors that take the most memory.
+fn tensors(run: &RunRecord) -> String {
+    let forecast = run.progress.forecast.as_ref();
+    let mut rows: Vec<&Row> = forecast.iter().flat_map(|forecast| &forecast.rows).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-    let rows: Vec<Vec<String>> =
-        rows.iter().take(ROWS).map(|row| vec![row.name.clone(), bytes(row.bytes)]).collect();
-    let text = escape(&forecast.to_string());
-    format!("<pre>{text}</pre>\n{}", html::table(&["tensor".into(), "memory".into()], &rows))
-}
-
-/// Returns the warnings and errors of the log, which name files, without their folders.
-fn warnings(facts: &Facts) -> String {
-    let lines = facts.progress.log.iter().filter(|line| line.level != Level::Info);
-    let item = |line: &LogLine| format!("<li>{}</li>\n", escape(&shown_line(&line.text)));
-    let items: String = lines.map(item).collect();
-    if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
+    let rows = rows.into_iter().take(TENSORS).map(|row| (row.name.as_str(), bytes(row.bytes)));
+    Table::named(["tensor", "memory"], rows).html()
 }
 
 #[cfg(test)]
@@ -132,24 +93,21 @@ mod tests {
         assert_eq!(samples(&[]), "");
         assert_eq!(samples(&progress.samples[..1]).matches("<pre>").count(), 1);
 
-        progress.apply(&Event::Warning { text: "look & see".into() });
-        let facts = Facts { title: "<b>".into(), state: "running", progress, config: None };
-        let body = body(&facts);
-        assert!(body.contains("<li>look &amp; see</li>") && !body.contains("Settings"), "{body}");
-        assert!(body.contains("<h1>&lt;b&gt;</h1>") && !body.contains("<script>"), "{body}");
+        let run = RunRecord { title: "<b>".into(), state: "running", progress, config: None };
+        let page = run_page(&run);
+        assert!(!page.contains("Settings") && !page.contains("Memory by plan"), "{page}");
+        assert!(page.contains("<h1>&lt;b&gt;</h1>") && !page.contains("<script>"), "{page}");
     }
 
     #[test]
-    fn a_page_shows_no_paths_of_warnings_and_errors() {
+    fn a_page_shows_no_line_of_the_log() {
         let mut progress = Progress::default();
-        let text = "no checkpoint was written: cannot write /home/me/out/r/00000250: no room";
-        progress.apply(&Event::Warning { text: text.into() });
+        let text = "cannot write /home/me/out/r/00000250: no room".to_string();
+        progress.apply(&Event::Warning { text });
         let text = r"C:\Users\me\data: no training data".to_string();
         progress.apply(&Event::Error { text, hint: String::new(), cause: None });
-        let facts = Facts { title: "r".into(), state: "failed", progress, config: None };
-        let body = body(&facts);
-        let item = "<li>no checkpoint was written: cannot write 00000250: no room</li>";
-        assert!(body.contains(item) && body.contains("<li>data: no training data</li>"), "{body}");
-        assert!(!body.contains("/me") && !body.contains("Users"), "{body}");
+        let run = RunRecord { title: "r".into(), state: "failed", progress, config: None };
+        let page = run_page(&run);
+        assert!(!page.contains("/me") && !page.contains("Users"), "{page}");
     }
 }

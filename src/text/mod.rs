@@ -1,8 +1,12 @@
-//! Text for people: bytes, counts, durations and percentages. No other module formats them.
+//! Text for people: bytes, counts, durations, percentages and tables. No other module formats them.
 //!
 //! What a user types (`6.5GiB`, `8h`) is read and printed by `config`.
 
+mod table;
+
 use std::time::Duration;
+
+pub(crate) use table::{Table, escape_html, escape_markdown};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;

@@ -1,0 +1,32 @@
+//! Pages to give away: about one run, about several, model cards and pictures of benchmarks.
+//!
+//! A page is a template of `assets/pages/` that is filled with settings and figures. It needs no other
+//! file, names no folder of the machine, and shows no line of a log.
+
+mod benchmark;
+mod chart;
+mod comparison;
+mod model_card;
+mod page;
+mod record;
+mod run_page;
+
+use std::path::PathBuf;
+
+pub(crate) use benchmark::{picture, summary};
+pub(crate) use comparison::Comparison;
+pub(crate) use model_card::write_model_card;
+pub(crate) use page::{write, write_picture};
+pub(crate) use record::RunRecord;
+pub(crate) use run_page::run_page;
+
+/// A reason why a page cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReportError {
+    #[error("{}: not a run", path.display())]
+    NotARun { path: PathBuf },
+    #[error("{}: this file was not made by wgpt", path.display())]
+    NotOurs { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+}
