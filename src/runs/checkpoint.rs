@@ -478,3 +478,6 @@ pub(super) fn hash_file(path: &Path) -> Result<String, TrainError> {
     };
     hash().map_err(TrainError::io("read", path))
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,3 +66,15 @@ impl LossScale {
         Self { scale: value(0), clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_after_more_than_50_skipped_updates_in_a_row() {
+        let skipped = |count| LossScale { skipped_in_a_row: count, ..LossScale::new(true) };
+        assert!(!skipped(50).has_failed());
+        assert!(skipped(51).has_failed());
+    }
+}

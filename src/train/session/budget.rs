@@ -61,6 +61,13 @@ impl MemoryMonitor {
         }
         MemoryUse { held, peak: held.map(|_| self.peak), others: self.others }
     }
+
+    /// Counts the step boundaries in a row, this one included, at which the pools `held` more than the
+    /// budget.
+    fn count_crossing(&mut self, held: u64, budget: u64) -> u32 {
+        self.crossings = if held > budget { self.crossings + 1 } else { 0 };
+        self.crossings
+    }
 }
 
 fn held(device: &OpenDevice) -> Option<u64> {
@@ -92,18 +99,17 @@ impl Session<'_> {
     pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
         let held = self.memory.read(&self.device).held;
         let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };
-        if held <= budget {
-            self.memory.crossings = 0;
+        let crossings = self.memory.count_crossing(held, budget);
+        if crossings == 0 {
             return Ok(());
         }
         gpu::release_unused(&self.device.device);
-        self.memory.crossings += 1;
-        if self.memory.crossings == 1 {
+        if crossings == 1 {
             return Ok(());
         }
         let text = format!("the run used {} of a budget of {}", bytes(held), bytes(budget));
         let Some(plan) = plan::smaller(&self.forecast.plan) else {
-            if self.memory.crossings == 2 {
+            if crossings == 2 {
                 self.warn(format!("{text}, and its steps cannot be split smaller"));
             }
             return Ok(());
@@ -164,5 +170,19 @@ impl Session<'_> {
 
     pub(super) fn vocabulary(&self) -> u32 {
         self.model().architecture().vocab_size as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_crossings_in_a_row_count() {
+        let queried = Instant::now();
+        let mut memory = MemoryMonitor { peak: 0, on_host: 0, others: None, queried, crossings: 0 };
+        let counts: Vec<u32> =
+            [11, 9, 11, 12, 10, 11].map(|held| memory.count_crossing(held, 10)).into();
+        assert_eq!(counts, [1, 0, 1, 2, 0, 1]);
     }
 }

@@ -2,10 +2,11 @@
 
 mod apart;
 mod conversations;
+mod resume;
 mod tokenizers;
 
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
 use burn::tensor::Device;
 
@@ -69,23 +70,38 @@ fn run_session(
     emit: &mut dyn FnMut(&Event),
 ) -> Result<(), TrainError> {
     let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
-    run_on(info, request, group, commands, emit)
+    let (sender, receiver) = channel();
+    commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
+    run_on(info, request, group, &receiver, emit)
+}
+
+/// Runs a session of one rank until a person stops it after so many updates; returns its events.
+fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
+    let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
+    let (sender, receiver) = channel();
+    let mut events = Vec::new();
+    let mut emit = |event: &Event| {
+        if matches!(event, Event::Step(step) if step.iter + 1 == after) {
+            sender.send(Command::Stop).unwrap();
+        }
+        events.push(event.clone());
+    };
+    run_on(info, request, group, &receiver, &mut emit).unwrap();
+    events
 }
 
 fn run_on(
     info: DeviceInfo,
     request: Request,
     group: Group,
-    commands: &[Command],
+    commands: &Receiver<Command>,
     emit: &mut dyn FnMut(&Event),
 ) -> Result<(), TrainError> {
     let setup = Setup::new(request, &info, group)?;
     let watchdog = Watchdog::new(true);
     let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
     let mut session = Session::open(setup, device, emit)?;
-    let (sender, receiver) = channel();
-    commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
-    pollster::block_on(session.run(&mut &receiver))?;
+    pollster::block_on(session.run(&mut &*commands))?;
     session.finish()
 }
 
@@ -477,7 +493,8 @@ fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
             info.name = format!("device {}", group.rank());
             let mut events = Vec::new();
             let mut emit = |event: &Event| events.push(event.clone());
-            run_on(info, request.clone(), group, &[], &mut emit).unwrap();
+            let commands = channel().1;
+            run_on(info, request.clone(), group, &commands, &mut emit).unwrap();
             events
         })
     };

@@ -1,0 +1,123 @@
+//! Runs that continue from a checkpoint, and what the checkpoint has.
+
+use super::*;
+use crate::disk;
+
+fn resumed(request: Request) -> Vec<Event> {
+    alone(&Request { resume: true, ..request })
+}
+
+/// The iterations of a run's evaluations and of its samples.
+fn due(events: &[Event]) -> [Vec<u64>; 2] {
+    let eval =
+        |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
+    let sample =
+        |event: &Event| if let Event::Sample { iter, .. } = event { Some(*iter) } else { None };
+    [events.iter().filter_map(eval).collect(), events.iter().filter_map(sample).collect()]
+}
+
+#[test]
+fn an_evaluation_is_made_once_and_a_sample_by_each_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let settings = [("max_iters", "20"), ("sample_interval", "5"), ("sample_tokens", "3")];
+    let request = request(&run, &settings);
+    let first = stopped(request.clone(), Group::alone(), 10);
+    assert_eq!(due(&first), [vec![0, 10], vec![0, 5, 10]]);
+    assert_eq!(due(&resumed(request)), [vec![20], vec![10, 15, 20]]);
+}
+
+#[test]
+fn the_best_evaluation_is_that_of_the_whole_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let part = |more: &[(&str, &str)]| {
+        let settings = [("eval_interval", "5"), ("always_save_checkpoint", "true")];
+        request(&run, &[&settings, more].concat())
+    };
+    let best = |events: &[Event]| -> Vec<bool> {
+        let best = |event: &Event| {
+            if let Event::Checkpoint { best, .. } = event { Some(*best) } else { None }
+        };
+        events.iter().filter_map(best).collect()
+    };
+    let first = alone(&part(&[("max_iters", "10")]));
+    assert_eq!(best(&first), [true, true]);
+    // A model that such a rate leaves is worse.
+    let rate = [("max_iters", "20"), ("learning_rate", "0.5"), ("decay_lr", "false")];
+    let second = resumed(part(&rate));
+    let lowest = evals(&first).into_iter().skip(1).step_by(2).fold(f64::INFINITY, f64::min);
+    assert!(evals(&second)[1] > lowest, "{:?}", evals(&second));
+    assert_eq!(best(&second), [false, false]);
+    let Some(Event::Done { best_val_loss, .. }) = second.last() else { panic!("{second:?}") };
+    assert_eq!(*best_val_loss, Some(lowest));
+}
+
+#[test]
+fn each_update_has_the_learning_rate_of_its_iteration() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let request = |last: &str| request(&run, &[("max_iters", last)]);
+    let mut events = alone(&request("6"));
+    events.extend(resumed(request("12")));
+    let rates = |event: &Event| match event {
+        Event::Step(step) => Some((step.iter, step.lr)),
+        _ => None,
+    };
+    let found: Vec<(u64, f64)> = events.iter().filter_map(rates).collect();
+    let config = request("12").config;
+    let expected = (0..12).map(|iter| (iter, config::learning_rate(&config, iter)));
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    assert!(found[0].1 < found[3].1 && found[5].1 > found[11].1, "{found:?}");
+}
+
+#[test]
+fn weights_that_were_averaged_are_not_averaged_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let until = |name: &str, last: &str| {
+        let settings = [("sync_every", "5"), ("eval_interval", "100"), ("max_iters", last)];
+        request(&folder.path().join(name), &settings)
+    };
+    let expected = train_on(2, &until("a", "10"));
+    on_threads(2, |group| stopped(until("b", "20"), group, 10));
+    let found = train_on(2, &Request { resume: true, ..until("b", "10") });
+    assert_eq!(evals(&found[0]), evals(&expected[0])[2..]);
+}
+
+#[test]
+fn a_checkpoint_takes_the_place_of_an_unfinished_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for resume in [false, true] {
+        let run = folder.path().join("r");
+        let unfinished = run.join("checkpoints/.writing-00000003");
+        disk::create_dir_all(&unfinished).unwrap();
+        disk::write(unfinished.join("config.json"), "{").unwrap();
+        let last = if resume { "4" } else { "2" };
+        alone(&Request { resume, ..request(&run, &[("max_iters", last)]) });
+        assert!(!unfinished.exists(), "resume: {resume}");
+    }
+}
+
+#[test]
+fn every_file_of_a_checkpoint_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    alone(&request(&run, &[("max_iters", "2")]));
+    let path = run.join("checkpoints/00000002");
+    let entries = disk::read_dir(&path).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "state.json");
+    for name in ["config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors"] {
+        assert!(names.iter().any(|found| found == name), "{name} is not in {names:?}");
+    }
+    for name in names {
+        let file = path.join(&name);
+        let whole = disk::read(&file).unwrap();
+        disk::write(&file, [&whole[..], b" "].concat()).unwrap();
+        let error = Checkpoint::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&name) && error.contains("damaged"), "{error}");
+        disk::write(&file, whole).unwrap();
+    }
+    Checkpoint::open(&path).unwrap();
+}
