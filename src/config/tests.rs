@@ -65,6 +65,7 @@ fn precedence_does_not_depend_on_the_order_of_the_layers() {
     let layers = || {
         vec![
             Layer::preset("shakespeare-char").unwrap(),
+            Layer::model("out/a", [("n_layer", "5".into()), ("block_size", "128".into())]).unwrap(),
             Layer::toml("a.toml", "n_layer = 2\nn_head = 2\nbatch_size = 2").unwrap(),
             environment(&[("WGPT_N_HEAD", "3"), ("WGPT_BATCH_SIZE", "3")]),
             flags(&[("batch-size", "4")]),
@@ -73,7 +74,8 @@ fn precedence_does_not_depend_on_the_order_of_the_layers() {
     let ordered = resolve(layers()).unwrap();
     let got = &ordered.config;
     assert_eq!((got.n_embd.get(), got.n_layer.get(), got.n_head.get()), (384, 2, 3));
-    assert_eq!(got.batch_size.get(), 4);
+    assert_eq!((got.batch_size.get(), got.block_size.get()), (4, 128));
+    assert_eq!(ordered.provenance["block_size"].to_string(), "model out/a");
     assert_eq!(ordered.provenance["n_layer"], Provenance::File { name: "a.toml".into(), line: 1 });
     assert_eq!(ordered.provenance["batch_size"].to_string(), "flag --batch-size");
     assert_eq!(ordered.provenance["seed"], Provenance::Default);

@@ -164,7 +164,7 @@ impl DeviceProfile {
                 (Some(budget), format!("{}, {percent}% of {total} ({source})", bytes(budget)))
             }
             (Budget::Auto, DeviceMemory::Reported { total, free, source }) => {
-                let budget = free.saturating_sub(reserve(*total));
+                let budget = free_for_a_run(*total, *free);
                 let (free, total) = (bytes(*free), bytes(*total));
                 let text = format!("{}; {free} of {total} are free ({source})", bytes(budget));
                 (Some(budget), text)
@@ -181,10 +181,10 @@ impl DeviceProfile {
     }
 }
 
-/// Returns the bytes that the budget `auto` leaves to other programs, of the memory of a device or of
-/// the machine: what a desktop takes and gives back while a run trains.
-pub(crate) fn reserve(total: u64) -> u64 {
-    (total / 20).max(256 << 20)
+/// Returns the part of `free` bytes of a device's or the machine's memory that a run takes by itself.
+/// The rest is a reserve for other programs: what a desktop takes and gives back while a run trains.
+pub(crate) fn free_for_a_run(total: u64, free: u64) -> u64 {
+    free.saturating_sub((total / 20).max(256 << 20))
 }
 
 #[cfg(test)]
@@ -224,5 +224,8 @@ mod tests {
         let device = DeviceProfile { memory, ..DeviceProfile::default() };
         let (limits, _) = device.limits(Budget::Auto, Dtype::Auto);
         assert_eq!((limits.budget, limits.memory), (Some(768 << 20), Some(GIB)));
+        assert_eq!(free_for_a_run(100 * GIB, 50 * GIB), 45 * GIB);
+        assert_eq!(free_for_a_run(GIB, GIB), 768 << 20);
+        assert_eq!(free_for_a_run(GIB, 1 << 20), 0);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceKind, DeviceLine};
 pub use forecast::Forecast;
 pub use gpus::{Gpu, gpu_named, gpu_names};
-pub(crate) use limits::reserve;
+pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 pub use network::{RanksEstimate, parse_network};
 pub(crate) use sharding::owners;

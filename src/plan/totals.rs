@@ -311,6 +311,18 @@ mod tests {
     }
 
     #[test]
+    fn a_run_evaluates_before_the_first_update_at_each_interval_and_at_the_end() {
+        let config = Config { eval_interval: 100.try_into().unwrap(), ..gpt2() };
+        let (plan, speed) = (Plan::new(&config, 50_257), published("RTX 3060"));
+        let pace = Pace::new(&config, 50_257, &plan, None, &speed);
+        for (updates, evaluations) in [(1, 2), (100, 2), (101, 3), (200, 3)] {
+            let expected = updates as f64 * pace.update + f64::from(evaluations) * pace.evaluation;
+            let seconds = pace.estimate(updates).seconds;
+            assert!((seconds / expected - 1.0).abs() < 1e-9, "{updates}: {seconds}, {expected}");
+        }
+    }
+
+    #[test]
     fn lines_fit_80_columns_with_their_labels() {
         let data = Some(DataSize { train: 9_035_582_198, val: 4_434_897 });
         for (label, text) in totals(data).lines() {

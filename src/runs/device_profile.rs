@@ -2,7 +2,7 @@
 
 use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, reported_memory};
 use crate::ops::{Implementation, OpsMode};
-use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, reserve};
+use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, free_for_a_run};
 
 /// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
 /// Queries how much of its memory and of the machine's is free now, and reads what is known of its
@@ -24,7 +24,7 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     };
     let host_budget = match device.id.backend {
         Backend::WebGpu => Some(0),
-        _ => host_memory().map(|memory| memory.free.saturating_sub(reserve(memory.total))),
+        _ => host_memory().map(|memory| free_for_a_run(memory.total, memory.free)),
     };
     DeviceProfile {
         memory,

@@ -341,6 +341,52 @@ fn a_running_trainer_leaves_its_optimizer_where_it_is() {
     assert_eq!(replan(&offloaded, 40 * GIB).unwrap().plan, offloaded);
 }
 
+#[test]
+fn smaller_plans_keep_the_global_batch_down_to_the_last() {
+    for (micro_batch, accumulation) in [(12, 40), (7, 3), (15, 1), (1, 8)] {
+        let requested = Plan::new(&config("gpt2", &[]), 50_257);
+        let mut plan = Plan { micro_batch, accumulation, loss_chunk: 256, ..requested };
+        let mut steps = 0;
+        while let Some(next) = smaller(&plan) {
+            assert_eq!(next.micro_batch * next.accumulation, micro_batch * accumulation, "{plan}");
+            let split = |plan: &Plan| (plan.micro_batch, plan.loss_chunk, !plan.grad_checkpoint);
+            assert!(split(&next) < split(&plan), "{plan} then {next}");
+            (plan, steps) = (next, steps + 1);
+        }
+        assert_eq!((plan.micro_batch, plan.loss_chunk, plan.grad_checkpoint), (1, 32, true));
+        assert!(steps >= 4 && !plan.offload_optimizer);
+        let offloaded = smaller_or_offloaded(&plan, true).unwrap();
+        assert_eq!(offloaded, Plan { offload_optimizer: true, ..plan.clone() });
+        assert_eq!(smaller_or_offloaded(&plan, false), None);
+        assert_eq!(smaller_or_offloaded(&offloaded, true), None);
+    }
+}
+
+#[test]
+fn a_plan_is_kept_only_for_the_same_request() {
+    let limits = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
+    let before = config("gpt2", &[]);
+    let planned = plan(&before, 50_257, &limits, None).unwrap().plan;
+    let kept = |flags: &[(&str, &str)]| {
+        keep(&config("gpt2", flags), &before, &planned, 50_257, &limits).map(|kept| kept.plan)
+    };
+    assert_eq!(kept(&[]), Some(planned.clone()));
+    // The split does not depend on it.
+    assert_eq!(kept(&[("learning_rate", "1e-3")]), Some(planned.clone()));
+    for changed in [
+        ("grad_checkpoint", "false"),
+        ("grad_checkpoint", "true"),
+        ("offload_optimizer", "false"),
+        ("offload_optimizer", "true"),
+        ("micro_batch", "6"),
+        ("loss_chunk", "512"),
+        ("eval_batch_size", "3"),
+        ("gradient_accumulation_steps", "20"),
+    ] {
+        assert_eq!(kept(&[changed]), None, "{changed:?}");
+    }
+}
+
 /// An event or a state file of a version that had no offloaded optimizer.
 #[test]
 fn plans_of_earlier_versions_are_read() {
