@@ -30,7 +30,8 @@ fn version(loaded: &str) -> Option<&str> {
     words.find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Lists the GPUs that the CUDA driver reports; none without a driver.
+/// Lists the GPUs that the CUDA driver reports, which are none without a driver. This opens all of
+/// them, and each takes memory until the process ends.
 pub(super) fn devices() -> Vec<DeviceInfo> {
     // burn's own list would also open the devices of the other APIs, whose drivers print messages.
     (0..)

@@ -1,6 +1,6 @@
-//! wgpu instances that leave the window system alone.
+//! wgpu instances that do not connect to the window system.
 //!
-//! Training needs no window, and a container, cron or ssh has none to offer.
+//! Training needs no window, and containers, cron jobs and ssh sessions have none.
 
 use std::path::Path;
 
@@ -37,10 +37,11 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
     instances
 }
 
-/// Returns the compiler of DirectX 12's kernels: DXC if it is linked in (feature `static-dxc`) or beside
-/// the program, else FXC, which every Windows has and which knows neither float16 nor subgroups.
+/// Returns the compiler for kernels on DirectX 12. This is DXC if it is linked in (feature `static-dxc`)
+/// or in the folder of the program. Otherwise it is FXC, which every Windows has, and which knows
+/// neither float16 nor subgroups.
 ///
-/// wgpu's own search would also load the library from the working folder, whoever wrote it there.
+/// wgpu's own search would also load a library from the working folder, where anyone may have put it.
 fn shader_compiler() -> wgpu::Dx12Compiler {
     if cfg!(all(feature = "static-dxc", windows, target_env = "msvc", target_arch = "x86_64")) {
         return wgpu::Dx12Compiler::StaticDxc;
@@ -53,10 +54,10 @@ fn shader_compiler() -> wgpu::Dx12Compiler {
     }
 }
 
-/// Creates a Vulkan instance without the extensions that draw to X11 and Wayland; `None` without a
-/// Vulkan loader.
+/// Creates a Vulkan instance without the extensions that draw to X11 and Wayland. Returns `None` without
+/// a Vulkan loader.
 ///
-/// wgpu enables them whether or not anything is drawn. Mesa's device-select layer then connects to
+/// wgpu enables them even if nothing is drawn. Mesa's device-select layer then connects to
 /// the compositor each time devices are listed, and libwayland prints `error: XDG_RUNTIME_DIR is
 /// invalid or not set in the environment` without a desktop session.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]

@@ -5,14 +5,13 @@ use serde::Serialize;
 
 use super::DeviceError;
 
-/// The memory that a device's pools hold, in bytes, including the auxiliary pools for staging and
-/// uniforms.
+/// The memory of a device's pools in bytes, including the auxiliary pools for staging and uniforms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Used by live tensors.
+    /// The memory of live tensors.
     pub in_use: u64,
-    /// Held by the pools: memory in use, freed memory that will be used again, and the unused rest
-    /// of pages. Pools do not shrink by themselves, so after a step this is the step's peak.
+    /// All memory of the pools: in use, freed for later use, and the unused rest of pages. Pools do
+    /// not shrink by themselves, so after a step this is the step's peak.
     pub reserved: u64,
 }
 
@@ -75,8 +74,8 @@ mod pools {
         matmul.mma.iter().chain(&matmul.cmma).any(|shape| shape.a_type == factor)
     }
 
-    /// Returns what the pools of `device` hold; `None` on the CPU, which has none. Waits until
-    /// cubecl's own queue is submitted to the driver, not for the device.
+    /// Returns the memory of the pools of `device`, or `None` on the CPU, which has no pools. Waits
+    /// until cubecl has submitted its queue to the driver, but not for the device.
     pub fn memory(device: &Device) -> Option<Memory> {
         let usage = cube(device)?.client().memory_report(MemoryScope::Device).usage();
         Some(Memory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
@@ -101,8 +100,8 @@ mod pools {
     }
 
     /// Makes the pools of `device` use pages for tensors of up to `largest` bytes from now on. They
-    /// would switch by themselves at the first tensor of that size, but keep the smaller pages in
-    /// use by then, with all the unused room in them.
+    /// would switch by themselves at the first tensor of that size, but then they would keep the
+    /// smaller pages and the unused room in them.
     pub fn size_pages(device: &Device, largest: u64) {
         // In a browser every tensor has its own page.
         if cfg!(target_arch = "wasm32") {
@@ -125,9 +124,9 @@ mod pools {
         }
     }
 
-    /// Runs `work` without computing anything: kernels are compiled, memory is reserved but
-    /// allocated from the driver only for uploads, and values read back are meaningless. Returns
-    /// the result of `work` and the most bytes that live tensors on `device` had at a launch.
+    /// Runs `work` without computing anything. Kernels are compiled, and memory is reserved but
+    /// allocated from the driver only for uploads. Values that are read back mean nothing. Returns
+    /// the result of `work` and the most bytes of live tensors on `device` at a launch.
     pub fn dry_run<R>(device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         let guard = DryRun::new();
         let peak = Arc::new(Peak { device: device.clone(), in_use: AtomicU64::new(0) });
@@ -152,8 +151,8 @@ mod pools {
         }
     }
 
-    /// Runs `work`. Returns its result and the number of kernels that this process launched
-    /// meanwhile.
+    /// Runs `work`. Returns its result and the number of kernels that this process launched during
+    /// that time.
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
         let launches = Arc::new(Launches::default());
         let observation = LaunchObservation::new(launches.clone());

@@ -9,6 +9,8 @@ use crate::plan::DeviceLine;
 pub use crate::plan::{Backend, DeviceKind};
 
 mod adapter;
+#[cfg(not(target_arch = "wasm32"))]
+mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
@@ -36,6 +38,10 @@ mod watchdog;
 mod webgpu;
 
 pub use adapter::AdapterReport;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use choice::best;
+#[cfg(not(target_arch = "wasm32"))]
+pub use choice::{open, select, select_for_rank};
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
 pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
@@ -47,13 +53,9 @@ pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
 pub(crate) use reported_memory::{ReportedMemory, host_memory, reported_memory};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use select::best;
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
-#[cfg(not(target_arch = "wasm32"))]
-pub use select::{open, select, select_for_rank};
 pub(crate) use transfer::{Reading, begin_read, is_done};
 pub use watchdog::Watchdog;
 
@@ -65,21 +67,19 @@ pub(crate) const PROBE_THREAD: &str = "probe";
 /// A device that a run can use.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its name on the command line.
     pub id: DeviceId,
     /// The adapter's name.
     pub name: String,
-    /// The kind of hardware.
     pub kind: DeviceKind,
     /// The driver and its version, where known.
     pub driver: String,
-    /// The largest buffer that can be bound to a kernel, in bytes; `None` without a limit.
+    /// The largest buffer that can be bound to a kernel, in bytes. `None` without a limit.
     pub max_binding: Option<u64>,
     /// The PCI address, like `0000:01:00.0`, where known.
     pub pci: Option<String>,
-    /// The dtypes and matrices that it supports besides float32.
+    /// The dtypes and matrices that it supports in addition to float32.
     pub abilities: Abilities,
-    /// Its limits and features, where it is an adapter of a graphics API.
+    /// Its limits and features, if it is an adapter of a graphics API.
     pub adapter: Option<AdapterReport>,
 }
 
@@ -98,7 +98,12 @@ impl DeviceInfo {
         }
     }
 
-    /// Returns the description that events carry.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn is_cuda(&self) -> bool {
+        self.id.backend == Backend::Cuda
+    }
+
+    /// Returns the description of the device in events.
     pub fn line(&self) -> DeviceLine {
         DeviceLine {
             id: self.id.to_string(),
@@ -108,15 +113,16 @@ impl DeviceInfo {
         }
     }
 
-    /// Returns the error of kernels that do not compute in `dtype` on this device, but in what
-    /// `abilities` names.
+    /// Returns the error of kernels that compute on this device in the dtypes of `abilities`, and not
+    /// in `dtype`.
     pub(crate) fn lacks(&self, dtype: Dtype, abilities: Abilities) -> DeviceError {
         let known = abilities.dtypes();
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
 
-    /// Ranks the device for `--device=auto`, the best lowest; `None` for those that are used only
-    /// when named: a software renderer is slower than the CPU backend.
+    /// Returns the rank of the device for `--device=auto`. The best device has the lowest. A device
+    /// without a rank is used only if the user names it: a software renderer is slower than the CPU
+    /// backend.
     #[cfg(not(target_arch = "wasm32"))]
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
@@ -137,27 +143,35 @@ impl DeviceInfo {
     }
 }
 
-/// The backends of wgpu on a desktop, in the order in which their devices are listed.
+/// wgpu's backends on a desktop, in the order in which their devices are listed.
 #[cfg(not(target_arch = "wasm32"))]
 const GRAPHICS: [Backend; 4] = [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl];
 
 /// Lists every device, the CPU last.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn devices() -> Vec<DeviceInfo> {
-    let mut found = cuda_devices();
+    let mut found = cuda::devices();
     found.extend(graphics_devices(&GRAPHICS));
     found.push(DeviceInfo::cpu());
     found
 }
 
-/// Lists the NVIDIA GPUs that CUDA reaches. To list them is to open them all, which takes memory on
-/// each until the process ends.
-#[cfg(not(target_arch = "wasm32"))]
-fn cuda_devices() -> Vec<DeviceInfo> {
-    #[cfg(feature = "cuda")]
-    return cuda::devices();
-    #[cfg(not(feature = "cuda"))]
-    Vec::new()
+/// A build without CUDA has none of its devices.
+#[cfg(all(not(feature = "cuda"), not(target_arch = "wasm32")))]
+mod cuda {
+    use super::{DeviceInfo, Dtype};
+
+    pub fn devices() -> Vec<DeviceInfo> {
+        Vec::new()
+    }
+
+    pub fn absence() -> String {
+        String::new()
+    }
+
+    pub fn without_tensor_cores(_: &DeviceInfo, _: Dtype) -> Option<String> {
+        None
+    }
 }
 
 /// Lists the devices that wgpu reaches through `backends`.
@@ -172,18 +186,16 @@ fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
     }
 }
 
-/// Explains why none of `found` is a CUDA device; `None` if one is, or if this build has no CUDA.
+/// Explains why none of `found` is a CUDA device. Returns `None` if one is, or if this build has no
+/// CUDA.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
-    #[cfg(feature = "cuda")]
-    if !found.iter().any(|info| info.id.backend == Backend::Cuda) {
-        return Some(cuda::absence());
-    }
-    let _ = found;
-    None
+    let is_missing = cfg!(feature = "cuda") && !found.iter().any(DeviceInfo::is_cuda);
+    is_missing.then(cuda::absence)
 }
 
-/// Returns the dtypes in which the hardware of `device` can store and multiply activations, with
-/// or without kernels for them.
+/// Returns the dtypes in which the hardware of `device` can store and multiply activations. wgpt may
+/// have no kernels for some of them.
 pub fn dtypes(device: &Device) -> Vec<Dtype> {
     let mut known = vec![Dtype::Float32];
     known.extend(meter::other_dtypes(device));

@@ -20,7 +20,7 @@ pub struct PowerMeter {
 }
 
 impl PowerMeter {
-    /// Starts to read; `None` for a device whose power is not reported.
+    /// Starts to read. Returns `None` for a device whose power is not reported.
     pub fn start(info: &DeviceInfo) -> Option<Self> {
         let pci = info.pci.as_deref()?.to_ascii_lowercase();
         watts(&pci)?;
@@ -37,7 +37,7 @@ impl PowerMeter {
         Some(Self { is_done, readings })
     }
 
-    /// Stops to read. Returns the median of the readings in watts; `None` without any.
+    /// Stops reading. Returns the median of the readings in watts, or `None` without any.
     pub fn finish(self) -> Option<f64> {
         self.is_done.store(true, Ordering::Relaxed);
         // A thread that panicked has no readings.
@@ -47,8 +47,8 @@ impl PowerMeter {
     }
 }
 
-/// Returns the power of the device at a PCI address: from the kernel on Linux (AMD, Intel), else from
-/// the program that comes with NVIDIA's driver.
+/// Returns the power of the device at a PCI address, from the Linux kernel (AMD, Intel) or else from the
+/// program that comes with NVIDIA's driver.
 fn watts(pci: &str) -> Option<f64> {
     kernel_watts(pci).or_else(|| nvidia_watts(pci))
 }

@@ -9,16 +9,15 @@ use crate::disk;
 /// A device's memory as the operating system or the driver reports it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReportedMemory {
-    /// The memory of the device.
     pub total: u64,
     /// The part that no program uses now.
     pub free: u64,
-    /// The source of both figures, for the user.
+    /// Who reports these figures, for the user.
     pub source: &'static str,
 }
 
-/// Returns the memory of a device, or `None` if nothing reports it. The CPU, integrated GPUs and
-/// software renderers have the system's memory.
+/// Returns the memory of a device, or `None` if nothing reports it. For the CPU, integrated GPUs and
+/// software renderers this is the system's memory.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     use sysinfo::Gpus;
@@ -34,8 +33,8 @@ pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     Some(ReportedMemory { total, free, source: "the graphics driver" })
 }
 
-/// Returns the memory of the machine, or what a container or the limit of the address space leaves of
-/// it.
+/// Returns the memory of the machine, or the smaller amount that a container or the limit of the address
+/// space allows.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn host_memory() -> Option<ReportedMemory> {
     let system = system_memory()?;
@@ -61,7 +60,7 @@ fn system_memory() -> Option<ReportedMemory> {
     Some(match system.cgroup_limits() {
         Some(limits) if limits.total_memory < total => ReportedMemory {
             total: limits.total_memory,
-            // Not `free_memory`, which counts cached files as used.
+            // `free_memory` would count cached files as used.
             free: free.min(limits.total_memory.saturating_sub(limits.rss)),
             source: "the container's memory",
         },

@@ -1,4 +1,4 @@
-//! Reads of a device's tensors that run while the host works.
+//! Reads tensors from a device while the host works.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::DeviceError;
 
-/// A read that has begun. It is ready with the elements of a tensor.
+/// A read that has begun. It returns the elements of a tensor when it is ready.
 pub(crate) type Reading = Pin<Box<dyn Future<Output = Result<TensorData, DeviceError>>>>;
 
-/// Begins to read `tensor` `[elements]`: the device copies it to staging memory when it has finished
-/// what was queued before, without further calls. The elements stay there, mapped, until they are
-/// dropped. burn's own reads begin when their elements are first used, and block the thread then.
+/// Begins to read `tensor` `[elements]`. The device copies it to staging memory when it has finished
+/// the earlier work, without further calls. The elements stay there, mapped, until they are dropped.
+/// burn's own reads begin only when the elements are first used, and then block the thread.
 pub(crate) fn begin_read(tensor: Tensor<1>) -> Reading {
     let mut reading = read(tensor);
     // The first poll queues the copy.
@@ -23,7 +23,7 @@ pub(crate) fn begin_read(tensor: Tensor<1>) -> Reading {
     }
 }
 
-/// Returns true once a read is ready: then everything that was queued before it is done. Does not wait.
+/// Returns true if a read is ready, and with it all work that was queued before it. Does not wait.
 pub(crate) fn is_done(reading: &mut Reading) -> bool {
     match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(elements) => {

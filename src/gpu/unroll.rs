@@ -1,13 +1,13 @@
-//! Writes out parts of WGSL: loops, so that arrays that must stay in registers have constant indices
-//! without the driver's help, and what a kernel has for each of its tensors, since WGSL has no arrays
-//! of buffers.
+//! Expands parts of WGSL. Loops are unrolled, so that arrays which must stay in registers have constant
+//! indices even if the driver does not unroll. Parts for each tensor are repeated, because WGSL has no
+//! arrays of buffers.
 
-/// A loop of more iterations stays a loop: its text would take longer to compile than it saves.
+/// Loops with more iterations are not unrolled: compiling their text would take longer than it saves.
 const MOST: u32 = 8;
 
-/// Writes out each loop after a line `// unroll`. It has the form
-/// `for (var i = 0u; i < COUNT; i++) {`, ends with a line `}` of the same indentation, and COUNT is
-/// one of the `constants` or a literal.
+/// Unrolls each loop after a line `// unroll`. The loop must have the form
+/// `for (var i = 0u; i < COUNT; i++) {` and end with a line `}` of the same indentation. COUNT is one of
+/// the `constants` or a literal.
 pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     let lines: Vec<String> = source.lines().map(str::to_string).collect();
     let mut text = String::with_capacity(2 * source.len());
@@ -15,8 +15,8 @@ pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     text
 }
 
-/// Writes the lines between a line `// repeat` and the next line `// end` `count` times, with the
-/// number of the repetition, from 0, in place of `TENSOR`.
+/// Repeats the lines between a line `// repeat` and the next line `// end` `count` times. Replaces
+/// `TENSOR` by the number of the repetition, from 0.
 pub(super) fn repeat(source: &str, count: u32) -> String {
     let is = |line: &str, mark: &str| line.trim() == mark;
     let mut lines = source.lines();

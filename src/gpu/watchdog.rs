@@ -1,4 +1,4 @@
-//! Detects that a device has failed: its driver reports it, or the device is silent for too long.
+//! Detects the failure of a device: its driver reports it, or the device does not answer for too long.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -7,24 +7,24 @@ use web_time::Instant;
 
 use super::DeviceError;
 
-/// Watches a device: holds its first failure, reported by the driver on one of its
-/// threads, or found because the device is silent for too long.
+/// Watches a device and holds its first failure, which the driver reported on one of its threads, or
+/// which [`check`](Self::check) found because the device was silent for too long.
 #[derive(Clone, Debug, Default)]
-pub struct Watchdog(Arc<State>);
+pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Watched {
     failure: OnceLock<DeviceError>,
     timer: Mutex<Option<Timer>>,
-    software: bool,
+    is_software: bool,
 }
 
 /// The time since the last answer of the device.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     answered: Instant,
-    /// The silence since then that [`Watchdog::check`] has counted. It may be less than the wall
-    /// time: the process may have been stopped, or the machine asleep.
+    /// The silence since then that [`Watchdog::check`] has counted. It is less than the wall time if
+    /// the process was stopped or the machine slept.
     silence: Duration,
     checked: Instant,
     heartbeats: u32,
@@ -46,38 +46,28 @@ impl Timer {
         }
     }
 
-    /// Restarts the timer. A silence that was allowed does not count as the device's own.
+    /// Restarts the timer. An allowed silence does not count as the device's.
     fn restart(self, now: Instant) -> Self {
-        let longest = match self.allowed.is_zero() {
-            true => {
-                let counted = self.longest.max(self.silence + MAX_TICK);
-                self.longest.max(now - self.answered).min(counted)
-            }
-            false => self.longest,
-        };
-        Self {
-            answered: now,
-            silence: Duration::ZERO,
-            checked: now,
-            longest,
-            allowed: Duration::ZERO,
-            ..self
+        let Self { heartbeats, mut longest, .. } = self;
+        if self.allowed.is_zero() {
+            let counted = longest.max(self.silence + MAX_TICK);
+            longest = longest.max(now - self.answered).min(counted);
         }
+        Self { heartbeats, longest, ..Self::start(now) }
     }
 }
 
-/// The most that one check adds to a silence. Checks are more frequent than this while the process
-/// runs at all.
+/// The most that one check adds to a silence. As long as the process runs, checks are more frequent.
 const MAX_TICK: Duration = Duration::from_secs(2);
 
-/// The limit before it is known how long a device is silent: kernels are compiled, by a GPU's
-/// driver within seconds each.
+/// The limit until the usual silence of a device is known. Kernels are compiled during this time, and a
+/// GPU's driver takes seconds for each.
 const STARTUP_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// The same for software renderers, which take minutes for a step.
 const SOFTWARE_STARTUP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The heartbeats after which it is known.
+/// After this many heartbeats the usual silence is known.
 const STARTUP_HEARTBEATS: u32 = 10;
 
 /// The smallest limit.
@@ -87,17 +77,17 @@ const MIN_LIMIT: Duration = Duration::from_secs(2 * 60);
 const LIMIT_FACTOR: u32 = 20;
 
 impl Watchdog {
-    /// Creates the watchdog of a GPU or, with `software`, of a software renderer or the CPU.
-    pub fn new(software: bool) -> Self {
-        Self(Arc::new(State { software, ..State::default() }))
+    /// Creates the watchdog of a GPU or, with `is_software`, of a software renderer or the CPU.
+    pub fn new(is_software: bool) -> Self {
+        Self(Arc::new(Watched { is_software, ..Watched::default() }))
     }
 
-    /// Returns the device's failure, if it has failed.
+    /// Returns the failure of the device, if it has failed.
     pub fn failure(&self) -> Option<&DeviceError> {
         self.0.failure.get()
     }
 
-    /// Records a failure. The first one stays.
+    /// Records a failure. Later failures do not replace the first one.
     pub fn fail(&self, error: DeviceError) {
         let _ = self.0.failure.set(error);
     }
@@ -116,21 +106,21 @@ impl Watchdog {
         *timer = Some(Timer { heartbeats, ..restarted });
     }
 
-    /// Restarts the timer, if it runs: the device has answered within an update, or nothing was
-    /// waiting for it.
+    /// Restarts the timer, if it runs. Call this when the device has answered within an update, or if
+    /// nothing was waiting for it.
     pub fn restart(&self) {
         let mut timer = self.timer();
         *timer = timer.map(|timer| timer.restart(Instant::now()));
     }
 
-    /// Restarts the timer and allows a silence of `allowed` until the next answer, because
-    /// something else than the device takes that long.
+    /// Restarts the timer and allows a silence of `allowed` until the next answer, while the device
+    /// has nothing to do.
     pub fn allow_silence(&self, allowed: Duration) {
         let mut timer = self.timer();
         *timer = timer.map(|timer| Timer { allowed, ..timer.restart(Instant::now()) });
     }
 
-    /// Stops the timer until the next heartbeat: nothing uses the device.
+    /// Stops the timer until the next heartbeat, because nothing uses the device.
     pub fn pause(&self) {
         *self.timer() = None;
     }
@@ -143,15 +133,14 @@ impl Watchdog {
     /// Returns the longest silence that is not a failure.
     fn limit(&self, heartbeats: u32, longest: Duration) -> Duration {
         let limit = MIN_LIMIT.max(longest.saturating_mul(LIMIT_FACTOR));
-        match (heartbeats < STARTUP_HEARTBEATS, self.0.software) {
-            (true, true) => limit.max(SOFTWARE_STARTUP_LIMIT),
-            (true, false) => limit.max(STARTUP_LIMIT),
-            (false, _) => limit,
+        if heartbeats >= STARTUP_HEARTBEATS {
+            return limit;
         }
+        limit.max(if self.0.is_software { SOFTWARE_STARTUP_LIMIT } else { STARTUP_LIMIT })
     }
 
-    /// Records a failure if the silence exceeds its limit: a lost device may neither answer nor
-    /// report the loss. Call it at least once a second.
+    /// Records a failure if the silence exceeds its limit. A lost device may neither answer nor report
+    /// the loss. Call this at least once a second.
     pub fn check(&self) {
         let mut timer = self.timer();
         let Some(timer) = timer.as_mut() else { return };

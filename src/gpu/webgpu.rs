@@ -35,7 +35,9 @@ struct Listed {
 
 /// Lists the adapters of `backends` that have compute shaders.
 async fn adapters(backends: &[Backend]) -> Vec<Listed> {
-    let wanted = backends.iter().map(|&backend| backends_of(backend)).collect();
+    let is_wanted = |api: &wgpu::Backend| backend(*api).is_some_and(|own| backends.contains(&own));
+    let wanted = wgpu::Backend::ALL.into_iter().filter(is_wanted);
+    let wanted = wanted.map(wgpu::Backends::from).collect();
     let mut listed: Vec<Listed> = Vec::new();
     for instance in instances(wanted) {
         for adapter in list(&instance).await {
@@ -74,17 +76,6 @@ fn abilities(adapter: &wgpu::Adapter, kind: DeviceKind) -> Abilities {
     Abilities { float16, matrices, emulated, ..Abilities::default() }
 }
 
-fn backends_of(backend: Backend) -> wgpu::Backends {
-    match backend {
-        Backend::Vulkan => wgpu::Backends::VULKAN,
-        Backend::Dx12 => wgpu::Backends::DX12,
-        Backend::Metal => wgpu::Backends::METAL,
-        Backend::Gl => wgpu::Backends::GL,
-        Backend::WebGpu => wgpu::Backends::BROWSER_WEBGPU,
-        Backend::Cpu | Backend::Cuda => wgpu::Backends::empty(),
-    }
-}
-
 fn backend(backend: wgpu::Backend) -> Option<Backend> {
     match backend {
         wgpu::Backend::Vulkan => Some(Backend::Vulkan),
@@ -112,8 +103,8 @@ fn kind(info: &wgpu::AdapterInfo) -> DeviceKind {
 }
 
 /// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch
-/// small buffers into pages larger than this, so wgpu allocates each page by itself and holds no
-/// more than the pools do, but for one block of small buffers.
+/// small buffers into larger pages, so wgpu allocates each page by itself. It holds only one block of
+/// small buffers more than the pools.
 const DRIVER_BLOCK: u64 = 4 << 20;
 
 /// Lists the devices of `backends`.
@@ -135,14 +126,14 @@ pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
     let Some(listed) = info.abilities.matrices else { return Ok(()) };
     match pollster::block_on(find(info.id)) {
         Some(Listed { adapter, .. }) => matrices::confirm(&adapter, listed),
-        // To open it fails too, and says so.
+        // Opening it will fail and report the reason.
         None => Ok(()),
     }
 }
 
-/// Opens a wgpu device with all of the adapter's own limits: WebGPU's default binding limit of 128
-/// MiB is smaller than GPT-2's embedding. Cooperative matrices, an experiment of wgpu, are switched
-/// on only for a run that uses them.
+/// Opens a wgpu device with all limits of the adapter, because WebGPU's default binding limit of 128
+/// MiB is smaller than GPT-2's embedding. Enables cooperative matrices, which are experimental in wgpu,
+/// only for a run that uses them.
 ///
 /// # Errors
 /// If the driver refuses.
@@ -204,22 +195,21 @@ pub(super) async fn open(
     Ok(opened)
 }
 
-/// Returns how many dispatches, of up to 2^35 operations each, go to the driver in one submission.
+/// Returns the number of dispatches, of up to 2^35 operations each, in one submission to the driver.
 /// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
-/// 2^40 operations take a small GPU a second or two, and an integrated GPU, at a tenth of the
-/// speed, ten.
+/// 2^40 operations take a small GPU one or two seconds, and an integrated GPU, which is a tenth as
+/// fast, ten.
 fn dispatches_at_once(kind: DeviceKind) -> usize {
     match kind {
         DeviceKind::Discrete => 16,
         DeviceKind::Integrated => 2,
-        // Software renderers are not reset. Nothing is known about the rest, like a browser's
-        // adapters.
+        // Software renderers are not reset. The kinds below, like a browser's adapters, may be any GPU.
         DeviceKind::Software | DeviceKind::Cpu => 32,
         _ => 4,
     }
 }
 
-/// Names the first limit of an adapter that is below what the kernels need, which is what WebGPU
+/// Describes the first limit of an adapter that is too small for the kernels, which need what WebGPU
 /// guarantees.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
     let needed = wgpu::Limits::default();
@@ -244,8 +234,8 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
     short.map(|(what, have, need)| format!("it has {have} {what}, the kernels need {need}"))
 }
 
-/// Reports the driver's errors to `watchdog`. An uncaptured error still panics, as in cubecl, so
-/// that nothing continues with what it left behind.
+/// Reports the driver's errors to `watchdog`. An uncaptured error also panics, as in cubecl, so that
+/// nothing continues with wrong values.
 fn report_errors(device: &wgpu::Device, name: String, watchdog: &Watchdog) {
     let reported = watchdog.clone();
     device.on_uncaptured_error(Arc::new(move |error| {

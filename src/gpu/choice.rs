@@ -1,0 +1,196 @@
+//! Chooses the device of a run: the one that is named, or the best.
+
+use super::{
+    Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, GRAPHICS, OpenDevice,
+    SelectedDevice, cuda, graphics_devices,
+};
+use crate::config::Precision;
+
+/// Selects the requested device. Searches only its own backend, so that a run loads no libraries of
+/// another.
+///
+/// # Errors
+/// If it does not exist, or this build has no support for its backend.
+pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
+    let id = match choice {
+        DeviceChoice::Named(id) => id,
+        DeviceChoice::Auto => return Ok(select_best()),
+    };
+    match of_backend(id.backend).into_iter().find(|info| info.id == id) {
+        Some(info) => Ok(SelectedDevice::named(info, "as requested".into())),
+        None => Err(missing(id)),
+    }
+}
+
+/// Selects the device for process number `local` of a run's processes on this machine. With `auto`,
+/// each process takes another GPU of the same kind as the best. On the CPU all share it.
+///
+/// # Errors
+/// Like [`select`], and if the machine has too few such GPUs.
+pub fn select_for_rank(choice: DeviceChoice, local: usize) -> Result<SelectedDevice, DeviceError> {
+    let best = SelectedDevice { auto: false, ..select(choice)? };
+    if choice != DeviceChoice::Auto || best.info.kind == DeviceKind::Cpu || local == 0 {
+        return Ok(best);
+    }
+    let found = of_backend(best.info.id.backend);
+    match other(&found, &best.info, local) {
+        Some(info) => {
+            Ok(SelectedDevice::named(info.clone(), format!("GPU {local} of this machine")))
+        }
+        None => Err(DeviceError::TooFew { number: local + 1, found: names(&found) }),
+    }
+}
+
+/// Returns GPU number `local` of the same kind as `best`, not counting `best`. The others would wait
+/// for an integrated GPU or a software renderer.
+fn other<'a>(found: &'a [DeviceInfo], best: &DeviceInfo, local: usize) -> Option<&'a DeviceInfo> {
+    let mut others = found.iter().filter(|info| info.kind == best.kind && info.id != best.id);
+    others.nth(local.checked_sub(1)?)
+}
+
+/// Opens the requested device for computing in float32.
+///
+/// # Errors
+/// If it does not exist, this build has no support for its backend, or its driver refuses.
+pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
+    let selected = select(choice)?;
+    let open = |device: &SelectedDevice| device.open(Precision::FLOAT32);
+    open(&selected).or_else(|error| open(&selected.fallback(error)?))
+}
+
+/// Lists the devices of a backend.
+fn of_backend(backend: Backend) -> Vec<DeviceInfo> {
+    match backend {
+        Backend::Cpu => vec![DeviceInfo::cpu()],
+        Backend::Cuda => cuda::devices(),
+        backend => graphics_devices(&[backend]),
+    }
+}
+
+fn missing(id: DeviceId) -> DeviceError {
+    let cuda = id.backend == Backend::Cuda;
+    let wgpu = !cuda && id.backend != Backend::Cpu;
+    if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
+        return DeviceError::NotBuilt { backend: id.backend };
+    }
+    let mut found = if cuda { cuda::devices() } else { Vec::new() };
+    found.extend(graphics_devices(&GRAPHICS));
+    found.push(DeviceInfo::cpu());
+    let (is_listed, found) = (found.iter().any(DeviceInfo::is_cuda), names(&found));
+    if cuda && !is_listed {
+        return DeviceError::NoCuda { id, why: cuda::absence(), found };
+    }
+    DeviceError::Missing { id, found }
+}
+
+/// Returns a list of the names that `--device` takes.
+fn names(found: &[DeviceInfo]) -> String {
+    let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
+    names.join(", ")
+}
+
+/// Selects the best device. Tries OpenGL only if no other backend has a GPU, because its libraries
+/// load slowly and print warnings, and other backends are faster on the same GPU.
+fn select_best() -> SelectedDevice {
+    let mut found = cuda::devices();
+    let [others @ .., gl] = GRAPHICS;
+    found.extend(graphics_devices(&others));
+    if found.iter().all(|info| info.rank().is_none()) {
+        found.extend(graphics_devices(&[gl]));
+    }
+    found.push(DeviceInfo::cpu());
+    let (info, reason) = best(&found);
+    SelectedDevice { info, reason, auto: true }
+}
+
+/// Returns the best of `found`, which `--device=auto` takes, and the reason.
+pub(crate) fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
+    let ranked = found.iter().filter_map(|info| Some((info.rank()?, info)));
+    let Some((_, info)) = ranked.min_by_key(|(rank, _)| *rank) else {
+        return (DeviceInfo::cpu(), "the only device".into());
+    };
+    let reason = if info.kind != DeviceKind::Cpu {
+        let count = found.len();
+        match found.iter().find(|other| is_reached_again(info, other)) {
+            Some(other) => format!(
+                "the best of {count} devices; {} is the same GPU, which {} serves better",
+                other.id, info.id.backend
+            ),
+            None => format!("the best of {count} devices"),
+        }
+    } else if let Some(software) = found.iter().find(|info| info.kind == DeviceKind::Software) {
+        format!(
+            "no GPU found; {} is a software renderer, used only with --device={}",
+            software.name, software.id
+        )
+    } else {
+        "no GPU found".into()
+    };
+    (info.clone(), reason)
+}
+
+/// Returns true if `info` is a Vulkan device and `other` the same GPU through DirectX 12, which has no
+/// cooperative matrices and compiles the kernels more slowly. The driver gives both the same name.
+fn is_reached_again(info: &DeviceInfo, other: &DeviceInfo) -> bool {
+    let backends = (info.id.backend, other.id.backend);
+    backends == (Backend::Vulkan, Backend::Dx12) && info.name == other.name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(backend: Backend, kind: DeviceKind) -> DeviceInfo {
+        DeviceInfo { id: DeviceId { backend, index: 0 }, kind, ..DeviceInfo::cpu() }
+    }
+
+    #[test]
+    fn gpus_rank_before_the_cpu_and_the_cpu_before_software() {
+        let software = info(Backend::Vulkan, DeviceKind::Software);
+        let cpu = DeviceInfo::cpu();
+        let (picked, reason) = best(&[software.clone(), cpu.clone()]);
+        assert_eq!(picked.id, cpu.id);
+        assert!(reason.contains("--device=vulkan:0"), "{reason}");
+        let integrated = info(Backend::Dx12, DeviceKind::Integrated);
+        assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
+        let discrete = info(Backend::Vulkan, DeviceKind::Discrete);
+        assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
+    }
+
+    #[test]
+    fn ranks_take_the_other_gpus_like_the_best() {
+        let numbered = |index, kind| {
+            let id = DeviceId { backend: Backend::Vulkan, index };
+            DeviceInfo { id, ..info(Backend::Vulkan, kind) }
+        };
+        let kinds = [
+            DeviceKind::Discrete,
+            DeviceKind::Integrated,
+            DeviceKind::Discrete,
+            DeviceKind::Software,
+        ];
+        let found: Vec<DeviceInfo> =
+            (0..).zip(kinds).map(|(at, kind)| numbered(at, kind)).collect();
+        let taken = |local| other(&found, &found[0], local).map(|info| info.id.index);
+        assert_eq!([1, 2].map(taken), [Some(2), None]);
+        // The best is not always the first.
+        let taken = other(&found, &found[2], 1).map(|info| info.id.index);
+        assert_eq!(taken, Some(0));
+        assert_eq!(names(&found[..2]), "vulkan:0, vulkan:1");
+    }
+
+    #[test]
+    fn vulkan_is_taken_before_directx_and_says_so() {
+        let named =
+            |backend, kind, name: &str| DeviceInfo { name: name.into(), ..info(backend, kind) };
+        let directx = named(Backend::Dx12, DeviceKind::Discrete, "RTX 3060");
+        let vulkan = named(Backend::Vulkan, DeviceKind::Discrete, "RTX 3060");
+        let (picked, reason) = best(&[directx.clone(), vulkan.clone()]);
+        assert_eq!(picked.id, vulkan.id);
+        assert!(reason.contains("dx12:0 is the same GPU"), "{reason}");
+        // Another GPU is not the same one, and a better one is taken through DirectX.
+        let small = named(Backend::Vulkan, DeviceKind::Integrated, "UHD 770");
+        let (picked, reason) = best(&[directx.clone(), small]);
+        assert_eq!((picked.id, reason.as_str()), (directx.id, "the best of 2 devices"));
+    }
+}
