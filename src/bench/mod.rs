@@ -41,16 +41,12 @@ pub(crate) struct Options {
 
 /// All measurements.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    /// The device.
+pub(crate) struct BenchReport {
     pub device: DeviceLine,
-    /// The precision of the ops.
     pub precision: String,
-    /// The peaks of the device; `None` on the CPU.
+    /// `None` on the CPU.
     pub peaks: Option<Peaks>,
-    /// Single kernels.
     pub kernels: Vec<KernelRow>,
-    /// Whole training steps.
     pub steps: Vec<StepRow>,
 }
 
@@ -108,14 +104,11 @@ pub(crate) struct StepRow {
 }
 
 /// Measures everything in `options`, and passes each measurement to `show` as soon as it is made.
-///
-/// # Errors
-/// If the device fails.
 pub(crate) fn run(
     device: &OpenDevice,
     options: &Options,
-    show: &mut dyn FnMut(Line),
-) -> Result<Report, DeviceError> {
+    show: &mut dyn FnMut(Measurement),
+) -> Result<BenchReport, DeviceError> {
     let slow = match device.info.kind {
         DeviceKind::Software | DeviceKind::Cpu => true,
         // A weak integrated GPU would take seconds per kernel at the larger sizes, and drivers
@@ -126,11 +119,11 @@ pub(crate) fn run(
     };
     let mode = options.mode;
     let peaks = gpu::peaks(&device.device, slow)?;
-    show(Line::Peaks(peaks));
+    show(Measurement::Peaks(peaks));
     // Those of cooperative matrices are not measured.
     let comparable = peaks.filter(|_| mode.precision.matrices().is_none());
     gpu::release_unused(&device.device);
-    let mut report = Report {
+    let mut report = BenchReport {
         device: device.info.line(),
         precision: mode.precision.to_string(),
         peaks,
@@ -143,7 +136,7 @@ pub(crate) fn run(
         let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
         for case in cases::CASES {
             let row = case(&bench, sizes)?;
-            show(Line::Kernel(&row));
+            show(Measurement::Kernel(&row));
             report.kernels.push(row);
             gpu::release_unused(&device.device);
         }
@@ -152,7 +145,7 @@ pub(crate) fn run(
         let compare = options.compare && mode.implementation != Implementation::Reference;
         for mode in [mode].into_iter().chain(compare.then_some(OpsMode::REFERENCE)) {
             let row = step::measure(&device.device, config, mode, comparable)?;
-            show(Line::Step(&row));
+            show(Measurement::Step(&row));
             report.steps.push(row);
             gpu::release_unused(&device.device);
         }
@@ -160,13 +153,10 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// One measurement of a report, in the order in which they are made.
-pub(crate) enum Line<'a> {
-    /// The device's peaks.
+/// A measurement, in the order in which a report makes them.
+pub(crate) enum Measurement<'a> {
     Peaks(Option<Peaks>),
-    /// A single kernel.
     Kernel(&'a KernelRow),
-    /// Whole training steps.
     Step(&'a StepRow),
 }
 

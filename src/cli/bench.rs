@@ -6,18 +6,18 @@ use super::bench_card;
 use super::model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
 use super::watch::{FailureOutput, Watched, watch};
-use crate::bench::{self, KernelRow, Line, Options, StepRow};
+use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::text;
 
-/// The default model of the steps: a preset, and settings that change it.
-type Default = (&'static str, &'static [(&'static str, &'static str)]);
+/// A model of the steps: a preset, and settings that change it.
+type StepModel = (&'static str, &'static [(&'static str, &'static str)]);
 
-const HARDWARE: Default = ("gpt2", &[("batch_size", "4")]);
+const HARDWARE: StepModel = ("gpt2", &[("batch_size", "4")]);
 
 /// nanoGPT's configuration for a CPU.
-const SOFTWARE: Default = (
+const SOFTWARE: StepModel = (
     "shakespeare-char",
     &[
         ("vocab_size", "65"),
@@ -61,30 +61,21 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
         let DeviceInfo { name, id, kind, .. } = &device.info;
         output!("{name} ({id}), {kind}\n{}", mode.precision);
     }
-    let mut steps = false;
-    let mut show = |line: Line| match line {
+    let mut has_steps = false;
+    let mut show = |made: Measurement| match made {
         _ if args.json => {}
-        Line::Peaks(peaks) => show_peaks(peaks, options.kernels),
-        Line::Kernel(row) => show_kernel(row),
-        Line::Step(row) => {
-            if !std::mem::replace(&mut steps, true) {
-                output!(
-                    "\n{:<10} {:>11} {:>5} {:>6} {:>10} {:>10} {:>10} {:>9} {:>5} {:>8} {:>7} {:>10}",
-                    "ops",
-                    "parameters",
-                    "batch",
-                    "tokens",
-                    "first ms",
-                    "ms",
-                    "tokens/s",
-                    "GFLOP/s",
-                    "peak",
-                    "launches",
-                    "us each",
-                    "memory"
-                );
+        Measurement::Peaks(peaks) => {
+            show_peaks(peaks);
+            if options.kernels {
+                output!("\n{}", line(&KERNELS, |(heading, ..)| heading.to_string()));
             }
-            show_step(row);
+        }
+        Measurement::Kernel(row) => output!("{}", line(&KERNELS, |(.., cell)| cell(row))),
+        Measurement::Step(row) => {
+            if !std::mem::replace(&mut has_steps, true) {
+                output!("\n{}", line(&STEPS, |(heading, ..)| heading.to_string()));
+            }
+            output!("{}", line(&STEPS, |(.., cell)| cell(row)));
             torch.iter().for_each(|step| show_torch(step, row));
         }
     };
@@ -96,62 +87,56 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
     Ok(())
 }
 
-fn show_peaks(peaks: Option<Peaks>, kernels: bool) {
+fn show_peaks(peaks: Option<Peaks>) {
     match peaks {
-        Some(peaks) => output!(
-            "copy {:.1} GB/s, multiply-add {:.1} GFLOP/s",
-            peaks.copy_gb_per_s,
-            peaks.multiply_add_gflop_per_s
-        ),
+        Some(Peaks { copy_gb_per_s: copy, multiply_add_gflop_per_s: multiply_add }) => {
+            output!("copy {copy:.1} GB/s, multiply-add {multiply_add:.1} GFLOP/s");
+        }
         None => output!("the peaks of this device are not measured"),
     }
-    if kernels {
-        output!(
-            "\n{:<39} {:<32} {:>9} {:>8} {:>9} {:>5} {:>9} {:>6}",
-            "kernel",
-            "size",
-            "ms",
-            "GB/s",
-            "GFLOP/s",
-            "peak",
-            "stock ms",
-            "ratio"
-        );
-    }
 }
 
-fn show_kernel(row: &KernelRow) {
-    let (stock, ratio) = match row.stock_ms {
-        Some(stock) => (format!("{stock:.2}"), format!("{:.1}", stock / row.ms)),
-        None => ("-".into(), "-".into()),
-    };
-    output!(
-        "{:<39} {:<32} {:>9.2} {:>8.2} {:>9.2} {:>5} {stock:>9} {ratio:>6}",
-        row.name,
-        row.size,
-        row.ms,
-        row.gb_per_s,
-        row.gflop_per_s,
-        percent(row.fraction)
-    );
+/// A column of a table whose rows are printed as they are measured: its heading, its width, which is
+/// negative if it is aligned to the left, and its cells.
+type Column<R> = (&'static str, isize, fn(&R) -> String);
+
+const KERNELS: [Column<KernelRow>; 8] = [
+    ("kernel", -39, |row| row.name.to_string()),
+    ("size", -32, |row| row.size.clone()),
+    ("ms", 9, |row| format!("{:.2}", row.ms)),
+    ("GB/s", 8, |row| format!("{:.2}", row.gb_per_s)),
+    ("GFLOP/s", 9, |row| format!("{:.2}", row.gflop_per_s)),
+    ("peak", 5, |row| known(row.fraction, |share| text::percent(share, 0))),
+    ("stock ms", 9, |row| known(row.stock_ms, |ms| format!("{ms:.2}"))),
+    ("ratio", 6, |row| known(row.stock_ms, |ms| format!("{:.1}", ms / row.ms))),
+];
+
+const STEPS: [Column<StepRow>; 12] = [
+    ("ops", -10, |row| row.ops.to_string()),
+    ("parameters", 11, |row| row.parameters.to_string()),
+    ("batch", 5, |row| row.micro_batch.to_string()),
+    ("tokens", 6, |row| (row.micro_batch * row.block_size).to_string()),
+    ("first ms", 10, |row| format!("{:.1}", row.first_ms)),
+    ("ms", 10, |row| format!("{:.1}", row.ms)),
+    ("tokens/s", 10, |row| format!("{:.0}", row.tokens_per_s)),
+    ("GFLOP/s", 9, |row| format!("{:.1}", row.gflop_per_s)),
+    ("peak", 5, |row| known(row.fraction, |share| text::percent(share, 0))),
+    ("launches", 8, |row| row.launches.to_string()),
+    ("us each", 7, |row| known(row.host_us_per_launch, |us| format!("{us:.1}"))),
+    ("memory", 10, |row| known(row.peak_bytes, text::bytes)),
+];
+
+/// Returns a line of a table.
+fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String {
+    let cells = columns.iter().map(|column| {
+        let (text, width) = (cell(column), column.1.unsigned_abs());
+        if column.1 < 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    });
+    cells.collect::<Vec<_>>().join(" ")
 }
 
-fn show_step(row: &StepRow) {
-    let memory = row.peak_bytes.map_or_else(|| "-".into(), text::bytes);
-    let host = row.host_us_per_launch.map_or_else(|| "-".into(), |us| format!("{us:.1}"));
-    output!(
-        "{:<10} {:>11} {:>5} {:>6} {:>10.1} {:>10.1} {:>10.0} {:>9.1} {:>5} {:>8} {host:>7} {memory:>10}",
-        row.ops,
-        row.parameters,
-        row.micro_batch,
-        row.micro_batch * row.block_size,
-        row.first_ms,
-        row.ms,
-        row.tokens_per_s,
-        row.gflop_per_s,
-        percent(row.fraction),
-        row.launches
-    );
+fn known<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), text)
 }
 
 /// Prints PyTorch's time of the same step, and how many times that `row` takes.
@@ -162,8 +147,4 @@ fn show_torch(step: &TorchStep, row: &StepRow) {
         Some(ms) => output!("  {name}: {ms:.1} ms, ratio {:.2}", row.ms / ms),
         None => output!("  {name}: not measured"),
     }
-}
-
-fn percent(fraction: Option<f64>) -> String {
-    fraction.map_or_else(|| "-".into(), |fraction| text::percent(fraction, 0))
 }

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::args::DoctorArgs;
-use crate::doctor::{FrontEnd, Report};
+use crate::doctor::{DoctorReport, FrontEnd};
 
 /// Runs `wgpt doctor`.
 pub(super) fn run(args: DoctorArgs) {
-    let report = Report::gather(front_end());
+    let report = DoctorReport::gather(front_end());
     match args.json {
         true => output!("{}", json!(report)),
         false => output!("{report}"),

@@ -1,7 +1,7 @@
 //! Reports what a bug report needs: this build, the machine, its devices, the folders of wgpt, and
 //! problems with what to do about them.
 //!
-//! [`Report`] is plain data. Its text is what `wgpt doctor` prints and the window's help shows;
+//! [`DoctorReport`] is plain data. Its text is what `wgpt doctor` prints and the window's help shows;
 //! `--json` prints the same fields. It has no file's content and no setting of a run.
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -22,13 +22,13 @@ pub(crate) use problem::Problem;
 
 /// The report.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DoctorReport {
     /// This build.
     pub build: Build,
     /// The machine.
     pub system: System,
     /// Its devices, the CPU last.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceReport>,
     /// The device that `--device=auto` takes, and the reason.
     pub auto: Option<String>,
     /// The reason why no device is reached through CUDA, in a build that has it.
@@ -76,7 +76,7 @@ pub(crate) struct System {
 
 /// A device and its memory.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Device {
+pub(crate) struct DeviceReport {
     pub id: String,
     pub name: String,
     pub kind: DeviceKind,
@@ -135,7 +135,7 @@ const VARIABLES: [&str; 16] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-impl Report {
+impl DoctorReport {
     /// Gathers the report of this machine. Lists every device, which takes a moment and a little of
     /// their memory.
     #[cfg(not(target_arch = "wasm32"))]
@@ -151,7 +151,7 @@ impl Report {
         Self {
             build: Build::this(),
             system: System::this(),
-            devices: found.iter().map(Device::new).collect(),
+            devices: found.iter().map(DeviceReport::new).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
             no_cuda: gpu::why_no_cuda(&found),
             mpi: crate::ranks::mpi_library().map(mpi),
@@ -171,7 +171,7 @@ impl Report {
         Self {
             build: Build::this(),
             system,
-            devices: device.into_iter().map(Device::new).collect(),
+            devices: device.into_iter().map(DeviceReport::new).collect(),
             auto: None,
             no_cuda: None,
             mpi: None,
@@ -222,7 +222,7 @@ impl System {
     }
 }
 
-impl Device {
+impl DeviceReport {
     fn new(info: &DeviceInfo) -> Self {
         Self {
             id: info.id.to_string(),
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_report_has_every_section_as_text_and_as_json() {
         let folder = tempfile::tempdir().unwrap();
-        let report = Report::gather(front_end(folder.path().join("out")));
+        let report = DoctorReport::gather(front_end(folder.path().join("out")));
         let text = report.to_string();
         for part in ["\ntarget: ", "\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n  runs  "] {
             assert!(text.contains(part), "no {part}:\n{text}");

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Check, Device, Report};
+use super::{Check, DeviceReport, DoctorReport};
 use crate::gpu::DeviceKind;
 use crate::ranks::MPI_LIBRARY;
 
@@ -23,7 +23,7 @@ impl Problem {
 const NVIDIA: &str = "nvidia";
 
 /// Returns the problems of a report.
-pub(super) fn of(report: &Report) -> Vec<Problem> {
+pub(super) fn of(report: &DoctorReport) -> Vec<Problem> {
     let mut found: Vec<Problem> = gpus(report).into_iter().collect();
     let has_nvidia = report.devices.iter().any(|device| {
         device.name.to_lowercase().contains(NVIDIA) || device.driver.to_lowercase().contains(NVIDIA)
@@ -82,8 +82,8 @@ fn dialogs(check: Option<&Check>) -> Option<Problem> {
 
 /// Returns the problem of a machine without a GPU, or with one that is reached slowly. A page that
 /// has no device says so by itself.
-fn gpus(report: &Report) -> Option<Problem> {
-    let is_gpu = |device: &&Device| device.kind.is_gpu();
+fn gpus(report: &DoctorReport) -> Option<Problem> {
+    let is_gpu = |device: &&DeviceReport| device.kind.is_gpu();
     let mut gpus = report.devices.iter().filter(is_gpu).peekable();
     let Some(first) = gpus.peek() else {
         let has_cpu = report.devices.iter().any(|device| device.kind == DeviceKind::Cpu);
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
     use crate::doctor::{Build, Folder, System};
 
-    fn device(id: &str, name: &str, kind: DeviceKind) -> Device {
-        Device {
+    fn device(id: &str, name: &str, kind: DeviceKind) -> DeviceReport {
+        DeviceReport {
             id: id.into(),
             name: name.into(),
             kind,
@@ -127,10 +127,10 @@ mod tests {
         }
     }
 
-    fn report(devices: Vec<Device>) -> Report {
+    fn report(devices: Vec<DeviceReport>) -> DoctorReport {
         let system =
             System { os: String::new(), kernel: None, cpu: None, threads: 1, memory: None };
-        Report {
+        DoctorReport {
             build: Build::this(),
             system,
             devices,
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    fn texts(report: &Report) -> Vec<String> {
+    fn texts(report: &DoctorReport) -> Vec<String> {
         of(report).into_iter().map(|problem| problem.text).collect()
     }
 
@@ -171,7 +171,8 @@ mod tests {
     fn cuda_is_missed_only_beside_an_nvidia_gpu() {
         let gpu = |name| device("vulkan:0", name, DeviceKind::Discrete);
         for (name, problems) in [("NVIDIA GeForce RTX 3060", 1), ("Radeon", 0)] {
-            let report = Report { no_cuda: Some("no driver".into()), ..report(vec![gpu(name)]) };
+            let report =
+                DoctorReport { no_cuda: Some("no driver".into()), ..report(vec![gpu(name)]) };
             assert_eq!(of(&report).len(), problems, "{name}");
         }
     }
@@ -185,9 +186,9 @@ mod tests {
             ]
         };
         let mpi = Some(Check { works: false, detail: "why".into() });
-        assert_eq!(texts(&Report { mpi: mpi.clone(), ..report(cpu()) }), [""; 0]);
+        assert_eq!(texts(&DoctorReport { mpi: mpi.clone(), ..report(cpu()) }), [""; 0]);
         let variables = [(MPI_LIBRARY.to_string(), "/nowhere/libmpi.so".to_string())].into();
-        let named = texts(&Report { mpi, variables, ..report(cpu()) });
+        let named = texts(&DoctorReport { mpi, variables, ..report(cpu()) });
         assert!(
             named.len() == 1 && named[0].starts_with("/nowhere/libmpi.so: no MPI"),
             "{named:?}"
@@ -203,7 +204,7 @@ mod tests {
             exists: true,
             error: Some("No space left on device".into()),
         };
-        let all = Report {
+        let all = DoctorReport {
             folders: vec![full("runs"), full("settings"), full("speeds")],
             display: check(true),
             file_dialogs: check(false),
@@ -214,10 +215,10 @@ mod tests {
         assert!(found.iter().all(|problem| !problem.hint.is_empty()));
         assert_eq!(found[0].text, "/full: no file can be written: No space left on device");
         assert!(found[3].hint.contains("zenity"));
-        let driverless = Report { devices: Vec::new(), display: check(true), ..all.clone() };
+        let driverless = DoctorReport { devices: Vec::new(), display: check(true), ..all.clone() };
         assert_eq!(texts(&driverless)[3..], ["the window cannot open: no graphics driver"]);
         // Without a display nobody misses its dialogs.
-        let server = Report { display: check(false), ..all };
+        let server = DoctorReport { display: check(false), ..all };
         assert_eq!(texts(&server)[3..], ["the window cannot open: why"]);
     }
 }

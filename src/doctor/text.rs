@@ -1,28 +1,67 @@
-//! The text of a report.
+//! The text of a report, from the fields that `--json` prints.
 
 use std::fmt;
 
-use super::{Check, Device, Folder, Report};
-use crate::gpu::ReportedMemory;
-use crate::text::bytes;
+use serde_json::Value;
+
+use super::DoctorReport;
+use crate::text::{Table, bytes};
 use crate::version;
 
-/// A title, and labels with their texts.
-struct Section {
-    title: &'static str,
-    rows: Vec<(String, String)>,
-}
+/// Labels and the fields with their values, as JSON pointers.
+type Labels = &'static [(&'static str, &'static str)];
 
-impl fmt::Display for Report {
+const SYSTEM: Labels = &[
+    ("os", "/system/os"),
+    ("kernel", "/system/kernel"),
+    ("cpu", "/system/cpu"),
+    ("threads", "/system/threads"),
+    ("memory", "/system/memory"),
+    ("mpi", "/mpi"),
+    ("program", "/build/program"),
+];
+
+/// After the name and the kind of a device.
+const DEVICE: Labels = &[
+    ("driver", "/driver"),
+    ("PCI address", "/pci"),
+    ("PCI ids", "/adapter/ids"),
+    ("memory", "/memory"),
+    ("dtypes", "/dtypes"),
+    ("side of matrices", "/matrices"),
+    ("largest binding", "/max_binding_bytes"),
+    ("largest buffer", "/adapter/max_buffer_bytes"),
+    ("storage buffers", "/adapter/max_storage_buffers"),
+    ("invocations in a workgroup", "/adapter/max_workgroup_invocations"),
+    ("memory of a workgroup", "/adapter/max_workgroup_bytes"),
+    ("subgroups", "/adapter/subgroup_sizes"),
+    ("cooperative matrices", "/adapter/matrices"),
+];
+
+const CHOICE: Labels = &[("no cuda", "/no_cuda"), ("auto", "/auto")];
+
+const WINDOW: Labels = &[("display", "/display"), ("file dialogs", "/file_dialogs")];
+
+impl fmt::Display for DoctorReport {
     /// Writes the report without a final line break. The home folder is `~`: its path has the name of
     /// the user, and the text is made to be published.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "wgpt {}", version::describe())?;
-        for Section { title, rows } in self.sections() {
-            write!(f, "\n\n{title}")?;
-            let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-            for (label, text) in rows {
-                write!(f, "\n  {label:<width$}  {text}")?;
+        let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;
+        let mut devices: Vec<_> = list(&report["devices"]).iter().flat_map(device).collect();
+        devices.extend(rows(&report, CHOICE));
+        let folder = |folder: &Value| (word(&folder["purpose"]), folder_text(folder));
+        let variables = report["variables"].as_object().into_iter().flatten();
+        for (title, rows) in [
+            ("system", rows(&report, SYSTEM)),
+            ("devices", devices),
+            ("folders", list(&report["folders"]).iter().map(folder).collect()),
+            ("window", rows(&report, WINDOW)),
+            ("environment", variables.map(|(name, value)| (name.clone(), word(value))).collect()),
+        ] {
+            if !rows.is_empty() {
+                let table = without_home(&Table::named([], rows).plain(&[]));
+                write!(f, "\n\n{title}\n  {}", table.trim_end().replace('\n', "\n  "))?;
             }
         }
         f.write_str("\n\nproblems")?;
@@ -36,135 +75,75 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
-    fn sections(&self) -> Vec<Section> {
-        let all = [
-            ("system", self.system_rows()),
-            ("devices", self.device_rows()),
-            ("folders", self.folder_rows()),
-            ("window", self.window_rows()),
-            (
-                "environment",
-                self.variables.iter().map(|(name, value)| row(name, without_home(value))).collect(),
-            ),
-        ];
-        let sections = all.into_iter().filter(|(_, rows)| !rows.is_empty());
-        sections.map(|(title, rows)| Section { title, rows }).collect()
-    }
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
 
-    fn system_rows(&self) -> Vec<(String, String)> {
-        let system = &self.system;
-        let threads = match system.threads {
-            1 => "1 thread".to_string(),
-            threads => format!("{threads} threads"),
-        };
-        let cpu = system.cpu.as_ref().map(|cpu| format!("{cpu}, {threads}"));
-        let program = self.build.program.as_deref().map(without_home);
-        let rows = [
-            ("os", Some(system.os.clone())),
-            ("kernel", system.kernel.clone()),
-            ("cpu", cpu),
-            ("memory", system.memory.as_ref().map(memory)),
-            ("mpi", self.mpi.as_ref().map(mpi)),
-            ("program", program),
-        ];
-        rows.into_iter().filter_map(|(label, text)| Some(row(label, text?))).collect()
-    }
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_string()
+}
 
-    fn device_rows(&self) -> Vec<(String, String)> {
-        let mut rows: Vec<_> = self.devices.iter().flat_map(rows_of).collect();
-        rows.extend(self.no_cuda.as_ref().map(|reason| row("cuda", format!("none: {reason}"))));
-        rows.extend(self.auto.as_ref().map(|auto| row("auto", auto.clone())));
-        rows
-    }
+/// Returns the rows of the known fields of `value`.
+fn rows(value: &Value, labels: Labels) -> Vec<(String, String)> {
+    let row = |(label, field): &(&str, &str)| {
+        Some((label.to_string(), field_text(field, value.pointer(field)?)?))
+    };
+    labels.iter().filter_map(row).collect()
+}
 
-    fn folder_rows(&self) -> Vec<(String, String)> {
-        let text = |folder: &Folder| {
-            let state = match (&folder.error, folder.exists) {
-                (Some(error), _) => format!("not writable: {error}"),
-                (None, true) => "writable".into(),
-                (None, false) => "created when needed".into(),
+/// Returns the rows of a device: its name beside its id, then its fields without a label.
+fn device(device: &Value) -> Vec<(String, String)> {
+    let name = format!("{} ({})", word(&device["name"]), word(&device["kind"]));
+    let fields = rows(device, DEVICE).into_iter();
+    let fields = fields.map(|(label, text)| (String::new(), format!("{label}: {text}")));
+    std::iter::once((word(&device["id"]), name)).chain(fields).collect()
+}
+
+/// Returns the value of a field; `None` if it is unknown.
+fn field_text(field: &str, value: &Value) -> Option<String> {
+    let size = |size: &Value| bytes(size.as_u64().unwrap_or_default());
+    Some(match value {
+        Value::Null => return None,
+        Value::Number(count) if field.ends_with("_bytes") => match count.as_u64() {
+            Some(bytes @ ..1_048_576) => format!("{} KiB", bytes >> 10),
+            _ => size(value),
+        },
+        Value::Array(values) if values.is_empty() => "none".into(),
+        Value::Array(values) => {
+            let texts = values.iter().filter_map(|value| field_text(field, value));
+            let mut texts: Vec<String> = texts.collect();
+            texts.dedup();
+            texts.join(if field.ends_with("_sizes") { " to " } else { ", " })
+        }
+        // The memory of a machine or a device.
+        Value::Object(memory) if memory.contains_key("total") => {
+            let [free, total] = ["free", "total"].map(|part| size(&value[part]));
+            format!("{free} free of {total} ({})", word(&value["source"]))
+        }
+        Value::Object(check) if check.contains_key("works") => {
+            let state = match (value["works"] == true, field) {
+                (true, _) => "",
+                // No problem: a run on one device needs none.
+                (false, "/mpi") => "none: ",
+                (false, _) => "missing: ",
             };
-            format!("{}, {state}", without_home(&folder.path))
-        };
-        self.folders.iter().map(|folder| row(folder.purpose, text(folder))).collect()
-    }
-
-    fn window_rows(&self) -> Vec<(String, String)> {
-        let checks = [("display", &self.display), ("file dialogs", &self.file_dialogs)];
-        let known = checks.into_iter().filter_map(|(label, check)| Some((label, check.as_ref()?)));
-        let text = |check: &Check| match check.works {
-            true => check.detail.clone(),
-            false => format!("missing: {}", check.detail),
-        };
-        known.map(|(label, check)| row(label, text(check))).collect()
-    }
+            format!("{state}{}", word(&value["detail"]))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    })
 }
 
-/// No problem if it is missing: one device needs none.
-fn mpi(library: &Check) -> String {
-    match library.works {
-        true => library.detail.clone(),
-        false => format!("none: {}", library.detail),
-    }
-}
-
-fn row(label: &str, text: impl Into<String>) -> (String, String) {
-    (label.to_string(), text.into())
-}
-
-/// The device in the first row; what is known of it in rows without a label.
-fn rows_of(device: &Device) -> Vec<(String, String)> {
-    let mut lines = vec![format!("{} ({})", device.name, device.kind)];
-    lines.push(format!("driver {}", device.driver));
-    let ids = device.adapter.as_ref().and_then(|adapter| adapter.ids.clone());
-    let pci = [ids, device.pci.as_ref().map(|address| format!("at {address}"))];
-    let pci: Vec<String> = pci.into_iter().flatten().collect();
-    if !pci.is_empty() {
-        lines.push(format!("PCI {}", pci.join(" ")));
-    }
-    lines.push(match &device.memory {
-        Some(reported) => format!("memory {}", memory(reported)),
-        None => "memory unknown: nothing reports it".into(),
-    });
-    let matrices = device.matrices.map(|side| format!(" (matrices of {side}x{side})"));
-    lines.push(format!("dtypes {}{}", device.dtypes.join(", "), matrices.unwrap_or_default()));
-    lines.extend(limits(device));
-    let labels = std::iter::once(device.id.as_str()).chain(std::iter::repeat(""));
-    labels.zip(lines).map(|(label, line)| row(label, line)).collect()
-}
-
-/// The limits and features of an adapter.
-fn limits(device: &Device) -> Vec<String> {
-    let Some(adapter) = &device.adapter else { return Vec::new() };
-    let binding = device.max_binding_bytes.map_or_else(|| "any".into(), bytes);
-    let subgroups = match adapter.subgroup_sizes {
-        None => "no subgroups".to_string(),
-        Some([min, max]) if min == max => format!("subgroups of {min}"),
-        Some([min, max]) => format!("subgroups of {min} to {max}"),
+fn folder_text(folder: &Value) -> String {
+    let state = match (folder["error"].as_str(), &folder["exists"]) {
+        (Some(error), _) => format!("not writable: {error}"),
+        (None, Value::Bool(true)) => "writable".into(),
+        (None, _) => "created when needed".into(),
     };
-    let matrices = match &adapter.matrices[..] {
-        [] => "no cooperative matrices".to_string(),
-        shapes => format!("cooperative matrices {}", shapes.join("; ")),
-    };
-    vec![
-        format!("limits: binding {binding}, buffer {}", bytes(adapter.max_buffer_bytes)),
-        format!(
-            "limits: {} buffers, {} invocations and {} KiB in a workgroup",
-            adapter.max_storage_buffers,
-            adapter.max_workgroup_invocations,
-            adapter.max_workgroup_bytes >> 10
-        ),
-        format!("{subgroups}, {matrices}"),
-    ]
+    format!("{}, {state}", word(&folder["path"]))
 }
 
-fn memory(reported: &ReportedMemory) -> String {
-    let ReportedMemory { total, free, source } = reported;
-    format!("{} free of {} ({source})", bytes(*free), bytes(*total))
-}
-
-/// Replaces the home folder where a path in `text` begins with it.
+/// Replaces the home folder by `~` in the paths of a text.
 fn without_home(text: &str) -> String {
     match std::env::home_dir() {
         Some(home) => shorten(text, &home.display().to_string()),
@@ -193,7 +172,8 @@ fn shorten(text: &str, home: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{AdapterReport, DeviceKind};
+    use crate::doctor::DeviceReport;
+    use crate::gpu::{AdapterReport, DeviceKind, ReportedMemory};
 
     #[test]
     fn the_home_folder_is_a_tilde() {
@@ -222,7 +202,7 @@ mod tests {
             subgroup_sizes: Some([32, 32]),
             matrices: vec!["16x16x16 F16, sums in F32".into()],
         };
-        let device = Device {
+        let device = DeviceReport {
             id: "vulkan:0".into(),
             name: "NVIDIA GeForce RTX 3060".into(),
             kind: DeviceKind::Discrete,
@@ -234,20 +214,26 @@ mod tests {
             max_binding_bytes: Some(2 << 30),
             adapter: Some(adapter),
         };
-        let rows = rows_of(&device);
-        assert_eq!(rows[0], row("vulkan:0", "NVIDIA GeForce RTX 3060 (discrete)"));
+        let rows = super::device(&serde_json::to_value(&device).unwrap());
+        assert_eq!(rows[0], ("vulkan:0".into(), "NVIDIA GeForce RTX 3060 (discrete)".into()));
         assert!(rows[1..].iter().all(|(label, _)| label.is_empty()));
         let lines: Vec<&str> = rows[1..].iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(
             lines,
             [
-                "driver NVIDIA 570.86",
-                "PCI 10de:2504 at 0000:01:00.0",
-                "memory 11.00 GiB free of 12.00 GiB (the driver)",
-                "dtypes float32, float16 (matrices of 16x16)",
-                "limits: binding 2.00 GiB, buffer 4.00 GiB",
-                "limits: 64 buffers, 1024 invocations and 48 KiB in a workgroup",
-                "subgroups of 32, cooperative matrices 16x16x16 F16, sums in F32",
+                "driver: NVIDIA 570.86",
+                "PCI address: 0000:01:00.0",
+                "PCI ids: 10de:2504",
+                "memory: 11.00 GiB free of 12.00 GiB (the driver)",
+                "dtypes: float32, float16",
+                "side of matrices: 16",
+                "largest binding: 2.00 GiB",
+                "largest buffer: 4.00 GiB",
+                "storage buffers: 64",
+                "invocations in a workgroup: 1024",
+                "memory of a workgroup: 48 KiB",
+                "subgroups: 32",
+                "cooperative matrices: 16x16x16 F16, sums in F32",
             ]
         );
     }

@@ -11,7 +11,7 @@ use crate::config::Dtype;
 use crate::data::Dataset;
 use crate::disk;
 #[cfg(not(target_arch = "wasm32"))]
-use crate::doctor::Report;
+use crate::doctor::DoctorReport;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
@@ -85,7 +85,7 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Doctor { front_end } => {
-            reply(Reply::Report { text: Report::gather(front_end).to_string() });
+            reply(Reply::Report { text: DoctorReport::gather(front_end).to_string() });
         }
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]

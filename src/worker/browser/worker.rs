@@ -15,7 +15,7 @@ use web_sys::{DedicatedWorkerGlobalScope, MessageEvent};
 use super::RUNS;
 use super::device;
 use super::storage::Slots;
-use crate::doctor::Report;
+use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{
@@ -324,7 +324,7 @@ impl Worker {
     fn report(&self) {
         let browser = self.scope.navigator().user_agent().unwrap_or_default();
         let device = self.opened();
-        let report = Report::of_page(browser, device.as_ref().map(|device| &device.info));
+        let report = DoctorReport::of_page(browser, device.as_ref().map(|device| &device.info));
         self.reply(Reply::Report { text: report.to_string() });
     }
 
