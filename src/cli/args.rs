@@ -7,9 +7,9 @@ use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::CliError;
+use super::config_source::ConfigSource;
 use super::help::{DEBUGGING, Suggested, examples};
 use super::launch::LaunchArgs;
-use super::source::ConfigSource;
 use super::target::{Target, parse_target};
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};

@@ -3,7 +3,7 @@
 use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
 use super::bench_card;
-use super::model::{confirmed, open_for_steps};
+use super::find_model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::CliError;
 use super::args::{BenchArgs, Global};
-use super::model::{confirmed, open_for_steps};
+use super::find_model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
 use crate::config::{Config, Dtype, Layer};

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::CliError;
 use super::activity::style;
 use super::args::{ConfigAction, ConfigArgs, DevicesArgs, Global, PrepareArgs};
-use super::model::warn;
+use super::find_model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::gpu::{self, DeviceInfo};

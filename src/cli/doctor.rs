@@ -21,5 +21,5 @@ fn front_end() -> FrontEnd {
 
 #[cfg(not(feature = "gui"))]
 fn front_end() -> FrontEnd {
-    FrontEnd { display: None, runs: super::runs::RUNS.into(), settings: None }
+    FrontEnd { display: None, runs: super::run_list::RUNS.into(), settings: None }
 }

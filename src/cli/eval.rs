@@ -8,7 +8,7 @@ use serde_json::json;
 use super::CliError;
 use super::activity::{Activity, style};
 use super::args::{EvalArgs, Global};
-use super::model::{find_model, find_tokenizer, open_device};
+use super::find_model::{find_model, find_tokenizer, open_device};
 use super::terminal::draws;
 use crate::data::{DataError, Dataset};
 use crate::eval::{DataLosses, Evaluation, Exam, ExamError, Score};

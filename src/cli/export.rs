@@ -5,7 +5,7 @@ use std::path::Path;
 use super::CliError;
 use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
-use super::model::{find_model, find_tokenizer, warn};
+use super::find_model::{find_model, find_tokenizer, warn};
 use crate::config::Gelu;
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::report::print_event;
+use super::event_printer::print_event;
 use super::{CliError, signals};
 use crate::protocol::{Command, Event, Setting};
 use crate::runs::Tail;

@@ -43,26 +43,26 @@ mod activity;
 mod args;
 mod bench;
 mod bench_card;
-mod chat;
+mod chat_loop;
 mod commands;
+mod config_source;
 mod doctor;
 mod error;
 mod eval;
+mod event_printer;
 mod export;
+mod find_model;
 mod help;
 mod input;
 mod launch;
 mod manual;
-mod model;
 mod next;
 mod pages;
 mod plan;
-mod ranks;
-mod report;
-mod runs;
+mod rank_process;
+mod run_list;
 mod sample;
 mod signals;
-mod source;
 mod target;
 mod terminal;
 mod torch;
@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
         Err(code) => {
             if is_other_rank {
                 // Rank 0 prints it. The launcher ends all when the first one ends.
-                std::thread::sleep(ranks::REPORT_TIME);
+                std::thread::sleep(rank_process::REPORT_TIME);
             }
             return ExitCode::from(code);
         }
@@ -144,9 +144,9 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Launch(args) => return launch::run(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
-        Subcommands::Chat(args) => chat::run(args, &global)?,
+        Subcommands::Chat(args) => chat_loop::run(args, &global)?,
         Subcommands::Eval(args) => eval::run(args, &global)?,
-        Subcommands::Runs(args) => runs::run(args, &global)?,
+        Subcommands::Runs(args) => run_list::run(args, &global)?,
         Subcommands::Compare(args) => pages::compare(args)?,
         Subcommands::Report(args) => pages::report(args, &global)?,
         Subcommands::Export(args) => export::export(args, &global)?,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::CliError;
 use super::args::{CompareArgs, Global, ReportArgs};
-use super::runs::newest_run;
+use super::run_list::newest_run;
 use crate::report::{self, Comparison, RunRecord};
 
 /// Runs `wgpt report`.

@@ -2,7 +2,7 @@
 
 use super::CliError;
 use super::args::{Global, PlanArgs};
-use super::model::{confirmed, open_for_steps};
+use super::find_model::{confirmed, open_for_steps};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind};

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::CliError;
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
-use super::model::{find_model, find_tokenizer, open_device};
+use super::find_model::{find_model, find_tokenizer, open_device};
 use super::signals::Interrupts;
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::args::{Global, TrainArgs};
+use super::config_source::{ConfigSource, Saved};
+use super::event_printer::EventPrinter;
 use super::input::{Sent, follow_file, handle_signals, read_stdin};
-use super::ranks::{Place, Start};
-use super::report::Report;
-use super::runs::{RUNS, newest_to_resume};
-use super::source::{ConfigSource, Saved};
+use super::rank_process::{Place, Start};
+use super::run_list::{RUNS, newest_to_resume};
 use super::watch::{FailureOutput, Watched, watch};
 use super::{CliError, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
@@ -43,8 +43,8 @@ pub(super) fn run(
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut report = match is_first {
-        true => Report::new(json, global.quiet),
-        false => Report::silent(),
+        true => EventPrinter::new(json, global.quiet),
+        false => EventPrinter::silent(),
     };
     let (sender, commands) = channel();
     let trainer = TrainerProcess::default();
@@ -95,7 +95,7 @@ struct Trainer<'a> {
 fn train(
     args: TrainArgs,
     global: &Global,
-    report: &mut Report,
+    report: &mut EventPrinter,
     process: Trainer<'_>,
     sender: Sender<Command>,
     commands: &Receiver<Command>,
@@ -205,7 +205,7 @@ fn supervise(
     device: String,
     launcher: Vec<OsString>,
     trainer: TrainerProcess,
-    report: &mut Report,
+    report: &mut EventPrinter,
     json: bool,
     commands: &Receiver<Command>,
 ) -> Result<Outcome, CliError> {
@@ -230,7 +230,7 @@ fn supervise(
 
 /// Shows an event of a supervised run. The trainer has printed errors to stderr, except for
 /// failures of the device.
-fn show_supervised(event: &Event, report: &mut Report, json: bool) {
+fn show_supervised(event: &Event, report: &mut EventPrinter, json: bool) {
     match event {
         Event::Error { cause: None, .. } if !json => {}
         Event::Error { cause: Some(_), .. } if json => {
@@ -301,7 +301,7 @@ fn set_up(
     request: &Request,
     mut found: SelectedDevice,
     group: Group,
-    report: &mut Report,
+    report: &mut EventPrinter,
 ) -> Result<(Setup, OpenDevice), CliError> {
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);

@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(250);
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// A printer of the events of a run.
-pub(super) struct Report {
+pub(super) struct EventPrinter {
     view: View,
     quiet: bool,
     progress: Progress,
@@ -34,7 +34,7 @@ enum View {
     Bar(ProgressBar),
 }
 
-impl Report {
+impl EventPrinter {
     /// Creates a progress bar on a terminal, plain lines elsewhere.
     pub fn new(json: bool, quiet: bool) -> Self {
         let terminal = draws(&std::io::stdout()) && draws(&std::io::stderr());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::print_event;
+use super::event_printer::print_event;
 use super::{CliError, signals};
 use crate::config::{Config, InitFrom, Provenance, Resolved};
 use crate::protocol::Event;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::CliError;
 use super::activity::Activity;
 use super::args::{ChatArgs, Global};
-use super::model::{find_model, open_device};
+use super::find_model::{find_model, open_device};
 use super::sample::{options, without_line_break};
 use super::signals::Interrupts;
 use crate::data::Message;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::CliError;
 use super::activity::Activity;
 use super::args::Global;
-use super::runs::newest_model;
+use super::run_list::newest_model;
 use super::watch::{FailureOutput, Watched, watch};
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
