@@ -166,6 +166,7 @@ pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Exit;
 
     #[test]
     fn only_the_card_is_removed_from_the_arguments() {
@@ -197,7 +198,7 @@ mod tests {
         let error = rows(path, "box", &dtypes, fails).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("card.json") && text.contains("float32, float16 on box"), "{text}");
-        assert_eq!((error.exit_code(), error.hint().is_some()), (1, true));
+        assert_eq!((error.exit_code(), error.hint().is_some()), (Exit::Failure, true));
         let one = |dtype| Ok((dtype == Dtype::Float16).then(|| row(dtype)));
         let measured = rows(path, "box", &dtypes, one).unwrap();
         assert_eq!((measured.len(), measured[0].dtype), (1, Dtype::Float16));

@@ -9,7 +9,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::eval::{ChatError, ExamError};
 use crate::gpu::DeviceError;
-use crate::protocol::Cause;
+use crate::protocol::{Cause, Exit};
 use crate::ranks::RanksError;
 use crate::report::ReportError;
 use crate::train::TrainError;
@@ -71,24 +71,24 @@ pub enum CliError {
 
 impl CliError {
     /// Returns the exit code of the process.
-    pub fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> Exit {
         match self {
             CliError::Train(error) => error.exit_code(),
-            CliError::Usage { .. } => 2,
+            CliError::Usage { .. } => Exit::Usage,
             // A missing file is a wrong argument; any other error is the system's.
             CliError::File { source, .. } => match source.kind() {
-                ErrorKind::NotFound | ErrorKind::IsADirectory => 2,
-                _ => 1,
+                ErrorKind::NotFound | ErrorKind::IsADirectory => Exit::Usage,
+                _ => Exit::Failure,
             },
             // The reader, like `head`, has read enough.
-            CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
+            CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Success,
             CliError::Output(_)
             | CliError::Signals(_)
             | CliError::Process(_)
-            | CliError::NotMeasured { .. } => 1,
-            CliError::Launcher { .. } => 2,
+            | CliError::NotMeasured { .. } => Exit::Failure,
+            CliError::Launcher { .. } => Exit::Usage,
             #[cfg(feature = "gui")]
-            CliError::Window(_) => 1,
+            CliError::Window(_) => Exit::Failure,
         }
     }
 

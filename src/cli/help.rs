@@ -77,7 +77,7 @@ pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
             && let Some(unknown) = first_word(args).and_then(unknown_command)
         {
             super::print_error(&unknown);
-            return unknown.exit_code();
+            return unknown.exit_code() as u8;
         }
         // clap's own exit codes: 0 for help and version, 2 for usage.
         let _ = error.print();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::protocol::Exit;
 use crate::ranks::Launch;
 
 /// Prints a message to stderr.
@@ -26,12 +27,12 @@ fn write_out(text: std::fmt::Arguments<'_>) {
     if let Err(error) = std::io::stdout().write_fmt(text) {
         let error = CliError::Output(error);
         print_error(&error);
-        std::process::exit(i32::from(error.exit_code()));
+        std::process::exit(error.exit_code() as i32);
     }
 }
 
 fn print_error(error: &CliError) {
-    if error.exit_code() != 0 {
+    if error.exit_code() != Exit::Success {
         message!("error: {error}");
         if let Some(hint) = error.hint() {
             message!("  hint: {hint}");

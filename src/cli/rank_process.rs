@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::event_printer::print_event;
 use super::{CliError, signals};
 use crate::config::{Config, InitFrom, Provenance, Resolved};
-use crate::protocol::Event;
+use crate::protocol::{Event, Exit};
 use crate::ranks::OWN_SETTINGS;
 use crate::ranks::{Abort, Group, LIMIT, Launch};
 
@@ -62,7 +62,7 @@ impl Place {
                 let seconds = CONNECT_LIMIT.as_secs();
                 message!("error: {label}: MPI has not connected the ranks within {seconds} s");
                 message!("  hint: check that the machines reach each other");
-                signals::exit(1);
+                signals::exit(Exit::Failure as i32);
             }
         });
         let group = Group::connect(&self.launch, limit)?;
@@ -94,7 +94,7 @@ impl Place {
         }
         let _ = std::io::stdout().flush();
         if let Some(abort) = &self.abort {
-            abort(error.exit_code());
+            abort(error.exit_code() as u8);
         }
         ExitCode::from(error.exit_code())
     }

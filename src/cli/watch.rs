@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{CliError, signals};
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
-use crate::protocol::{Cause, EXIT_REFUSED, Event};
+use crate::protocol::{Cause, Event, Exit};
 use crate::ranks::PlanLimit;
 use crate::runs::json_line;
 use crate::train::TrainError;
@@ -99,7 +99,7 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched
                 };
                 match lowered {
                     Ok(()) => (format!("{label}: {error}"), error.exit_code()),
-                    Err(reason) => (format!("{label}: {error}, and {reason}"), EXIT_REFUSED),
+                    Err(reason) => (format!("{label}: {error}, and {reason}"), Exit::DoesNotFit),
                 }
             }
             Watched::Command | Watched::Run => (error.to_string(), error.exit_code()),
@@ -122,7 +122,7 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
     }
 }
 
-fn exit(error: &CliError, code: u8, text: String, hint: String, output: FailureOutput) {
+fn exit(error: &CliError, code: Exit, text: String, hint: String, output: FailureOutput) {
     if output != FailureOutput::Event {
         message!("error: {text}");
         message!("  hint: {hint}");
@@ -132,5 +132,5 @@ fn exit(error: &CliError, code: u8, text: String, hint: String, output: FailureO
         let line = json_line(&Event::Error { text, hint, cause: error.cause() });
         let _ = writeln!(std::io::stdout(), "{line}");
     }
-    signals::exit(i32::from(code));
+    signals::exit(code as i32);
 }

@@ -8,6 +8,7 @@
 
 mod command;
 mod event;
+mod exit;
 mod progress;
 mod rank;
 mod recovery;
@@ -18,6 +19,7 @@ mod worker_message;
 pub use crate::plan::DeviceLine;
 pub use command::{Command, Setting};
 pub use event::{Cause, Event, ReplanReason, Step, StopReason, Task, Working};
+pub use exit::Exit;
 pub use progress::{
     Checkpoint, Cumulative, Curves, Level, LogLine, Progress, RunPhase, Sample, Series, Smoothed,
     automatic_half_life,
@@ -25,9 +27,6 @@ pub use progress::{
 pub use rank::{RankLine, RankStep};
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use recovery::EXIT_REFUSED;
-pub(crate) use recovery::{EXIT_GAVE_UP, EXIT_UNAVAILABLE};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use request::Topic;
 pub(crate) use request::{

@@ -8,7 +8,7 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use crate::plan::{Plan, smaller_or_offloaded};
-use crate::protocol::{Cause, Command, Event, ReplanReason, Setting};
+use crate::protocol::{Cause, Command, Event, Exit, ReplanReason, Setting};
 
 /// Failures in a row, with no new update in between, that end a run.
 const MAX_FAILURES: u32 = 3;
@@ -20,16 +20,6 @@ const MAX_OF_RANKS: u32 = 1000;
 /// Seconds to wait before each restart, about five minutes in all: a driver reset takes seconds, a
 /// driver update, a suspended machine or an external GPU minutes.
 const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
-
-/// The exit code of a run whose device was never available.
-pub(crate) const EXIT_UNAVAILABLE: u8 = 4;
-
-/// The exit code of a run that fits no plan.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) const EXIT_REFUSED: u8 = 3;
-
-/// The exit code of a run whose recovery gave up.
-pub(crate) const EXIT_GAVE_UP: u8 = 5;
 
 /// The failure of a trainer, with what its events said before.
 #[derive(Clone, Debug, Default)]
@@ -128,7 +118,7 @@ pub enum Decision {
         /// The error that ends it.
         error: Event,
         /// The exit code of the process.
-        exit_code: u8,
+        exit_code: Exit,
     },
 }
 
@@ -173,7 +163,7 @@ impl Recovery {
         if failure.cause == Some(Cause::Unavailable) {
             if !self.opened {
                 let error = failure.into_event();
-                return Decision::GiveUp { error, exit_code: EXIT_UNAVAILABLE };
+                return Decision::GiveUp { error, exit_code: Exit::NoDevice };
             }
             let text = format!("{}; trying again", failure.text);
             return self.wait(failure, text, Vec::new());
@@ -255,7 +245,7 @@ fn give_up_after(failures: u32, failure: TrainerFailure) -> Decision {
 fn give_up(failure: TrainerFailure, text: String) -> Decision {
     let cause = failure.cause.or(Some(Cause::DeviceLost));
     let error = TrainerFailure { text, cause, ..failure }.into_event();
-    Decision::GiveUp { error, exit_code: EXIT_GAVE_UP }
+    Decision::GiveUp { error, exit_code: Exit::DeviceFailed }
 }
 
 fn replan(reason: ReplanReason, failure: &TrainerFailure, to: Option<Plan>) -> Event {
@@ -330,7 +320,7 @@ mod tests {
             panic!("{last:?}")
         };
         assert!(text.contains("3 failures"), "{text}");
-        assert_eq!((cause, exit_code), (Some(Cause::DeviceLost), 5));
+        assert_eq!((cause, exit_code), (Some(Cause::DeviceLost), Exit::DeviceFailed));
     }
 
     #[test]
@@ -355,7 +345,9 @@ mod tests {
             }
         };
         assert_eq!((attempts, waited), (9, 293));
-        let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 } = last else {
+        let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: Exit::DeviceFailed } =
+            last
+        else {
             panic!("{last:?}")
         };
         assert!(text.contains("5 minutes"), "{text}");
@@ -377,12 +369,18 @@ mod tests {
     #[test]
     fn a_device_that_was_never_open_is_refused_at_once() {
         let decision = Recovery::default().decide(unavailable());
-        assert!(matches!(decision, Decision::GiveUp { exit_code: 4, .. }), "{decision:?}");
+        assert!(
+            matches!(decision, Decision::GiveUp { exit_code: Exit::NoDevice, .. }),
+            "{decision:?}"
+        );
         let mut recovery = Recovery::default();
         let killed = TrainerFailure { opened: false, ..failure(0, None) };
         assert_eq!(delay(&recovery.decide(killed)), Some(1));
         let decision = recovery.decide(unavailable());
-        assert!(matches!(decision, Decision::GiveUp { exit_code: 4, .. }), "{decision:?}");
+        assert!(
+            matches!(decision, Decision::GiveUp { exit_code: Exit::NoDevice, .. }),
+            "{decision:?}"
+        );
     }
 
     #[test]
@@ -409,7 +407,11 @@ mod tests {
         let unified = TrainerFailure { shares_memory: true, ..smallest(false) };
         for smallest in [smallest(true), unified] {
             let last = Recovery::default().decide(smallest);
-            let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 } = last else {
+            let Decision::GiveUp {
+                error: Event::Error { text, .. },
+                exit_code: Exit::DeviceFailed,
+            } = last
+            else {
                 panic!("{last:?}")
             };
             assert!(text.ends_with("its steps cannot be split smaller"), "{text}");
@@ -429,7 +431,10 @@ mod tests {
         assert_eq!(delay(&recovery.decide(lost.clone())), Some(1));
         assert_eq!(delay(&recovery.decide(lost)), Some(2));
         let ends = |decision: Option<Decision>| match decision {
-            Some(Decision::GiveUp { error: Event::Error { text, .. }, exit_code: 5 }) => text,
+            Some(Decision::GiveUp {
+                error: Event::Error { text, .. },
+                exit_code: Exit::DeviceFailed,
+            }) => text,
             other => panic!("{other:?}"),
         };
         assert_eq!(ends(Recovery::of_ranks().refused(&of_rank())), "it stopped");
@@ -449,7 +454,7 @@ mod tests {
             panic!("{last:?}")
         };
         assert_eq!(text, "it stopped, and a smaller plan was refused: it does not fit");
-        assert_eq!((cause, exit_code), (Some(Cause::OutOfMemory), 5));
+        assert_eq!((cause, exit_code), (Some(Cause::OutOfMemory), Exit::DeviceFailed));
         recovery.decide(failure(1, Some(Cause::DeviceLost)));
         assert_eq!(recovery.refused(&refusal), None);
     }

@@ -11,7 +11,7 @@ use crate::data::DataError;
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
-use crate::protocol::Cause;
+use crate::protocol::{Cause, Exit};
 use crate::ranks::RanksError;
 use crate::text::bytes;
 
@@ -258,22 +258,26 @@ impl TrainError {
     }
 
     /// Returns the exit code of a process that ends with this error.
-    pub fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> Exit {
         match self {
             TrainError::Config(_)
             | TrainError::OtherPrecision(_)
             | TrainError::RunExists { .. }
             | TrainError::OtherModel { .. }
             | TrainError::OtherTokenizer { .. }
-            | TrainError::Locked { .. } => 2,
-            TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => 3,
-            TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => 2,
-            TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => 5,
-            TrainError::Device(_) => 4,
+            | TrainError::Locked { .. } => Exit::Usage,
+            TrainError::BindingTooLarge { .. } | TrainError::Plan(_) => Exit::DoesNotFit,
+            TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => {
+                Exit::Usage
+            }
+            TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => {
+                Exit::DeviceFailed
+            }
+            TrainError::Device(_) => Exit::NoDevice,
             TrainError::Data(DataError::Io { source, .. })
                 if source.kind() != io::ErrorKind::NotFound =>
             {
-                1
+                Exit::Failure
             }
             TrainError::Data(
                 DataError::BadFraction { .. }
@@ -281,27 +285,27 @@ impl TrainError {
                 | DataError::UnknownTokenizer { .. }
                 | DataError::BadVocabularySize { .. }
                 | DataError::UnknownBuiltin { .. },
-            ) => 2,
-            TrainError::NotFinite { .. } => 6,
+            ) => Exit::Usage,
+            TrainError::NotFinite { .. } => Exit::NotFinite,
             TrainError::Ranks(error) => {
                 if error.is_usage() {
-                    2
+                    Exit::Usage
                 } else {
-                    5
+                    Exit::DeviceFailed
                 }
             }
             // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })
                 if source.kind() != io::ErrorKind::NotFound =>
             {
-                1
+                Exit::Failure
             }
             TrainError::Data(_)
             | TrainError::Weights(_)
             | TrainError::Checkpoint { .. }
             | TrainError::NoCheckpoint { .. }
-            | TrainError::NoSuchModel { .. } => 7,
-            TrainError::Io { .. } => 1,
+            | TrainError::NoSuchModel { .. } => Exit::BadData,
+            TrainError::Io { .. } => Exit::Failure,
         }
     }
 }

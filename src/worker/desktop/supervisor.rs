@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
 use crate::protocol::{
-    AppliedCommands, Cause, Command, Decision, DeviceLine, EXIT_GAVE_UP, EXIT_REFUSED,
-    EXIT_UNAVAILABLE, Event, Recovery, StopReason, TrainerFailure,
+    AppliedCommands, Cause, Command, Decision, DeviceLine, Event, Exit, Recovery, StopReason,
+    TrainerFailure,
 };
 use crate::runs::{EVENTS_FILE, has_checkpoint, record};
 
@@ -31,9 +31,6 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Capacity of the event channel. When it is full, the trainer blocks.
 const EVENT_CAPACITY: usize = 1024;
-
-/// The exit code of a Rust process that panicked.
-const EXIT_PANIC: u8 = 101;
 
 /// The variable that lets Open MPI send a message over TCP at once, up to a size above that of every
 /// message between ranks. Else both directions of a connection wait for each other: on a network of
@@ -116,16 +113,16 @@ impl Supervisor<'_> {
             let exit = self.run_trainer(&next, began.elapsed(), commands, &mut applied)?;
             next.device = exit.device.clone().or(next.device);
             if !exit.is_recoverable(has_launcher) {
-                let is_refused = exit.code == Some(EXIT_REFUSED);
+                let is_refused = exit.code == Some(Exit::DoesNotFit as u8);
                 let decision = is_refused.then(|| recovery.refused(&exit.failure)).flatten();
                 if let Some(Decision::GiveUp { error, exit_code }) = decision {
                     self.emit_and_record(&error);
-                    return Ok(exit_code);
+                    return Ok(exit_code as u8);
                 }
                 if exit.reported {
                     (self.emit)(&exit.failure.into_event());
                 }
-                return Ok(exit.code.unwrap_or(1));
+                return Ok(exit.code.unwrap_or(Exit::Failure as u8));
             }
             let mut failure = exit.into_failure();
             if has_launcher {
@@ -135,16 +132,16 @@ impl Supervisor<'_> {
             if applied.is_stopping() {
                 failure.cause.get_or_insert(Cause::DeviceLost);
                 self.emit_and_record(&failure.into_event());
-                return Ok(EXIT_GAVE_UP);
+                return Ok(Exit::DeviceFailed as u8);
             }
             match recovery.decide(failure) {
                 Decision::GiveUp { error, exit_code } => {
                     match exit_code {
                         // The run was never touched: its record stays as it is.
-                        EXIT_UNAVAILABLE => (self.emit)(&error),
+                        Exit::NoDevice => (self.emit)(&error),
                         _ => self.emit_and_record(&error),
                     }
-                    return Ok(exit_code);
+                    return Ok(exit_code as u8);
                 }
                 Decision::Restart { events, delay, plan } => {
                     next.plan = plan.map_or(next.plan, |plan| plan_options(&plan));
@@ -284,14 +281,17 @@ impl TrainerExit {
     /// panicked. A launcher exits with 128 and the number of the signal that killed one of its
     /// processes.
     fn is_recoverable(&self, has_launcher: bool) -> bool {
-        match self.code {
-            Some(128..) if has_launcher && self.device.is_some() => true,
-            None | Some(EXIT_GAVE_UP | EXIT_PANIC) => true,
-            Some(EXIT_UNAVAILABLE) => self.failure.cause == Some(Cause::Unavailable),
+        let Some(code) = self.code else { return true };
+        if has_launcher && code >= 128 && self.device.is_some() {
+            return true;
+        }
+        match Exit::of(code) {
+            Some(Exit::DeviceFailed | Exit::Panic) => true,
+            Some(Exit::NoDevice) => self.failure.cause == Some(Cause::Unavailable),
             // A killed process on Windows has code 1. wgpt exits with it only after it reported an
             // error.
-            Some(1) => cfg!(windows) && !self.reported,
-            Some(_) => false,
+            Some(Exit::Failure) => cfg!(windows) && !self.reported,
+            _ => false,
         }
     }
 

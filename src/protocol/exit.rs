@@ -1,0 +1,49 @@
+//! The exit codes of wgpt.
+
+/// The end of a process of wgpt. Its number is the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Success = 0,
+    Failure = 1,
+    /// The arguments or the settings are invalid.
+    Usage = 2,
+    /// The run does not fit its budget.
+    DoesNotFit = 3,
+    /// No device can be used.
+    NoDevice = 4,
+    /// The device was lost or ran out of memory, and recovery gave up.
+    DeviceFailed = 5,
+    /// The loss is not finite.
+    NotFinite = 6,
+    /// The data or the checkpoint is missing or damaged.
+    BadData = 7,
+    /// A panic, as Rust ends a process.
+    Panic = 101,
+}
+
+impl Exit {
+    /// Returns the end that a code stands for; `None` for a code that wgpt does not exit with.
+    pub(crate) fn of(code: u8) -> Option<Self> {
+        use Exit::*;
+        let all = [
+            Success,
+            Failure,
+            Usage,
+            DoesNotFit,
+            NoDevice,
+            DeviceFailed,
+            NotFinite,
+            BadData,
+            Panic,
+        ];
+        all.into_iter().find(|exit| *exit as u8 == code)
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
