@@ -7,18 +7,22 @@ use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::CliError;
-use super::config_source::ConfigSource;
-use super::help::{DEBUGGING, Suggested, examples};
-use super::launch::LaunchArgs;
 use super::target::{Target, parse_target};
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::parse_network;
-use crate::ranks::Wire;
 use crate::version;
 
 mod models;
+mod settings;
+mod training;
+mod values;
+
+pub(super) use settings::ConfigSource;
+pub(super) use training::{LaunchArgs, TrainArgs};
+pub(super) use values::{DEBUGGING, flag_or_variable};
+use values::{Suggested, examples};
 
 pub(super) use models::{
     ChatArgs, CompareArgs, EvalArgs, ExportArgs, ExportFormat, ImportArgs, ReportArgs, SamplingArgs,
@@ -117,12 +121,6 @@ impl Global {
             }),
         }
     }
-}
-
-/// Returns the value of a flag, else that of an environment variable.
-pub(super) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
-    let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
-    flag.map(str::to_string).or_else(set)
 }
 
 #[derive(Debug, Subcommand)]
@@ -225,51 +223,6 @@ pub(super) enum Subcommands {
     /// Write manual pages, for packages
     #[command(hide = true)]
     Man(ManArgs),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct TrainArgs {
-    #[command(flatten)]
-    pub source: ConfigSource,
-    /// Run folder [default: a new one in out/; with --resume the newest one there]
-    #[arg(long, value_name = "DIR")]
-    pub run: Option<PathBuf>,
-    /// Continue from the newest checkpoint of the run, with its configuration
-    #[arg(long)]
-    pub resume: bool,
-    /// Print one JSON event a line, and read commands from stdin
-    #[arg(long)]
-    pub json: bool,
-    /// Train in this process, which a failure of the device ends
-    #[arg(long, hide = true, help_heading = DEBUGGING)]
-    pub no_supervise: bool,
-    /// With --json: stop with a checkpoint when stdin closes
-    #[arg(long)]
-    pub stop_on_close: bool,
-    /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
-    pub share: Vec<f64>,
-    /// With several ranks: dtype of gradients on their way, float32 or float16
-    #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
-    #[arg(default_value_t = Wire::Float32)]
-    pub allreduce_dtype: Wire,
-    /// Seconds for which a rank waits for another
-    #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
-    pub rank_limit: Option<u64>,
-    /// Run as the trainer of a supervisor
-    #[arg(long, hide = true)]
-    pub supervised: bool,
-    /// Seconds that this run has taken in former trainers
-    #[arg(long, hide = true, default_value_t = 0)]
-    pub elapsed: u64,
-    /// Name of the device that former trainers used
-    #[arg(long, hide = true, value_name = "NAME")]
-    pub device_name: Option<String>,
-}
-
-fn parse_share(text: &str) -> Result<f64, String> {
-    let share = text.trim().parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
-    share.ok_or_else(|| "give a number above 0 for each rank, like 2,1".into())
 }
 
 /// The arguments of the window, which opens without a subcommand.

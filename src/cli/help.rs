@@ -1,64 +1,18 @@
-//! Help, completions, and suggestions for what was mistyped.
+//! Help, completions, and suggestions for mistyped commands.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use clap::builder::styling::Styles;
-use clap::builder::{PossibleValue, StringValueParser, StyledStr, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 
 use super::CliError;
-use super::args::Arguments;
+use super::args::{Arguments, DEBUGGING};
 use crate::config;
 
-/// The heading of the flags that only `--help-all` shows.
-pub(super) const DEBUGGING: &str = "Debugging";
-
-/// The flag that shows them.
+/// The flag that shows the flags for debugging.
 const HELP_ALL: &str = "--help-all";
-
-/// Formats example commands, each with a few words on what it does.
-pub(super) fn examples(examples: &[(&str, &str)]) -> StyledStr {
-    let styles = Styles::styled();
-    let (heading, literal) = (styles.get_header(), styles.get_literal());
-    let width = examples.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
-    let mut text = format!("{heading}Examples:{heading:#}");
-    for (command, does) in examples {
-        let space = width - command.len() + 2;
-        text += &format!("\n  {literal}{command}{literal:#}{:space$}{does}", "");
-    }
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").into()
-}
-
-/// Takes any text, and lists values for help and for the completions of shells: what reads the
-/// value later has the better errors.
-#[derive(Clone, Debug)]
-pub(super) struct Suggested(Vec<&'static str>);
-
-impl Suggested {
-    pub fn new(values: impl IntoIterator<Item = &'static str>) -> Self {
-        Self(values.into_iter().collect())
-    }
-}
-
-impl TypedValueParser for Suggested {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        arg: Option<&Arg>,
-        value: &OsStr,
-    ) -> Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.0.iter().copied().map(PossibleValue::new)))
-    }
-}
 
 /// Parses the arguments of this process. Where they cannot be, or ask for help, prints that, unless
 /// this is `silent`, and returns the exit code.

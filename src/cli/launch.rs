@@ -1,32 +1,10 @@
 //! `wgpt launch`: starts the ranks of a run with mpirun, and again after a failure.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-
-use super::args::{Global, TrainArgs};
+use super::args::{Global, LaunchArgs};
 use super::{CliError, train};
-
-#[derive(Debug, Args)]
-pub(super) struct LaunchArgs {
-    /// Number of processes, also as -np
-    #[arg(short = 'n', long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub ranks: u32,
-    /// File with the machines, for mpirun
-    #[arg(long, value_name = "FILE")]
-    pub hostfile: Option<PathBuf>,
-    /// Launcher
-    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
-    pub mpirun: String,
-    /// Argument for the launcher, like --mpi=--oversubscribe; several in their order
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    pub mpi: Vec<String>,
-    #[command(flatten)]
-    pub train: TrainArgs,
-}
 
 /// Runs `wgpt launch`.
 pub(super) fn run(args: LaunchArgs, global: &Global) -> Result<ExitCode, CliError> {

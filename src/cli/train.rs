@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::args::{Global, TrainArgs};
-use super::config_source::{ConfigSource, Saved};
+use super::args::{ConfigSource, Global, TrainArgs};
+use super::config_source::Saved;
 use super::event_printer::EventPrinter;
 use super::input::{Sent, follow_file, handle_signals, read_stdin};
 use super::rank_process::{Place, Start};

@@ -1,0 +1,118 @@
+//! The arguments of a configuration: a file, a preset, and a flag for each setting.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use super::values::Suggested;
+use crate::config::{DATASET, IGNORED, KEYS, Kind, preset_names};
+
+/// The sources of a configuration on the command line.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConfigSource {
+    /// TOML file, or nanoGPT .py file (read, not executed)
+    #[arg(value_name = "CONFIG")]
+    pub file: Option<PathBuf>,
+    /// Built-in configuration
+    #[arg(long, value_name = "NAME", value_parser = Suggested::new(preset_names()))]
+    pub preset: Option<String>,
+    #[command(flatten)]
+    pub flags: ConfigFlags,
+}
+
+/// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct ConfigFlags {
+    pub typed: Vec<(String, String)>,
+}
+
+/// nanoGPT's options for Weights & Biases.
+const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
+
+fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.name).chain([DATASET.name])
+}
+
+impl Args for ConfigFlags {
+    fn augment_args(mut command: Command) -> Command {
+        for key in KEYS.iter().chain([DATASET]) {
+            let help = match key.default {
+                "" | "\n" => key.help.to_string(),
+                default => format!("{} [default: {default}]", key.help),
+            };
+            let mut arg = Arg::new(key.name)
+                .long(key.name)
+                .value_name("VALUE")
+                .help(help)
+                .help_heading(key.group)
+                .allow_negative_numbers(true)
+                .overrides_with(key.name);
+            arg = match key.kind {
+                Kind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
+                Kind::Bool => {
+                    arg.value_parser(Suggested::new(["true", "false"])).hide_possible_values(true)
+                }
+                _ => arg,
+            };
+            if key.name.contains('_') {
+                arg = arg.alias(key.name.replace('_', "-"));
+            }
+            command = command.arg(arg);
+        }
+        // nanoGPT's flags without a meaning here are accepted with a warning. `--device` has one.
+        let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
+        for name in ignored.filter(|name| *name != "device").chain(WANDB) {
+            command = command.arg(Arg::new(name).long(name).hide(true));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ConfigFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let ignored = IGNORED.iter().map(|key| key.name).chain(WANDB);
+        for name in names().chain(ignored) {
+            // `device` is a global flag of another type, `wandb_*` is a pattern.
+            let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
+            if name != "device" {
+                self.typed.push((name.to_string(), value.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Arguments, Subcommands};
+
+    fn flags(line: &str) -> Vec<(String, String)> {
+        let words =
+            ["wgpt", "train"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
+        match Arguments::try_parse_from(words).unwrap().command {
+            Some(Subcommands::Train(args)) => args.source.flags.typed,
+            _ => panic!("not train"),
+        }
+    }
+
+    #[test]
+    fn both_spellings_of_a_key_are_read() {
+        let want = vec![("batch_size".to_string(), "8".to_string())];
+        for line in ["--batch_size=8", "--batch-size 8", "--batch_size=4 --batch-size=8"] {
+            assert_eq!(flags(line), want, "{line}");
+        }
+        assert_eq!(flags("--compile=False --wandb_log=True --device cpu").len(), 2);
+    }
+}
