@@ -55,8 +55,8 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
     activity.clear();
     let score = match exam {
         Some(exam) => {
-            let mut display = ExamDisplay::new(global.quiet, exam.len());
-            display.show(&exam.score());
+            let mut display = ExamDisplay::new(global.quiet, exam.total);
+            display.show(&exam.score);
             let score = exam.take(&model, &evaluation, |score| display.show(score));
             let score = pollster::block_on(score).map_err(|error| match error {
                 ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
@@ -121,11 +121,11 @@ fn open_exam(
     let tokenizer = find_tokenizer(source, args.data.as_deref())?;
     let block_size = source.architecture.block_size;
     let mut exam = Exam::open(path, &tokenizer, block_size, args.skip_bad_lines)?;
-    report(&exam.skipped, exam.score().cropped, block_size);
+    report(&exam.skipped, exam.score.cropped, block_size);
     if let Some(path) = &args.results {
         let done = exam.continue_in(path, source.fingerprint()?)?;
         if done > 0 && !quiet {
-            let all = exam.len();
+            let all = exam.total;
             message!("{}: {done} of {all} questions are answered, continuing", path.display());
         }
     }

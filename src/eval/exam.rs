@@ -1,7 +1,7 @@
 //! An exam: all questions of a file, the score so far, and a file of results that an interrupted
 //! evaluation continues.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::hellaswag::{Answer, EncodedQuestion, answer, encode};
 use super::loss::Evaluation;
-use crate::data::{DataError, Question, Questions, Tokenizer};
+use crate::data::{DataError, Questions, Tokenizer};
 use crate::disk::{self, File};
 use crate::model::Gpt;
 
@@ -42,10 +42,11 @@ impl ExamError {
 
 /// Questions, ready to be answered by a model.
 pub struct Exam {
-    questions: Vec<Question>,
-    /// Those without an answer yet.
+    /// The questions without an answer yet.
     open: Vec<EncodedQuestion>,
-    score: Score,
+    /// The number of all questions.
+    pub total: usize,
+    pub score: Score,
     results: Option<ResultsFile>,
     /// The lines that are no questions.
     pub skipped: Vec<DataError>,
@@ -65,16 +66,6 @@ pub struct Score {
     skipped: usize,
     /// Questions that are longer than the model's context.
     pub cropped: usize,
-}
-
-/// A question's result: a line of the file of results.
-#[derive(Serialize, Deserialize)]
-struct ResultLine {
-    line: u64,
-    label: usize,
-    choice: usize,
-    losses: Vec<f64>,
-    tokens: Vec<usize>,
 }
 
 /// The first line of the file of results.
@@ -98,26 +89,23 @@ impl Exam {
         block_size: usize,
         skip_bad_lines: bool,
     ) -> Result<Self, DataError> {
-        let Questions { questions: read, mut skipped, fingerprint } =
+        let Questions { questions, mut skipped, fingerprint } =
             Questions::read(path, skip_bad_lines)?;
-        let (mut questions, mut open) = (Vec::new(), Vec::new());
-        for question in read {
+        let mut open = Vec::new();
+        for question in &questions {
             // A character that the vocabulary lacks makes a line as bad as a missing field does.
-            match encode(path, questions.len(), &question, tokenizer, block_size) {
-                Ok(encoded) => {
-                    open.push(encoded);
-                    questions.push(question);
-                }
+            match encode(path, question, tokenizer, block_size) {
+                Ok(encoded) => open.push(encoded),
                 Err(error) if skip_bad_lines => skipped.push(error),
                 Err(error) => return Err(error),
             }
         }
-        if questions.is_empty() {
+        if open.is_empty() {
             return Err(DataError::NoQuestions { path: path.to_path_buf() });
         }
         let cropped = open.iter().filter(|question| question.is_cropped).count();
         let score = Score { skipped: skipped.len(), cropped, ..Score::default() };
-        Ok(Self { questions, open, score, results: None, skipped, fingerprint })
+        Ok(Self { total: open.len(), open, score, results: None, skipped, fingerprint })
     }
 
     /// Appends the results to a file, and counts those that it has from an interrupted evaluation.
@@ -129,28 +117,15 @@ impl Exam {
         let header = ResultsHeader { model, questions: self.fingerprint.clone() };
         let (results, lines) = ResultsFile::open(path, &header)?;
         self.results = Some(results);
-        let numbered = self.questions.iter().enumerate();
-        let index_of: HashMap<u64, usize> = numbered.map(|(index, of)| (of.line, index)).collect();
-        let mut done = HashSet::new();
-        for ResultLine { line, losses, tokens, .. } in lines {
-            let Some(&index) = index_of.get(&line) else { continue };
-            let endings = self.questions[index].endings.len();
-            if losses.len() == endings && tokens.len() == endings && done.insert(index) {
-                self.score.count(&Answer { index, losses, tokens }, &self.questions[index]);
-            }
-        }
-        self.open.retain(|question| !done.contains(&question.index()));
-        Ok(done.len())
-    }
-
-    /// Returns the number of questions.
-    pub fn len(&self) -> usize {
-        self.questions.len()
-    }
-
-    /// Returns the score so far.
-    pub fn score(&self) -> Score {
-        self.score
+        let losses: HashMap<u64, Vec<f64>> =
+            lines.into_iter().map(|answer| (answer.line, answer.losses)).collect();
+        let score = &mut self.score;
+        self.open.retain(|question| {
+            let losses = losses.get(&question.line).filter(|losses| question.has(losses.len()));
+            let answer = losses.map(|losses| Answer::new(question, losses.clone()));
+            answer.inspect(|answer| score.count(answer)).is_none()
+        });
+        Ok(self.score.answered)
     }
 
     /// Answers all open questions. `show` gets the score after each micro-batch.
@@ -163,16 +138,16 @@ impl Exam {
         evaluation: &Evaluation,
         mut show: impl FnMut(&Score),
     ) -> Result<Score, ExamError> {
-        let Self { questions, open, mut score, mut results, .. } = self;
+        let Self { open, mut score, mut results, .. } = self;
         let mut answered = |answers: Vec<Answer>| {
             for answer in &answers {
                 if !answer.losses.iter().all(|loss| loss.is_finite()) {
                     return Err(ExamError::NotFinite);
                 }
-                score.count(answer, &questions[answer.index]);
+                score.count(answer);
             }
             if let Some(results) = &mut results {
-                results.append(&answers, &questions)?;
+                results.append(&answers)?;
             }
             show(&score);
             Ok(())
@@ -183,10 +158,10 @@ impl Exam {
 }
 
 impl Score {
-    fn count(&mut self, answer: &Answer, question: &Question) {
+    fn count(&mut self, answer: &Answer) {
         self.answered += 1;
-        self.right += usize::from(answer.choice() == question.label);
-        self.right_by_sum += usize::from(answer.likeliest() == question.label);
+        self.right += usize::from(answer.is_right());
+        self.right_by_sum += usize::from(answer.is_right_by_sum());
     }
 
     fn share(&self, right: usize) -> f64 {
@@ -237,7 +212,7 @@ impl ResultsFile {
     /// # Errors
     /// If it cannot be read or written, or has something else than results of this model for these
     /// questions.
-    fn open(path: &Path, header: &ResultsHeader) -> Result<(Self, Vec<ResultLine>), ExamError> {
+    fn open(path: &Path, header: &ResultsHeader) -> Result<(Self, Vec<Answer>), ExamError> {
         let error = |source| ExamError::File { path: path.to_path_buf(), source };
         let text = match disk::read_to_string(path) {
             Ok(text) => text,
@@ -259,21 +234,15 @@ impl ResultsFile {
         Ok((Self { path: path.to_path_buf(), file }, lines))
     }
 
-    fn append(&mut self, answers: &[Answer], questions: &[Question]) -> Result<(), ExamError> {
-        let mut text = String::new();
-        for answer in answers {
-            let Question { line, label, .. } = questions[answer.index];
-            let (losses, tokens) = (answer.losses.clone(), answer.tokens.clone());
-            let result = ResultLine { line, label, choice: answer.choice(), losses, tokens };
-            text += &format!("{}\n", json!(result));
-        }
+    fn append(&mut self, answers: &[Answer]) -> Result<(), ExamError> {
+        let text: String = answers.iter().map(|answer| format!("{}\n", json!(answer))).collect();
         let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush());
         written.map_err(|source| ExamError::File { path: self.path.clone(), source })
     }
 }
 
 /// Reads the whole lines of a file of results.
-fn read(path: &Path, text: &str, header: &ResultsHeader) -> Result<Vec<ResultLine>, ExamError> {
+fn read(path: &Path, text: &str, header: &ResultsHeader) -> Result<Vec<Answer>, ExamError> {
     let other = |line, what| ExamError::OtherResults { path: path.to_path_buf(), line, what };
     let mut lines = (1..).zip(text.lines());
     let found = lines.next().and_then(|(_, line)| serde_json::from_str::<ResultsHeader>(line).ok());
@@ -298,13 +267,11 @@ mod tests {
         ResultsHeader { model: model.into(), questions: "q".into() }
     }
 
-    fn question(line: u64) -> Question {
-        let endings = vec!["a".into(), "b".into()];
-        Question { line, context: "c".into(), endings, label: 1 }
-    }
-
-    fn answer(index: usize) -> Answer {
-        Answer { index, losses: vec![2.5, 1.0 / 3.0], tokens: vec![1, 9] }
+    fn answer(line: u64, label: usize) -> Answer {
+        let text = json!({
+            "line": line, "label": label, "choice": 1, "losses": [2.5, 1.0 / 3.0], "tokens": [1, 9],
+        });
+        serde_json::from_value(text).unwrap()
     }
 
     #[test]
@@ -313,14 +280,13 @@ mod tests {
         let path = folder.path().join("results.jsonl");
         let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
         assert!(lines.is_empty());
-        results.append(&[answer(1), answer(0)], &[question(3), question(7)]).unwrap();
+        results.append(&[answer(7, 1), answer(3, 1)]).unwrap();
         drop(results);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 5]).unwrap();
         let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
-        let [result] = &lines[..] else { panic!("{} lines", lines.len()) };
-        assert_eq!((result.line, result.label, result.choice), (7, 1, 1));
-        results.append(&[answer(0)], &[question(3), question(7)]).unwrap();
+        assert_eq!(lines, [answer(7, 1)]);
+        results.append(&[answer(3, 1)]).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 
@@ -347,9 +313,8 @@ mod tests {
     #[test]
     fn a_score_tells_its_error() {
         let mut score = Score::default();
-        for index in 0..4 {
-            let label = usize::from(index > 0);
-            score.count(&answer(index), &Question { label, ..question(1) });
+        for label in [0, 1, 1, 1] {
+            score.count(&answer(1, label));
         }
         // The mean chooses ending 1, the sum ending 0: 2.5 is less than 9/3.
         assert_eq!((score.right, score.right_by_sum), (3, 1));

@@ -17,7 +17,10 @@ const TIME_STEP: usize = 32;
 /// A question in tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EncodedQuestion {
-    index: usize,
+    /// Its line in the file.
+    pub line: u64,
+    /// The index of the right ending.
+    label: usize,
     /// One sequence for each ending.
     candidates: Vec<Candidate>,
     /// True if a candidate was longer than the model's context and lost its first tokens.
@@ -33,27 +36,37 @@ struct Candidate {
     scored: usize,
 }
 
-/// The losses of the endings of a question.
-#[derive(Clone, Debug, PartialEq)]
+/// The answer to a question, which is also a line of a file of results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The index of the question.
-    pub index: usize,
+    /// The line of the question in its file.
+    pub line: u64,
+    /// The index of the right ending.
+    label: usize,
+    /// The ending with the lowest mean loss.
+    choice: usize,
     /// The mean loss of each ending, in nats per token.
     pub losses: Vec<f64>,
     /// The tokens of each ending.
-    pub tokens: Vec<usize>,
+    tokens: Vec<usize>,
 }
 
 impl Answer {
-    /// Returns the ending with the lowest mean loss.
-    pub fn choice(&self) -> usize {
-        least(self.losses.iter().copied())
+    /// Returns the answer to a question from the mean losses of its endings.
+    pub fn new(question: &EncodedQuestion, losses: Vec<f64>) -> Self {
+        let &EncodedQuestion { line, label, .. } = question;
+        let tokens = question.candidates.iter().map(|candidate| candidate.scored).collect();
+        Self { line, label, choice: least(losses.iter().copied()), losses, tokens }
     }
 
-    /// Returns the ending with the lowest sum of losses, which favours short endings.
-    pub fn likeliest(&self) -> usize {
+    pub fn is_right(&self) -> bool {
+        self.choice == self.label
+    }
+
+    /// Returns true if the right ending has the lowest sum of losses, which favours short endings.
+    pub fn is_right_by_sum(&self) -> bool {
         let sums = self.losses.iter().zip(&self.tokens);
-        least(sums.map(|(loss, tokens)| loss * *tokens as f64))
+        least(sums.map(|(loss, tokens)| loss * *tokens as f64)) == self.label
     }
 }
 
@@ -62,8 +75,6 @@ impl Answer {
 pub struct Quiz {
     /// In an order that spreads every part of them over the file.
     questions: Vec<EncodedQuestion>,
-    /// The right ending of each, by its index.
-    labels: Vec<usize>,
 }
 
 impl Quiz {
@@ -87,14 +98,12 @@ impl Quiz {
         };
         let block_size = config.eval_block_size().get() as usize;
         let chosen = (0..count).map(|index| &all[index * all.len() / count]);
-        let labels = chosen.clone().map(|question| question.label).collect();
-        let encoded = chosen
-            .enumerate()
-            .map(|(index, question)| encode(path, index, question, tokenizer, block_size));
-        let mut questions = encoded.collect::<Result<Vec<_>, _>>()?;
+        let encoded = chosen.map(|question| encode(path, question, tokenizer, block_size));
+        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        let mut questions: Vec<_> = encoded.into_iter().enumerate().collect();
         // The questions of one kind follow each other in the file and are about equally long.
-        questions.sort_by_key(|question| question.index.reverse_bits());
-        Ok(Some(Self { questions, labels }))
+        questions.sort_by_key(|(index, _)| index.reverse_bits());
+        Ok(Some(Self { questions: questions.into_iter().map(|(_, question)| question).collect() }))
     }
 
     /// Returns the number of questions.
@@ -118,8 +127,7 @@ impl Quiz {
         }
         let mut count = |answers: Vec<Answer>| {
             answered += answers.len() as u64;
-            let is_right = |answer: &&Answer| answer.choice() == self.labels[answer.index];
-            right += answers.iter().filter(is_right).count() as u64;
+            right += answers.iter().filter(|answer| answer.is_right()).count() as u64;
             if stop(answered) { Err(()) } else { Ok(()) }
         };
         let questions = self.questions[part].to_vec();
@@ -133,15 +141,14 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
     values.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(index, _)| index)
 }
 
-/// Encodes question number `index` of the file at `path` for a model of `block_size` positions. As in
-/// the common evaluation of GPT-2, an ending is tokenized separately from the context, with the space
-/// before it. A sequence that is too long keeps its end.
+/// Encodes a question of the file at `path` for a model of `block_size` positions. As in the common
+/// evaluation of GPT-2, an ending is tokenized separately from the context, with the space before it.
+/// A sequence that is too long keeps its end.
 ///
 /// # Errors
 /// For a character that the vocabulary lacks.
 pub fn encode(
     path: &Path,
-    index: usize,
     question: &Question,
     tokenizer: &Tokenizer,
     block_size: usize,
@@ -164,13 +171,13 @@ pub fn encode(
         Ok(Candidate { tokens, scored })
     };
     let candidates = question.endings.iter().map(&mut candidate).collect::<Result<_, _>>()?;
-    Ok(EncodedQuestion { index, candidates, is_cropped })
+    Ok(EncodedQuestion { line: question.line, label: question.label, candidates, is_cropped })
 }
 
 impl EncodedQuestion {
-    /// Returns the index of the question.
-    pub fn index(&self) -> usize {
-        self.index
+    /// Returns true if it has this number of endings.
+    pub fn has(&self, endings: usize) -> bool {
+        self.candidates.len() == endings
     }
 
     /// Returns the number of positions of its longest sequence.
@@ -191,7 +198,7 @@ pub async fn answer<E>(
     evaluation: &Evaluation,
     answered: &mut impl FnMut(Vec<Answer>) -> Result<(), E>,
 ) -> Result<(), E> {
-    questions.sort_by_key(|question| (std::cmp::Reverse(question.time()), question.index));
+    questions.sort_by_key(|question| (std::cmp::Reverse(question.time()), question.line));
     let mut rest = &questions[..];
     while let Some(longest) = rest.first() {
         let time = longest.time().next_multiple_of(TIME_STEP).min(evaluation.block_size);
@@ -203,10 +210,8 @@ pub async fn answer<E>(
         let losses = model.span_losses(&batch, &spans, evaluation.chunk, pass);
         let mut losses =
             values(losses).await.iter::<f32>().map(f64::from).collect::<Vec<_>>().into_iter();
-        let answer = |question: &EncodedQuestion| Answer {
-            index: question.index,
-            losses: losses.by_ref().take(question.candidates.len()).collect(),
-            tokens: question.candidates.iter().map(|candidate| candidate.scored).collect(),
+        let answer = |question: &EncodedQuestion| {
+            Answer::new(question, losses.by_ref().take(question.candidates.len()).collect())
         };
         answered(now.iter().map(answer).collect())?;
     }
@@ -265,12 +270,12 @@ mod tests {
 
     #[test]
     fn an_ending_is_scored_with_the_space_before_it() {
-        let encoded = encode(path(), 3, &question("ab", ["c", "de"]), &Tokenizer::Byte, 5).unwrap();
+        let encoded = encode(path(), &question("ab", ["c", "de"]), &Tokenizer::Byte, 5).unwrap();
         let candidate = |text, scored| Candidate { tokens: bytes(text), scored };
         assert_eq!(encoded.candidates, [candidate("ab c", 2), candidate("ab de", 3)]);
-        assert_eq!((encoded.index, encoded.time(), encoded.is_cropped), (3, 4, false));
+        assert_eq!((encoded.line, encoded.time(), encoded.is_cropped), (1, 4, false));
         // Three positions hold four tokens.
-        let short = encode(path(), 0, &question("ab", ["c", "defg"]), &Tokenizer::Byte, 3).unwrap();
+        let short = encode(path(), &question("ab", ["c", "defg"]), &Tokenizer::Byte, 3).unwrap();
         assert_eq!(short.candidates, [candidate("ab c", 2), candidate("defg", 3)]);
         assert!(short.is_cropped);
     }
@@ -279,8 +284,7 @@ mod tests {
     fn spans_cover_the_endings_and_no_padding() {
         let questions = [question("ab", ["c", "de"]), question("x", ["yz", "y"])]
             .iter()
-            .enumerate()
-            .map(|(index, question)| encode(path(), index, question, &Tokenizer::Byte, 8).unwrap())
+            .map(|question| encode(path(), question, &Tokenizer::Byte, 8).unwrap())
             .collect::<Vec<_>>();
         let (batch, spans) = batch(&questions, 6);
         assert_eq!((batch.sequences, batch.tokens.len(), batch.targets.len()), (4, 24, 24));
@@ -295,7 +299,11 @@ mod tests {
 
     #[test]
     fn the_choice_is_by_mean_loss() {
-        let answer = Answer { index: 0, losses: vec![2.0, 1.5, 1.5], tokens: vec![2, 4, 4] };
-        assert_eq!((answer.choice(), answer.likeliest()), (1, 0));
+        let question = question("a", ["b", "cde"]);
+        let encoded = encode(path(), &question, &Tokenizer::Byte, 8).unwrap();
+        let answer = Answer::new(&encoded, vec![1.5, 1.25]);
+        // The sums are 3 and 5.
+        assert_eq!((answer.choice, answer.is_right(), answer.is_right_by_sum()), (1, false, true));
+        assert_eq!(Answer::new(&encoded, vec![1.5, 1.5]).choice, 0, "the first of equal ones");
     }
 }

@@ -113,23 +113,24 @@ fn substitute(line: &str, name: &str, value: &str) -> String {
 mod tests {
     use super::*;
 
-    const NESTED: &str = "\
-let own = 1u;
-    // unroll
-    for (var i = 0u; i < ROWS; i++) {
-        let sum_i = x[i];
+    const NESTED: &str = "
+        let own = 1u;
         // unroll
-        for (var j = 0u; j < 2u; j++) {
-            y[i][j] += sum_i;
+        for (var i = 0u; i < ROWS; i++) {
+            let sum_i = x[i];
+            // unroll
+            for (var j = 0u; j < 2u; j++) {
+                y[i][j] += sum_i;
+            }
         }
-    }
-after(i);
-";
+        after(i);
+    ";
 
     #[test]
     fn loops_are_written_out_with_constant_indices() {
         let text = unroll(NESTED, &[("OTHER", 3), ("ROWS", 1)]);
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let lines: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         assert_eq!(
             lines,
             [

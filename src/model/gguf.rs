@@ -33,21 +33,12 @@ pub enum GgufType {
 }
 
 impl GgufType {
-    /// Returns the number that means this type in a file.
-    fn id(self) -> u32 {
+    /// Returns the numbers that mean a tensor of this type, and a file with matrices of this type.
+    fn ids(self) -> [u32; 2] {
         match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8_0 => 8,
-        }
-    }
-
-    /// Returns the number that means a file with matrices of this type.
-    fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8_0 => 7,
+            Self::F32 => [0, 0],
+            Self::F16 => [1, 1],
+            Self::Q8_0 => [8, 7],
         }
     }
 
@@ -178,7 +169,7 @@ impl GgufFile<'_> {
                 shape.reverse();
             }
             shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
-            bytes.extend(tensor.dtype.id().to_le_bytes());
+            bytes.extend(tensor.dtype.ids()[0].to_le_bytes());
             bytes.extend((offset as u64).to_le_bytes());
             offset += tensor.bytes();
         }
@@ -192,7 +183,7 @@ impl GgufFile<'_> {
         let mut entries = Entries::default();
         entries.text("general.architecture", "gpt2");
         entries.text("general.name", name);
-        entries.number("general.file_type", dtype.file_type());
+        entries.number("general.file_type", dtype.ids()[1]);
         if dtype == GgufType::Q8_0 {
             entries.number("general.quantization_version", QUANTIZATION);
         }
@@ -205,7 +196,7 @@ impl GgufFile<'_> {
         ] {
             entries.number(key, value as u32);
         }
-        entries.float("gpt2.attention.layer_norm_epsilon", 1e-5);
+        entries.key("gpt2.attention.layer_norm_epsilon", F32).extend(1e-5_f32.to_le_bytes());
         entries.text("tokenizer.ggml.model", "gpt2");
         entries.text("tokenizer.ggml.pre", "gpt-2");
         entries.texts(
@@ -223,7 +214,7 @@ impl GgufFile<'_> {
         if let Some(template) = &vocabulary.chat_template {
             entries.text("tokenizer.chat_template", template);
         }
-        entries.truth("tokenizer.ggml.add_bos_token", false);
+        entries.key("tokenizer.ggml.add_bos_token", BOOL).push(u8::from(false));
         entries
     }
 }
@@ -283,6 +274,14 @@ fn gguf_name(layer: &str) -> String {
     format!("blk.{block}.{part}")
 }
 
+/// The numbers that mean the types of values.
+const U32: u32 = 4;
+const I32: u32 = 5;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
 /// The description of a file: keys and values.
 #[derive(Default)]
 struct Entries {
@@ -291,7 +290,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Begins an entry whose value has the type number `kind`.
+    /// Begins an entry. `kind` is the type of its value.
     fn key(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
         self.count += 1;
         put_text(&mut self.bytes, key);
@@ -300,31 +299,23 @@ impl Entries {
     }
 
     fn number(&mut self, key: &str, value: u32) {
-        self.key(key, 4).extend(value.to_le_bytes());
-    }
-
-    fn float(&mut self, key: &str, value: f32) {
-        self.key(key, 6).extend(value.to_le_bytes());
-    }
-
-    fn truth(&mut self, key: &str, value: bool) {
-        self.key(key, 7).push(value.into());
+        self.key(key, U32).extend(value.to_le_bytes());
     }
 
     fn text(&mut self, key: &str, value: &str) {
-        put_text(self.key(key, 8), value);
+        put_text(self.key(key, STRING), value);
     }
 
-    /// Begins an array of values whose type has the number `kind`.
+    /// Begins an array. `kind` is the type of its values.
     fn array(&mut self, key: &str, kind: u32, length: usize) -> &mut Vec<u8> {
-        let bytes = self.key(key, 9);
+        let bytes = self.key(key, ARRAY);
         bytes.extend(kind.to_le_bytes());
         bytes.extend((length as u64).to_le_bytes());
         bytes
     }
 
     fn texts<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
-        let bytes = self.array(key, 8, values.len());
+        let bytes = self.array(key, STRING, values.len());
         values.for_each(|text| put_text(bytes, text));
     }
 
@@ -337,7 +328,7 @@ impl Entries {
                 TokenKind::Unused => 5,
             }
         };
-        let bytes = self.array(key, 5, kinds.len());
+        let bytes = self.array(key, I32, kinds.len());
         kinds.for_each(|kind| bytes.extend(number(kind).to_le_bytes()));
     }
 }
