@@ -20,7 +20,7 @@ const MESSAGE_FRAME: usize = 2;
 /// The tokens that a prompt has in addition to its messages: the beginning, and the role of the answer.
 const PROMPT_FRAME: usize = 2;
 
-/// Why a conversation cannot continue.
+/// An error of a conversation.
 #[derive(Debug, Error)]
 pub enum ChatError {
     #[error("{model}: this model was not trained on conversations")]

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::hellaswag::{Answer, EncodedQuestion, answer, encode};
 use super::loss::Evaluation;
+use super::quiz::{Answer, EncodedQuestion, answer, encode};
 use crate::data::{DataError, Questions, Tokenizer};
 use crate::disk::{self, File};
 use crate::model::Gpt;

@@ -6,13 +6,13 @@
 mod conversation;
 #[cfg(not(target_arch = "wasm32"))]
 mod exam;
-mod hellaswag;
 mod loss;
+mod quiz;
 
 pub(crate) use conversation::{ChatError, Conversation};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use exam::{Exam, ExamError, Score};
-pub(crate) use hellaswag::Quiz;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use loss::DataLosses;
 pub(crate) use loss::{Evaluation, LossSum, sum_losses};
+pub(crate) use quiz::Quiz;

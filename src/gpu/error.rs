@@ -28,7 +28,7 @@ pub enum DeviceError {
     #[error("no device `{id}`: {why}; found: {found}")]
     NoCuda {
         id: DeviceId,
-        /// What is missing: the driver, its library or a GPU.
+        /// Names the missing part: the driver, its library or a GPU.
         why: String,
         found: String,
     },

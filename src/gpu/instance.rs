@@ -46,8 +46,8 @@ fn shader_compiler() -> wgpu::Dx12Compiler {
     if cfg!(all(feature = "static-dxc", windows, target_env = "msvc", target_arch = "x86_64")) {
         return wgpu::Dx12Compiler::StaticDxc;
     }
-    let beside = || Some(std::env::current_exe().ok()?.with_file_name("dxcompiler.dll"));
-    let library = beside().filter(|path| cfg!(windows) && disk::is_file(path));
+    let next_to_program = || Some(std::env::current_exe().ok()?.with_file_name("dxcompiler.dll"));
+    let library = next_to_program().filter(|path| cfg!(windows) && disk::is_file(path));
     match library.as_deref().and_then(Path::to_str) {
         Some(path) => wgpu::Dx12Compiler::DynamicDxc { dxc_path: path.to_string() },
         None => wgpu::Dx12Compiler::Fxc,

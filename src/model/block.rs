@@ -59,8 +59,8 @@ pub(super) struct BlockPass {
     pub gelu: Gelu,
 }
 
-/// What the backward pass of a block needs from its forward pass: 12 activations of `[n, c]`, and the
-/// layer norm and softmax statistics.
+/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`, and
+/// the layer norm and softmax statistics.
 pub(super) struct SavedBlock {
     attention: SavedAttention,
     mlp: SavedMlp,

@@ -100,8 +100,8 @@ fn add(sums: &mut Vec<Tensor<1>>, grads: Vec<Tensor<1>>) {
     };
 }
 
-/// What the backward pass of a block starts from. Both are boxed, because a tensor takes 640 bytes on
-/// the host.
+/// The values that the backward pass of a block starts from. They are boxed, because a tensor takes 640
+/// bytes on the host.
 enum BlockStart {
     Saved(Box<SavedBlock>),
     /// The block's input alone. The backward pass recomputes the block.

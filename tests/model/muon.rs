@@ -14,9 +14,10 @@ struct Start(Case);
 
 impl WeightSource for Start {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
-        match is_matrix(name) {
-            true => self.0.weight(name, shape),
-            false => Ok(vec![1.0; shape.iter().product()]),
+        if is_matrix(name) {
+            self.0.weight(name, shape)
+        } else {
+            Ok(vec![1.0; shape.iter().product()])
         }
     }
 }
@@ -41,9 +42,12 @@ fn muon(model: &Gpt, mode: OpsMode) -> Optimizer {
 /// Returns a gradient for each part of each weight, in the order of the model; `of` returns those
 /// of a matrix.
 fn gradients(model: &Gpt, of: impl Fn(&str) -> Vec<f32>) -> Vec<Tensor<1>> {
-    let of_weight = |Parameter { name, parts, .. }: Parameter| match is_matrix(&name) {
-        true => vec![Tensor::from_data(of(&name).as_slice(), &parts[0].device())],
-        false => parts.iter().map(Tensor::zeros_like).collect(),
+    let of_weight = |Parameter { name, parts, .. }: Parameter| {
+        if is_matrix(&name) {
+            vec![Tensor::from_data(of(&name).as_slice(), &parts[0].device())]
+        } else {
+            parts.iter().map(Tensor::zeros_like).collect()
+        }
     };
     parameters(model).into_iter().flat_map(of_weight).collect()
 }

@@ -147,9 +147,10 @@ fn an_offloaded_optimizer_trains_half_weights() {
         let open = gpu::select(DeviceChoice::Named(info.id)).unwrap().open(precision).unwrap();
         let own = OpsMode::AUTO.on(open.info.kind);
         for mode in [own, OpsMode::CUBE] {
-            let precision = match mode == own {
-                true => precision,
-                false => Abilities { matrices: None, ..info.abilities }.planned(Dtype::Float16),
+            let precision = if mode == own {
+                precision
+            } else {
+                Abilities { matrices: None, ..info.abilities }.planned(Dtype::Float16)
             };
             let mode = mode.in_precision(precision);
             for kind in [OptimizerKind::AdamW, OptimizerKind::Muon] {
