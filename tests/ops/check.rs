@@ -271,6 +271,12 @@ pub fn long_cases(time: usize) -> Vec<Case> {
     ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
 }
 
+/// Returns cases of attention whose last tile of keys has one key.
+pub fn last_key_cases() -> Vec<Case> {
+    let op = Op::Attention { heads: 3, rate: None };
+    [65, 129].into_iter().map(|time| Case::new(op.clone(), 2, time, 39)).collect()
+}
+
 /// Returns cases of attention with common head sizes, and one larger than the kernels support.
 pub fn head_cases() -> Vec<Case> {
     let op = Op::Attention { heads: 2, rate: Some(0.1) };
@@ -296,6 +302,7 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
 /// hundred terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
+    check_large(last_key_cases(), device, mode);
     check_large(head_cases(), device, mode);
     for activation in ACTIVATIONS {
         for (bias, residual) in [(false, false), (true, true)] {

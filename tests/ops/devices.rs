@@ -8,7 +8,7 @@ use wgpt::ops::{self, Dropout, OpsMode};
 use crate::case::{mask, noise, softmax, values};
 use crate::check::{
     Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
-    check_small, compare, head_cases, long_cases, run,
+    check_small, compare, head_cases, last_key_cases, long_cases, run,
 };
 use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
@@ -38,6 +38,7 @@ fn compiles_slowly(device: &Device, kind: DeviceKind) -> bool {
 fn check_kernels(device: &Device, mode: OpsMode, few: bool) {
     check_small(if few { 5 } else { 20 }, device, &[mode]);
     check_large(long_cases(130), device, mode);
+    check_large(last_key_cases(), device, mode);
     let mut heads = head_cases();
     if few {
         // One size that the kernels support, and the one that they do not.
