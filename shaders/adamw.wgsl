@@ -1,7 +1,8 @@
 // Updates the weights and moments of TENSORS tensors in place by one AdamW step (Loshchilov and
 // Hutter 2017, arXiv:1711.05101, in PyTorch's form). A workgroup takes SPAN packs of one tensor. What
 // depends on the gradient norm is read from a buffer, so the host does not wait for it. Needs
-// adamw_weights.wgsl or adamw_half_weights.wgsl.
+// segments.wgsl, and adamw_weights.wgsl or
+// adamw_half_weights.wgsl.
 
 // The factor of the gradient; 1 if the update is made, else 0; learning_rate / (1 - beta1^t);
 // 1 / sqrt(1 - beta2^t).
@@ -17,9 +18,8 @@ struct Params {
     beta1: f32,
     beta2: f32,
     eps: f32,
-    // For each tensor: its first workgroup, its number of workgroups, its packs, and the bits of
-    // 1 - learning rate * weight decay.
-    tensors: array<vec4<u32>, TENSORS>,
+    // The word is the bits of 1 - learning rate * weight decay.
+    @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(1u + BUFFERS * TENSORS) var<uniform> p: Params;
 
@@ -36,11 +36,11 @@ fn main(
     // repeat
     {
         let tensor = p.tensors[TENSOR];
-        let decay = bitcast<f32>(tensor.w);
+        let decay = bitcast<f32>(tensor.word);
         // Huge before the tensor's first workgroup.
-        let span = index - tensor.x;
-        if (span < tensor.y) {
-            let last = min((span + 1u) * SPAN, tensor.z);
+        let span = index - tensor.first_group;
+        if (span < tensor.groups) {
+            let last = min((span + 1u) * SPAN, tensor.packs);
             for (var i = span * SPAN + lane; i < last; i += WG) {
                 let g = grad_TENSOR[i] * control[0];
                 let new_m = p.beta1 * m_TENSOR[i] + (1.0 - p.beta1) * g;

@@ -2,7 +2,7 @@
 // [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
 // block of 4 x 4, zero outside the matrices. If ACTIVATED, GELU is applied to a: it is recomputed
 // at each load, so that its output need not be stored. Sums and epilogue are f32, whatever the
-// matrices are stored in. Needs gelu.wgsl.
+// matrices are stored in. Needs gelu.wgsl, gemm_params.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<left>;
 @group(0) @binding(1) var<storage, read_write> b: array<right>;
@@ -14,21 +14,6 @@
 // [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE.
 @group(0) @binding(5) var<storage, read_write> pre_activation: array<activation>;
 
-struct Params {
-    m: u32,
-    n: u32,
-    k: u32,
-    // This dispatch computes rows first_row to last_row (exclusive) of out.
-    first_row: u32,
-    last_row: u32,
-    // Offsets of the matrices in their buffers, in elements.
-    a_offset: u32,
-    b_offset: u32,
-    out_offset: u32,
-    // Elements from one row to the next: a and out may be columns of wider matrices.
-    a_stride: u32,
-    out_stride: u32,
-}
 @group(0) @binding(6) var<uniform> p: Params;
 
 // Returns four elements of a row of a, activated if ACTIVATED. a is [rows, width] in memory.

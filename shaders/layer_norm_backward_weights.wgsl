@@ -1,5 +1,6 @@
 // Second stage of d_gamma and d_beta of TENSORS layers: adds the partial sums of
-// layer_norm_backward.wgsl in the order of its workgroups. One pack of columns per invocation.
+// layer_norm_backward.wgsl in the order of its workgroups. One pack of columns per invocation. Needs
+// segments.wgsl.
 
 // repeat
 // [groups, 2, width].
@@ -9,9 +10,8 @@
 // end
 
 struct Params {
-    // For each layer: its first workgroup, its number of workgroups, both widths together in packs,
-    // and the number of groups.
-    layers: array<vec4<u32>, TENSORS>,
+    // The packs are those of both widths together, the word is the number of groups of partial sums.
+    @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(3 * TENSORS) var<uniform> p: Params;
 
@@ -24,15 +24,15 @@ fn main(
     let index = group.x + group.y * groups.x;
     // repeat
     {
-        let layer = p.layers[TENSOR];
-        let width = layer.z / 2u;
+        let layer = p.tensors[TENSOR];
+        let width = layer.packs / 2u;
         // Huge before the layer's first workgroup.
-        let span = index - layer.x;
+        let span = index - layer.first_group;
         let column = span * SPAN + lane;
-        if (span < layer.y && column < layer.z) {
+        if (span < layer.groups && column < layer.packs) {
             var sum = pack();
-            for (var i = 0u; i < layer.w; i++) {
-                sum += partial_TENSOR[i * layer.z + column];
+            for (var i = 0u; i < layer.word; i++) {
+                sum += partial_TENSOR[i * layer.packs + column];
             }
             if (column < width) {
                 d_gamma_TENSOR[column] = sum;

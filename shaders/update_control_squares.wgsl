@@ -1,7 +1,7 @@
 // First stage of the control of an update, on TENSORS tensors at once: each workgroup writes the sum
 // of the squares of SPAN packs of one tensor to its own element of `partial`. The elements are
 // divided by the loss scale and p.divisor first: the squares of scaled gradients would leave the
-// range of f32. Needs reduce.wgsl.
+// range of f32. Needs reduce.wgsl, segments.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> partial: array<f32>;
 // The scale is element 0.
@@ -12,9 +12,8 @@
 
 struct Params {
     divisor: f32,
-    // For each tensor: its first workgroup, its number of workgroups, its packs, and the index of its
-    // first sum in `partial`.
-    tensors: array<vec4<u32>, TENSORS>,
+    // The word is the index of the tensor's first sum in `partial`.
+    @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(2 + TENSORS) var<uniform> p: Params;
 
@@ -33,14 +32,14 @@ fn main(
     {
         let tensor = p.tensors[TENSOR];
         // Huge before the tensor's first workgroup.
-        let span = index - tensor.x;
-        if (span < tensor.y) {
-            let last = min((span + 1u) * SPAN, tensor.z);
+        let span = index - tensor.first_group;
+        if (span < tensor.groups) {
+            let last = min((span + 1u) * SPAN, tensor.packs);
             for (var i = span * SPAN + lane; i < last; i += WG) {
                 let v = x_TENSOR[i] * factor;
                 sum += v * v;
             }
-            place = tensor.w + span;
+            place = tensor.word + span;
             has_place = true;
         }
     }

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use naga::back::hlsl;
 use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
-use naga::{Block, Expression, Function, Handle, Statement, TypeInner};
+use naga::{Block, Expression, Function, Handle, ScalarKind, Statement, Type, TypeInner};
+use wgpt::gpu::kernel::ParamType;
 use wgpt::ops::kernel_variants;
 
 #[test]
@@ -64,6 +65,13 @@ fn every_variant_is_valid() {
             failures
                 .push(format!("{variant}: more than the 8 storage buffers that WebGPU guarantees"));
         }
+        let params = module.global_variables.iter().map(|(_, variable)| variable);
+        let params = params.filter(|variable| variable.space == naga::AddressSpace::Uniform);
+        let declared = params.map(|variable| fields(&module, variable.ty, "", 0));
+        let written = laid_out(spec.params(), "", &mut 0);
+        if declared.flatten().collect::<Vec<_>>() != written {
+            failures.push(format!("{variant}: the parameters are not {written:?}"));
+        }
         let mut layouter = naga::proc::Layouter::default();
         layouter.update(module.to_ctx()).expect("a valid module has a layout");
         let workgroup_memory: u32 = module
@@ -77,6 +85,46 @@ fn every_variant_is_valid() {
         }
     }
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
+/// A field of a kernel's parameters: its path, its offset in bytes and its type.
+type Field = (String, u32, ScalarKind);
+
+/// Returns the fields that a source declares.
+fn fields(module: &naga::Module, ty: Handle<Type>, path: &str, offset: u32) -> Vec<Field> {
+    match &module.types[ty].inner {
+        TypeInner::Scalar(scalar) => vec![(path.to_string(), offset, scalar.kind)],
+        TypeInner::Struct { members, .. } => {
+            let of_member = |member: &naga::StructMember| {
+                let path = format!("{path}.{}", member.name.as_deref().unwrap_or_default());
+                fields(module, member.ty, &path, offset + member.offset)
+            };
+            members.iter().flat_map(of_member).collect()
+        }
+        TypeInner::Array { base, stride: 16, .. } => {
+            fields(module, *base, &format!("{path}[]"), offset)
+        }
+        other => panic!("{path} is no parameter: {other:?}"),
+    }
+}
+
+/// Returns the fields that the program writes, the first at `offset`, which becomes the end of the
+/// last.
+fn laid_out(ty: ParamType, path: &str, offset: &mut u32) -> Vec<Field> {
+    let scalar = |kind, offset: &mut u32| {
+        *offset += 4;
+        vec![(path.to_string(), *offset - 4, kind)]
+    };
+    let (members, path) = match ty {
+        ParamType::U32 => return scalar(ScalarKind::Uint, offset),
+        ParamType::F32 => return scalar(ScalarKind::Float, offset),
+        ParamType::Struct(members) => (members, path.to_string()),
+        ParamType::Array(members) => (members, format!("{path}[]")),
+    };
+    *offset = offset.next_multiple_of(16);
+    let of_member =
+        |&(name, ty): &(&str, ParamType)| laid_out(ty, &format!("{path}.{name}"), offset);
+    members.iter().flat_map(of_member).collect()
 }
 
 #[test]
@@ -149,10 +197,10 @@ fn to_hlsl(
     for name in names {
         name.map_err(|error| error.to_string())?;
     }
-    match text.contains("[numthreads(") {
-        true => Ok(text),
-        false => Err("it has no entry point".into()),
+    if !text.contains("[numthreads(") {
+        return Err("it has no entry point".into());
     }
+    Ok(text)
 }
 
 /// Finds what naga writes and FXC refuses (error X3500): to store to an element of a vector or a matrix

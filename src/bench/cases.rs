@@ -364,7 +364,7 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
             time(&|| {
                 let (wte, targets) = (vec![wte.clone()], targets.clone());
                 let x = x.clone();
-                drop(ops::linear_cross_entropy_gradients(x, wte, targets, loss, None, mode));
+                drop(ops::linear_cross_entropy_gradients(x, wte, None, targets, loss, mode));
             })
         },
         || {

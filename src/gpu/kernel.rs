@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::KernelId;
-use burn_cubecl::cubecl::server::{BufferBinding, KernelArguments, MetadataBindingInfo};
+use burn_cubecl::cubecl::server::{KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeDim, ExecutionMode};
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
+pub(crate) use super::params::params;
+pub use super::params::{Param, ParamType};
 pub use super::queue::{Queue, Workgroups};
 use super::unroll::{repeat, unroll};
 use crate::config::Matrices;
@@ -25,6 +27,8 @@ pub struct Shader {
     pub name: &'static str,
     /// The texts of all files, in the order in which they are concatenated.
     pub parts: &'static [&'static str],
+    /// The type of its parameters, `Params` in the source.
+    pub params: ParamType,
 }
 
 // By name: each launch looks its pipeline up, and should not hash kilobytes of text for it.
@@ -164,6 +168,11 @@ impl Spec {
         self.workgroup
     }
 
+    /// The type of the parameters.
+    pub fn params(&self) -> ParamType {
+        self.shader.params
+    }
+
     /// The cooperative matrices that it multiplies.
     pub fn matrices(&self) -> Option<Matrices> {
         self.matrices
@@ -252,21 +261,27 @@ impl KernelSource for Text {
 
 impl Queue {
     /// Queues a kernel on `buffers`, its bindings in order, and `params`, the uniform binding after
-    /// them. Does not wait. Floats are passed as their bits.
-    pub fn launch(
+    /// them. A placeholder is bound in place of an operand that is `None`. Does not wait.
+    pub fn launch<P: Param>(
         &self,
         spec: Spec,
         workgroups: Workgroups,
-        buffers: impl IntoIterator<Item = BufferBinding>,
-        params: &[u32],
+        buffers: &[Option<&CubeTensor>],
+        params: &P,
     ) {
+        assert_eq!(P::TYPE, spec.params(), "the parameters of {}", spec.name());
         // Uniform buffers are read in units of 16 bytes. The device caches them by content: shapes
         // are static, so a step uploads few.
-        let mut words = params.to_vec();
-        words.resize(params.len().next_multiple_of(4), 0);
+        let mut words = Vec::new();
+        params.write(&mut words);
+        words.resize(words.len().next_multiple_of(4), 0);
         let words = words.chunks(2).map(|w| u64::from(w[0]) | u64::from(w[1]) << 32).collect();
+        let handle = |buffer: &Option<&CubeTensor>| match buffer {
+            Some(tensor) => tensor.handle.clone().binding(),
+            None => self.nothing().handle.binding(),
+        };
         let arguments = KernelArguments::new()
-            .with_buffers(buffers.into_iter().collect())
+            .with_buffers(buffers.iter().map(handle).collect())
             .with_info(MetadataBindingInfo::custom(words));
         let dim = CubeDim::new_1d(spec.workgroup);
         let kernel = SourceKernel::new(Text(Arc::new(spec)), dim);

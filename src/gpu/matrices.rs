@@ -72,10 +72,14 @@ mod probe {
     use half::f16;
 
     use crate::config::Matrices;
-    use crate::gpu::kernel::{Shader, Spec, wgsl};
+    use crate::gpu::kernel::{Param, Shader, Spec, wgsl};
     use crate::gpu::{PROBE_THREAD, webgpu};
 
-    static PRODUCT: Shader = Shader { name: "probe_matrices", parts: &[wgsl!("probe_matrices")] };
+    static PRODUCT: Shader = Shader {
+        name: "probe_matrices",
+        parts: &[wgsl!("probe_matrices")],
+        params: <() as Param>::TYPE,
+    };
 
     /// The time that a product may take. Software renderers compile it for up to 15 seconds.
     const TIMEOUT: Duration = Duration::from_secs(60);

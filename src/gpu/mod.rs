@@ -22,6 +22,8 @@ pub mod kernel;
 #[cfg(feature = "wgpu")]
 mod matrices;
 mod meter;
+#[cfg(feature = "wgpu")]
+mod params;
 #[cfg(not(target_arch = "wasm32"))]
 mod power;
 #[cfg(not(target_arch = "wasm32"))]

@@ -18,14 +18,33 @@ mod kernels {
     use burn::tensor::Device;
 
     use super::Peaks;
-    use crate::gpu::kernel::{Queue, Shader, Spec, Workgroups, wgsl};
+    use crate::gpu::kernel::{Param, Queue, Shader, Spec, Workgroups, params, wgsl};
     use crate::gpu::matrices;
     use crate::gpu::meter::cube;
     use crate::gpu::{DeviceError, wait};
 
-    static COPY: Shader = Shader { name: "probe_copy", parts: &[wgsl!("probe_copy")] };
-    static MULTIPLY_ADD: Shader =
-        Shader { name: "probe_multiply_add", parts: &[wgsl!("probe_multiply_add")] };
+    params! {
+        struct CopyParams {
+            packs: usize,
+        }
+    }
+
+    params! {
+        struct MultiplyAddParams {
+            packs: usize,
+            rounds: usize,
+            factor: f32,
+            summand: f32,
+        }
+    }
+
+    static COPY: Shader =
+        Shader { name: "probe_copy", parts: &[wgsl!("probe_copy")], params: CopyParams::TYPE };
+    static MULTIPLY_ADD: Shader = Shader {
+        name: "probe_multiply_add",
+        parts: &[wgsl!("probe_multiply_add")],
+        params: MultiplyAddParams::TYPE,
+    };
 
     /// Independent chains of packs per invocation of `probe_multiply_add.wgsl`.
     const CHAINS: usize = 8;
@@ -66,8 +85,8 @@ mod kernels {
             queue.launch(
                 copy(),
                 Workgroups::cover(packs, WORKGROUP),
-                [&x, &y].map(|tensor| tensor.handle.clone().binding()),
-                &[packs as u32],
+                &[Some(&x), Some(&y)],
+                &CopyParams { packs },
             );
         })?;
         let copy_gb_per_s = 8.0 * elements as f64 / seconds * 1e-9;
@@ -78,8 +97,8 @@ mod kernels {
             queue.launch(
                 multiply_add(),
                 Workgroups::Plane(packs / WORKGROUP as usize, 1),
-                [y.handle.clone().binding()],
-                &[packs as u32, rounds as u32, 0.999f32.to_bits(), 0.001f32.to_bits()],
+                &[Some(&y)],
+                &MultiplyAddParams { packs, rounds, factor: 0.999, summand: 0.001 },
             );
         })?;
         let operations = 2 * packs * PACK * CHAINS * rounds;

@@ -221,9 +221,9 @@ impl Gpt {
         let (value, HeadGradients { x: dh, wte }) = ops::linear_cross_entropy_gradients(
             h,
             self.wte.factors(pass.mode),
+            sums.loss_scale.clone(),
             batch.targets.clone(),
             loss,
-            sums.loss_scale.clone(),
             pass.mode,
         );
         let (dx, ln_f) = self.ln_f.backward(dh, x, statistics, None, pass.mode);

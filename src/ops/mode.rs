@@ -108,7 +108,6 @@ impl OpsMode {
         self.software && self.implementation == Implementation::Auto
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn is_reference(self) -> bool {
         self.implementation == Implementation::Reference
     }

@@ -58,9 +58,8 @@ impl Case {
     /// Returns the target of each row.
     fn targets(&self, vocab: usize, ignores: bool) -> Arc<[u32]> {
         let ids = self.ids(vocab);
-        let target = |(row, &id): (usize, &u32)| match ignores && row % 3 != 1 {
-            true => ops::IGNORED,
-            false => id,
+        let target = |(row, &id): (usize, &u32)| {
+            if ignores && row % 3 != 1 { ops::IGNORED } else { id }
         };
         ids.iter().enumerate().map(target).collect()
     }
@@ -164,7 +163,7 @@ impl Case {
                     let factor = if loss_scale.is_some() { 1.0 / 16.0 } else { 1.0 };
                     let (x, wte, ids) = (x.clone(), wte.clone(), ids.clone());
                     let (value, grads) =
-                        ops::linear_cross_entropy_gradients(x, wte, ids, loss, loss_scale, mode);
+                        ops::linear_cross_entropy_gradients(x, wte, loss_scale, ids, loss, mode);
                     assert_eq!(values(value.clone()), alone, "losses differ");
                     let grads = [grads.x, Tensor::cat(grads.wte, 0)];
                     (value, grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone() * factor))

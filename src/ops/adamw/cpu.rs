@@ -5,29 +5,32 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;
 use rayon::prelude::*;
 
-use super::{AdamW, Lists, Updated, Weight, into_lists};
+use super::{AdamW, Updated, Weight};
 use crate::ops::shared::cpu::{CpuTensor, contiguous, memory, values, values_mut, vectorised};
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
 
 pub(super) fn update(
-    weights: Vec<Weight<Flex>>,
+    weights: Vec<Weight<CpuTensor>>,
     control: CpuTensor,
     scalars: AdamW,
-) -> Lists<Flex> {
+) -> Vec<Updated<CpuTensor>> {
     let control = contiguous(control);
     let control = [0, 1, 2, 3].map(|i| values(&control)[i]);
-    let [_, applied, ..] = control;
-    if applied == 0.0 {
-        return into_lists::<Flex>(weights.into_iter().map(Weight::into_updated));
-    }
-    into_lists::<Flex>(weights.into_iter().map(|weight| update_weight(weight, control, scalars)))
+    let update = |weight| update_weight(weight, control, scalars);
+    weights.into_iter().map(update).collect()
 }
 
-fn update_weight(weight: Weight<Flex>, control: [f32; 4], scalars: AdamW) -> Updated<Flex> {
-    let Weight { w, half, grad, m, v, decays } = weight;
-    let [factor, _, step_size, second_correction] = control;
+fn update_weight(
+    (w, half, grad, (m, v), decays): Weight<CpuTensor>,
+    control: [f32; 4],
+    scalars: AdamW,
+) -> Updated<CpuTensor> {
+    let [factor, applied, step_size, second_correction] = control;
+    if applied == 0.0 {
+        return (w, half, (m, v));
+    }
     let scalars = AdamW { decay: scalars.decay_of(decays), ..scalars };
     let grad = contiguous(grad);
     let [mut w, mut m, mut v] = [w, m, v].map(contiguous);
@@ -41,7 +44,7 @@ fn update_weight(weight: Weight<Flex>, control: [f32; 4], scalars: AdamW) -> Upd
         });
     memory::recycle([grad]);
     let half = half.map(|old| Flex::float_cast(w.clone(), FloatDType::from(old.dtype())));
-    (w, half, m, v)
+    (w, half, (m, v))
 }
 
 vectorised! {

@@ -1,11 +1,10 @@
 //! AdamW in cubecl's language.
 
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AdamW, Lists, Updated, Weight, into_lists};
+use super::{AdamW, Updated, Weight};
 use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
 
@@ -45,23 +44,21 @@ fn update_element<H: Float>(
 
 pub(super) fn update(
     kernels: &CubeKernels,
-    weights: Vec<Weight<CubeBackend>>,
+    weights: Vec<Weight<CubeTensor>>,
     control: CubeTensor,
     scalars: AdamW,
-) -> Lists<CubeBackend> {
+) -> Vec<Updated<CubeTensor>> {
     let control = contiguous(control);
-    let updated =
-        weights.into_iter().map(|weight| update_weight(kernels, weight, &control, scalars));
-    into_lists::<CubeBackend>(updated)
+    let update = |weight| update_weight(kernels, weight, &control, scalars);
+    weights.into_iter().map(update).collect()
 }
 
 fn update_weight(
     kernels: &CubeKernels,
-    weight: Weight<CubeBackend>,
+    (w, half, grad, (m, v), decays): Weight<CubeTensor>,
     control: &CubeTensor,
     scalars: AdamW,
-) -> Updated<CubeBackend> {
-    let Weight { w, half, grad, m, v, decays } = weight;
+) -> Updated<CubeTensor> {
     let [w, m, v] = [w, m, v].map(owned);
     let half = half.map(owned);
     let grad = contiguous(grad);
@@ -85,5 +82,5 @@ fn update_weight(
         half.is_some(),
         half.as_ref().map_or_else(f32::elem_type_native, elem),
     ));
-    (w, half, m, v)
+    (w, half, (m, v))
 }

@@ -1,49 +1,32 @@
 //! AdamW by tensor operations.
 
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata, get_or_init_device_settings};
-use burn::tensor::{FloatDType, Slice};
+use burn::tensor::{FloatDType, Tensor};
 
-use super::{AdamW, Lists, Updated, Weight, into_lists};
-use crate::ops::shared::{device, shape};
+use super::{AdamW, Moments, UpdatedWeight, WeightUpdate};
 
-pub(super) fn update<B: Backend>(
-    weights: Vec<Weight<B>>,
-    control: FloatTensor<B>,
+pub(super) fn update(
+    weights: Vec<WeightUpdate>,
+    control: Tensor<1>,
     scalars: AdamW,
-) -> Lists<B> {
-    let updated = weights.into_iter().map(|weight| update_weight::<B>(weight, &control, scalars));
-    into_lists::<B>(updated)
+) -> Vec<UpdatedWeight> {
+    weights.into_iter().map(|weight| update_weight(weight, &control, scalars)).collect()
 }
 
-fn update_weight<B: Backend>(
-    weight: Weight<B>,
-    control: &FloatTensor<B>,
-    scalars: AdamW,
-) -> Updated<B> {
-    let Weight { w, half, grad, m, v, decays } = weight;
-    let scalar = |i: usize| B::float_slice(control.clone(), &[Slice::from(i..i + 1)]);
-    let blend = |mean: FloatTensor<B>, new: FloatTensor<B>, beta: f32| {
-        B::float_add(
-            B::float_mul_scalar(mean, beta.into()),
-            B::float_mul_scalar(new, (1.0 - beta).into()),
-        )
-    };
-    let grad = B::float_mul(grad, scalar(0));
-    let new_m = blend(m.clone(), grad.clone(), scalars.beta1);
-    let new_v = blend(v.clone(), B::float_mul(grad.clone(), grad), scalars.beta2);
-    let root = B::float_mul(B::float_sqrt(new_v.clone()), scalar(3));
-    let step = B::float_div(
-        B::float_mul(new_m.clone(), scalar(2)),
-        B::float_add_scalar(root, scalars.eps.into()),
-    );
-    let new_w = B::float_sub(B::float_mul_scalar(w.clone(), scalars.decay_of(decays).into()), step);
+fn update_weight(weight: WeightUpdate, control: &Tensor<1>, scalars: AdamW) -> UpdatedWeight {
+    let WeightUpdate { w, half, grad, moments: Moments { m, v }, decays } = weight;
+    let scalar = |i: usize| control.clone().narrow(0, i, 1);
+    let blend =
+        |mean: &Tensor<1>, new: Tensor<1>, beta: f32| mean.clone() * beta + new * (1.0 - beta);
+    let grad = grad * scalar(0);
+    let new_m = blend(&m, grad.clone(), scalars.beta1);
+    let new_v = blend(&v, grad.clone() * grad, scalars.beta2);
+    let root = new_v.clone().sqrt() * scalar(3);
+    let step = new_m.clone() * scalar(2) / (root + scalars.eps);
+    let new_w = w.clone() * scalars.decay_of(decays) - step;
 
-    let bools = get_or_init_device_settings::<B>(&device::<B>(&w)).bool_dtype;
-    let applied = B::float_greater_elem(scalar(1), 0f32.into(), bools);
-    let applied = B::bool_expand(applied, shape::<B>(&w));
-    let choose = |old, new| B::float_mask_where(old, applied.clone(), new);
+    let applied = scalar(1).greater_elem(0.0).expand(w.dims());
+    let choose = |old: Tensor<1>, new| old.mask_where(applied.clone(), new);
     let w = choose(w, new_w);
-    let half = half.map(|old| B::float_cast(w.clone(), FloatDType::from(old.dtype())));
-    (w, half, choose(m, new_m), choose(v, new_v))
+    let half = half.map(|old| w.clone().cast(FloatDType::from(old.dtype())));
+    (w, half, Moments { m: choose(m, new_m), v: choose(v, new_v) })
 }

@@ -1,24 +1,40 @@
 //! AdamW by the kernel of `shaders/`.
 
-use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AdamW, Lists, Weight, into_lists};
-use crate::gpu::kernel::{Element, Shader, Spec, pack_of, wgsl};
+use super::{AdamW, Updated, Weight};
+use crate::gpu::kernel::{Element, Param, Shader, Spec, pack_of, params, wgsl};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
-use crate::ops::shared::wgsl::tensors::Segment;
+use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, TENSOR_SPAN, WgslKernels};
 
-static WEIGHTS: Shader = Shader { name: "adamw", parts: &[wgsl!("adamw_weights"), wgsl!("adamw")] };
-static HALF_WEIGHTS: Shader =
-    Shader { name: "adamw with copies", parts: &[wgsl!("adamw_half_weights"), wgsl!("adamw")] };
+params! {
+    struct Params {
+        beta1: f32,
+        beta2: f32,
+        eps: f32,
+        tensors: Vec<SegmentParams>,
+    }
+}
+
+static WEIGHTS: Shader = Shader {
+    name: "adamw",
+    parts: &[wgsl!("segments"), wgsl!("adamw_weights"), wgsl!("adamw")],
+    params: Params::TYPE,
+};
+static HALF_WEIGHTS: Shader = Shader {
+    name: "adamw with copies",
+    parts: &[wgsl!("segments"), wgsl!("adamw_half_weights"), wgsl!("adamw")],
+    params: Params::TYPE,
+};
 
 fn spec(pack: u32, has_half: bool) -> Spec {
-    match has_half {
-        true => Spec::new(&HALF_WEIGHTS, ELEMENTWISE).storing("half_weight", Element::F16),
-        false => Spec::new(&WEIGHTS, ELEMENTWISE),
-    }
-    .packed(pack)
+    let spec = if has_half {
+        Spec::new(&HALF_WEIGHTS, ELEMENTWISE).storing("half_weight", Element::F16)
+    } else {
+        Spec::new(&WEIGHTS, ELEMENTWISE)
+    };
+    spec.packed(pack)
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
@@ -29,34 +45,34 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
 
 pub(super) fn update(
     kernels: &WgslKernels,
-    weights: Vec<Weight<CubeBackend>>,
+    weights: Vec<Weight<CubeTensor>>,
     control: CubeTensor,
     scalars: AdamW,
-) -> Lists<CubeBackend> {
+) -> Vec<Updated<CubeTensor>> {
     let control = contiguous(control);
-    let own = |weight: Weight<CubeBackend>| {
-        let Weight { w, half, grad, m, v, decays } = weight;
+    let own = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
         let [w, m, v] = [w, m, v].map(owned);
-        let (half, grad) = (half.map(owned), contiguous(grad));
-        Weight::<CubeBackend> { w, half, grad, m, v, decays }
+        (w, half.map(owned), contiguous(grad), (m, v), decays)
     };
-    let weights: Vec<_> = weights.into_iter().map(own).collect();
-    let header = [scalars.beta1, scalars.beta2, scalars.eps].map(f32::to_bits);
+    let weights: Vec<Weight<CubeTensor>> = weights.into_iter().map(own).collect();
     for (pack, has_half) in [(4, true), (4, false), (1, true), (1, false)] {
-        let of_kind = weights.iter().filter(|weight| {
-            pack_of(&[elements(&weight.w)]) == pack && weight.half.is_some() == has_half
-        });
-        let segments = of_kind.map(|weight| {
-            let Weight { w, half, grad, m, v, decays } = weight;
-            Segment {
-                buffers: [w, grad, m, v].into_iter().chain(half).collect(),
-                packs: elements(w) / pack as usize,
-                word: scalars.decay_of(*decays).to_bits(),
-            }
+        let of_kind = weights
+            .iter()
+            .filter(|(w, half, ..)| pack_of(&[elements(w)]) == pack && half.is_some() == has_half);
+        let segments = of_kind.map(|(w, half, grad, (m, v), decays)| Segment {
+            buffers: [w, grad, m, v].into_iter().chain(half).collect(),
+            packs: elements(w) / pack as usize,
+            word: scalars.decay_of(*decays).to_bits(),
         });
         let segments: Vec<Segment> = segments.collect();
-        let span = TENSOR_SPAN / pack as usize;
-        kernels.launch_on_tensors(spec(pack, has_half), span, &[&control], &header, &segments);
+        let (spec, span) = (spec(pack, has_half), TENSOR_SPAN / pack as usize);
+        let AdamW { beta1, beta2, eps, .. } = scalars;
+        kernels.launch_on_tensors(spec, span, &[&control], &segments, |tensors| Params {
+            beta1,
+            beta2,
+            eps,
+            tensors,
+        });
     }
-    into_lists::<CubeBackend>(weights.into_iter().map(Weight::into_updated))
+    weights.into_iter().map(|(w, half, _, moments, _)| (w, half, moments)).collect()
 }

@@ -1,119 +1,91 @@
 //! Attention by tensor operations, in f32 whatever the dtype of `qkv`.
 
-use burn::backend::tensor::{Device, FloatTensor};
-use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{FloatDType, Slice, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData, s};
 
 use super::AttentionShape;
 use crate::ops::dropout::reference::mask;
-use crate::ops::shared;
 
 /// Queries per block: of the `time x time` matrix, only the scores of one block exist at a time.
 const QUERY_BLOCK: usize = 128;
 
 /// The parts of a packed `qkv` as `[batch, heads, time, size]`.
-struct Heads<B: Backend> {
-    q: FloatTensor<B>,
-    k: FloatTensor<B>,
-    v: FloatTensor<B>,
+struct Heads {
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
     scale: f32,
 }
 
-impl<B: Backend> Heads<B> {
-    fn split(qkv: FloatTensor<B>, shape: &AttentionShape) -> Self {
-        let [_, three_c] = shared::shape::<B>(&qkv).dims();
-        let c = three_c / 3;
-        let part = |index: usize| {
-            let columns = [Slice::full(), Slice::from(index * c..(index + 1) * c)];
-            to_heads::<B>(B::float_slice(qkv.clone(), &columns), shape)
-        };
+impl Heads {
+    fn split(qkv: Tensor<2>, shape: &AttentionShape) -> Self {
+        let c = qkv.dims()[1] / 3;
+        let part = |index: usize| to_heads(qkv.clone().narrow(1, index * c, c), shape);
         Self { q: part(0), k: part(1), v: part(2), scale: shape.scale(c) }
     }
 
-    /// The scores of queries `from..to` against keys `0..to`, `[batch, heads, to - from, to]`. Keys
-    /// after the query score far below all others.
-    fn scores(&self, from: usize, to: usize) -> FloatTensor<B> {
-        let q = rows::<B>(&self.q, from, to);
-        let k = rows::<B>(&self.k, 0, to);
+    /// Returns the scores of queries `from..to` against keys `0..to`, `[batch, heads, to - from, to]`.
+    /// Keys after the query score far below all others.
+    fn scores(&self, from: usize, to: usize) -> Tensor<4> {
         // Scaled before the product: the large scores of a long row stay in range in f16 too.
-        let q = B::float_mul_scalar(q, self.scale.into());
-        let scores = B::float_matmul(q, B::float_swap_dims(k, 2, 3));
-        B::float_add(scores, causal_bias::<B>(from, to, &shared::device::<B>(&self.q)))
+        let q = rows(&self.q, from, to) * self.scale;
+        q.matmul(rows(&self.k, 0, to).transpose()) + causal_bias(from, to, &self.q.device())
     }
 }
 
-pub(super) fn forward<B: Backend>(
-    qkv: FloatTensor<B>,
-    shape: AttentionShape,
-) -> (FloatTensor<B>, FloatTensor<B>) {
-    let shape = &shape;
-    let dtype = qkv.dtype().into();
-    let qkv = B::float_cast(qkv, FloatDType::F32);
-    let device = shared::device::<B>(&qkv);
-    let heads = Heads::<B>::split(qkv, shape);
-    let mut outs = Vec::new();
-    let mut sums = Vec::new();
+pub(super) fn forward(qkv: Tensor<2>, shape: AttentionShape) -> (Tensor<2>, Tensor<3>) {
+    let dtype = FloatDType::from(qkv.dtype());
+    let heads = Heads::split(qkv.cast(FloatDType::F32), &shape);
+    let (mut outs, mut sums) = (Vec::new(), Vec::new());
     for (from, to) in blocks(shape.time) {
         let scores = heads.scores(from, to);
-        let max = B::float_max_dim(scores.clone(), 3);
-        let exp = B::float_exp(B::float_sub(scores, max.clone()));
-        let sum = B::float_sum_dim(exp.clone(), 3);
-        let mut p = B::float_div(exp, sum.clone());
-        if let Some(mask) = dropout_mask::<B>(shape, from, to, &device) {
-            p = B::float_mul(p, mask);
+        let max = scores.clone().max_dim(3);
+        let exp = (scores - max.clone()).exp();
+        let sum = exp.clone().sum_dim(3);
+        let mut p = exp / sum.clone();
+        if let Some(mask) = dropout_mask(&shape, from, to, &p.device()) {
+            p = p * mask;
         }
-        outs.push(B::float_matmul(p, rows::<B>(&heads.v, 0, to)));
-        sums.push(B::float_add(B::float_log(sum), max));
+        outs.push(p.matmul(rows(&heads.v, 0, to)));
+        sums.push(sum.log() + max);
     }
-    let out = from_heads::<B>(B::float_cat(outs, 2));
-    let log_sum_exp =
-        B::float_reshape(B::float_cat(sums, 2), [shape.batch, shape.heads, shape.time].into());
-    (B::float_cast(out, dtype), log_sum_exp)
+    let out = from_heads(Tensor::cat(outs, 2));
+    let log_sum_exp = Tensor::cat(sums, 2).reshape([shape.batch, shape.heads, shape.time]);
+    (out.cast(dtype), log_sum_exp)
 }
 
 /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
 /// `ds = p * (dout v^T - delta)`, `dq = ds k * scale`, `dk = ds^T q * scale`.
-pub(super) fn backward<B: Backend>(
-    dout: FloatTensor<B>,
-    qkv: FloatTensor<B>,
-    out: FloatTensor<B>,
-    log_sum_exp: FloatTensor<B>,
+pub(super) fn backward(
+    dout: Tensor<2>,
+    qkv: Tensor<2>,
+    out: Tensor<2>,
+    log_sum_exp: Tensor<3>,
     shape: AttentionShape,
-) -> FloatTensor<B> {
-    let shape = &shape;
-    let dtype = qkv.dtype().into();
-    let [dout, qkv, out] = [dout, qkv, out].map(|x| B::float_cast(x, FloatDType::F32));
-    let device = shared::device::<B>(&qkv);
-    let heads = Heads::<B>::split(qkv, shape);
-    let dout = to_heads::<B>(dout, shape);
-    let delta = B::float_sum_dim(B::float_mul(dout.clone(), to_heads::<B>(out, shape)), 3);
-    let log_sum_exp =
-        B::float_reshape(log_sum_exp, [shape.batch, shape.heads, shape.time, 1].into());
-    let dims = shared::shape::<B>(&heads.q);
-    let mut dk = B::float_zeros(dims.clone(), &device, FloatDType::F32);
-    let mut dv = B::float_zeros(dims, &device, FloatDType::F32);
+) -> Tensor<2> {
+    let dtype = FloatDType::from(qkv.dtype());
+    let [dout, qkv, out] = [dout, qkv, out].map(|x| x.cast(FloatDType::F32));
+    let heads = Heads::split(qkv, &shape);
+    let dout = to_heads(dout, &shape);
+    let delta = (dout.clone() * to_heads(out, &shape)).sum_dim(3);
+    let log_sum_exp = log_sum_exp.reshape([shape.batch, shape.heads, shape.time, 1]);
+    let (mut dk, mut dv) = (heads.q.zeros_like(), heads.q.zeros_like());
     let mut dqs = Vec::new();
     for (from, to) in blocks(shape.time) {
-        let d = rows::<B>(&dout, from, to);
-        let p =
-            B::float_exp(B::float_sub(heads.scores(from, to), rows::<B>(&log_sum_exp, from, to)));
-        let v = rows::<B>(&heads.v, 0, to);
-        let mut dp = B::float_matmul(d.clone(), B::float_swap_dims(v, 2, 3));
+        let d = rows(&dout, from, to);
+        let p = (heads.scores(from, to) - rows(&log_sum_exp, from, to)).exp();
+        let mut dp = d.clone().matmul(rows(&heads.v, 0, to).transpose());
         let mut dropped = p.clone();
-        if let Some(mask) = dropout_mask::<B>(shape, from, to, &device) {
-            dp = B::float_mul(dp, mask.clone());
-            dropped = B::float_mul(dropped, mask);
+        if let Some(mask) = dropout_mask(&shape, from, to, &p.device()) {
+            dp = dp * mask.clone();
+            dropped = dropped * mask;
         }
-        let ds = B::float_mul(p, B::float_sub(dp, rows::<B>(&delta, from, to)));
-        let ds = B::float_mul_scalar(ds, heads.scale.into());
-        dqs.push(B::float_matmul(ds.clone(), rows::<B>(&heads.k, 0, to)));
-        let q = rows::<B>(&heads.q, from, to);
-        dk = add_rows::<B>(dk, B::float_matmul(B::float_swap_dims(ds, 2, 3), q), to);
-        dv = add_rows::<B>(dv, B::float_matmul(B::float_swap_dims(dropped, 2, 3), d), to);
+        let ds = p * (dp - rows(&delta, from, to)) * heads.scale;
+        dqs.push(ds.clone().matmul(rows(&heads.k, 0, to)));
+        dk = add_rows(dk, ds.transpose().matmul(rows(&heads.q, from, to)), to);
+        dv = add_rows(dv, dropped.transpose().matmul(d), to);
     }
-    let dq = B::float_cat(dqs, 2);
-    let parts = [dq, dk, dv].map(from_heads::<B>);
-    B::float_cast(B::float_cat(parts.to_vec(), 1), dtype)
+    let parts = [Tensor::cat(dqs, 2), dk, dv].map(from_heads);
+    Tensor::cat(parts.to_vec(), 1).cast(dtype)
 }
 
 fn blocks(time: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -121,49 +93,46 @@ fn blocks(time: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// `[n, c]` as `[batch, heads, time, size]`.
-fn to_heads<B: Backend>(x: FloatTensor<B>, shape: &AttentionShape) -> FloatTensor<B> {
-    let [_, c] = shared::shape::<B>(&x).dims();
-    let split = [shape.batch, shape.time, shape.heads, c / shape.heads];
-    B::float_swap_dims(B::float_reshape(x, split.into()), 1, 2)
+fn to_heads(x: Tensor<2>, shape: &AttentionShape) -> Tensor<4> {
+    let c = x.dims()[1];
+    x.reshape([shape.batch, shape.time, shape.heads, c / shape.heads]).swap_dims(1, 2)
 }
 
 /// `[batch, heads, time, size]` as `[n, c]`.
-fn from_heads<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let [batch, heads, time, size] = shared::shape::<B>(&x).dims();
-    B::float_reshape(B::float_swap_dims(x, 1, 2), [batch * time, heads * size].into())
+fn from_heads(x: Tensor<4>) -> Tensor<2> {
+    let [batch, heads, time, size] = x.dims();
+    x.swap_dims(1, 2).reshape([batch * time, heads * size])
 }
 
 /// Positions `from..to` of `[batch, heads, time, _]`.
-fn rows<B: Backend>(x: &FloatTensor<B>, from: usize, to: usize) -> FloatTensor<B> {
-    let range = [Slice::full(), Slice::full(), Slice::from(from..to)];
-    B::float_slice(x.clone(), &range)
+fn rows(x: &Tensor<4>, from: usize, to: usize) -> Tensor<4> {
+    x.clone().narrow(2, from, to - from)
 }
 
 /// Adds `part` to positions `0..to` of `sum`.
-fn add_rows<B: Backend>(sum: FloatTensor<B>, part: FloatTensor<B>, to: usize) -> FloatTensor<B> {
-    let range = [Slice::full(), Slice::full(), Slice::from(0..to)];
-    let head = B::float_slice(sum.clone(), &range);
-    B::float_slice_assign(sum, &range, B::float_add(head, part))
+fn add_rows(sum: Tensor<4>, part: Tensor<4>, to: usize) -> Tensor<4> {
+    let head = rows(&sum, 0, to);
+    sum.slice_assign(s![.., .., 0..to], head + part)
 }
 
 /// 0 where key <= query, else far below any score: `[1, 1, to - from, to]`.
-fn causal_bias<B: Backend>(from: usize, to: usize, device: &Device<B>) -> FloatTensor<B> {
+fn causal_bias(from: usize, to: usize, device: &Device) -> Tensor<4> {
     // Finite, because infinity minus infinity is NaN. Its exp is exactly zero.
     const NEVER: f32 = -1e30;
     let mut bias = vec![0.0f32; (to - from) * to];
     for (query, row) in bias.chunks_mut(to).enumerate() {
         row[from + query + 1..].fill(NEVER);
     }
-    B::float_from_data(TensorData::new(bias, [1, 1, to - from, to]), device)
+    Tensor::from_data(TensorData::new(bias, [1, 1, to - from, to]), (device, DType::F32))
 }
 
 /// The dropout factors of queries `from..to` and keys `0..to`: `[batch, heads, to - from, to]`.
-fn dropout_mask<B: Backend>(
+fn dropout_mask(
     shape: &AttentionShape,
     from: usize,
     to: usize,
-    device: &Device<B>,
-) -> Option<FloatTensor<B>> {
+    device: &Device,
+) -> Option<Tensor<4>> {
     let dropout = shape.dropout?;
     let AttentionShape { batch, time, heads, .. } = *shape;
     let index: Vec<i32> = (0..heads)
@@ -171,7 +140,7 @@ fn dropout_mask<B: Backend>(
         .flat_map(|first| (0..to).map(move |key| (first + key) as i32))
         .collect();
     let len = index.len();
-    let index = B::int_from_data(TensorData::new(index, [1, len]), device);
-    let mask = mask::<B>(&dropout, batch, index, device);
-    Some(B::float_reshape(mask, [batch, heads, to - from, to].into()))
+    let index = TensorData::new(index, [len]);
+    let index = Tensor::<1, Int>::from_data(index, (device, DType::I32));
+    Some(mask(&dropout, batch, index).reshape([batch, heads, to - from, to]))
 }

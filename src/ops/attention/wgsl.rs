@@ -5,10 +5,21 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{AttentionShape, pairs_at_a_time};
 use crate::config::Matrices;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::dropout::wgsl::mask;
+use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
+use crate::ops::dropout::wgsl::Mask;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::{Tier, WgslKernels};
+
+params! {
+    struct Params {
+        time: usize,
+        heads: usize,
+        scale: f32,
+        blocks: usize,
+        first_pair: usize,
+        mask: Mask,
+    }
+}
 
 /// A shader of the files that every form needs, further ones, and the kernel.
 macro_rules! shader {
@@ -21,6 +32,7 @@ macro_rules! shader {
                 $(wgsl!($part),)*
                 wgsl!($name),
             ],
+            params: Params::TYPE,
         }
     };
 }
@@ -238,18 +250,17 @@ fn launch(
     let blocks = time.div_ceil(form.rows() as usize);
     let pairs = batch * heads;
     let at_a_time = pairs_at_a_time(time, size);
-    let mask = dropout.as_ref().map_or([0; 5], mask);
-    for first in (0..pairs).step_by(at_a_time) {
-        let count = at_a_time.min(pairs - first);
-        let scale = shape.scale(width).to_bits();
-        let mut params =
-            vec![time as u32, heads as u32, scale, blocks as u32, first as u32, 0, 0, 0];
-        params.extend(mask);
+    let buffers: Vec<_> = buffers.iter().copied().map(Some).collect();
+    let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
+    let scale = shape.scale(width);
+    for first_pair in (0..pairs).step_by(at_a_time) {
+        let count = at_a_time.min(pairs - first_pair);
+        let mask = mask.clone();
         kernels.queue.launch(
             spec.clone(),
             Workgroups::Plane(blocks, count),
-            buffers.iter().map(|tensor| tensor.handle.clone().binding()),
-            &params,
+            &buffers,
+            &Params { time, heads, scale, blocks, first_pair, mask },
         );
     }
 }

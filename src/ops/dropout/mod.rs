@@ -5,14 +5,9 @@
 //! the backward pass recomputes the mask instead of saving it, and a step does not depend on how
 //! its sequences are split into micro-batches.
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::OpsMode;
-use super::shared::Optional;
-use super::shared::implement;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::Kernels;
+use super::shared::dispatch::op;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -68,53 +63,17 @@ impl Dropout {
     }
 }
 
-/// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n`
-/// is a multiple of `time`.
-///
-/// The mask is linear, so the backward pass is the same mask on the gradient, without a residual.
-pub fn dropout(
-    x: Tensor<2>,
-    residual: Option<Tensor<2>>,
-    time: usize,
-    dropout: Dropout,
-    mode: OpsMode,
-) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::dropout(
-        x.into_dispatch(),
-        residual.map(Tensor::into_dispatch).into(),
-        time,
-        dropout,
-        mode,
-    ))
-}
-
-/// The op on each backend.
-#[backend_extension(
-    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
-    Flex: cfg(not(target_arch = "wasm32")),
-)]
-pub trait DropoutAdd: Backend {
-    /// `x` and `residual` are `[n, c]`, the rows of `n / time` sequences.
-    fn dropout(
-        x: FloatTensor<Self>,
-        #[extension_type] residual: Optional<Self>,
+op! {
+    /// Drops out elements of `x` `[n, c]` and adds the residual, if any: `dropout(x) + residual`. `n`
+    /// is a multiple of `time`.
+    ///
+    /// The mask is linear, so the backward pass is the same mask on the gradient, without a residual.
+    pub fn dropout(
+        x: Tensor<2>,
+        residual: Option<Tensor<2>>;
         time: usize,
         dropout: Dropout,
-        mode: OpsMode,
-    ) -> FloatTensor<Self>;
-}
-
-implement! {
-    DropoutAdd:
-    fn dropout(
-        x: FloatTensor<Self>,
-        residual: Optional<Self>,
-        time: usize,
-        dropout: Dropout,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        Kernels::of(&x, mode), mode => forward(x, residual.into_option(), time, dropout)
-    }
+    ) -> Tensor<2> = forward;
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood 2014), for keys on the host.

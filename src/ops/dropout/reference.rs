@@ -1,60 +1,45 @@
 //! Dropout by tensor operations.
 
-use burn::backend::Backend;
-use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::tensor::{FloatDType, IntDType, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::{Dropout, MIX};
-use crate::ops::shared::{device, shape};
 
-pub(super) fn forward<B: Backend>(
-    x: FloatTensor<B>,
-    residual: Option<FloatTensor<B>>,
+pub(super) fn forward(
+    x: Tensor<2>,
+    residual: Option<Tensor<2>>,
     time: usize,
     dropout: Dropout,
-) -> FloatTensor<B> {
-    let dims = shape::<B>(&x);
-    let [n, c] = dims.dims();
-    let device = device::<B>(&x);
-    let index = B::int_arange(0..(time * c) as i64, &device, IntDType::I32);
-    let index = B::int_reshape(index, [1, time * c].into());
-    let mask = mask::<B>(&dropout, n / time, index, &device);
-    let y = B::float_mul(x, B::float_reshape(mask, dims));
+) -> Tensor<2> {
+    let [n, c] = x.dims();
+    let index = Tensor::arange(0..(time * c) as i64, (&x.device(), DType::I32));
+    let y = x * mask(&dropout, n / time, index).reshape([n, c]);
     match residual {
-        Some(residual) => B::float_add(y, residual),
+        Some(residual) => y + residual,
         None => y,
     }
 }
 
-/// The factors `0` or `1 / (1 - rate)` of the elements `index` `[1, len]` of each of `batch`
-/// sequences, as `[batch, len]`, by integer tensor ops.
-pub(in crate::ops) fn mask<B: Backend>(
-    dropout: &Dropout,
-    batch: usize,
-    index: IntTensor<B>,
-    device: &Device<B>,
-) -> FloatTensor<B> {
+/// Returns the factors `0` or `1 / (1 - rate)` of the elements `index` of each of `batch` sequences, as
+/// `[batch, len]`, by tensor operations on i32.
+pub(in crate::ops) fn mask(dropout: &Dropout, batch: usize, index: Tensor<1, Int>) -> Tensor<2> {
     let keys: Vec<i32> = (0..batch).map(|s| dropout.sequence_key(s) as i32).collect();
-    let keys = B::int_from_data(TensorData::new(keys, [batch, 1]), device);
-    let hash = mix32_tensor::<B>(B::bitwise_xor(index, keys));
-    let hash = mix32_tensor::<B>(B::bitwise_xor_scalar(hash, (dropout.key[1] as i32).into()));
-    let hash = logical_shift::<B>(hash, 8);
+    let keys = TensorData::new(keys, [batch, 1]);
+    let keys = Tensor::<2, Int>::from_data(keys, (&index.device(), DType::I32));
+    let hash = mix32_tensor(index.unsqueeze::<2>().bitwise_xor(keys));
+    let hash = mix32_tensor(hash.bitwise_xor_scalar(dropout.key[1] as i32));
     // 1 where hash >= threshold, else 0.
-    let kept = B::int_sub_scalar(hash, (dropout.threshold() as i32 - 1).into());
-    let kept = B::int_clamp(kept, 0.into(), 1.into());
-    let kept = B::int_into_float(kept, FloatDType::F32);
-    B::float_mul_scalar(kept, dropout.scale().into())
+    let kept = (logical_shift(hash, 8) - (dropout.threshold() as i32 - 1)).clamp(0, 1);
+    kept.float() * dropout.scale()
 }
 
-fn mix32_tensor<B: Backend>(x: IntTensor<B>) -> IntTensor<B> {
-    let fold = |x: IntTensor<B>, by| B::bitwise_xor(x.clone(), logical_shift::<B>(x, by));
-    let x = B::int_mul_scalar(fold(x, 16), (MIX[0] as i32).into());
-    let x = B::int_mul_scalar(fold(x, 15), (MIX[1] as i32).into());
+fn mix32_tensor(x: Tensor<2, Int>) -> Tensor<2, Int> {
+    let fold = |x: Tensor<2, Int>, by| x.clone().bitwise_xor(logical_shift(x, by));
+    let x = fold(x, 16) * MIX[0] as i32;
+    let x = fold(x, 15) * MIX[1] as i32;
     fold(x, 16)
 }
 
-/// Tensor ops shift i32 with the sign; the copies of the sign bit are masked off.
-fn logical_shift<B: Backend>(x: IntTensor<B>, by: u32) -> IntTensor<B> {
-    let shifted = B::bitwise_right_shift_scalar(x, (by as i32).into());
-    B::bitwise_and_scalar(shifted, ((u32::MAX >> by) as i32).into())
+/// Shifts without the sign: tensor operations shift an i32 with it, so its copies are masked off.
+fn logical_shift(x: Tensor<2, Int>, by: u32) -> Tensor<2, Int> {
+    x.bitwise_right_shift_scalar(by as i32).bitwise_and_scalar((u32::MAX >> by) as i32)
 }

@@ -3,13 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::implement;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::Kernels;
+use super::shared::dispatch::op;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -31,13 +28,13 @@ pub fn embed(
     time: usize,
     mode: OpsMode,
 ) -> Tensor<2> {
-    let (mut y, mut period, mut first) = (wpe.into_dispatch(), time, 0);
+    let (mut y, mut period, mut first) = (wpe, time, 0);
     for shard in wte {
         let rows = shard.dims()[0];
-        y = Dispatch::embed(shard.clone().into_dispatch(), y, tokens.clone(), first, period, mode);
+        y = embed_shard(shard.clone(), y, tokens.clone(), first, period, mode);
         (first, period) = (first + rows, tokens.len());
     }
-    Tensor::from_dispatch(y)
+    y
 }
 
 /// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens, added to `into`, the
@@ -51,81 +48,48 @@ pub fn embed_backward(
     positions: usize,
     mode: OpsMode,
 ) -> (Vec<Tensor<2>>, Tensor<2>) {
-    let (mut dbase, mut end) = (dy.into_dispatch(), into.iter().map(|into| into.dims()[0]).sum());
+    let (mut dbase, mut end) = (dy, into.iter().map(|into| into.dims()[0]).sum());
     let mut shards = Vec::new();
-    // The base of the first shard is the positions, that of each other shard the output of the one
-    // before.
+    // The base of the first shard is the positions, the base of each other shard the output of the
+    // shard before.
     for into in into.into_iter().rev() {
         let first = end - into.dims()[0];
-        let n = tokens.len();
+        let (n, shard) = (tokens.len(), first..end);
         let (period, rows) = if first == 0 { (time, positions) } else { (n, n) };
-        let into = into.into_dispatch();
         let (dshard, below) =
-            Dispatch::embed_backward(dbase, into, tokens.clone(), first..end, period, rows, mode);
-        shards.push(Tensor::from_dispatch(dshard));
+            embed_shard_backward(dbase, into, tokens.clone(), shard, period, rows, mode);
+        shards.push(dshard);
         (dbase, end) = (below, first);
     }
     shards.reverse();
-    (shards, Tensor::from_dispatch(dbase))
+    (shards, dbase)
 }
 
-/// The op for one shard on each backend: `y[row] = base[row mod period] + shard[token - first]`,
-/// without the second term for tokens of other shards. The first shard adds to the positions, each
-/// other one to the output of the shard before.
-#[backend_extension(
-    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
-    Flex: cfg(not(target_arch = "wasm32")),
-)]
-pub trait Embed: Backend {
-    /// `shard` is `[rows, c]`, `base` `[period or more, c]`, for `n` tokens; returns
-    /// `[n, c]`.
-    fn embed(
-        shard: FloatTensor<Self>,
-        base: FloatTensor<Self>,
+op! {
+    /// Embeds `n` tokens by one shard `[rows, c]`: returns
+    /// `y[row] = base[row mod period] + shard[token - first]`, `[n, c]`, without the second term for
+    /// tokens of other shards. `base` is `[period or more, c]`: the first shard adds to the positions,
+    /// each other one to the output of the shard before.
+    fn embed_shard(
+        shard: Tensor<2>,
+        base: Tensor<2>;
         tokens: Arc<[u32]>,
         first: usize,
         period: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self>;
+    ) -> Tensor<2> = forward;
+}
 
-    /// Returns `dshard` `[rows, c]`, added to `into`, and `dbase` `[base_rows, c]`, from `dy`
-    /// `[n, c]`. Each row is summed in the order of the tokens, so that the same step gives the same
-    /// bits.
-    fn embed_backward(
-        dy: FloatTensor<Self>,
-        into: FloatTensor<Self>,
+op! {
+    /// Returns `dshard` `[rows, c]`, added to `into`, and `dbase` `[base_rows, c]`, from `dy` `[n, c]`.
+    /// Each row is summed in the order of the tokens, so that the same step gives the same bits.
+    fn embed_shard_backward(
+        dy: Tensor<2>,
+        into: Tensor<2>;
         tokens: Arc<[u32]>,
         shard: Range<usize>,
         period: usize,
         base_rows: usize,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-}
-
-implement! {
-    Embed:
-    fn embed(
-        shard: FloatTensor<Self>,
-        base: FloatTensor<Self>,
-        tokens: Arc<[u32]>,
-        first: usize,
-        period: usize,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        Kernels::of(&shard, mode), mode => forward(shard, base, tokens, first, period)
-    }
-
-    fn embed_backward(
-        dy: FloatTensor<Self>,
-        into: FloatTensor<Self>,
-        tokens: Arc<[u32]>,
-        shard: Range<usize>,
-        period: usize,
-        base_rows: usize,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        Kernels::of(&dy, mode), mode => backward(dy, into, tokens, shard, period, base_rows)
-    }
+    ) -> (Tensor<2>, Tensor<2>) = backward;
 }
 
 /// The rows of a batch sorted by token: for each token that occurs, its rows in order.

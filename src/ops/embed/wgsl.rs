@@ -8,15 +8,49 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::Buckets;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::shared::kernels::{contiguous, owned};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
-static FORWARD: Shader = Shader { name: "embed_forward", parts: &[wgsl!("embed_forward")] };
-static TOKENS: Shader =
-    Shader { name: "embed_backward_tokens", parts: &[wgsl!("embed_backward_tokens")] };
-static POSITIONS: Shader =
-    Shader { name: "embed_backward_positions", parts: &[wgsl!("embed_backward_positions")] };
+params! {
+    struct ForwardParams {
+        packs: usize,
+        width: usize,
+        period: usize,
+        first: usize,
+        rows: usize,
+    }
+}
+
+params! {
+    struct TokensParams {
+        buckets: usize,
+        width: usize,
+        starts: usize,
+        shard_rows: usize,
+    }
+}
+
+params! {
+    struct PositionsParams {
+        packs: usize,
+        used: usize,
+        total: usize,
+    }
+}
+
+static FORWARD: Shader =
+    Shader { name: "embed_forward", parts: &[wgsl!("embed_forward")], params: ForwardParams::TYPE };
+static TOKENS: Shader = Shader {
+    name: "embed_backward_tokens",
+    parts: &[wgsl!("embed_backward_tokens")],
+    params: TokensParams::TYPE,
+};
+static POSITIONS: Shader = Shader {
+    name: "embed_backward_positions",
+    parts: &[wgsl!("embed_backward_positions")],
+    params: PositionsParams::TYPE,
+};
 
 fn spec(shader: &'static Shader, width: usize, activation: Element) -> Spec {
     Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width])).storing("activation", activation)
@@ -61,8 +95,8 @@ pub(super) fn forward(
     kernels.queue.launch(
         spec,
         Workgroups::cover(packs, ELEMENTWISE),
-        [&shard, &base, &ids, &y].map(|tensor| tensor.handle.clone().binding()),
-        &[packs, width, period, first, rows].map(|size| size as u32),
+        &[&shard, &base, &ids, &y].map(Some),
+        &ForwardParams { packs, width, period, first, rows },
     );
     y
 }
@@ -84,15 +118,18 @@ pub(super) fn backward(
     let width = c / by_token.pack() as usize;
     let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
     if !places.is_empty() {
-        let first_start = rows.len();
-        let first_place = first_start + starts.len();
-        let buckets = places.len();
+        let params = TokensParams {
+            buckets: places.len(),
+            width,
+            starts: rows.len(),
+            shard_rows: rows.len() + starts.len(),
+        };
         let index = kernels.queue.upload(&[rows, starts, places].concat());
         kernels.queue.launch(
             by_token,
-            Workgroups::cover(buckets * width, ELEMENTWISE),
-            [&dy, &index, &dshard].map(|tensor| tensor.handle.clone().binding()),
-            &[buckets, width, first_start, first_place].map(|size| size as u32),
+            Workgroups::cover(params.buckets * width, ELEMENTWISE),
+            &[&dy, &index, &dshard].map(Some),
+            &params,
         );
     }
     // The base of a second shard is an activation, that of the first is the positions: a weight.
@@ -104,8 +141,8 @@ pub(super) fn backward(
     kernels.queue.launch(
         spec(&POSITIONS, c, activation),
         Workgroups::cover(base_rows * width, ELEMENTWISE),
-        [&dy, &dbase].map(|tensor| tensor.handle.clone().binding()),
-        &[base_rows * width, period * width, n * width].map(|packs| packs as u32),
+        &[Some(&dy), Some(&dbase)],
+        &PositionsParams { packs: base_rows * width, used: period * width, total: n * width },
     );
     (dshard, dbase)
 }

@@ -15,7 +15,7 @@ pub(super) fn forward(
     x: CpuTensor,
     gamma: CpuTensor,
     beta: Option<CpuTensor>,
-) -> (CpuTensor, CpuTensor, CpuTensor) {
+) -> (CpuTensor, (CpuTensor, CpuTensor)) {
     let shape = x.shape();
     let [n, c] = shape.dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
@@ -28,7 +28,8 @@ pub(super) fn forward(
         .zip(x.par_chunks(rows * c))
         .zip(mean.par_chunks_mut(rows).zip(rstd.par_chunks_mut(rows)))
         .for_each(|((y, x), (mean, rstd))| normalise(y, x, (gamma, beta), mean, rstd));
-    (from_values(y, shape), from_values(mean, [n, 1].into()), from_values(rstd, [n, 1].into()))
+    let statistics = [mean, rstd].map(|values| from_values(values, [n, 1].into()));
+    (from_values(y, shape), statistics.into())
 }
 
 vectorised! {
@@ -72,8 +73,7 @@ pub(super) fn backward(
     dy: CpuTensor,
     x: CpuTensor,
     gamma: CpuTensor,
-    mean: CpuTensor,
-    rstd: CpuTensor,
+    (mean, rstd): (CpuTensor, CpuTensor),
     residual: Option<CpuTensor>,
 ) -> (CpuTensor, CpuTensor) {
     let shape = x.shape();

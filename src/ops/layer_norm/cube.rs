@@ -162,7 +162,7 @@ pub(super) fn forward(
     x: CubeTensor,
     gamma: CubeTensor,
     beta: Option<CubeTensor>,
-) -> (CubeTensor, CubeTensor, CubeTensor) {
+) -> (CubeTensor, (CubeTensor, CubeTensor)) {
     let [n, c] = x.shape().dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
@@ -183,7 +183,7 @@ pub(super) fn forward(
         beta.is_some(),
         elem(&x),
     ));
-    (y, mean, rstd)
+    (y, (mean, rstd))
 }
 
 pub(super) fn backward(
@@ -191,8 +191,7 @@ pub(super) fn backward(
     dy: CubeTensor,
     x: CubeTensor,
     gamma: CubeTensor,
-    mean: CubeTensor,
-    rstd: CubeTensor,
+    (mean, rstd): (CubeTensor, CubeTensor),
     residual: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();

@@ -4,17 +4,47 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::EPS;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::shared::kernels::{contiguous, owned};
-use crate::ops::shared::wgsl::tensors::Segment;
+use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
-static FORWARD: Shader =
-    Shader { name: "layer_norm_forward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")] };
-static BACKWARD: Shader =
-    Shader { name: "layer_norm_backward", parts: &[wgsl!("reduce"), wgsl!("layer_norm_backward")] };
-static WEIGHTS: Shader =
-    Shader { name: "layer_norm_backward_weights", parts: &[wgsl!("layer_norm_backward_weights")] };
+params! {
+    struct ForwardParams {
+        rows: usize,
+        eps: f32,
+    }
+}
+
+params! {
+    struct BackwardParams {
+        rows: usize,
+        rows_per_group: usize,
+        accumulates: u32,
+    }
+}
+
+params! {
+    struct WeightsParams {
+        tensors: Vec<SegmentParams>,
+    }
+}
+
+static FORWARD: Shader = Shader {
+    name: "layer_norm_forward",
+    parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")],
+    params: ForwardParams::TYPE,
+};
+static BACKWARD: Shader = Shader {
+    name: "layer_norm_backward",
+    parts: &[wgsl!("reduce"), wgsl!("layer_norm_backward")],
+    params: BackwardParams::TYPE,
+};
+static WEIGHTS: Shader = Shader {
+    name: "layer_norm_backward_weights",
+    parts: &[wgsl!("segments"), wgsl!("layer_norm_backward_weights")],
+    params: WeightsParams::TYPE,
+};
 
 /// Workgroups that share the rows of the backward pass. Each writes partial sums for the second
 /// stage, which take as much memory as that many rows.
@@ -57,7 +87,7 @@ pub(super) fn forward(
     x: CubeTensor,
     gamma: CubeTensor,
     beta: Option<CubeTensor>,
-) -> (CubeTensor, CubeTensor, CubeTensor) {
+) -> (CubeTensor, (CubeTensor, CubeTensor)) {
     let [n, c] = x.shape().dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
@@ -65,17 +95,10 @@ pub(super) fn forward(
     kernels.queue.launch(
         forward_spec(kernels.tier, Element::of(&x), c, beta.is_some()),
         Workgroups::Line(n),
-        [
-            x.handle.binding(),
-            gamma.handle.binding(),
-            kernels.optional(beta.as_ref()),
-            y.handle.clone().binding(),
-            mean.handle.clone().binding(),
-            rstd.handle.clone().binding(),
-        ],
-        &[n as u32, EPS.to_bits()],
+        &[Some(&x), Some(&gamma), beta.as_ref(), Some(&y), Some(&mean), Some(&rstd)],
+        &ForwardParams { rows: n, eps: EPS },
     );
-    (y, mean, rstd)
+    (y, (mean, rstd))
 }
 
 pub(super) fn backward(
@@ -83,24 +106,22 @@ pub(super) fn backward(
     dy: CubeTensor,
     x: CubeTensor,
     gamma: CubeTensor,
-    mean: CubeTensor,
-    rstd: CubeTensor,
+    (mean, rstd): (CubeTensor, CubeTensor),
     residual: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
     let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
-    let inputs = [dy, x, gamma, mean, rstd].map(contiguous);
+    let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);
-    let outputs = [&dx, &partial].map(|tensor| tensor.handle.clone().binding());
     kernels.queue.launch(
         spec,
         Workgroups::Plane(groups, 1),
-        inputs.map(|tensor| tensor.handle.binding()).into_iter().chain(outputs),
-        &[n as u32, rows_per_group as u32, accumulates],
+        &[&dy, &x, &gamma, &mean, &rstd, &dx, &partial].map(Some),
+        &BackwardParams { rows: n, rows_per_group, accumulates },
     );
     (dx, partial)
 }
@@ -124,6 +145,7 @@ pub(super) fn weight_gradients(
         }
     });
     let segments: Vec<Segment> = segments.collect();
-    kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], &[], &segments);
+    let params = |tensors| WeightsParams { tensors };
+    kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], &segments, params);
     (gamma, beta)
 }

@@ -5,14 +5,9 @@
 //! weight and recomputes the activation from it, so that of the two tensors of `4c` in a block only
 //! one is saved: a quarter fewer activations.
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::OpsMode;
-use super::shared::Optional;
-use super::shared::implement;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::Kernels;
+use super::shared::dispatch::{op, tensors};
 use crate::config::Gelu;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -44,103 +39,38 @@ impl Activation {
     }
 }
 
-/// The gradients of a linear layer.
-pub struct LinearGradients {
-    /// The gradient of the input, `[n, in]`.
-    pub x: Tensor<2>,
-    /// The gradient of the weight, `[in, out]`.
-    pub w: Tensor<2>,
-    /// The gradient of the bias, `[out]`, if the layer has one.
-    pub b: Option<Tensor<1>>,
-}
-
-/// A linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout), `b` `[out]`
-/// and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
-pub fn linear(
-    x: Tensor<2>,
-    w: Tensor<2>,
-    b: Option<Tensor<1>>,
-    residual: Option<Tensor<2>>,
-    activation: Activation,
-    mode: OpsMode,
-) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::linear(
-        x.into_dispatch(),
-        w.into_dispatch(),
-        b.map(Tensor::into_dispatch).into(),
-        residual.map(Tensor::into_dispatch).into(),
-        activation,
-        mode,
-    ))
-}
-
-/// Returns the gradients of [`linear`] from `dy` `[n, out]`, with a bias gradient if `bias`. The
-/// gradient of the residual is `dy` itself.
-pub fn linear_backward(
-    dy: Tensor<2>,
-    x: Tensor<2>,
-    w: Tensor<2>,
-    activation: Activation,
-    bias: bool,
-    mode: OpsMode,
-) -> LinearGradients {
-    let [dy, x, w] = [dy, x, w].map(Tensor::into_dispatch);
-    let (dx, dw, db) = Dispatch::linear_backward(dy, x, w, activation, bias, mode);
-    LinearGradients {
-        x: Tensor::from_dispatch(dx),
-        w: Tensor::from_dispatch(dw),
-        b: db.map(Tensor::from_dispatch),
+tensors! {
+    /// The gradients of a linear layer.
+    pub struct LinearGradients {
+        /// `[n, in]`.
+        pub x: Tensor<2>,
+        /// `[in, out]`.
+        pub w: Tensor<2>,
+        /// `[out]`, if the layer has a bias.
+        pub b: Option<Tensor<1>>,
     }
 }
 
-/// The op on each backend.
-#[backend_extension(
-    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
-    Flex: cfg(not(target_arch = "wasm32")),
-)]
-pub trait Linear: Backend {
-    /// Returns `y` `[n, out]`.
-    fn linear(
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        #[extension_type] b: Optional<Self>,
-        #[extension_type] residual: Optional<Self>,
+op! {
+    /// A linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout), `b` `[out]`
+    /// and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
+    pub fn linear(
+        x: Tensor<2>,
+        w: Tensor<2>,
+        b: Option<Tensor<1>>,
+        residual: Option<Tensor<2>>;
         activation: Activation,
-        mode: OpsMode,
-    ) -> FloatTensor<Self>;
+    ) -> Tensor<2> = forward;
+}
 
-    /// Returns `dx` `[n, in]`, `dw` `[in, out]` and, with a bias, `db` `[out]`.
-    fn linear_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
+op! {
+    /// Returns the gradients of [`linear`] from `dy` `[n, out]`, with a bias gradient if `bias`. The
+    /// gradient of the residual is `dy` itself.
+    pub fn linear_backward(
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        w: Tensor<2>;
         activation: Activation,
         bias: bool,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>);
-}
-
-implement! {
-    Linear:
-    fn linear(
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        b: Optional<Self>,
-        residual: Optional<Self>,
-        activation: Activation,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        Kernels::of(&x, mode), mode => forward(x, w, b.into_option(), residual.into_option(), activation)
-    }
-
-    fn linear_backward(
-        dy: FloatTensor<Self>,
-        x: FloatTensor<Self>,
-        w: FloatTensor<Self>,
-        activation: Activation,
-        bias: bool,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, Option<FloatTensor<Self>>) {
-        Kernels::of(&x, mode), mode => backward(dy, x, w, activation, bias)
-    }
+    ) -> LinearGradients = backward;
 }

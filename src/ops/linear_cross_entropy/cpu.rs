@@ -11,16 +11,16 @@ use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
     CpuTensor, contiguous, from_values, memory, rows_per_task, values, vector, vectorised,
 };
-use crate::ops::shared::{Tensors, split};
+use crate::ops::shared::{join, split};
 
 pub(super) fn forward(
     x: CpuTensor,
-    wte: Tensors<Flex>,
+    wte: Vec<CpuTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CpuTensor {
     let [_, c] = x.shape().dims();
-    let (x, wte) = (contiguous(x), contiguous(wte.join().0));
+    let (x, wte) = (contiguous(x), contiguous(join::<Flex>(wte).0));
     let (x, w) = (values(&x), vocabulary(&wte, c, &loss));
     let sum: f64 = chunks(&targets, &loss)
         .map(|(from, targets)| {
@@ -35,13 +35,13 @@ pub(super) fn forward(
 
 pub(super) fn gradients(
     x: CpuTensor,
-    wte: Tensors<Flex>,
+    wte: Vec<CpuTensor>,
+    loss_scale: Option<CpuTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
-    loss_scale: Option<CpuTensor>,
-) -> (CpuTensor, CpuTensor, Vec<CpuTensor>) {
+) -> (CpuTensor, (CpuTensor, Vec<CpuTensor>)) {
     let scale = loss_scale.map_or(loss.scale, |state| values(&contiguous(state))[0]);
-    let (wte, shard_rows) = wte.join();
+    let (wte, shard_rows) = join::<Flex>(wte);
     let ([n, c], [padded, _]) = (x.shape().dims(), wte.shape().dims());
     let (x_tensor, wte) = (contiguous(x), contiguous(wte));
     let (x, w) = (values(&x_tensor), vocabulary(&wte, c, &loss));
@@ -66,7 +66,7 @@ pub(super) fn gradients(
     memory::recycle([x_tensor]);
     let dw = from_values(dw, [padded, c].into());
     let dx = from_values(dx, [n, c].into());
-    (scaled(sum, &loss), dx, split::<Flex>(dw, &shard_rows))
+    (scaled(sum, &loss), (dx, split::<Flex>(dw, &shard_rows)))
 }
 
 /// The rows of the vocabulary: padding takes no part in the softmax.

@@ -16,7 +16,7 @@ use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements};
-use crate::ops::shared::{Tensors, split};
+use crate::ops::shared::{join, split};
 
 /// Invocations that share a row of logits.
 const UNITS: u32 = 256;
@@ -190,11 +190,12 @@ impl<'a> Head<'a> {
 pub(super) fn forward(
     kernels: &CubeKernels,
     x: CubeTensor,
-    wte: Tensors<CubeBackend>,
+    wte: Vec<CubeTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
-    let head = Head::new(kernels, x, wte.join().0, &targets, &loss, None);
+    let (wte, _) = join::<CubeBackend>(wte);
+    let head = Head::new(kernels, x, wte, &targets, &loss, None);
     for (first, x) in head.chunks() {
         head.losses(first, x, false);
     }
@@ -204,12 +205,12 @@ pub(super) fn forward(
 pub(super) fn gradients(
     kernels: &CubeKernels,
     x: CubeTensor,
-    wte: Tensors<CubeBackend>,
+    wte: Vec<CubeTensor>,
+    loss_scale: Option<CubeTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
-    loss_scale: Option<CubeTensor>,
-) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
-    let (wte, shard_rows) = wte.join();
+) -> (CubeTensor, (CubeTensor, Vec<CubeTensor>)) {
+    let (wte, shard_rows) = join::<CubeBackend>(wte);
     let head = Head::new(kernels, x, wte, &targets, &loss, loss_scale);
     let [n, c] = head.x.shape().dims();
     let dx = kernels.queue.empty_of([n, c], head.x.dtype);
@@ -221,5 +222,5 @@ pub(super) fn gradients(
         let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
         kernels.product_into(d, head.wte.clone(), &dx, of_chunk);
     }
-    (head.total(), dx, split::<CubeBackend>(dwte, &shard_rows))
+    (head.total(), (dx, split::<CubeBackend>(dwte, &shard_rows)))
 }

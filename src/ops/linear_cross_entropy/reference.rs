@@ -2,129 +2,111 @@
 
 use std::sync::Arc;
 
-use burn::backend::Backend;
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{FloatDType, IndexingUpdateOp, Slice, TensorData};
+use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
-use super::{CrossEntropy, IGNORED};
-use crate::ops::shared::{Tensors, device, shape, split};
+use super::{CrossEntropy, HeadGradients, IGNORED};
 
-pub(super) fn forward<B: Backend>(
-    x: FloatTensor<B>,
-    wte: Tensors<B>,
+pub(super) fn forward(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
-) -> FloatTensor<B> {
-    chunked::<B>(x, wte.join().0, &targets, &loss, None)
+) -> Tensor<1> {
+    chunked(x, joined(wte), &targets, &loss, None)
+}
+
+fn joined(mut shards: Vec<Tensor<2>>) -> Tensor<2> {
+    if shards.len() == 1 { shards.remove(0) } else { Tensor::cat(shards, 0) }
 }
 
 /// The gradients so far: `dx` chunk by chunk, and the sum of `dw` `[vocab, c]`.
-struct Grads<B: Backend> {
-    dx: Vec<FloatTensor<B>>,
-    dw: FloatTensor<B>,
+struct Grads {
+    dx: Vec<Tensor<2>>,
+    dw: Tensor<2>,
     /// The factor of the gradients, `[1, 1]`.
-    scale: FloatTensor<B>,
+    scale: Tensor<2>,
 }
 
-/// The loss of all rows, a chunk at a time; with `grads`, also the gradients.
-fn chunked<B: Backend>(
-    x: FloatTensor<B>,
-    wte: FloatTensor<B>,
+/// Computes the loss of all rows, a chunk at a time; with `grads`, also the gradients.
+fn chunked(
+    x: Tensor<2>,
+    wte: Tensor<2>,
     targets: &[u32],
     loss: &CrossEntropy,
-    mut grads: Option<&mut Grads<B>>,
-) -> FloatTensor<B> {
-    let device = device::<B>(&x);
-    let w = B::float_slice(wte, &[Slice::from(0..loss.vocab)]);
-    let mut total: Option<FloatTensor<B>> = None;
+    mut grads: Option<&mut Grads>,
+) -> Tensor<1> {
+    let device = x.device();
+    let w = wte.narrow(0, 0, loss.vocab);
+    let mut total: Option<Tensor<1>> = None;
     for (index, targets) in targets.chunks(loss.chunk).enumerate() {
-        let from = index * loss.chunk;
-        let rows = [Slice::from(from..from + targets.len())];
-        let x = B::float_slice(x.clone(), &rows);
-        let counted = counted::<B>(targets, &device);
+        let n = targets.len();
+        let x = x.clone().narrow(0, index * loss.chunk, n);
+        let counted = counted(targets, &device);
         // Any token will do for a row that does not count.
         let id = |&id: &u32| if id == IGNORED { 0 } else { id as i32 };
-        let ids: Vec<i32> = targets.iter().map(id).collect();
-        let ids = B::int_from_data(TensorData::new(ids, [targets.len(), 1]), &device);
+        let ids = TensorData::new(targets.iter().map(id).collect(), [n, 1]);
+        let ids = Tensor::<2, Int>::from_data(ids, (&device, DType::I32));
 
-        let logits = B::float_matmul(x.clone(), B::float_transpose(w.clone()));
-        let max = B::float_max_dim(logits.clone(), 1);
-        let shifted = B::float_sub(logits, max);
-        let at_target = B::float_gather(1, shifted.clone(), ids.clone());
-        let exp = B::float_exp(shifted);
-        let sum = B::float_sum_dim(exp.clone(), 1);
-        let row_losses = B::float_sub(B::float_log(sum.clone()), at_target);
-        let part = B::float_sum(masked::<B>(row_losses, counted.as_ref()));
+        let logits = x.clone().matmul(w.clone().transpose());
+        let shifted = logits.clone() - logits.max_dim(1);
+        let at_target = shifted.clone().gather(1, ids.clone());
+        let exp = shifted.exp();
+        let sum = exp.clone().sum_dim(1);
+        let part = masked(sum.clone().log() - at_target, counted.as_ref()).sum();
         total = Some(match total {
-            Some(total) => B::float_add(total, part),
+            Some(total) => total + part,
             None => part,
         });
         if let Some(grads) = &mut grads {
-            let d = logits_gradient::<B>(B::float_div(exp, sum), ids, grads.scale.clone());
-            let d = masked::<B>(d, counted.as_ref());
-            let dw = B::float_matmul(B::float_transpose(d.clone()), x);
-            grads.dw = B::float_add(grads.dw.clone(), dw);
-            grads.dx.push(B::float_matmul(d, w.clone()));
+            let minus_one = Tensor::full([n, 1], -1.0, (&device, DType::F32));
+            let d = (exp / sum).scatter(1, ids, minus_one, IndexingUpdateOp::Add);
+            let d = masked(d * grads.scale.clone(), counted.as_ref());
+            grads.dw = grads.dw.clone() + d.clone().transpose().matmul(x);
+            grads.dx.push(d.matmul(w.clone()));
         }
     }
-    let total = total.unwrap_or_else(|| B::float_zeros([1].into(), &device, FloatDType::F32));
-    B::float_mul_scalar(total, loss.scale.into())
+    total.unwrap_or_else(|| Tensor::zeros([1], (&device, DType::F32))) * loss.scale
 }
 
 /// Returns one for each target that counts and zero for the others, `[n, 1]`; `None` if all count.
-fn counted<B: Backend>(targets: &[u32], device: &B::Device) -> Option<FloatTensor<B>> {
+fn counted(targets: &[u32], device: &Device) -> Option<Tensor<2>> {
     if !targets.contains(&IGNORED) {
         return None;
     }
     let ones = targets.iter().map(|&id| if id == IGNORED { 0.0_f32 } else { 1.0 });
-    let ones: Vec<f32> = ones.collect();
-    Some(B::float_from_data(TensorData::new(ones, [targets.len(), 1]), device))
+    let ones = TensorData::new(ones.collect(), [targets.len(), 1]);
+    Some(Tensor::from_data(ones, (device, DType::F32)))
 }
 
 /// Returns `x` `[n, _]` with zeros in the rows that do not count.
-fn masked<B: Backend>(x: FloatTensor<B>, counted: Option<&FloatTensor<B>>) -> FloatTensor<B> {
+fn masked(x: Tensor<2>, counted: Option<&Tensor<2>>) -> Tensor<2> {
     match counted {
-        Some(counted) => B::float_mul(x, counted.clone()),
+        Some(counted) => x * counted.clone(),
         None => x,
     }
 }
 
-/// `(p - onehot) * scale`.
-fn logits_gradient<B: Backend>(
-    p: FloatTensor<B>,
-    ids: IntTensor<B>,
-    scale: FloatTensor<B>,
-) -> FloatTensor<B> {
-    let [n, _] = shape::<B>(&p).dims();
-    let device = device::<B>(&p);
-    let minus_one = B::float_full([n, 1].into(), (-1f32).into(), &device, FloatDType::F32);
-    B::float_mul(B::float_scatter(1, p, ids, minus_one, IndexingUpdateOp::Add), scale)
-}
-
-pub(super) fn gradients<B: Backend>(
-    x: FloatTensor<B>,
-    wte: Tensors<B>,
+pub(super) fn gradients(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
+    loss_scale: Option<Tensor<1>>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
-    loss_scale: Option<FloatTensor<B>>,
-) -> (FloatTensor<B>, FloatTensor<B>, Vec<FloatTensor<B>>) {
-    let device = device::<B>(&x);
-    let (wte, rows) = wte.join();
-    let [padded, c] = shape::<B>(&wte).dims();
-    let dw = B::float_zeros([loss.vocab, c].into(), &device, FloatDType::F32);
+) -> (Tensor<1>, HeadGradients) {
+    let (device, c) = (x.device(), x.dims()[1]);
+    let rows: Vec<usize> = wte.iter().map(|shard| shard.dims()[0]).collect();
+    let padding = rows.iter().sum::<usize>() - loss.vocab;
+    let zeros = |rows| Tensor::zeros([rows, c], (&device, DType::F32));
     let scale = match loss_scale {
-        Some(state) => B::float_slice(state, &[Slice::from(0..1)]),
-        None => B::float_full([1].into(), loss.scale.into(), &device, FloatDType::F32),
+        Some(state) => state.narrow(0, 0, 1),
+        None => Tensor::full([1], loss.scale, (&device, DType::F32)),
     };
-    let scale = B::float_reshape(scale, [1, 1].into());
-    let mut grads = Grads { dx: Vec::new(), dw, scale };
-    let value = chunked::<B>(x, wte, &targets, &loss, Some(&mut grads));
-    let Grads { dx, dw, .. } = grads;
-    let dw = if padded == loss.vocab {
-        dw
-    } else {
-        let pad = B::float_zeros([padded - loss.vocab, c].into(), &device, FloatDType::F32);
-        B::float_cat(vec![dw, pad], 0)
-    };
-    (value, B::float_cat(dx, 0), split::<B>(dw, &rows))
+    let mut grads = Grads { dx: Vec::new(), dw: zeros(loss.vocab), scale: scale.unsqueeze() };
+    let value = chunked(x, joined(wte), &targets, &loss, Some(&mut grads));
+    let Grads { dx, mut dw, .. } = grads;
+    if padding > 0 {
+        dw = Tensor::cat(vec![dw, zeros(padding)], 0);
+    }
+    let wte = if rows.len() == 1 { vec![dw] } else { dw.split_with_sizes(rows, 0) };
+    (value, HeadGradients { x: Tensor::cat(dx, 0), wte })
 }

@@ -3,23 +3,40 @@
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
-use crate::ops::shared::Tensors;
+use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::gemm::{Fusion, Layout, Matrix};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
+params! {
+    struct RowsParams {
+        rows: usize,
+        width: usize,
+        vocab: usize,
+        first: usize,
+        scale: f32,
+    }
+}
+
+params! {
+    struct SumParams {
+        elements: usize,
+        scale: f32,
+    }
+}
+
 static ROWS: Shader = Shader {
     name: "linear_cross_entropy_rows",
     parts: &[wgsl!("reduce"), wgsl!("linear_cross_entropy_rows")],
+    params: RowsParams::TYPE,
 };
 static SUM: Shader = Shader {
     name: "linear_cross_entropy_sum",
     parts: &[wgsl!("reduce"), wgsl!("linear_cross_entropy_sum")],
+    params: SumParams::TYPE,
 };
 
 fn rows_spec(tier: Tier, logits: Element, width: usize, gradient: bool, scaled: bool) -> Spec {
@@ -113,19 +130,11 @@ impl<'a> Head<'a> {
         let (logits, loss_scale) = (Element::of(&self.logits), self.loss_scale.as_ref());
         let spec = rows_spec(kernels.tier, logits, padded, gradient, loss_scale.is_some());
         let width = padded / spec.pack() as usize;
-        let buffers = [&self.logits, &self.targets, &self.losses];
-        let buffers = buffers.map(|tensor| tensor.handle.clone().binding());
         kernels.queue.launch(
             spec,
             Workgroups::Line(rows),
-            buffers.into_iter().chain([kernels.optional(loss_scale)]),
-            &[
-                rows as u32,
-                width as u32,
-                self.loss.vocab as u32,
-                first as u32,
-                self.loss.scale.to_bits(),
-            ],
+            &[Some(&self.logits), Some(&self.targets), Some(&self.losses), loss_scale],
+            &RowsParams { rows, width, vocab: self.loss.vocab, first, scale: self.loss.scale },
         );
     }
 
@@ -135,8 +144,8 @@ impl<'a> Head<'a> {
         self.kernels.queue.launch(
             sum_spec(),
             Workgroups::Plane(1, 1),
-            [&self.losses, &total].map(|tensor| tensor.handle.clone().binding()),
-            &[self.rows as u32, self.loss.scale.to_bits()],
+            &[Some(&self.losses), Some(&total)],
+            &SumParams { elements: self.rows, scale: self.loss.scale },
         );
         total
     }
@@ -150,12 +159,12 @@ fn tokens_of(shard: &CubeTensor) -> usize {
 pub(super) fn forward(
     kernels: &WgslKernels,
     x: CubeTensor,
-    wte: Tensors<CubeBackend>,
+    wte: Vec<CubeTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
     let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.0.into_iter().map(contiguous).collect();
+    let wte: Vec<CubeTensor> = wte.into_iter().map(contiguous).collect();
     let head = Head::new(kernels, &x, &wte, &targets, &loss, None);
     for chunk in head.chunks() {
         head.losses(chunk, false);
@@ -166,13 +175,13 @@ pub(super) fn forward(
 pub(super) fn gradients(
     kernels: &WgslKernels,
     x: CubeTensor,
-    wte: Tensors<CubeBackend>,
+    wte: Vec<CubeTensor>,
+    loss_scale: Option<CubeTensor>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
-    loss_scale: Option<CubeTensor>,
-) -> (CubeTensor, CubeTensor, Vec<CubeTensor>) {
+) -> (CubeTensor, (CubeTensor, Vec<CubeTensor>)) {
     let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.0.into_iter().map(contiguous).collect();
+    let wte: Vec<CubeTensor> = wte.into_iter().map(contiguous).collect();
     let head = Head::new(kernels, &x, &wte, &targets, &loss, loss_scale);
     let Head { rows, c, .. } = head;
     let dx = kernels.queue.empty_of([rows, c], x.dtype);
@@ -191,5 +200,5 @@ pub(super) fn gradients(
             kernels.gemm(Layout::Tn, size, logits, x, &dwte[index], sum(first > 0));
         }
     }
-    (head.total(), dx, dwte)
+    (head.total(), (dx, dwte))
 }

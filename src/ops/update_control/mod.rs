@@ -7,13 +7,10 @@
 //! multiplied by a scale that keeps small gradients from underflowing, and that is halved when
 //! large ones overflow.
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::kernels::Kernels;
-use super::shared::{Tensors, implement};
+use super::shared::dispatch::{op, tensors};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -72,20 +69,22 @@ impl UpdateSettings {
     }
 }
 
-/// The results of `update_control`, on the device.
-#[derive(Clone, Debug)]
-pub struct UpdateControl {
-    /// The norm of the gradients, without loss scale and before clipping, `[1]`. Not finite if they
-    /// are not.
-    pub norm: Tensor<1>,
-    /// For [`adamw`](super::adamw), `[4]`: the factor of the gradients, which clips them and takes
-    /// out the loss scale; 1 if the update is made and 0 if it is skipped;
-    /// `learning_rate / (1 - beta1^t)`; `1 / sqrt(1 - beta2^t)`, with `t` the updates made, this one
-    /// included.
-    pub control: Tensor<1>,
-    /// The state of loss scaling after this update, `[4]`: the scale, updates made since the scale
-    /// last changed or an update was skipped, updates skipped, updates skipped in a row.
-    pub loss_scale: Tensor<1>,
+tensors! {
+    /// The results of [`update_control`], on the device.
+    #[derive(Clone, Debug)]
+    pub struct UpdateControl {
+        /// The norm of the gradients, without loss scale and before clipping, `[1]`. Not finite if they
+        /// are not.
+        pub norm: Tensor<1>,
+        /// For [`adamw`](super::adamw), `[4]`: the factor of the gradients, which clips them and takes
+        /// out the loss scale; 1 if the update is made and 0 if it is skipped;
+        /// `learning_rate / (1 - beta1^t)`; `1 / sqrt(1 - beta2^t)`, with `t` the updates made, this
+        /// one included.
+        pub control: Tensor<1>,
+        /// The state of loss scaling after this update, `[4]`: the scale, updates made since the scale
+        /// last changed or an update was skipped, updates skipped, updates skipped in a row.
+        pub loss_scale: Tensor<1>,
+    }
 }
 
 /// Decides on an update from all of its gradients `grads`, which is not empty. `loss_scale` `[4]` is
@@ -100,60 +99,26 @@ pub fn update_control(
     settings: UpdateSettings,
     mode: OpsMode,
 ) -> UpdateControl {
-    let grads = Tensors(grads.iter().map(|grad| grad.clone().into_dispatch()).collect());
-    let loss_scale = loss_scale.into_dispatch();
-    let sums = Dispatch::sum_squares(grads, loss_scale.clone(), settings.divisor, mode);
-    let (norm, control, loss_scale) = Dispatch::decide(sums, loss_scale, settings, mode);
-    UpdateControl {
-        norm: Tensor::from_dispatch(norm),
-        control: Tensor::from_dispatch(control),
-        loss_scale: Tensor::from_dispatch(loss_scale),
-    }
+    let sums = squares(grads.to_vec(), loss_scale.clone(), settings.divisor, mode);
+    decision(sums, loss_scale, settings, mode)
 }
 
-/// The op on each backend.
-#[backend_extension(
-    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
-    Flex: cfg(not(target_arch = "wasm32")),
-)]
-pub trait ControlUpdate: Backend {
+op! {
     /// Returns the sums of the squares of each [`NORM_SPAN`] elements of each of `grads` `[elements]`,
     /// in order. The elements are divided by the loss scale and `divisor` first: the squares of scaled
     /// gradients would leave the range of f32.
-    fn sum_squares(
-        #[extension_type] grads: Tensors<Self>,
-        loss_scale: FloatTensor<Self>,
+    fn squares(
+        grads: Vec<Tensor<1>>,
+        loss_scale: Tensor<1>;
         divisor: f32,
-        mode: OpsMode,
-    ) -> FloatTensor<Self>;
-
-    /// Returns the norm `[1]`, the control `[4]` and the next state of loss scaling `[4]` from all
-    /// `sums`.
-    fn decide(
-        sums: FloatTensor<Self>,
-        loss_scale: FloatTensor<Self>,
-        settings: UpdateSettings,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> Tensor<1> = sum_squares;
 }
 
-implement! {
-    ControlUpdate:
-    fn sum_squares(
-        grads: Tensors<Self>,
-        loss_scale: FloatTensor<Self>,
-        divisor: f32,
-        mode: OpsMode,
-    ) -> FloatTensor<Self> {
-        Kernels::of(&loss_scale, mode), mode => sum_squares(grads.0, loss_scale, divisor)
-    }
-
-    fn decide(
-        sums: FloatTensor<Self>,
-        loss_scale: FloatTensor<Self>,
+op! {
+    /// Decides from all `sums`.
+    fn decision(
+        sums: Tensor<1>,
+        loss_scale: Tensor<1>;
         settings: UpdateSettings,
-        mode: OpsMode,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        Kernels::of(&sums, mode), mode => decide(sums, loss_scale, settings)
-    }
+    ) -> UpdateControl = decide;
 }

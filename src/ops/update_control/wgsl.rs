@@ -3,18 +3,39 @@
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_SPAN, UpdateSettings};
-use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::shared::kernels::{contiguous, elements};
-use crate::ops::shared::wgsl::tensors::Segment;
+use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+
+params! {
+    struct SquaresParams {
+        divisor: f32,
+        tensors: Vec<SegmentParams>,
+    }
+}
+
+params! {
+    struct DecisionParams {
+        elements: usize,
+        grad_clip: f32,
+        divisor: f32,
+        step: f32,
+        learning_rate: f32,
+        log_beta1: f32,
+        log_beta2: f32,
+    }
+}
 
 static SQUARES: Shader = Shader {
     name: "update_control_squares",
-    parts: &[wgsl!("reduce"), wgsl!("update_control_squares")],
+    parts: &[wgsl!("reduce"), wgsl!("segments"), wgsl!("update_control_squares")],
+    params: SquaresParams::TYPE,
 };
 static DECISION: Shader = Shader {
     name: "update_control_decision",
     parts: &[wgsl!("reduce"), wgsl!("update_control_decision")],
+    params: DecisionParams::TYPE,
 };
 
 fn squares_spec(pack: u32) -> Spec {
@@ -59,9 +80,10 @@ pub(super) fn sum_squares(
         };
         let segments: Vec<Segment> =
             grads.iter().zip(&firsts).filter(of_pack).map(segment).collect();
-        let (span, header) = (NORM_SPAN / pack as usize, [divisor.to_bits()]);
-        let shared = [&sums, &loss_scale];
-        kernels.launch_on_tensors(squares_spec(pack), span, &shared, &header, &segments);
+        let (spec, span, shared) =
+            (squares_spec(pack), NORM_SPAN / pack as usize, [&sums, &loss_scale]);
+        let params = |tensors| SquaresParams { divisor, tensors };
+        kernels.launch_on_tensors(spec, span, &shared, &segments, params);
     }
     sums
 }
@@ -76,13 +98,19 @@ pub(super) fn decide(
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;
-    let floats = [grad_clip, divisor, step as f32, learning_rate as f32, log_beta1, log_beta2];
-    let mut params = vec![elements(&sums) as u32];
-    params.extend(floats.map(f32::to_bits));
+    let params = DecisionParams {
+        elements: elements(&sums),
+        grad_clip,
+        divisor,
+        step: step as f32,
+        learning_rate: learning_rate as f32,
+        log_beta1,
+        log_beta2,
+    };
     kernels.queue.launch(
         decision_spec(scales_loss),
         Workgroups::Plane(1, 1),
-        [&sums, &loss_scale, &norm, &control, &next].map(|tensor| tensor.handle.clone().binding()),
+        &[&sums, &loss_scale, &norm, &control, &next].map(Some),
         &params,
     );
     (norm, control, next)

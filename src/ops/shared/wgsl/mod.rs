@@ -5,8 +5,6 @@
 //! gradients and the softmax and layer norm statistics are f32.
 
 use burn::tensor::DType;
-use burn_cubecl::cubecl::server::BufferBinding;
-use burn_cubecl::tensor::CubeTensor;
 
 use crate::config::{Dtype, Matrices};
 use crate::gpu::kernel::Queue;
@@ -61,11 +59,6 @@ impl WgslKernels {
             _ => DType::F32,
         };
         Self { queue, tier, activations, matrices: mode.matrices() }
-    }
-
-    /// The binding of an optional operand.
-    pub fn optional(&self, tensor: Option<&CubeTensor>) -> BufferBinding {
-        tensor.map_or_else(|| self.queue.nothing(), CubeTensor::clone).handle.binding()
     }
 }
 

@@ -9,7 +9,17 @@
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{Tier, WgslKernels};
-use crate::gpu::kernel::{Spec, Workgroups};
+use crate::gpu::kernel::{Param, Spec, Workgroups, params};
+
+params! {
+    /// `Segment` of `shaders/segments.wgsl`. The tensors that fill up a launch have no workgroups.
+    pub(in crate::ops) struct SegmentParams {
+        first_group: usize,
+        groups: usize,
+        packs: usize,
+        word: u32,
+    }
+}
 
 /// One tensor of a launch.
 pub(in crate::ops) struct Segment<'a> {
@@ -36,16 +46,15 @@ impl WgslKernels {
     /// Launches a kernel that takes `TENSORS` tensors at a time on all `segments`, in as few launches
     /// as the device's bindings allow. A workgroup takes up to `span` packs of one tensor.
     ///
-    /// The bindings are `shared`, then the buffers of each tensor, then the uniforms: `header`, and
-    /// for each tensor from the next 16 bytes on its first workgroup, its number of workgroups, its
-    /// packs and its word.
-    pub fn launch_on_tensors(
+    /// The bindings are `shared`, then the buffers of each tensor, then the parameters, which `params`
+    /// makes from those of the tensors.
+    pub fn launch_on_tensors<P: Param>(
         &self,
         spec: Spec,
         span: usize,
         shared: &[&CubeTensor],
-        header: &[u32],
         segments: &[Segment],
+        params: impl Fn(Vec<SegmentParams>) -> P,
     ) {
         let Some(Segment { buffers, .. }) = segments.first() else { return };
         let each = buffers.len();
@@ -55,26 +64,18 @@ impl WgslKernels {
         let size = segments.len().div_ceil(segments.len().div_ceil(most));
         let spec = spec.with("SPAN", span as u32).on_tensors(size);
         for batch in segments.chunks(size) {
-            let mut params = header.to_vec();
-            params.resize(header.len().next_multiple_of(4), 0);
-            let mut first = 0;
-            for segment in batch {
-                let groups = segment.packs.div_ceil(span);
-                params.extend([first as u32, groups as u32, segment.packs as u32, segment.word]);
-                first += groups;
-            }
-            // Without workgroups of their own.
-            params.extend((batch.len()..size).flat_map(|_| [0; 4]));
-            let nothing: Vec<CubeTensor> =
-                (batch.len() * each..size * each).map(|_| self.queue.nothing()).collect();
-            let own = batch.iter().flat_map(|segment| segment.buffers.iter().copied());
-            let buffers = shared.iter().copied().chain(own).chain(&nothing);
-            self.queue.launch(
-                spec.clone(),
-                Workgroups::Line(first),
-                buffers.map(|tensor| tensor.handle.clone().binding()),
-                &params,
-            );
+            let mut first_group = 0;
+            let of_segment = |&Segment { packs, word, .. }: &Segment| {
+                let groups = packs.div_ceil(span);
+                first_group += groups;
+                SegmentParams { first_group: first_group - groups, groups, packs, word }
+            };
+            let mut rows: Vec<SegmentParams> = batch.iter().map(of_segment).collect();
+            rows.resize(size, SegmentParams::default());
+            let own = batch.iter().flat_map(|segment| &segment.buffers).copied().map(Some);
+            let mut buffers: Vec<_> = shared.iter().copied().map(Some).chain(own).collect();
+            buffers.resize(shared.len() + size * each, None);
+            self.queue.launch(spec.clone(), Workgroups::Line(first_group), &buffers, &params(rows));
         }
     }
 }

@@ -1,18 +1,25 @@
 //! Products of float16 matrices on cooperative matrices, with sums in float32.
 
-use super::{Elements, Flags, Fusion, Layout, Product, bands};
+use super::{Elements, Flags, Fusion, Layout, Params, Product, bands};
 use crate::config::Matrices;
-use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, wgsl};
+use crate::gpu::kernel::{Element, Param, Queue, Shader, Spec, Workgroups, wgsl};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 use crate::plan::products::{MANY_TILES, ranges_of_k};
 
 static TILES: Shader = Shader {
     name: "gemm_cooperative",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_epilogue"), wgsl!("gemm_cooperative")],
+    parts: &[
+        wgsl!("gelu"),
+        wgsl!("gemm_params"),
+        wgsl!("gemm_epilogue"),
+        wgsl!("gemm_cooperative"),
+    ],
+    params: Params::TYPE,
 };
 static SPLIT_SUM: Shader = Shader {
     name: "gemm_split_sum",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_epilogue"), wgsl!("gemm_split_sum")],
+    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_epilogue"), wgsl!("gemm_split_sum")],
+    params: Params::TYPE,
 };
 
 /// The units that multiply: matrices, by subgroups of so many invocations.
@@ -179,13 +186,13 @@ fn multiply_tiles(
     let [rows, columns] = tile.size(units.matrices);
     for band in bands(product.size, rows) {
         let row_tiles = (band[1] - band[0]).div_ceil(rows);
-        let mut params = product.params(band);
-        params.extend([row_tiles, split.ranges, split.depth].map(|size| size as u32));
+        let (splits, split_depth) = (split.ranges, split.depth);
+        let params = Params { row_tiles, splits, split_depth, ..product.params(band) };
         let columns = product.size[1].div_ceil(columns);
         kernels.queue.launch(
             spec.clone(),
             Workgroups::Plane(columns, row_tiles * split.ranges),
-            product.factors().into_iter().chain(product.outputs(kernels)),
+            &product.buffers(product.factors()),
             &params,
         );
     }
@@ -206,13 +213,12 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split
 
     let pack = product.pack();
     let flags = Flags { activation: None, ..Flags::of(&product.fusion) };
-    let mut params = product.params([0, m]);
-    params.extend([0, split.ranges as u32, split.depth as u32]);
-    let inputs = [products.handle.clone().binding(), kernels.optional(sums.as_ref())];
+    let (splits, split_depth) = (split.ranges, split.depth);
+    let params = Params { splits, split_depth, ..product.params([0, m]) };
     kernels.queue.launch(
         sum_spec(pack, product.elements(), flags),
         Workgroups::cover(m * n / pack as usize, ELEMENTWISE),
-        inputs.into_iter().chain(product.outputs(kernels)),
+        &product.buffers([Some(&products), sums.as_ref()]),
         &params,
     );
 }

@@ -1,22 +1,41 @@
 //! Matrix products, fused with what comes before and after them.
 
-use burn_cubecl::cubecl::server::BufferBinding;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, wgsl};
+use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::plan::products::MANY_TILES;
 
 mod cooperative;
 
+params! {
+    struct Params {
+        m: usize,
+        n: usize,
+        k: usize,
+        first_row: usize,
+        last_row: usize,
+        a_offset: usize,
+        b_offset: usize,
+        out_offset: usize,
+        a_stride: usize,
+        out_stride: usize,
+        row_tiles: usize,
+        splits: usize,
+        split_depth: usize,
+    }
+}
+
 static SHUFFLED: Shader = Shader {
     name: "gemm_shuffled",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_operands"), wgsl!("gemm_shuffled")],
+    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_operands"), wgsl!("gemm_shuffled")],
+    params: Params::TYPE,
 };
 static STAGED: Shader = Shader {
     name: "gemm_staged",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_operands"), wgsl!("gemm_staged")],
+    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_operands"), wgsl!("gemm_staged")],
+    params: Params::TYPE,
 };
 
 /// Which factor is stored transposed.
@@ -162,26 +181,36 @@ impl Product<'_> {
         Elements::of(self.a.tensor, self.b.tensor, self.out.tensor, &self.fusion)
     }
 
-    /// The kernels' parameters up to the strides, for rows `first` to `last` of `out`.
-    fn params(&self, [first, last]: [usize; 2]) -> Vec<u32> {
-        let sizes = [&self.size[..], &[first, last], &self.offsets(), &self.strides()].concat();
-        sizes.iter().map(|&size| size as u32).collect()
+    /// The kernels' parameters for rows `first_row` to `last_row` of `out`, all of k in one range.
+    fn params(&self, [first_row, last_row]: [usize; 2]) -> Params {
+        let ([m, n, k], [a_offset, b_offset, out_offset]) = (self.size, self.offsets());
+        let [a_stride, out_stride] = self.strides();
+        Params {
+            m,
+            n,
+            k,
+            first_row,
+            last_row,
+            a_offset,
+            b_offset,
+            out_offset,
+            a_stride,
+            out_stride,
+            ..Params::default()
+        }
     }
 
-    /// The bindings of the output and of the operands of the epilogue.
-    fn outputs(&self, kernels: &WgslKernels) -> [BufferBinding; 4] {
+    /// The buffers of a kernel: two inputs, the output, and the operands of the epilogue.
+    fn buffers<'b>(&'b self, inputs: [Option<&'b CubeTensor>; 2]) -> [Option<&'b CubeTensor>; 6] {
         let Fusion { bias, derivative, residual, bias_gradient, .. } = self.fusion;
-        [
-            self.out.tensor.handle.clone().binding(),
-            kernels.optional(bias.or(bias_gradient)),
-            kernels.optional(residual),
-            kernels.optional(derivative.map(|(_, pre)| pre)),
-        ]
+        let pre_activation = derivative.map(|(_, pre)| pre);
+        let [first, second] = inputs;
+        let out = Some(self.out.tensor);
+        [first, second, out, bias.or(bias_gradient), residual, pre_activation]
     }
 
-    /// The bindings of the factors.
-    fn factors(&self) -> [BufferBinding; 2] {
-        [self.a, self.b].map(|factor| factor.tensor.handle.clone().binding())
+    fn factors(&self) -> [Option<&CubeTensor>; 2] {
+        [Some(self.a.tensor), Some(self.b.tensor)]
     }
 }
 
@@ -341,7 +370,7 @@ impl WgslKernels {
             self.queue.launch(
                 spec.clone(),
                 Workgroups::Plane(product.size[1].div_ceil(columns), (last - first).div_ceil(rows)),
-                product.factors().into_iter().chain(product.outputs(self)),
+                &product.buffers(product.factors()),
                 &product.params([first, last]),
             );
         }

@@ -1,0 +1,23 @@
+// The parameters of matrix products out = a b, with out [m, n].
+
+struct Params {
+    m: u32,
+    n: u32,
+    k: u32,
+    // This dispatch computes rows first_row to last_row (exclusive) of out.
+    first_row: u32,
+    last_row: u32,
+    // Offsets of the matrices in their buffers, in elements.
+    a_offset: u32,
+    b_offset: u32,
+    out_offset: u32,
+    // Elements from one row to the next: a and out may be columns of wider matrices.
+    a_stride: u32,
+    out_stride: u32,
+    // On cooperative matrices alone: the tiles that first_row to last_row take. The workgroups of a
+    // split follow those of the last.
+    row_tiles: u32,
+    // k is split into this many ranges, of this many elements each but the last.
+    splits: u32,
+    split_depth: u32,
+}

@@ -1,0 +1,9 @@
+// For a kernel that runs on TENSORS tensors at once: the workgroups that each one has.
+
+struct Segment {
+    first_group: u32,
+    groups: u32,
+    packs: u32,
+    // A parameter of the kernel for this tensor.
+    word: u32,
+}

@@ -1,0 +1,98 @@
+//! The parameters of kernels: structs with named fields, which `shaders/` declares too.
+//! `tests/shaders.rs` compares both.
+
+/// The type of a parameter in WGSL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamType {
+    U32,
+    F32,
+    /// A struct with fields of these names. It begins at a multiple of 16 bytes.
+    Struct(&'static [(&'static str, ParamType)]),
+    /// An array of such structs.
+    Array(&'static [(&'static str, ParamType)]),
+}
+
+impl ParamType {
+    const fn array_of(element: Self) -> Self {
+        match element {
+            ParamType::Struct(fields) => ParamType::Array(fields),
+            _ => panic!("WGSL aligns the elements of a uniform array to 16 bytes: only structs"),
+        }
+    }
+}
+
+/// A value in the uniform buffer of a kernel.
+pub trait Param {
+    /// Its type.
+    const TYPE: ParamType;
+
+    /// Appends the value to the words of the buffer.
+    fn write(&self, words: &mut Vec<u32>);
+}
+
+impl Param for u32 {
+    const TYPE: ParamType = ParamType::U32;
+
+    fn write(&self, words: &mut Vec<u32>) {
+        words.push(*self);
+    }
+}
+
+impl Param for usize {
+    const TYPE: ParamType = ParamType::U32;
+
+    fn write(&self, words: &mut Vec<u32>) {
+        words.push(*self as u32);
+    }
+}
+
+impl Param for f32 {
+    const TYPE: ParamType = ParamType::F32;
+
+    fn write(&self, words: &mut Vec<u32>) {
+        words.push(self.to_bits());
+    }
+}
+
+impl<P: Param> Param for Vec<P> {
+    const TYPE: ParamType = ParamType::array_of(P::TYPE);
+
+    fn write(&self, words: &mut Vec<u32>) {
+        self.iter().for_each(|element| element.write(words));
+    }
+}
+
+/// A kernel without parameters.
+impl Param for () {
+    const TYPE: ParamType = ParamType::Struct(&[]);
+
+    fn write(&self, _: &mut Vec<u32>) {}
+}
+
+/// Defines a struct of parameters.
+macro_rules! params {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$of_field:meta])* $field_visibility:vis $field:ident: $type:ty),* $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, Default)]
+        $visibility struct $name {
+            $($(#[$of_field])* $field_visibility $field: $type),*
+        }
+
+        impl $crate::gpu::kernel::Param for $name {
+            const TYPE: $crate::gpu::kernel::ParamType = $crate::gpu::kernel::ParamType::Struct(&[
+                $((stringify!($field), <$type as $crate::gpu::kernel::Param>::TYPE)),*
+            ]);
+
+            fn write(&self, words: &mut Vec<u32>) {
+                words.resize(words.len().next_multiple_of(4), 0);
+                $($crate::gpu::kernel::Param::write(&self.$field, words);)*
+            }
+        }
+    };
+}
+pub(crate) use params;

@@ -1,0 +1,279 @@
+//! How an op goes from burn's tensors to an implementation and back: one signature, in [`op!`], is all
+//! that an op writes.
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(in crate::ops) use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
+use burn::tensor::Tensor;
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::cube::CubeKernels;
+#[cfg(feature = "wgpu")]
+use super::wgsl::WgslKernels;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use crate::gpu::queue::Queue;
+#[cfg(feature = "wgpu")]
+use crate::ops::Implementation;
+use crate::ops::OpsMode;
+
+/// The backend of GPUs.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(in crate::ops) type Gpu = burn_cubecl::CubeBackend;
+/// This build has kernels for the CPU alone.
+#[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+pub(in crate::ops) type Gpu = Flex;
+
+/// The implementation that an op runs.
+pub(in crate::ops) enum Kernels {
+    /// Tensor operations.
+    Reference,
+    /// Loops over slices.
+    #[cfg(not(target_arch = "wasm32"))]
+    Cpu,
+    /// The kernels of `shaders/`.
+    #[cfg(feature = "wgpu")]
+    Wgsl(WgslKernels),
+    /// The kernels in cubecl's language.
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    Cube(CubeKernels),
+}
+
+impl Kernels {
+    /// Chooses by the mode and by the language that the device compiles. `on_gpu` is one of the op's
+    /// tensors, if they are on a GPU.
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    pub fn of(on_gpu: Option<FloatTensor<Gpu>>, mode: OpsMode) -> Self {
+        if mode.is_reference() {
+            return Kernels::Reference;
+        }
+        let Some(tensor) = on_gpu else { return Self::without_gpu() };
+        let queue = Queue::of(&tensor);
+        #[cfg(feature = "wgpu")]
+        if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
+            return Kernels::Wgsl(WgslKernels::new(queue, mode));
+        }
+        Kernels::Cube(CubeKernels::new(queue, mode.precision.dtype()))
+    }
+
+    /// Chooses by the mode.
+    #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+    pub fn of(_: Option<FloatTensor<Gpu>>, mode: OpsMode) -> Self {
+        if mode.is_reference() { Kernels::Reference } else { Self::without_gpu() }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn without_gpu() -> Self {
+        Kernels::Cpu
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn without_gpu() -> Self {
+        Kernels::Reference
+    }
+
+    /// Takes the reference in place of GPU kernels, unless they support the shapes.
+    pub fn if_supported(self, supported: bool) -> Self {
+        match self {
+            #[cfg(not(target_arch = "wasm32"))]
+            Kernels::Cpu => self,
+            _ if !supported => Kernels::Reference,
+            _ => self,
+        }
+    }
+}
+
+/// A tensor, or several, in the signature of an op. `lower` returns the same in the types of a
+/// backend, `raise` is its inverse.
+pub(in crate::ops) trait Operand<B: Backend>: Sized {
+    type Lowered;
+
+    fn lower(self) -> Self::Lowered;
+
+    fn raise(lowered: Self::Lowered) -> Self;
+
+    /// Returns the first tensor; `None` if there is none, or if it is on another backend.
+    fn first(&self) -> Option<FloatTensor<B>>;
+}
+
+impl<B: Backend, const D: usize> Operand<B> for Tensor<D>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type Lowered = FloatTensor<B>;
+
+    fn lower(self) -> Self::Lowered {
+        self.try_into_primitive::<B>().expect("all tensors of an op are on one device")
+    }
+
+    fn raise(lowered: Self::Lowered) -> Self {
+        Tensor::from_primitive::<B>(lowered)
+    }
+
+    fn first(&self) -> Option<FloatTensor<B>> {
+        self.clone().try_into_primitive::<B>().ok()
+    }
+}
+
+impl<B: Backend> Operand<B> for bool {
+    type Lowered = bool;
+
+    fn lower(self) -> bool {
+        self
+    }
+
+    fn raise(lowered: bool) -> Self {
+        lowered
+    }
+
+    fn first(&self) -> Option<FloatTensor<B>> {
+        None
+    }
+}
+
+impl<B: Backend, T: Operand<B>> Operand<B> for Option<T> {
+    type Lowered = Option<T::Lowered>;
+
+    fn lower(self) -> Self::Lowered {
+        self.map(T::lower)
+    }
+
+    fn raise(lowered: Self::Lowered) -> Self {
+        lowered.map(T::raise)
+    }
+
+    fn first(&self) -> Option<FloatTensor<B>> {
+        self.as_ref()?.first()
+    }
+}
+
+impl<B: Backend, T: Operand<B>> Operand<B> for Vec<T> {
+    type Lowered = Vec<T::Lowered>;
+
+    fn lower(self) -> Self::Lowered {
+        self.into_iter().map(T::lower).collect()
+    }
+
+    fn raise(lowered: Self::Lowered) -> Self {
+        lowered.into_iter().map(T::raise).collect()
+    }
+
+    fn first(&self) -> Option<FloatTensor<B>> {
+        <[T]>::first(self)?.first()
+    }
+}
+
+/// Implements [`Operand`] for tuples.
+macro_rules! tuple {
+    ($($type:ident $value:ident),*) => {
+        impl<B: Backend, $($type: Operand<B>),*> Operand<B> for ($($type,)*) {
+            type Lowered = ($($type::Lowered,)*);
+
+            fn lower(self) -> Self::Lowered {
+                let ($($value,)*) = self;
+                ($($value.lower(),)*)
+            }
+
+            fn raise(($($value,)*): Self::Lowered) -> Self {
+                ($($type::raise($value),)*)
+            }
+
+            fn first(&self) -> Option<FloatTensor<B>> {
+                let ($($value,)*) = self;
+                None$(.or_else(|| $value.first()))*
+            }
+        }
+    };
+}
+tuple!(T0 a, T1 b);
+tuple!(T0 a, T1 b, T2 c);
+tuple!(T0 a, T1 b, T2 c, T3 d, T4 e);
+
+/// Defines a struct of operands, which is an operand itself: implementations take and return it as
+/// the tuple of its fields.
+macro_rules! tensors {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$of_field:meta])* $field_visibility:vis $field:ident: $type:ty),* $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility struct $name {
+            $($(#[$of_field])* $field_visibility $field: $type),*
+        }
+
+        impl<B: burn::backend::Backend> $crate::ops::shared::dispatch::Operand<B> for $name
+        where
+            burn::backend::DispatchTensor: burn::backend::DispatchKindConversion<B>,
+        {
+            type Lowered = <($($type,)*) as $crate::ops::shared::dispatch::Operand<B>>::Lowered;
+
+            fn lower(self) -> Self::Lowered {
+                $crate::ops::shared::dispatch::Operand::<B>::lower(($(self.$field,)*))
+            }
+
+            fn raise(lowered: Self::Lowered) -> Self {
+                let ($($field,)*) = $crate::ops::shared::dispatch::Operand::<B>::raise(lowered);
+                Self { $($field),* }
+            }
+
+            fn first(&self) -> Option<burn::backend::tensor::FloatTensor<B>> {
+                None$(.or_else(|| $crate::ops::shared::dispatch::Operand::<B>::first(&self.$field)))*
+            }
+        }
+    };
+}
+pub(in crate::ops) use tensors;
+
+/// Defines an op by its signature, tensors first and plain values behind a semicolon, and the name of
+/// the function that computes it in the op's `reference.rs`, `cpu.rs`, `wgsl.rs` and `cube.rs`:
+///
+/// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Activation) -> Tensor<2> = forward; }`
+///
+/// Those take the same arguments, in the tensor type of their backend; kernels of GPUs take their
+/// [`Kernels`] before them. After the function's name, `if` and a condition limit what GPU kernels
+/// support.
+macro_rules! op {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis fn $name:ident(
+            $($tensor:ident: $tensor_type:ty),+ $(; $($value:ident: $value_type:ty),+)? $(,)?
+        ) -> $output:ty = $function:ident $(if $supported:expr)?;
+    ) => {
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments, reason = "one for each operand")]
+        $visibility fn $name(
+            $($tensor: $tensor_type,)+
+            $($($value: $value_type,)+)?
+            mode: $crate::ops::OpsMode,
+        ) -> $output {
+            use $crate::ops::shared::dispatch::{Gpu, Kernels, Operand};
+            let on_gpu = None$(.or_else(|| Operand::<Gpu>::first(&$tensor)))+;
+            match Kernels::of(on_gpu, mode)$(.if_supported($supported))? {
+                Kernels::Reference => reference::$function($($tensor,)+ $($($value),+)?),
+                #[cfg(not(target_arch = "wasm32"))]
+                Kernels::Cpu => {
+                    use $crate::ops::shared::dispatch::Flex;
+                    Operand::<Flex>::raise(cpu::$function(
+                        $(Operand::<Flex>::lower($tensor),)+
+                        $($($value),+)?
+                    ))
+                }
+                #[cfg(feature = "wgpu")]
+                Kernels::Wgsl(kernels) => Operand::<Gpu>::raise(wgsl::$function(
+                    &kernels,
+                    $(Operand::<Gpu>::lower($tensor),)+
+                    $($($value),+)?
+                )),
+                #[cfg(any(feature = "wgpu", feature = "cuda"))]
+                Kernels::Cube(kernels) => Operand::<Gpu>::raise(cube::$function(
+                    &kernels,
+                    $(Operand::<Gpu>::lower($tensor),)+
+                    $($($value),+)?
+                )),
+            }
+        }
+    };
+}
+pub(in crate::ops) use op;
