@@ -34,6 +34,8 @@ mod replies;
 mod run;
 mod settings;
 mod stored;
+#[cfg(test)]
+mod tests;
 
 use closing::Closing;
 use details::Details;

@@ -20,6 +20,8 @@ mod runs;
 mod samples;
 mod selection;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod theme;
 
 use std::path::PathBuf;

@@ -59,7 +59,7 @@ impl App {
         }
     }
 
-    fn take(&mut self, reply: Reply) {
+    pub(super) fn take(&mut self, reply: Reply) {
         match reply {
             Reply::Report { text } => self.details = Details::Text(text),
             Reply::Devices { devices } => self.take_devices(devices),

@@ -1,0 +1,199 @@
+//! Replies of the service, and what the window makes of them.
+
+use std::path::PathBuf;
+
+use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable;
+
+use super::*;
+use crate::config::Config;
+use crate::data::TokenizerKind;
+use crate::plan::{Backend, DeviceKind, DeviceProfile};
+use crate::progress::Sample;
+use crate::protocol::DeviceLine;
+use crate::service::{DataInfo, Job, Reply, View};
+
+/// A window that requests nothing by itself.
+fn window() -> Harness<'static, App> {
+    let options = Options { still: true, ..Options::default() };
+    let builder = Harness::builder().with_size([1360.0, 860.0]);
+    builder.build_eframe(|creation| App::new(creation, options))
+}
+
+fn has(harness: &mut Harness<'static, App>, label: &str) -> bool {
+    harness.run_steps(3);
+    harness.query_by_label_contains(label).is_some()
+}
+
+fn obstacle(topic: &str, can_train: bool, text: &str) -> Reply {
+    let obstacle = serde_json::json!({
+        "topic": topic, "can_train": can_train, "text": text, "hint": "another browser has it",
+    });
+    Reply::Obstacle(serde_json::from_value(obstacle).unwrap())
+}
+
+#[test]
+fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
+    let mut window = window();
+    for reply in [
+        obstacle("device", false, "this browser has no WebGPU"),
+        obstacle("quota", true, "the storage is small"),
+        obstacle("quota", true, "the storage is full"),
+    ] {
+        window.state_mut().take(reply);
+    }
+    assert!(has(&mut window, "This browser has no WebGPU."));
+    assert!(has(&mut window, "The storage is full."));
+    assert!(!has(&mut window, "The storage is small."));
+    window.state_mut().take(Reply::Devices { devices: Vec::new() });
+    assert!(!has(&mut window, "This browser has no WebGPU."));
+    assert!(has(&mut window, "The storage is full."));
+}
+
+fn data(vocab_size: u32) -> DataInfo {
+    DataInfo {
+        vocab_size,
+        train_tokens: 1_003_854,
+        val_tokens: 111_540,
+        tokenizer: Some(TokenizerKind::Char),
+        excerpt: "The fox".into(),
+    }
+}
+
+#[test]
+fn data_is_described_while_it_is_the_data_of_the_form() {
+    let mut window = window();
+    window.state_mut().set("data", "data/mine");
+    window.state_mut().requested.data = Some("data/mine".into());
+    window.state_mut().take(Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
+    assert!(has(&mut window, "Reading..."));
+    window.state_mut().take(Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
+    assert!(has(&mut window, "vocabulary of 65") && has(&mut window, "The fox"));
+}
+
+#[test]
+fn texts_become_the_data_of_the_form_once_they_are_prepared() {
+    let mut window = window();
+    window.state_mut().take(Reply::Preparing { name: "foxes".into(), share: 0.5 });
+    assert!(has(&mut window, "Preparing foxes"));
+    let warnings = vec!["a.png was skipped".to_string()];
+    window.state_mut().take(Reply::Prepared { spec: "data/foxes".into(), warnings });
+    assert!(has(&mut window, "data/foxes") && has(&mut window, "a.png was skipped"));
+    assert!(!has(&mut window, "Preparing foxes"));
+    window.state_mut().take(Reply::Preparing { name: "bears".into(), share: 0.5 });
+    let (text, hint) = ("no text".to_string(), "choose one".to_string());
+    window.state_mut().take(Reply::Failed { job: Job::Prepare, text, hint });
+    assert!(!has(&mut window, "Preparing bears") && has(&mut window, "no text"));
+    assert!(has(&mut window, "choose one"));
+}
+
+/// A run in the folder `out`, whose progress has one sample.
+fn progress(text: &str) -> Box<Progress> {
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into() };
+    Box::new(Progress { samples: vec![sample], ..Progress::default() })
+}
+
+fn recorded(run: &Path, view: View, text: &str) -> Reply {
+    let tail = crate::run_index::Tail::open(run, true);
+    Reply::Run { run: run.to_path_buf(), view, progress: progress(text), tail }
+}
+
+#[test]
+fn only_the_run_that_was_requested_last_is_shown() {
+    let mut window = window();
+    let [a, b] = ["out/a", "out/b"].map(PathBuf::from);
+    window.state_mut().requested.run = Some(b.clone());
+    window.state_mut().take(recorded(&b, View::Main, " there was a bear"));
+    window.state_mut().take(recorded(&a, View::Main, " there was a fox"));
+    assert!(has(&mut window, "there was a bear") && !has(&mut window, "there was a fox"));
+    window.state_mut().take(Reply::Removed { path: a });
+    assert!(has(&mut window, "there was a bear"));
+    window.state_mut().take(Reply::Removed { path: b });
+    assert!(!has(&mut window, "there was a bear"), "a run that was removed stays");
+}
+
+#[test]
+fn only_runs_that_are_overlaid_keep_their_curves() {
+    let mut window = window();
+    let [a, b, c] = ["out/a", "out/b", "out/c"].map(PathBuf::from);
+    let ctx = egui::Context::default();
+    let app = window.state_mut();
+    app.carry_out(Intent::Overlay(vec![a.clone(), b.clone()]), &ctx);
+    for run in [&b, &a, &c] {
+        app.take(recorded(run, View::Overlay, ""));
+    }
+    let names = |app: &App| {
+        let overlays = app.overlays.iter();
+        overlays.map(|(run, overlay)| (run.clone(), overlay.name.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(app), [(a.clone(), "a".into()), (b.clone(), "b".into())]);
+    app.carry_out(Intent::Overlay(vec![b.clone()]), &ctx);
+    assert_eq!(names(app), [(b, "b".into())]);
+}
+
+#[test]
+fn a_generated_text_becomes_a_sample_of_the_shown_run() {
+    let mut window = window();
+    let sampled = |text: &str, done| {
+        let (prompt, text) = ("Once".into(), text.into());
+        Reply::Sampled { prompt, text, done }
+    };
+    window.state_mut().take(sampled(" a late text", true));
+    assert!(!has(&mut window, "a late text"), "nothing was requested");
+    let run = PathBuf::from("models/a");
+    window.state_mut().requested.run = Some(run.clone());
+    window.state_mut().take(recorded(&run, View::Main, ""));
+    window.state_mut().samples.prompt.writing = Some(("Once".into(), String::new()));
+    window.state_mut().take(sampled(" there was", false));
+    assert!(has(&mut window, "Once there was"));
+    assert_eq!(window.state_mut().progress.samples.len(), 1);
+    window.state_mut().take(sampled(" there was a fox", true));
+    assert!(has(&mut window, "Once there was a fox"));
+    assert_eq!(window.state_mut().progress.samples.len(), 2);
+}
+
+#[test]
+fn a_new_run_begins_with_the_settings_and_the_weights_of_another() {
+    let mut window = window();
+    let config = Box::new(Config { n_layer: 3.try_into().unwrap(), ..Config::default() });
+    window.state_mut().take(Reply::Config { checkpoint: "out/a".into(), config });
+    let form = &window.state_mut().settings.form;
+    assert_eq!([form.text("init_from"), form.text("n_layer")], ["out/a", "3"]);
+}
+
+#[test]
+fn two_selected_runs_are_compared_once_their_settings_arrive() {
+    let mut window = window();
+    let runs = ["out/a", "out/b"].map(PathBuf::from);
+    let app = window.state_mut();
+    app.runs_state.selected = runs.to_vec();
+    app.send_requests(0.0);
+    let other = Config { n_layer: 3.try_into().unwrap(), ..Config::default() };
+    let configs = Box::new([Config::default(), other]);
+    let unknown = ["out/a", "out/c"].map(PathBuf::from);
+    app.take(Reply::Comparison { runs: unknown, configs: configs.clone() });
+    assert!(app.runs_state.difference.is_none());
+    app.take(Reply::Comparison { runs, configs });
+    let difference = app.runs_state.difference.as_deref().unwrap();
+    assert!(matches!(difference, [("n_layer", _, three)] if three == "3"), "{difference:?}");
+}
+
+#[test]
+fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
+    let mut window = window();
+    let app = window.state_mut();
+    app.look_for_runs_in("out/new".as_ref());
+    app.take(Reply::Runs { folder: "out/old".into(), runs: Vec::new() });
+    assert!(app.listed.is_none());
+    let device = DeviceProfile::default();
+    app.take(Reply::Device { device });
+    assert!(has(&mut window, "Set a budget by hand"));
+    let devices = vec![DeviceLine {
+        id: "vulkan:0".into(),
+        name: "llvmpipe".into(),
+        backend: Backend::Vulkan,
+        kind: DeviceKind::Software,
+    }];
+    window.state_mut().take(Reply::Devices { devices });
+    assert!(has(&mut window, "No graphics card found"));
+}

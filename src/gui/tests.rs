@@ -1,0 +1,182 @@
+//! The intents of the panels: what each button asks for.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use eframe::egui::{self, Key};
+use egui_kittest::Harness;
+use egui_kittest::kittest::{NodeT, Queryable};
+use web_time::SystemTime;
+
+use super::control::{self, ControlState};
+use super::log::{self, LogState};
+use super::runs::{self, BrowserStorage, RunsState};
+use super::samples::{self, SampleState};
+use super::*;
+use crate::progress::{Progress, State};
+use crate::protocol::{Event, Setting, StopReason};
+use crate::run_index::{RunState, RunSummary};
+
+/// A panel that is drawn alone, and the intents that it has returned.
+struct Alone {
+    harness: Harness<'static>,
+    intents: Rc<RefCell<Vec<Intent>>>,
+}
+
+impl Alone {
+    fn new(mut draw: impl FnMut(&mut egui::Ui) -> Option<Intent> + 'static) -> Self {
+        let intents = Rc::new(RefCell::new(Vec::new()));
+        let drawn = intents.clone();
+        let harness = Harness::builder()
+            .with_size([900.0, 600.0])
+            .build_ui(move |ui| drawn.borrow_mut().extend(draw(ui)));
+        Self { harness, intents }
+    }
+
+    /// Clicks the button with this label. Returns the intents since the last click.
+    fn click(&mut self, label: &str) -> Vec<Intent> {
+        self.harness.get_by_label(label).click();
+        self.harness.run_steps(3);
+        self.intents.take()
+    }
+
+    fn is_enabled(&self, label: &str) -> bool {
+        !self.harness.get_by_label(label).accesskit_node().is_disabled()
+    }
+}
+
+const CHECKPOINT: &str = "out/a/checkpoints/00000010";
+
+/// The progress of the run `out/a` in this state, with a checkpoint.
+fn progress(state: State) -> Progress {
+    let mut progress = Progress { run: Some("out/a".into()), ..Progress::default() };
+    progress.apply(&Event::Checkpoint { iter: 10, path: CHECKPOINT.into(), best: true });
+    Progress { state, ..progress }
+}
+
+fn control(progress: Progress, live: bool) -> Alone {
+    let mut state = ControlState::default();
+    Alone::new(move |ui| control::show(ui, &progress, &mut state, live))
+}
+
+#[test]
+fn the_control_bar_sends_commands_to_a_live_run() {
+    let mut bar = control(progress(State::Running), true);
+    assert_eq!(bar.click("Pause"), [Intent::Send(Command::Pause)]);
+    assert_eq!(bar.click("Checkpoint now"), [Intent::Send(Command::Checkpoint)]);
+    assert_eq!(bar.click("Export"), [Intent::Export(CHECKPOINT.into())]);
+    assert_eq!(bar.click("Stop and save"), [Intent::Send(Command::Stop)]);
+    assert!(!bar.is_enabled("Pause"), "the run is stopping");
+    let mut bar = control(progress(State::Paused), true);
+    assert_eq!(bar.click("Resume"), [Intent::Send(Command::Resume)]);
+    let mut bar = control(progress(State::Interrupted), false);
+    assert_eq!(bar.click("Continue"), [Intent::Continue("out/a".into())]);
+    assert!(!bar.is_enabled("Stop and save"));
+    let bar = control(progress(State::Finished(StopReason::Finished)), false);
+    assert!(bar.is_enabled("Export") && !bar.is_enabled("Pause"));
+}
+
+#[test]
+fn a_typed_learning_rate_is_sent_with_enter() {
+    let mut bar = control(progress(State::Running), true);
+    for (typed, sent) in [("fast", None), ("2e-4", Some(2e-4))] {
+        bar.harness.get_by_label("learning rate").focus();
+        bar.harness.step();
+        bar.harness.key_press_modifiers(egui::Modifiers::COMMAND, Key::A);
+        bar.harness.get_by_label("learning rate").type_text(typed);
+        bar.harness.run_steps(2);
+        bar.harness.key_press(Key::Enter);
+        bar.harness.run_steps(3);
+        let sent = sent.map(|rate| Intent::Send(Command::Set(Setting::LearningRate(rate))));
+        assert_eq!(bar.intents.take(), Vec::from_iter(sent));
+    }
+}
+
+fn run(name: &str, state: RunState) -> RunSummary {
+    RunSummary {
+        path: PathBuf::from("out").join(name),
+        name: name.into(),
+        about: About::default(),
+        state,
+        iteration: 10,
+        max_iters: Some(100),
+        loss: None,
+        val_loss: None,
+        best_val_loss: None,
+        device: None,
+        modified: SystemTime::UNIX_EPOCH,
+        has_checkpoint: true,
+    }
+}
+
+#[test]
+fn the_list_of_runs_acts_on_the_selected_run() {
+    let runs = vec![
+        run("a", RunState::Finished),
+        run("b", RunState::Stopped),
+        run("c", RunState::Running),
+        run("d", RunState::Crashed),
+    ];
+    let mut state = RunsState::default();
+    let mut panel = Alone::new(move |ui| {
+        let storage = BrowserStorage { usage: "", models: &[] };
+        runs::show(ui, &runs, &storage, &mut state, Some("out/a".as_ref()))
+    });
+    assert!(!panel.is_enabled("Show"), "no run is selected");
+    assert_eq!(panel.click("Choose..."), [Intent::ChooseRuns]);
+    assert_eq!(panel.click("Open model..."), [Intent::ChooseModel]);
+    assert_eq!(panel.click("Continue d"), [Intent::Continue("out/d".into())]);
+    panel.click("Not now");
+    assert!(panel.harness.query_by_label("Continue d").is_none());
+    assert_eq!(panel.click("b"), []);
+    for (label, intent) in [
+        ("Show", Intent::Show("out/b".into())),
+        ("Continue", Intent::Continue("out/b".into())),
+        ("New run from it", Intent::Fork("out/b".into())),
+        ("Overlay", Intent::Overlay(vec!["out/b".into()])),
+        ("Open folder", Intent::OpenFolder("out/b".into())),
+    ] {
+        assert_eq!(panel.click(label), [intent]);
+    }
+    assert_eq!(panel.click("Rename..."), []);
+    panel.harness.get_by_label("Name").type_text("Foxes");
+    panel.harness.run_steps(2);
+    let about = About { name: "Foxes".into(), note: String::new() };
+    assert_eq!(panel.click("Save"), [Intent::Describe { run: "out/b".into(), about }]);
+    panel.click("Delete...");
+    assert_eq!(panel.click("Keep"), []);
+    panel.click("Delete...");
+    assert_eq!(panel.click("Move to the trash"), [Intent::Remove("out/b".into())]);
+    panel.click("c");
+    assert!(!panel.is_enabled("Continue") && !panel.is_enabled("Delete..."), "it is running");
+}
+
+#[test]
+fn the_log_copies_details_and_opens_the_folder() {
+    let (progress, mut state) = (progress(State::Running), LogState::default());
+    let mut panel = Alone::new(move |ui| log::show(ui, &progress, &mut state));
+    let [Intent::Copy(text)] = &panel.click("Copy details")[..] else {
+        panic!("nothing was copied")
+    };
+    assert!(text.starts_with("wgpt ") && text.contains("run: out/a"), "{text}");
+    assert_eq!(panel.click("Open folder"), [Intent::OpenFolder("out/a".into())]);
+}
+
+#[test]
+fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
+    let panel = |progress: Progress| {
+        let mut state = SampleState::default();
+        Alone::new(move |ui| samples::show(ui, &progress, &mut state))
+    };
+    let prompt = String::from("Once upon a time");
+    let command = Command::Sample { prompt: prompt.clone() };
+    assert_eq!(panel(progress(State::Running)).click("Generate"), [Intent::Send(command)]);
+    let options = TextOptions { temperature: 0.8, top_k: 200, tokens: 300 };
+    let mut ended = progress(State::Interrupted);
+    let generate = Intent::GenerateText { prompt, options };
+    assert_eq!(panel(ended.clone()).click("Generate"), [generate]);
+    let sample = Event::Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
+    ended.apply(&sample);
+    assert_eq!(panel(ended).click("Copy"), [Intent::Copy("Once more".into())]);
+}
