@@ -1,188 +1,93 @@
-//! The state of the window, and how it is drawn.
+//! The window: its parts, and how they are drawn.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use eframe::egui;
+use egui_tiles::Tree;
 
-use super::charts::{self, Overlay};
 use super::control::{self, ControlState};
 use super::finished::{self, Click};
-use super::fit::{self, FitState};
 use super::form::Form;
-use super::layout::{self, Pane, Panes};
-use super::log::{self, LogState};
+use super::layout::{self, Pane, Panels};
 use super::platform::{self, Platform};
-use super::runs::{self, BrowserStorage, RunsState};
-use super::samples::{self, SampleState};
-use super::setup::{self, Choices, Runs, SetupState};
-use super::{Intent, Options, theme};
-use crate::protocol::{DeviceLine, Event, Level, Obstacle, Progress, StopReason};
-use crate::runs::RunSummary;
-use crate::worker::{Client, Trainer};
+use super::{Intent, Options, Shared, theme};
+use crate::protocol::{Event, Level, Obstacle};
+use crate::worker::Client;
 
-mod actions;
 mod closing;
-mod details;
-mod keys;
+mod frames;
+mod help;
+mod inputs;
+mod intents;
 mod menu;
 mod path_dialog;
 mod replies;
-mod run;
+mod requests;
 mod settings;
-mod stored;
+mod shortcuts;
 #[cfg(test)]
 mod tests;
+mod training;
 
 use closing::Closing;
-use details::Details;
+use frames::{FrameTimes, Pace};
+use help::Help;
 use path_dialog::PathDialog;
-use settings::{Settings, WhenClosed};
-use stored::Stored;
+use requests::Requests;
+pub(super) use settings::Settings;
+use settings::WhenClosed;
 
 /// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
 
-/// The time between two reads of the record of another process's run.
-const FOLLOW: Duration = Duration::from_millis(200);
-
 /// The window.
 pub struct App {
-    settings: Settings,
     options: Options,
-    /// The progress of the run that is shown.
-    progress: Progress,
-    /// The folder of that run.
-    shown: Option<PathBuf>,
-    trainer: Option<Trainer>,
-    client: Client,
+    shared: Shared,
+    panels: Panels,
+    tree: Tree<Pane>,
+    requests: Requests,
     platform: Platform,
     pace: Pace,
+    frames: FrameTimes,
     /// The flags of the form with its overrides, and the form that is stored as long as they are
     /// unchanged.
     overridden: Option<(Vec<String>, Form)>,
-    devices: Vec<DeviceLine>,
     obstacles: Vec<Obstacle>,
-    runs: Vec<RunSummary>,
-    stored: Stored,
-    overlays: Vec<(PathBuf, Overlay)>,
-    setup: SetupState,
-    fit: FitState,
-    samples: SampleState,
     control: ControlState,
-    runs_state: RunsState,
-    log: LogState,
-    requested: Requested,
     closing: Closing,
     path_dialog: Option<PathDialog>,
-    help: bool,
-    details: Details,
-    /// True from the end of the shown run until its card is closed.
-    has_finished: bool,
-    /// The title of the window.
+    help: Help,
     title: String,
-    frames: FrameTimes,
-    /// When runs were listed last, in seconds of the window's clock.
-    listed: Option<f64>,
-}
-
-/// The last request of each kind, which is sent again when its subject changes.
-#[derive(Default)]
-struct Requested {
-    run: Option<PathBuf>,
-    data: Option<String>,
-    device: Option<String>,
-    /// When the device was requested, in seconds of the window's clock.
-    device_at: f64,
-    comparison: Vec<PathBuf>,
-}
-
-/// The delay between a reply or an event and the frame that draws it; threads of the service read
-/// it.
-#[derive(Clone)]
-struct Pace(Arc<AtomicU64>);
-
-impl Pace {
-    const USUAL: Duration = Duration::from_millis(50);
-    /// The pace of a browser that draws in software: a frame takes a fifth of a second from
-    /// training, which took five times as long at the usual pace.
-    const SLOW: Duration = Duration::from_secs(2);
-
-    fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(Self::USUAL.as_millis() as u64)))
-    }
-
-    fn get(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
-
-    fn set(&self, pace: Duration) {
-        self.0.store(pace.as_millis() as u64, Ordering::Relaxed);
-    }
-}
-
-/// Times of the last frames, in seconds.
-#[derive(Default)]
-struct FrameTimes(VecDeque<f32>);
-
-impl FrameTimes {
-    const COUNT: usize = 240;
-
-    fn push(&mut self, seconds: f32) {
-        self.0.truncate(Self::COUNT - 1);
-        self.0.push_front(seconds);
-    }
-
-    /// The median, without waiting for the display, in milliseconds.
-    fn median_ms(&self) -> Option<f32> {
-        let mut sorted: Vec<f32> = self.0.iter().copied().collect();
-        sorted.sort_by(f32::total_cmp);
-        sorted.get(sorted.len() / 2).map(|seconds| seconds * 1e3)
-    }
 }
 
 impl App {
-    /// The window with the settings of the last one.
+    /// Creates the window with the settings of the last one.
     pub fn new(creation: &eframe::CreationContext<'_>, options: Options) -> Self {
         theme::apply(&creation.egui_ctx);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
+        let (settings, tree) = settings::load(storage);
         let (ctx, pace) = (creation.egui_ctx.clone(), Pace::new());
         let waking = pace.clone();
+        let client = Client::new(move || ctx.request_repaint_after(waking.get()));
         let mut app = Self {
-            settings: Settings::load(storage),
-            progress: Progress::default(),
-            shown: None,
-            trainer: None,
-            client: Client::new(move || ctx.request_repaint_after(waking.get())),
+            shared: Shared { settings, ..Shared::default() },
+            panels: Panels::new(),
+            tree,
+            requests: Requests::new(client),
             platform: Platform::new(&creation.egui_ctx, &options),
             pace,
+            frames: FrameTimes::default(),
             overridden: None,
-            devices: Vec::new(),
             obstacles: Vec::new(),
-            runs: Vec::new(),
-            stored: Stored::default(),
-            overlays: Vec::new(),
-            setup: SetupState::default(),
-            fit: FitState::default(),
-            samples: SampleState::default(),
             control: ControlState::default(),
-            runs_state: RunsState::default(),
-            log: LogState::default(),
-            requested: Requested::default(),
             closing: Closing::No,
             path_dialog: None,
-            help: false,
-            details: Details::default(),
-            has_finished: false,
+            help: Help::default(),
             title: String::new(),
-            frames: FrameTimes::default(),
-            listed: None,
             options,
         };
-        app.setup.device.clone_from(&app.settings.device);
         app.begin();
         app
     }
@@ -190,46 +95,38 @@ impl App {
     /// Applies events as if they came from a trainer.
     pub fn apply(&mut self, events: &[Event]) {
         for event in events {
-            self.progress.apply(event);
+            if self.shared.shown.apply(event) {
+                self.requests.listed = None;
+            }
             match event {
                 // The log has the error and what to do next.
-                Event::Error { .. } => layout::bring_up(&mut self.settings.tree, Pane::Log),
-                Event::Done { reason, .. } => {
-                    self.has_finished =
-                        matches!(reason, StopReason::Finished | StopReason::MaxTime);
-                    self.request_model();
-                }
-                Event::Start { .. } => self.has_finished = false,
-                Event::Paused { .. } | Event::Resumed { .. } => {}
-                _ => continue,
+                Event::Error { .. } => self.show_panel(Pane::Log),
+                Event::Done { .. } => self.request_model(),
+                _ => {}
             }
-            // The list of the runs has their states.
-            self.listed = None;
         }
     }
 
     /// Sets the folder in which runs are created and listed.
     pub fn look_for_runs_in(&mut self, folder: &Path) {
-        self.settings.runs = folder.to_path_buf();
-        self.listed = None;
+        self.shared.settings.runs = folder.to_path_buf();
+        self.requests.listed = None;
     }
 
     /// Brings the panel of this title to the front of its tabs.
     pub fn bring_up(&mut self, title: &str) {
-        if let Some(pane) = layout::titled(title) {
-            layout::bring_up(&mut self.settings.tree, pane);
+        if let Some(pane) = self.panels.titled(title) {
+            self.show_panel(pane);
         }
     }
 
     /// Types a setting, as if into its field.
     pub fn set(&mut self, key: &'static str, text: &str) {
-        self.settings.form.set(key, text);
+        self.shared.settings.form.set(key, text);
     }
 
-    /// Returns true if the shown run trains.
-    fn is_live(&self) -> bool {
-        let trained = self.trainer.as_ref().map(Trainer::run);
-        trained.is_some() && trained == self.shown.as_deref()
+    fn show_panel(&mut self, pane: Pane) {
+        layout::bring_up(&mut self.tree, pane);
     }
 
     fn draw(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
@@ -238,7 +135,7 @@ impl App {
             ui.horizontal(|ui| {
                 ui.strong("wgpt");
                 ui.separator();
-                control::headline(ui, &self.progress, &mut self.control);
+                control::headline(ui, &self.shared.shown.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                     self.menu(ui);
                 });
@@ -250,79 +147,32 @@ impl App {
                 control::obstacle(ui, level, text, hint);
             });
         }
-        if self.has_finished {
-            egui::Panel::top("finished").show(ui, |ui| {
-                let name = self.shown_name().unwrap_or("The run");
-                match finished::show(ui, name, &self.progress) {
-                    Some(Click::Do(intent)) => {
-                        intents.push(intent);
-                        self.has_finished = false;
-                    }
-                    Some(Click::Close) => self.has_finished = false,
-                    None => {}
+        if self.shared.shown.has_finished {
+            let name = self.shown_name().unwrap_or("The run");
+            let progress = &self.shared.shown.progress;
+            let notice = egui::Panel::top("finished");
+            if let Some(click) = notice.show(ui, |ui| finished::show(ui, name, progress)).inner {
+                self.shared.shown.has_finished = false;
+                if let Click::Do(intent) = click {
+                    intents.push(intent);
                 }
-            });
+            }
         }
-        let live = self.is_live();
         egui::Panel::bottom("control").show(ui, |ui| {
-            intents.extend(control::show(ui, &self.progress, &mut self.control, live));
+            let shown = &self.shared.shown;
+            intents.extend(control::show(ui, &shown.progress, &mut self.control, shown.is_live()));
         });
-        egui::CentralPanel::no_frame().show(ui, |ui| intents.extend(self.panes(ui)));
-        intents
-    }
-
-    fn panes(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
-        let (live, busy) = (self.is_live(), self.has_own_run());
-        // The worker of a page refuses texts while a run trains: it has one device.
-        self.samples.prompt.on_cpu = !platform::IS_PAGE && self.trainer.is_some();
-        let Self { settings, progress, setup, fit, samples, runs_state, log, .. } = self;
-        let Settings { form, charts, tree, .. } = settings;
-        let running = progress.config.as_deref().filter(|_| live);
-        let shown = Runs { progress, running, busy };
-        let overlays: Vec<&Overlay> = self.overlays.iter().map(|(_, overlay)| overlay).collect();
-        let mut intents = Vec::new();
-        let mut panes = Panes(|ui: &mut egui::Ui, pane: Pane| {
-            intents.extend(match pane {
-                Pane::Setup => {
-                    let choices = Choices { devices: &self.devices, data: &self.stored.data };
-                    setup::show(ui, form, setup, fit, &choices, &shown)
-                }
-                Pane::Fit => fit::show(ui, form, fit, progress),
-                Pane::Loss => {
-                    charts::loss(ui, progress, &overlays, charts, &mut samples.selection);
-                    None
-                }
-                Pane::Rate => {
-                    charts::rate(ui, progress, charts);
-                    None
-                }
-                Pane::Speed => {
-                    charts::speed(ui, progress, charts);
-                    None
-                }
-                Pane::Memory => {
-                    charts::memory(ui, progress, charts);
-                    None
-                }
-                Pane::Samples => samples::show(ui, progress, samples),
-                Pane::Runs => {
-                    let Stored { usage, models, .. } = &self.stored;
-                    let storage = BrowserStorage { usage, models };
-                    runs::show(ui, &self.runs, &storage, runs_state, self.shown.as_deref())
-                }
-                Pane::Log => log::show(ui, progress, log),
-            });
+        egui::CentralPanel::no_frame().show(ui, |ui| {
+            intents.extend(self.panels.ui(ui, &mut self.shared, &mut self.tree));
         });
-        tree.ui(&mut panes, ui);
-        self.samples.selection.end_pass(ui.ctx());
+        self.shared.samples.selection.end_pass(ui.ctx());
         intents
     }
 
     /// Returns the display name of the shown run.
     fn shown_name(&self) -> Option<&str> {
-        let shown = self.shown.as_ref()?;
-        let listed = self.runs.iter().find(|run| run.path == *shown);
-        listed.map(RunSummary::title).or_else(|| shown.file_name()?.to_str())
+        let folder = self.shared.shown.folder.as_deref()?;
+        Some(self.shared.library.title(folder))
     }
 }
 
@@ -333,21 +183,23 @@ impl eframe::App for App {
         }
         self.take_replies();
         self.take_events(ctx);
-        self.take_inputs();
+        for input in self.platform.inputs() {
+            self.take_input(input);
+        }
         if !self.options.still {
-            self.send_requests(ctx.input(|input| input.time));
+            self.requests.update(&mut self.shared, ctx.input(|input| input.time));
             ctx.request_repaint_after(LIST_RUNS);
         }
         self.on_close(ctx);
-        let title = control::title(&self.progress, self.shown_name());
+        let title = control::title(&self.shared.shown.progress, self.shown_name());
         if title != self.title {
             self.platform.set_title(&title);
             self.title = title;
         }
         self.platform.report(&platform::Frame {
             ctx,
-            form: &self.settings.form,
-            progress: &self.progress,
+            form: &self.shared.settings.form,
+            progress: &self.shared.shown.progress,
             pace: self.pace.get(),
         });
     }
@@ -355,11 +207,13 @@ impl eframe::App for App {
     fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
         let mut intents = self.shortcuts(ui);
         intents.extend(self.draw(ui));
-        self.show_help(ui);
+        self.help.show(ui, &self.shared.settings.runs, &mut self.requests.client);
         self.ask_before_closing(ui);
-        self.ask_for_path(ui);
+        if let Some(input) = PathDialog::show(&mut self.path_dialog, ui) {
+            self.take_input(input);
+        }
         for intent in intents {
-            self.carry_out(intent, ui.ctx());
+            self.carry_out(intent);
         }
     }
 
@@ -367,17 +221,20 @@ impl eframe::App for App {
         if self.options.screenshot.is_some() {
             return;
         }
-        self.settings.device.clone_from(&self.setup.device);
-        let form = &self.settings.form;
-        let overridden = self.overridden.take().filter(|(flags, _)| *flags == form.flags());
-        match overridden {
-            Some((flags, own)) => {
-                let shown = std::mem::replace(&mut self.settings.form, own);
-                self.settings.store(storage);
-                let own = std::mem::replace(&mut self.settings.form, shown);
+        let form = &mut self.shared.settings.form;
+        match self.overridden.take() {
+            Some((flags, own)) if flags == form.flags() => {
+                let shown = std::mem::replace(form, own);
+                settings::store(storage, &self.shared.settings, &self.tree);
+                let own = std::mem::replace(&mut self.shared.settings.form, shown);
                 self.overridden = Some((flags, own));
             }
-            None => self.settings.store(storage),
+            _ => settings::store(storage, &self.shared.settings, &self.tree),
         }
     }
+}
+
+/// Returns the absolute path: runs are compared by path, however it was given. A page has no other.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

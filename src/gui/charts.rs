@@ -1,10 +1,10 @@
-//! Charts of the displayed run, with other runs overlaid for comparison.
+//! Charts of the shown run, with other runs overlaid for comparison.
 
-mod axis;
 mod plot;
 mod ribbon;
-mod scale;
 mod view;
+mod x_axis;
+mod y_axis;
 
 use std::path::PathBuf;
 
@@ -12,13 +12,12 @@ use eframe::egui;
 use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
-use self::axis::XAxis;
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
-use self::scale::{Scale, Unit};
 use self::view::View;
-use super::selection::Selection;
-use super::theme;
+use self::x_axis::XAxis;
+use self::y_axis::{Scale, Unit};
+use super::{Intent, Panel, Shared, theme};
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
 
@@ -28,11 +27,12 @@ const FAINT: f32 = 0.35;
 /// Half-lives of the moving average that can be chosen, in iterations.
 const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1000)];
 
-/// A run whose curves are drawn next to those of the displayed one.
+/// A run whose curves are drawn with the curves of the shown one.
 pub(super) struct Overlay {
+    pub run: PathBuf,
     /// The name in the legend.
     pub name: String,
-    /// The source of its curves.
+    /// The source of its curves; empty until it was read.
     pub progress: Progress,
 }
 
@@ -47,57 +47,64 @@ pub(super) struct ChartState {
     half_life: Option<u32>,
     axis: XAxis,
     view: View,
-    /// Moving averages of the displayed run and then of each overlay.
+    /// Moving averages of the shown run and then of each overlay.
     #[serde(skip)]
     averages: Vec<Smoothed>,
-    /// The run drawn last. The view is reset when another one is displayed.
+    /// The run drawn last. The view is reset when another one is shown.
     #[serde(skip)]
     run: Option<PathBuf>,
 }
 
-/// Draws training and validation loss, with the lowest possible loss where it is known, below the
+/// Shows training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
-pub(super) fn loss(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    overlays: &[&Overlay],
-    state: &mut ChartState,
-    selection: &mut Selection,
-) {
-    let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
-    if is_empty(progress)
-        && progress.curves.eval_val.is_empty()
-        && overlays.iter().all(|overlay| is_empty(&overlay.progress))
-    {
-        return placeholder(ui, progress);
+#[derive(Default)]
+pub(super) struct LossPanel;
+
+impl Panel for LossPanel {
+    fn title(&self) -> &'static str {
+        "Loss"
     }
-    state.reset_view_for_new_run(ui, progress);
-    state.controls(ui);
-    let ChartState { averages, view, .. } = state;
-    let axis = state.axis;
-    let scale = Scale { unit: Unit::Loss, log: state.log };
-    let raw: Vec<&Series> = std::iter::once(progress)
-        .chain(overlays.iter().map(|overlay| &overlay.progress))
-        .map(|run| &run.curves.loss)
-        .collect();
-    let averages = follow(averages, state.half_life, &raw);
-    let mut chart =
-        Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, axis, progress) };
-    chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
-    for (index, overlay) in overlays.iter().enumerate() {
-        let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);
-        let color = theme::series_color(ui, index + 2);
-        chart.overlays.extend(overlay_curves(overlay, training, axis, color));
-    }
-    if let Some(value) = progress.entropy_floor {
-        let color = ui.visuals().weak_text_color();
-        let name = "lowest possible".into();
-        chart.references.push(ReferenceLine { name, value, color });
-    }
-    let marks = marks(progress, axis, scale);
-    let space = if marks.is_empty() { None } else { Space::allocate(ui) };
-    if let Some(drawn) = chart.show(ui, view) {
-        ribbon::show(ui, space, &drawn, &marks, selection);
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let Shared { settings, shown, library, samples, .. } = shared;
+        let (progress, overlays, state) =
+            (&shown.progress, &library.overlays, &mut settings.charts);
+        let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
+        if is_empty(progress)
+            && progress.curves.eval_val.is_empty()
+            && overlays.iter().all(|overlay| is_empty(&overlay.progress))
+        {
+            return placeholder(ui, progress);
+        }
+        state.reset_view_for_new_run(ui, progress);
+        state.controls(ui);
+        let ChartState { averages, view, .. } = state;
+        let axis = state.axis;
+        let scale = Scale { unit: Unit::Loss, log: state.log };
+        let raw: Vec<&Series> = std::iter::once(progress)
+            .chain(overlays.iter().map(|overlay| &overlay.progress))
+            .map(|run| &run.curves.loss)
+            .collect();
+        let averages = follow(averages, state.half_life, &raw);
+        let mut chart =
+            Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, axis, progress) };
+        chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
+        for (index, overlay) in overlays.iter().enumerate() {
+            let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);
+            let color = theme::series_color(ui, index + 2);
+            chart.overlays.extend(overlay_curves(overlay, training, axis, color));
+        }
+        if let Some(value) = progress.entropy_floor {
+            let color = ui.visuals().weak_text_color();
+            let name = "lowest possible".into();
+            chart.references.push(ReferenceLine { name, value, color });
+        }
+        let marks = marks(progress, axis, scale);
+        let space = if marks.is_empty() { None } else { Space::allocate(ui) };
+        if let Some(drawn) = chart.show(ui, view) {
+            ribbon::show(ui, space, &drawn, &marks, &mut samples.selection);
+        }
+        None
     }
 }
 
@@ -114,7 +121,7 @@ fn follow<'a>(
     averages.iter_mut().zip(raw).map(|(average, raw)| average.follow(raw, half_life)).collect()
 }
 
-/// Returns the curves of the displayed run: the raw training loss is faint behind its average.
+/// Returns the curves of the shown run: the raw training loss is faint behind its average.
 fn loss_curves<'a>(
     ui: &egui::Ui,
     progress: &'a Progress,
@@ -167,86 +174,112 @@ fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
     samples.map(|sample| Mark { sample, place: place(sample.iter as f64) }).collect()
 }
 
-/// Draws the learning rate and, below it, the gradient norm.
-pub(super) fn rate(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartState) {
-    let curves = &progress.curves;
-    if curves.learning_rate.is_empty() {
-        return placeholder(ui, progress);
+/// Shows the learning rate and, below it, the gradient norm.
+#[derive(Default)]
+pub(super) struct RatePanel;
+
+impl Panel for RatePanel {
+    fn title(&self) -> &'static str {
+        "Learning rate"
     }
-    state.reset_view_for_new_run(ui, progress);
-    let title_height = ui.spacing().interact_size.y + ui.spacing().item_spacing.y;
-    let height =
-        (0.5 * ui.available_height() - title_height - ui.spacing().item_spacing.y).max(64.0);
-    for (index, (name, unit, series)) in [
-        ("learning rate", Unit::Rate, &curves.learning_rate),
-        ("gradient norm", Unit::Norm, &curves.grad_norm),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        if unit == Unit::Norm {
-            ui.weak(name).on_hover_text("Global norm of the gradient before clipping.");
-        } else {
-            state.title(ui, name);
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+        let curves = &progress.curves;
+        if curves.learning_rate.is_empty() {
+            return placeholder(ui, progress);
         }
-        let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
-        let color = theme::series_color(ui, index);
-        chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
-        (chart.from_zero, chart.height) = (true, Some(height));
-        chart.show(ui, &mut state.view);
-    }
-}
-
-/// Draws the training speed in tokens per second.
-pub(super) fn speed(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartState) {
-    let curves = &progress.curves;
-    let series = &curves.tokens_per_s;
-    if series.is_empty() {
-        return placeholder(ui, progress);
-    }
-    state.reset_view_for_new_run(ui, progress);
-    state.title(ui, "tokens per second");
-    let (axis, color) = (state.axis, theme::series_color(ui, 0));
-    let mut chart = chart("speed", Scale { unit: Unit::Speed, log: false }, axis, progress);
-    chart.curves.push(Curve::new("tokens per second", series, axis.count(curves), color));
-    chart.from_zero = true;
-    chart.show(ui, &mut state.view);
-}
-
-/// Draws the device memory in use, its peak, the predicted need and the budget.
-pub(super) fn memory(ui: &mut egui::Ui, progress: &Progress, state: &mut ChartState) {
-    let curves = &progress.curves;
-    if curves.memory.is_empty() && !curves.loss.is_empty() {
-        ui.weak("This run does not use a graphics card, so it has no graphics memory to show.");
-        return;
-    }
-    if curves.memory.is_empty() {
-        return placeholder(ui, progress);
-    }
-    state.reset_view_for_new_run(ui, progress);
-    state.title(ui, "graphics card memory");
-    let (axis, count) = (state.axis, state.axis.count(curves));
-    let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, axis, progress);
-    let peak = Curve::new("peak", &curves.memory_peak, count, theme::series_color(ui, 1));
-    chart.curves.push(Curve { width: 1.0, ..peak });
-    chart.curves.push(Curve::new("in use", &curves.memory, count, theme::series_color(ui, 0)));
-    if let Some(forecast) = &progress.forecast {
-        let mut add = |name: &str, value: u64, color| {
-            let name = format!("{name} {}", bytes(value));
-            chart.references.push(ReferenceLine { name, value: value as f64, color });
+        state.reset_view_for_new_run(ui, progress);
+        let gap = ui.spacing().item_spacing.y;
+        let title_height = ui.spacing().interact_size.y + gap;
+        let height = (0.5 * ui.available_height() - title_height - gap).max(64.0);
+        let show = |ui: &mut egui::Ui, state: &mut ChartState, name, unit, series, index| {
+            let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
+            let color = theme::series_color(ui, index);
+            chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
+            (chart.from_zero, chart.height) = (true, Some(height));
+            chart.show(ui, &mut state.view);
         };
-        add("predicted", forecast.predicted_bytes, ui.visuals().weak_text_color());
-        if let Some(budget) = forecast.budget_bytes {
-            add("budget", budget, theme::warning(ui));
-        }
+        state.title(ui, "learning rate");
+        show(ui, state, "learning rate", Unit::Rate, &curves.learning_rate, 0);
+        ui.weak("gradient norm").on_hover_text("Global norm of the gradient before clipping.");
+        show(ui, state, "gradient norm", Unit::Norm, &curves.grad_norm, 1);
+        None
     }
-    // Memory in use is seldom near 0, so a legend at the bottom covers no curve.
-    (chart.from_zero, chart.legend) = (true, Some(Corner::RightBottom));
-    chart.show(ui, &mut state.view);
+}
+
+/// Shows the training speed in tokens per second.
+#[derive(Default)]
+pub(super) struct SpeedPanel;
+
+impl Panel for SpeedPanel {
+    fn title(&self) -> &'static str {
+        "Speed"
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+        let series = &progress.curves.tokens_per_s;
+        if series.is_empty() {
+            return placeholder(ui, progress);
+        }
+        state.reset_view_for_new_run(ui, progress);
+        state.title(ui, "tokens per second");
+        let (count, color) = (state.axis.count(&progress.curves), theme::series_color(ui, 0));
+        let scale = Scale { unit: Unit::Speed, log: false };
+        let mut chart = chart("speed", scale, state.axis, progress);
+        chart.curves.push(Curve::new("tokens per second", series, count, color));
+        chart.from_zero = true;
+        chart.show(ui, &mut state.view);
+        None
+    }
+}
+
+/// Shows the device memory in use, its peak, the predicted need and the budget.
+#[derive(Default)]
+pub(super) struct MemoryPanel;
+
+impl Panel for MemoryPanel {
+    fn title(&self) -> &'static str {
+        "Memory"
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+        let curves = &progress.curves;
+        if curves.memory.is_empty() && !curves.loss.is_empty() {
+            ui.weak("This run does not use a GPU, so it has no GPU memory to show.");
+            return None;
+        }
+        if curves.memory.is_empty() {
+            return placeholder(ui, progress);
+        }
+        state.reset_view_for_new_run(ui, progress);
+        state.title(ui, "GPU memory");
+        let (axis, count) = (state.axis, state.axis.count(curves));
+        let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, axis, progress);
+        let peak = Curve::new("peak", &curves.memory_peak, count, theme::series_color(ui, 1));
+        chart.curves.push(Curve { width: 1.0, ..peak });
+        chart.curves.push(Curve::new("in use", &curves.memory, count, theme::series_color(ui, 0)));
+        if let Some(forecast) = &progress.forecast {
+            let mut add = |name: &str, value: u64, color| {
+                let name = format!("{name} {}", bytes(value));
+                chart.references.push(ReferenceLine { name, value: value as f64, color });
+            };
+            add("predicted", forecast.predicted_bytes, ui.visuals().weak_text_color());
+            if let Some(budget) = forecast.budget_bytes {
+                add("budget", budget, theme::warning(ui));
+            }
+        }
+        // Memory in use is seldom near 0, so a legend at the bottom covers no curve.
+        (chart.from_zero, chart.legend) = (true, Some(Corner::RightBottom));
+        chart.show(ui, &mut state.view);
+        None
+    }
 }
 
 impl ChartState {
-    /// Shows everything when another run is displayed: the old range means nothing for it.
+    /// Shows everything when another run is shown: the old range means nothing for it.
     fn reset_view_for_new_run(&mut self, ui: &egui::Ui, progress: &Progress) {
         if self.run != progress.run {
             self.run.clone_from(&progress.run);
@@ -324,7 +357,7 @@ fn chart<'a>(name: &'static str, scale: Scale, axis: XAxis, progress: &'a Progre
 }
 
 /// Explains why the chart is empty.
-fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
+fn placeholder(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
     ui.weak(match progress.state {
         RunPhase::Idle => "No run yet. Start one on the left.",
         RunPhase::Starting => "The run is starting. Curves appear with its first iterations.",
@@ -333,4 +366,5 @@ fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
         }
         _ => "Nothing to plot yet. Curves appear with the first iterations.",
     });
+    None
 }

@@ -4,6 +4,8 @@ mod headline;
 
 use eframe::egui::{self, Button, Color32, RichText};
 
+use super::platform::Choice;
+use super::widgets::{action, entered};
 use super::{Intent, theme};
 use crate::protocol::{Command, Progress, RunPhase, Setting, StopReason};
 use crate::text::{bytes, clock, grouped};
@@ -98,6 +100,7 @@ fn buttons(
     state: &mut ControlState,
     live: bool,
 ) -> Option<Intent> {
+    let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
     let reason = match &progress.state {
         _ if state.stopping => Some("The run is stopping."),
         RunPhase::Idle => Some("No run yet. Start one on the left."),
@@ -110,28 +113,24 @@ fn buttons(
         RunPhase::Running | RunPhase::Paused => None,
     };
     let mut intent = None;
-    let next = pause_or_continue(progress, live);
     let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
         // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
-        let button = Button::new(text).min_size(egui::vec2(62.0, 0.0));
-        let button = ui.add_enabled(reason.is_none(), button).on_hover_text(help);
-        button.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
+        action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
     };
+    let next = pause_or_continue(progress, live);
     let (text, help) = match &next {
         Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
         Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
         _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
     };
-    let disabled = if state.stopping || next.is_none() { reason } else { None };
+    let disabled = reason.filter(|_| state.stopping || next.is_none());
     if button(ui, text, disabled, help) {
         intent = next;
     }
-    let is_waiting = live && !state.stopping && matches!(progress.state, RunPhase::Waiting { .. });
-    let (disabled, help) = match is_waiting {
-        true => (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint."),
-        false => {
-            (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
-        }
+    let (disabled, help) = if live && !state.stopping && is_waiting {
+        (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
+    } else {
+        (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
     };
     if button(ui, "Stop and save", disabled, help) {
         state.stopping = true;
@@ -144,7 +143,7 @@ fn buttons(
     let missing = newest.is_none().then_some("There is no checkpoint yet.");
     let help = "Export the newest checkpoint as a Hugging Face folder (Ctrl+E).";
     if button(ui, "Export", missing, help) {
-        intent = newest.map(|checkpoint| Intent::Export(checkpoint.path.clone()));
+        intent = newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())));
     }
     intent
 }
@@ -174,7 +173,7 @@ fn learning_rate(
             "Type a learning rate and press Enter. It then stays constant: the schedule ends.",
         )
         .on_disabled_hover_text("The learning rate can be changed while a run is active.");
-    let entered = edit.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+    let entered = entered(ui, &edit);
     if edit.changed() {
         state.error = None;
         state.rate = Some(text.clone());
@@ -210,36 +209,30 @@ fn figures(ui: &mut egui::Ui, progress: &Progress) {
     let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
     let speed = progress.tokens_per_s.map_or("-".into(), |speed| grouped(speed, 0));
     let left = progress.remaining().map_or("-".into(), clock);
-    figure(ui, "loss", &loss(progress.loss), 7);
-    let best = progress.best_val_loss.map(|best| format!("The best so far is {best:.4}."));
-    let validation = figure(ui, "val loss", &loss(progress.val_loss), 7);
-    if let Some(best) = best {
-        validation.on_hover_text(best);
+    let color = ui.visuals().text_color();
+    figure(ui, "loss", &loss(progress.loss), 7, color);
+    let validation = figure(ui, "val loss", &loss(progress.val_loss), 7, color);
+    if let Some(best) = progress.best_val_loss {
+        validation.on_hover_text(format!("The best so far is {best:.4}."));
     }
-    figure(ui, "tokens/s", &speed, 9);
-    figure(ui, "time left", &left, 8)
+    figure(ui, "tokens/s", &speed, 9, color);
+    figure(ui, "time left", &left, 8, color)
         .on_hover_text("At the current speed, evaluations not included.");
     let held = progress.last_step.as_ref().and_then(|step| step.vram_bytes);
     let Some(held) = held else { return };
     let budget = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
-    let text = match budget {
-        Some(budget) => format!("{} of {}", bytes(held), bytes(budget)),
-        None => bytes(held),
+    let (text, width) = match budget {
+        Some(budget) => (format!("{} of {}", bytes(held), bytes(budget)), 24),
+        None => (bytes(held), 10),
     };
     let is_over = budget.is_some_and(|budget| held > budget);
-    let color = if is_over { theme::warning(ui) } else { ui.visuals().text_color() };
-    let width = if budget.is_some() { 24 } else { 10 };
-    colored_figure(ui, "memory", &text, width, color)
-        .on_hover_text("Graphics card memory that the run holds, and its budget.");
-}
-
-fn figure(ui: &mut egui::Ui, name: &str, value: &str, width: usize) -> egui::Response {
-    let color = ui.visuals().text_color();
-    colored_figure(ui, name, value, width, color)
+    let color = if is_over { theme::warning(ui) } else { color };
+    figure(ui, "memory", &text, width, color)
+        .on_hover_text("GPU memory that the run holds, and its budget.");
 }
 
 /// Draws a name and its value as one label, so that rows wrap between figures only.
-fn colored_figure(
+fn figure(
     ui: &mut egui::Ui,
     name: &str,
     value: &str,
@@ -259,7 +252,8 @@ fn colored_figure(
 mod tests {
     use super::headline::status;
     use super::*;
-    use crate::protocol::{Event, Level};
+    use crate::protocol::Event;
+    use crate::protocol::Level;
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {

@@ -1,21 +1,21 @@
-//! The card of a run that has just finished: what came of it, and what can follow.
+//! The notice about a run that has just finished: its result, and what can follow.
 
 use eframe::egui::{self, RichText};
 
+use super::platform::Choice;
+use super::widgets::button;
 use super::{Intent, theme};
 use crate::protocol::Progress;
 use crate::text::grouped;
 
-/// A click on the card.
+/// A click on the notice, which closes it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Click {
-    /// Closes the card.
     Close,
-    /// Carries this out, and closes the card.
     Do(Intent),
 }
 
-/// Draws the card. `name` is the display name of the run.
+/// Draws the notice. `name` is the display name of the run.
 pub(super) fn show(ui: &mut egui::Ui, name: &str, progress: &Progress) -> Option<Click> {
     let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color);
     let frame = frame.stroke((1.0, theme::good(ui))).corner_radius(4.0).inner_margin(8.0);
@@ -26,30 +26,30 @@ pub(super) fn show(ui: &mut egui::Ui, name: &str, progress: &Progress) -> Option
             ui.label(RichText::new(format!("{name} has finished")).strong().color(theme::good(ui)));
             ui.label(result(progress));
         });
+        let best = progress.checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
+        let checkpoint = best.or(progress.checkpoints.last()).map(|best| best.path.clone());
+        let missing = checkpoint.is_none().then_some("The run has no checkpoint.");
         ui.horizontal_wrapped(|ui| {
-            let mut button = |text: &str, help: &str, action: Option<Click>| {
-                let button = ui.add_enabled(action.is_some(), egui::Button::new(text));
-                let button = button.on_hover_text(help);
-                if button.on_disabled_hover_text("The run has no checkpoint.").clicked() {
-                    click = action;
-                }
-            };
-            let best = progress.checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
-            let checkpoint = best.or(progress.checkpoints.last());
-            let has_model = checkpoint.map(|_| Click::Do(Intent::Try));
-            button("Try it", "Type a prompt, and the model continues it", has_model);
-            let export = checkpoint.map(|best| Click::Do(Intent::Export(best.path.clone())));
+            if button(ui, "Try it", missing, "Type a prompt, and the model continues it") {
+                click = Some(Click::Do(Intent::Try));
+            }
             let help = "Export the best checkpoint as a Hugging Face folder";
-            button("Export...", help, export);
+            if button(ui, "Export...", missing, help) {
+                click = checkpoint.map(|best| Click::Do(Intent::Choose(Choice::Export(best))));
+            }
             let help = "Choose text files of yours for the next run";
-            button("Train on your text...", help, Some(Click::Do(Intent::ChooseTexts)));
-            button("Close", "Close this card", Some(Click::Close));
+            if button(ui, "Train on your text...", None, help) {
+                click = Some(Click::Do(Intent::Choose(Choice::Texts)));
+            }
+            if button(ui, "Close", None, "Close this notice") {
+                click = Some(Click::Close);
+            }
         });
     });
     click
 }
 
-/// Describes what came of the run.
+/// Describes the result of the run.
 pub(super) fn result(progress: &Progress) -> String {
     let mut text = format!("after {} iterations", grouped(progress.iteration as f64, 0));
     if let Some(loss) = progress.val_loss.or(progress.loss) {

@@ -5,26 +5,26 @@ use std::num::NonZeroU64;
 use eframe::egui::{self, RichText};
 
 use super::form::Form;
-use super::{Intent, platform, theme};
+use super::platform;
+use super::widgets::{button, weak_note, wrapped};
+use super::{AUTO, Intent, Panel, Shared, theme};
 use crate::config::{Budget, Config, Dtype};
 use crate::plan::{
     self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
 };
-use crate::protocol::{Command, Progress, RunPhase, Setting, Step};
+use crate::protocol::{Command, RunPhase, Setting, Step};
 use crate::text::{bytes, percent};
 
 mod bar;
 pub(super) mod fixes;
-mod ranks;
+mod rank_table;
 
-/// RunPhase of the panel.
+/// The selected device, and the plan for it.
 #[derive(Default)]
 pub(super) struct FitState {
     /// The selected device; `None` until it was queried.
     device: Option<DeviceProfile>,
     cached: Option<CachedPlan>,
-    /// A budget that was set by hand but not yet sent to the active run.
-    unsent: Option<u64>,
 }
 
 /// Everything that a plan is made from, except for the device's speed: the cache is dropped with it.
@@ -119,34 +119,47 @@ impl FitState {
     }
 }
 
-/// Draws the panel. Edits the form when another budget is picked.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    form: &mut Form,
-    state: &mut FitState,
-    progress: &Progress,
-) -> Option<Intent> {
-    let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
-    let now = progress.last_step.as_ref().filter(|_| is_active);
-    let others = now.and_then(|step| step.others_bytes).or(state.others());
-    let Some(cached) = state.plan(form) else {
-        ui.weak("Correct the settings to see the plan.");
-        return None;
-    };
-    let limits = cached.inputs.limits;
-    verdict(ui, &cached.plan);
-    if let Some(forecast) = cached.forecast() {
-        bar::show(ui, &bar::Contents { forecast, others, total: limits.memory, now });
-        figures(ui, forecast, cached.totals.as_ref());
+/// The panel.
+#[derive(Default)]
+pub(super) struct FitPanel {
+    /// A budget that was set by hand but not yet sent to the active run.
+    unsent: Option<u64>,
+}
+
+impl Panel for FitPanel {
+    fn title(&self) -> &'static str {
+        "Will it fit?"
     }
-    if let Some(step) = now {
-        memory_in_use(ui, step, limits.budget);
-        ranks::show(ui, progress, step);
+
+    fn scrolls(&self) -> bool {
+        true
     }
-    ui.add_space(4.0);
-    let intent = budget(ui, form, state, limits, is_active);
-    device_memory(ui, state);
-    intent
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let Shared { settings, shown, fit, .. } = shared;
+        let (form, progress) = (&mut settings.form, &shown.progress);
+        let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
+        let now = progress.last_step.as_ref().filter(|_| is_active);
+        let others = now.and_then(|step| step.others_bytes).or(fit.others());
+        let Some(cached) = fit.plan(form) else {
+            ui.weak("Correct the settings to see the plan.");
+            return None;
+        };
+        let limits = cached.inputs.limits;
+        verdict(ui, &cached.plan);
+        if let Some(forecast) = cached.forecast() {
+            bar::show(ui, &bar::Contents { forecast, others, total: limits.memory, now });
+            figures(ui, forecast, cached.totals.as_ref());
+        }
+        if let Some(step) = now {
+            memory_in_use(ui, step, limits.budget);
+            rank_table::show(ui, progress, step);
+        }
+        ui.add_space(4.0);
+        let new_budget = self.budget(ui, form, fit, limits).filter(|_| is_active);
+        device_memory(ui, fit);
+        new_budget.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
+    }
 }
 
 fn data_size(form: &Form) -> Option<DataSize> {
@@ -192,7 +205,7 @@ fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
         }
     });
     if !forecast.why.is_empty() {
-        wrapped(ui, RichText::new(&forecast.why).small().weak());
+        weak_note(ui, &forecast.why);
     }
 }
 
@@ -212,55 +225,49 @@ fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
     wrapped(ui, if is_over { text.color(theme::warning(ui)) } else { text });
 }
 
-/// Draws the budget slider. An active run receives the new budget when the slider is released.
-fn budget(
-    ui: &mut egui::Ui,
-    form: &mut Form,
-    state: &mut FitState,
-    limits: Limits,
-    is_active: bool,
-) -> Option<Intent> {
-    let budget = limits.budget;
-    let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
-    let max = max.max(MIN_BUDGET + 0.1);
-    let mut gib = budget.map_or(max, |budget| budget as f64 / GIB);
-    let is_dragged = ui.horizontal_wrapped(|ui| {
-        let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
-        let left = ui.available_size_before_wrap().x;
-        ui.spacing_mut().slider_width = (left - 140.0).clamp(60.0, 260.0);
-        let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
-        // `Always` would round an untouched budget to a step, and that counts as an edit.
-        let slider = slider.clamping(egui::SliderClamping::Edits);
-        let slider = slider.fixed_decimals(1).update_while_editing(false);
-        let slider = match budget {
-            Some(_) => slider.suffix(" GiB"),
-            None => slider.custom_formatter(|_, _| "none".into()),
-        };
-        let response = ui.add(slider).labelled_by(label.id);
-        if response.changed() {
-            form.set("vram_budget", budget_text(gib));
-            let limits = |config: &Config| state.limits(config.vram_budget, config.dtype);
-            state.unsent = form.config().ok().and_then(|config| limits(config).budget);
-        }
-        let hover = match platform::IS_PAGE {
-            true => "Use the default budget for browsers",
-            false => "Use the free memory of the device, less a reserve for other programs",
-        };
-        let auto = egui::Button::new("auto");
-        let is_set = form.text("vram_budget") != AUTO;
-        if ui.add_enabled(is_set, auto).on_hover_text(hover).clicked() {
-            form.set("vram_budget", AUTO);
-            state.unsent = state.limits(Budget::Auto, Dtype::Auto).budget;
-        }
-        response.dragged()
-    });
-    let released = if is_dragged.inner { None } else { state.unsent.take() };
-    let released = released.filter(|_| is_active).and_then(NonZeroU64::new);
-    released.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
+impl FitPanel {
+    /// Draws the budget slider. Returns a new budget when the slider is released, for the active
+    /// run.
+    fn budget(
+        &mut self,
+        ui: &mut egui::Ui,
+        form: &mut Form,
+        fit: &FitState,
+        limits: Limits,
+    ) -> Option<NonZeroU64> {
+        let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
+        let max = max.max(MIN_BUDGET + 0.1);
+        let mut gib = limits.budget.map_or(max, |budget| budget as f64 / GIB);
+        let is_dragged = ui.horizontal_wrapped(|ui| {
+            let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
+            let left = ui.available_size_before_wrap().x;
+            ui.spacing_mut().slider_width = (left - 140.0).clamp(60.0, 260.0);
+            let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
+            // `Always` would round an untouched budget to a step, and that counts as an edit.
+            let slider = slider.clamping(egui::SliderClamping::Edits);
+            let slider = slider.fixed_decimals(1).update_while_editing(false);
+            let slider = match limits.budget {
+                Some(_) => slider.suffix(" GiB"),
+                None => slider.custom_formatter(|_, _| "none".into()),
+            };
+            let response = ui.add(slider).labelled_by(label.id);
+            if response.changed() {
+                form.set("vram_budget", budget_text(gib));
+                let limits = |config: &Config| fit.limits(config.vram_budget, config.dtype);
+                self.unsent = form.config().ok().and_then(|config| limits(config).budget);
+            }
+            let is_auto = form.text("vram_budget") == AUTO;
+            let disabled = is_auto.then_some("The budget is chosen automatically.");
+            if button(ui, AUTO, disabled, platform::AUTO_BUDGET_HINT) {
+                form.set("vram_budget", AUTO);
+                self.unsent = fit.limits(Budget::Auto, Dtype::Auto).budget;
+            }
+            response.dragged()
+        });
+        let released = if is_dragged.inner { None } else { self.unsent.take() };
+        released.and_then(NonZeroU64::new)
+    }
 }
-
-/// The budget that is derived from the device.
-const AUTO: &str = "auto";
 
 /// Formats a budget as it would be typed: `6.5GiB`.
 fn budget_text(gib: f64) -> String {
@@ -269,8 +276,8 @@ fn budget_text(gib: f64) -> String {
 }
 
 /// Draws the total and free memory of the device, or why they are unknown.
-fn device_memory(ui: &mut egui::Ui, state: &FitState) {
-    let text = match state.device.as_ref().map(|device| &device.memory) {
+fn device_memory(ui: &mut egui::Ui, fit: &FitState) {
+    let text = match fit.device.as_ref().map(|device| &device.memory) {
         None => "Querying the device...".into(),
         Some(DeviceMemory::Reported { total, free, source }) => {
             format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
@@ -284,11 +291,7 @@ fn device_memory(ui: &mut egui::Ui, state: &FitState) {
             "The device does not report its memory. Set a budget by hand.".into()
         }
     };
-    wrapped(ui, RichText::new(text).small().weak());
-}
-
-fn wrapped(ui: &mut egui::Ui, text: RichText) -> egui::Response {
-    ui.add(egui::Label::new(text).wrap())
+    weak_note(ui, text);
 }
 
 #[cfg(test)]

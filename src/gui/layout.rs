@@ -1,42 +1,42 @@
-//! The layout of the panels: three columns of tabs that can be dragged and resized.
+//! The panels, and their layout: three columns of tabs that can be dragged and resized.
 
 use eframe::egui;
-use egui_tiles::{Container, Tile, TileId, Tiles, Tree};
+use egui_tiles::{Container, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
-/// A panel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Pane {
-    Setup,
-    Fit,
-    Loss,
-    Rate,
-    Speed,
-    Memory,
-    Samples,
-    Runs,
-    Log,
+use super::charts::{LossPanel, MemoryPanel, RatePanel, SpeedPanel};
+use super::fit::FitPanel;
+use super::log::LogPanel;
+use super::run_list::RunsPanel;
+use super::samples::SamplesPanel;
+use super::setup::SetupPanel;
+use super::{Intent, Panel, Shared};
+
+/// Lists the panels: their names in stored layouts, and their types.
+macro_rules! panels {
+    ($($name:ident: $panel:ty),*) => {
+        /// The name of a panel in the layout.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub(super) enum Pane { $($name),* }
+
+        impl Panels {
+            pub fn new() -> Self {
+                Self(vec![$((Pane::$name, Box::<$panel>::default() as Box<dyn Panel>)),*])
+            }
+        }
+    };
 }
 
-impl Pane {
-    fn title(self) -> &'static str {
-        match self {
-            Pane::Setup => "Setup",
-            Pane::Fit => "Will it fit?",
-            Pane::Loss => "Loss",
-            Pane::Rate => "Learning rate",
-            Pane::Speed => "Speed",
-            Pane::Memory => "Memory",
-            Pane::Samples => "Samples",
-            Pane::Runs => "Runs",
-            Pane::Log => "Log",
-        }
-    }
-
-    /// Returns true if the panel fills its tile, false if the layout scrolls it.
-    fn fills_tile(self) -> bool {
-        !matches!(self, Pane::Setup | Pane::Fit)
-    }
+panels! {
+    Setup: SetupPanel,
+    Fit: FitPanel,
+    Loss: LossPanel,
+    Rate: RatePanel,
+    Speed: SpeedPanel,
+    Memory: MemoryPanel,
+    Samples: SamplesPanel,
+    Runs: RunsPanel,
+    Log: LogPanel
 }
 
 /// Returns the default layout: settings on the left, charts and samples in the middle, memory and
@@ -66,22 +66,6 @@ pub(super) fn bring_up(tree: &mut Tree<Pane>, pane: Pane) {
     tree.make_active(|_, tile| matches!(tile, Tile::Pane(this) if *this == pane));
 }
 
-/// Returns the panel with this title.
-pub(super) fn titled(title: &str) -> Option<Pane> {
-    const ALL: [Pane; 9] = [
-        Pane::Setup,
-        Pane::Fit,
-        Pane::Loss,
-        Pane::Rate,
-        Pane::Speed,
-        Pane::Memory,
-        Pane::Samples,
-        Pane::Runs,
-        Pane::Log,
-    ];
-    ALL.into_iter().find(|pane| pane.title() == title)
-}
-
 fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     if let Some(Tile::Container(Container::Linear(linear))) = tiles.get_mut(tile) {
         for &(child, share) in shares {
@@ -90,36 +74,61 @@ fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     }
 }
 
-/// Draws each pane with the function that it wraps.
-pub(super) struct Panes<F>(pub F);
+/// The panels by their names.
+pub(super) struct Panels(Vec<(Pane, Box<dyn Panel>)>);
 
-impl<F: FnMut(&mut egui::Ui, Pane)> egui_tiles::Behavior<Pane> for Panes<F> {
-    fn pane_ui(
+impl Panels {
+    /// Returns the name of the panel with this title.
+    pub fn titled(&self, title: &str) -> Option<Pane> {
+        self.0.iter().find(|(_, panel)| panel.title() == title).map(|(pane, _)| *pane)
+    }
+
+    /// Draws all visible panels. Returns their intents.
+    pub fn ui(
         &mut self,
         ui: &mut egui::Ui,
-        _tile: TileId,
-        pane: &mut Pane,
-    ) -> egui_tiles::UiResponse {
-        egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
-            ui.set_min_size(ui.available_size());
-            if pane.fills_tile() {
-                (self.0)(ui, *pane);
-            } else {
-                let scroll = egui::ScrollArea::vertical().id_salt(pane.title());
-                scroll.auto_shrink(false).show(ui, |ui| (self.0)(ui, *pane));
-            }
-        });
+        shared: &mut Shared,
+        tree: &mut Tree<Pane>,
+    ) -> Vec<Intent> {
+        let mut drawing = Drawing { panels: self, shared, intents: Vec::new() };
+        tree.ui(&mut drawing, ui);
+        drawing.intents
+    }
+
+    fn get(&mut self, pane: Pane) -> Option<&mut Box<dyn Panel>> {
+        self.0.iter_mut().find(|(known, _)| *known == pane).map(|(_, panel)| panel)
+    }
+}
+
+/// The panels while they are drawn.
+struct Drawing<'a> {
+    panels: &'a mut Panels,
+    shared: &'a mut Shared,
+    intents: Vec<Intent>,
+}
+
+impl egui_tiles::Behavior<Pane> for Drawing<'_> {
+    fn pane_ui(&mut self, ui: &mut egui::Ui, _: TileId, pane: &mut Pane) -> egui_tiles::UiResponse {
+        let Self { panels, shared, intents } = self;
+        if let Some(panel) = panels.get(*pane) {
+            egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
+                ui.set_min_size(ui.available_size());
+                intents.extend(if panel.scrolls() {
+                    let scroll = egui::ScrollArea::vertical().id_salt(panel.title());
+                    scroll.auto_shrink(false).show(ui, |ui| panel.ui(ui, shared)).inner
+                } else {
+                    panel.ui(ui, shared)
+                });
+            });
+        }
         egui_tiles::UiResponse::None
     }
 
     fn tab_title_for_pane(&mut self, pane: &Pane) -> egui::WidgetText {
-        pane.title().into()
+        self.panels.get(*pane).map_or("", |panel| panel.title()).into()
     }
 
-    fn simplification_options(&self) -> egui_tiles::SimplificationOptions {
-        egui_tiles::SimplificationOptions {
-            all_panes_must_have_tabs: true,
-            ..egui_tiles::SimplificationOptions::default()
-        }
+    fn simplification_options(&self) -> SimplificationOptions {
+        SimplificationOptions { all_panes_must_have_tabs: true, ..Default::default() }
     }
 }

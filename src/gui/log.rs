@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
 
-use super::{Intent, platform, theme};
+use super::widgets::button;
+use super::{Intent, Panel, Shared, platform, theme};
 use crate::protocol::{Cause, Level, LogLine, Progress, RunPhase};
 use crate::version;
 
@@ -12,50 +13,64 @@ use crate::version;
 /// time.
 const PAGE: usize = 100;
 
-/// RunPhase of the panel between frames.
-#[derive(Debug, Default)]
-pub(super) struct LogState {
+/// The panel.
+#[derive(Default)]
+pub(super) struct LogPanel {
     /// Hide lines of level info.
-    pub(super) only_problems: bool,
+    only_problems: bool,
     /// Pages of earlier lines that were requested.
     earlier_pages: usize,
 }
 
-/// Draws the panel.
-pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, state: &mut LogState) -> Option<Intent> {
-    let mut intent = None;
-    if let RunPhase::Failed { text, hint, cause } = &progress.state {
-        failure(ui, text, hint, *cause);
-        intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
-        ui.separator();
+impl Panel for LogPanel {
+    fn title(&self) -> &'static str {
+        "Log"
     }
-    ui.horizontal_wrapped(|ui| {
-        ui.checkbox(&mut state.only_problems, "only warnings and errors");
-        if !matches!(progress.state, RunPhase::Failed { .. }) {
-            intent = buttons(ui, progress);
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let progress = &shared.shown.progress;
+        let mut intent = None;
+        let has_failed = matches!(progress.state, RunPhase::Failed { .. });
+        if let RunPhase::Failed { text, hint, cause } = &progress.state {
+            failure(ui, text, hint, *cause);
+            intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
+            ui.separator();
         }
-    });
-    ui.separator();
-    let is_visible = |line: &&LogLine| !state.only_problems || line.level != Level::Info;
-    let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
-    if lines.is_empty() {
-        ui.weak(match state.only_problems {
-            true => "No warnings or errors.",
-            false => "Nothing yet. Checkpoints, warnings and errors of a run appear here.",
+        ui.horizontal_wrapped(|ui| {
+            ui.checkbox(&mut self.only_problems, "only warnings and errors");
+            if !has_failed {
+                intent = buttons(ui, progress);
+            }
         });
-        return intent;
+        ui.separator();
+        self.lines(ui, progress);
+        intent
     }
-    let first = lines.len().saturating_sub(PAGE * (state.earlier_pages + 1));
-    let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
-    area.auto_shrink([false, true]).show(ui, |ui| {
-        if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
-            state.earlier_pages += 1;
+}
+
+impl LogPanel {
+    fn lines(&mut self, ui: &mut egui::Ui, progress: &Progress) {
+        let is_visible = |line: &&LogLine| !self.only_problems || line.level != Level::Info;
+        let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
+        if lines.is_empty() {
+            ui.weak(if self.only_problems {
+                "No warnings or errors."
+            } else {
+                "Nothing yet. Checkpoints, warnings and errors of a run appear here."
+            });
+            return;
         }
-        for line in &lines[first..] {
-            log_line(ui, line);
-        }
-    });
-    intent
+        let first = lines.len().saturating_sub(PAGE * (self.earlier_pages + 1));
+        let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
+        area.auto_shrink([false, true]).show(ui, |ui| {
+            if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
+                self.earlier_pages += 1;
+            }
+            for line in &lines[first..] {
+                log_line(ui, line);
+            }
+        });
+    }
 }
 
 /// Draws why the run failed, and what to do next.
@@ -79,20 +94,16 @@ fn summary(cause: Option<Cause>) -> &'static str {
 }
 
 fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
-    let copy = ui.button("Copy details");
-    let copy = copy.on_hover_text("Copy the log, device, plan and settings, for a bug report");
-    if copy.clicked() {
-        return Some(Intent::Copy(details(progress)));
+    let help = "Copy the log, device, plan and settings, for a bug report";
+    if button(ui, "Copy details", None, help) {
+        ui.ctx().copy_text(details(progress));
     }
     if platform::IS_PAGE {
         return None;
     }
-    let open = ui.add_enabled(progress.run.is_some(), egui::Button::new("Open folder"));
-    let open = open.on_hover_text("Show the files of this run");
-    if open.on_disabled_hover_text("There is no run yet.").clicked() {
-        return progress.run.clone().map(Intent::OpenFolder);
-    }
-    None
+    let missing = progress.run.is_none().then_some("There is no run yet.");
+    let is_clicked = button(ui, "Open folder", missing, "Show the files of this run");
+    progress.run.clone().filter(|_| is_clicked).map(Intent::OpenFolder)
 }
 
 /// Draws a line with level and iteration in columns, so that texts of several lines stay aligned.

@@ -1,14 +1,13 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! Each panel is a function of the state (`Progress`, the form, the runs) that draws it and returns
-//! an [`Intent`]: panels change nothing but their view state. [`App`] carries out intents. Slow
-//! work is a request to the `worker`; the differences between a program and a page are in
-//! `platform`.
+//! A [`Panel`] draws the state that all panels share and returns an [`Intent`]. [`App`] carries out
+//! intents. Slow work is a request to the `worker`; the differences between a program and a page
+//! are in `platform`.
 
 mod app;
 mod charts;
-mod chat;
 mod control;
+mod conversation;
 mod finished;
 mod fit;
 mod form;
@@ -16,25 +15,29 @@ mod layout;
 mod log;
 mod platform;
 mod prompt;
-mod runs;
+mod run_list;
 mod samples;
 mod selection;
 mod setup;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod widgets;
 
 use std::path::PathBuf;
 
-use crate::data::Message;
-use crate::protocol::Command;
+use eframe::egui;
+
+use crate::protocol::{Command, SampleInput};
 use crate::runs::About;
+use platform::Choice;
+use shared::Shared;
 
 pub use app::App;
 #[cfg(windows)]
 pub(crate) use platform::entry::explorer;
 pub use platform::entry::*;
-pub use prompt::TextOptions;
 
 /// Options of the window.
 #[derive(Clone, Debug, Default)]
@@ -52,9 +55,24 @@ pub struct Options {
     pub still: bool,
 }
 
+/// The value of `--device` and `--vram_budget` that chooses automatically.
+const AUTO: &str = "auto";
+
+/// A panel of the window. Its fields are what only the panel itself needs from frame to frame.
+trait Panel {
+    fn title(&self) -> &'static str;
+
+    /// Returns true if the layout scrolls the panel, false if the panel fills its tile.
+    fn scrolls(&self) -> bool {
+        false
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent>;
+}
+
 /// An action that a panel requests.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Intent {
+#[derive(Debug, PartialEq)]
+enum Intent {
     /// Sends a command to the trainer.
     Send(Command),
     /// Starts the run that the form describes.
@@ -68,46 +86,19 @@ pub enum Intent {
     /// Brings up the prompt, to generate text with the shown run.
     Try,
     /// Generates a text with the shown run or model, which does not train.
-    GenerateText {
-        /// The beginning of the text.
-        prompt: String,
-        /// The options.
-        options: TextOptions,
-    },
-    /// Has the shown run or model answer the last message of a conversation.
-    Answer {
-        /// The conversation.
-        messages: Vec<Message>,
-        /// The options.
-        options: TextOptions,
-    },
+    Generate(SampleInput),
     /// Ends the text that is being generated.
     StopText,
     /// Fills the form with the configuration of a run, for a new one that begins with its weights.
     Fork(PathBuf),
-    /// Exports a checkpoint as a Hugging Face folder; a dialog asks for the place.
-    Export(PathBuf),
-    /// Opens a dialog for texts, which are then prepared.
-    ChooseTexts,
-    /// Opens a dialog for a folder with tokens or texts.
-    ChooseData,
-    /// Opens a dialog for a folder with runs.
-    ChooseRuns,
-    /// Opens a dialog for the folder of a model, to show it.
-    ChooseModel,
+    /// Opens a dialog.
+    Choose(Choice),
     /// Tokenizes a text from the clipboard and puts the data into the form.
     PrepareText(String),
-    /// Copies a text to the clipboard.
-    Copy(String),
     /// Shows a folder in the system's file manager.
     OpenFolder(PathBuf),
     /// Sets the display name and the note of a run.
-    Describe {
-        /// The run.
-        run: PathBuf,
-        /// Its display name and note.
-        about: About,
-    },
+    Describe { run: PathBuf, about: About },
     /// Moves a run to the trash. In a browser, deletes a run or a model from its storage.
     Remove(PathBuf),
 }

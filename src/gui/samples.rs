@@ -2,41 +2,62 @@
 
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
-use super::Intent;
-use super::chat::{self, ChatState};
+use super::conversation::{self, ChatState};
 use super::prompt::{self, PromptState};
 use super::selection::Selection;
+use super::widgets::button;
+use super::{Intent, Panel, Shared};
 use crate::protocol::{Progress, RunPhase};
 use crate::text::grouped;
 
-/// RunPhase of the panel between frames.
+/// The samples that are shown, the prompt for more, and the conversation.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
-    pub(super) selection: Selection,
-    /// The prompt for more.
-    pub(super) prompt: PromptState,
-    pub(super) chat: ChatState,
+    pub selection: Selection,
+    pub prompt: PromptState,
+    pub chat: ChatState,
 }
 
-/// Draws the conversation with a model that was trained on some, else texts.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    state: &mut SampleState,
-) -> Option<Intent> {
-    if state.chat.is_offered {
-        if state.chat.is_open {
-            return chat::show(ui, progress, &mut state.prompt, &mut state.chat);
-        }
-        ui.horizontal(|ui| chat::choice(ui, &mut state.chat));
+impl SampleState {
+    /// Gives the field for a prompt or a message the focus, whichever is shown.
+    pub fn focus(&mut self) {
+        let focus = if self.chat.is_open { &mut self.chat.focus } else { &mut self.prompt.focus };
+        *focus = true;
     }
-    let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
-    scroll.show(ui, |ui| texts(ui, progress, state)).inner
+}
+
+/// Shows the conversation with a model that was trained on some, else texts.
+#[derive(Default)]
+pub(super) struct SamplesPanel;
+
+impl Panel for SamplesPanel {
+    fn title(&self) -> &'static str {
+        "Samples"
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        let Shared { shown, samples: state, .. } = shared;
+        let on_cpu = shown.generates_on_cpu();
+        let progress = &shown.progress;
+        if state.chat.is_offered {
+            if state.chat.is_open {
+                return conversation::show(ui, progress, on_cpu, state);
+            }
+            ui.horizontal(|ui| conversation::choice(ui, &mut state.chat));
+        }
+        let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
+        scroll.show(ui, |ui| texts(ui, progress, on_cpu, state)).inner
+    }
 }
 
 /// Draws the prompt and one sample of the run.
-fn texts(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Option<Intent> {
-    let requested = prompt::show(ui, progress, &mut state.prompt);
+fn texts(
+    ui: &mut egui::Ui,
+    progress: &Progress,
+    on_cpu: bool,
+    state: &mut SampleState,
+) -> Option<Intent> {
+    let requested = prompt::show(ui, progress, on_cpu, &mut state.prompt);
     if requested.is_some() {
         // The new text is the newest.
         state.selection.follow_newest();
@@ -44,47 +65,39 @@ fn texts(ui: &mut egui::Ui, progress: &Progress, state: &mut SampleState) -> Opt
     if let Some((prompt, written)) = &state.prompt.writing {
         ui.separator();
         ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
-        return requested;
-    }
-    let Some(shown) = state.selection.shown(progress.samples.len()) else {
+    } else if let Some(index) = state.selection.shown(progress.samples.len()) {
+        selector(ui, progress, &mut state.selection, index);
+        ui.separator();
+        let sample = &progress.samples[index];
+        let text = layout(ui, &sample.prompt, &sample.text);
+        ui.add(egui::Label::new(text).wrap().selectable(true));
+    } else {
         ui.add_space(4.0);
         ui.weak(placeholder(progress));
-        return requested;
-    };
-    let copied = selector(ui, progress, &mut state.selection, shown);
-    ui.separator();
-    let sample = &progress.samples[shown];
-    let text = layout(ui, &sample.prompt, &sample.text);
-    ui.add(egui::Label::new(text).wrap().selectable(true));
-    requested.or(copied)
+    }
+    requested
 }
 
-/// Draws the slider over all samples and the copy button. Returns the copy intent.
-fn selector(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    selection: &mut Selection,
-    mut index: usize,
-) -> Option<Intent> {
+/// Draws the slider over all samples and the copy button.
+fn selector(ui: &mut egui::Ui, progress: &Progress, selection: &mut Selection, mut index: usize) {
     let count = progress.samples.len();
-    let mut copied = false;
     ui.horizontal_wrapped(|ui| {
         if count > 1 {
             let label = ui.label("Sample");
             ui.spacing_mut().slider_width = (ui.available_width() - 370.0).clamp(80.0, 320.0);
             let slider = egui::Slider::new(&mut index, 0..=count - 1).show_value(false);
             let slider = ui.add(slider).labelled_by(label.id);
-            let is_newest = selection.follows_newest();
-            let button = ui.add_enabled(!is_newest, egui::Button::new("Newest"));
-            let button = button.on_hover_text("Show each new sample as it arrives.");
-            if button.on_disabled_hover_text("This is the newest sample.").clicked() {
+            let is_newest = selection.follows_newest().then_some("This is the newest sample.");
+            if button(ui, "Newest", is_newest, "Show each new sample as it arrives.") {
                 selection.follow_newest();
             } else if slider.changed() {
                 selection.choose(index, count);
             }
         }
         let sample = &progress.samples[index];
-        copied = ui.button("Copy").on_hover_text("Copy this sample to the clipboard.").clicked();
+        if button(ui, "Copy", None, "Copy this sample to the clipboard.") {
+            ui.ctx().copy_text(format!("{}{}", sample.prompt, sample.text));
+        }
         // Padded to a constant width: a longer text after the slider would move it to another row.
         let iterations = progress.max_iters.max(progress.iteration);
         let grouped = |iteration: u64| grouped(iteration as f64, 0);
@@ -93,8 +106,6 @@ fn selector(
         let text = format!("iteration {iter:>iter_width$}, {number:>count_width$} of {count}");
         ui.add(egui::Label::new(egui::RichText::new(text).monospace().weak()).extend());
     });
-    let sample = &progress.samples[index];
-    copied.then(|| Intent::Copy(format!("{}{}", sample.prompt, sample.text)))
 }
 
 /// Lays out a sample with its prompt highlighted.

@@ -10,13 +10,13 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use web_time::SystemTime;
 
 use super::control::{self, ControlState};
-use super::log::{self, LogState};
-use super::runs::{self, BrowserStorage, RunsState};
-use super::samples::{self, SampleState};
+use super::log::LogPanel;
+use super::run_list::RunsPanel;
+use super::samples::SamplesPanel;
+use super::shared::{Library, ShownRun};
 use super::*;
-use crate::progress::{Progress, State};
-use crate::protocol::{Event, Setting, StopReason};
-use crate::run_index::{RunState, RunSummary};
+use crate::protocol::{Event, Progress, RunPhase, Setting, StopReason};
+use crate::runs::{RunState, RunSummary};
 
 /// A panel that is drawn alone, and the intents that it has returned.
 struct Alone {
@@ -34,6 +34,21 @@ impl Alone {
         Self { harness, intents }
     }
 
+    fn panel(mut panel: impl Panel + 'static, mut shared: Shared) -> Self {
+        Self::new(move |ui| panel.ui(ui, &mut shared))
+    }
+
+    /// Returns the text that a button copies.
+    fn copied(&mut self, label: &str) -> Option<String> {
+        self.harness.get_by_label(label).click();
+        self.harness.step();
+        let commands = &self.harness.output().platform_output.commands;
+        commands.iter().find_map(|command| match command {
+            egui::OutputCommand::CopyText(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
     /// Clicks the button with this label. Returns the intents since the last click.
     fn click(&mut self, label: &str) -> Vec<Intent> {
         self.harness.get_by_label(label).click();
@@ -49,7 +64,7 @@ impl Alone {
 const CHECKPOINT: &str = "out/a/checkpoints/00000010";
 
 /// The progress of the run `out/a` in this state, with a checkpoint.
-fn progress(state: State) -> Progress {
+fn progress(state: RunPhase) -> Progress {
     let mut progress = Progress { run: Some("out/a".into()), ..Progress::default() };
     progress.apply(&Event::Checkpoint { iter: 10, path: CHECKPOINT.into(), best: true });
     Progress { state, ..progress }
@@ -62,24 +77,24 @@ fn control(progress: Progress, live: bool) -> Alone {
 
 #[test]
 fn the_control_bar_sends_commands_to_a_live_run() {
-    let mut bar = control(progress(State::Running), true);
+    let mut bar = control(progress(RunPhase::Running), true);
     assert_eq!(bar.click("Pause"), [Intent::Send(Command::Pause)]);
     assert_eq!(bar.click("Checkpoint now"), [Intent::Send(Command::Checkpoint)]);
-    assert_eq!(bar.click("Export"), [Intent::Export(CHECKPOINT.into())]);
+    assert_eq!(bar.click("Export"), [Intent::Choose(Choice::Export(CHECKPOINT.into()))]);
     assert_eq!(bar.click("Stop and save"), [Intent::Send(Command::Stop)]);
     assert!(!bar.is_enabled("Pause"), "the run is stopping");
-    let mut bar = control(progress(State::Paused), true);
+    let mut bar = control(progress(RunPhase::Paused), true);
     assert_eq!(bar.click("Resume"), [Intent::Send(Command::Resume)]);
-    let mut bar = control(progress(State::Interrupted), false);
+    let mut bar = control(progress(RunPhase::Interrupted), false);
     assert_eq!(bar.click("Continue"), [Intent::Continue("out/a".into())]);
     assert!(!bar.is_enabled("Stop and save"));
-    let bar = control(progress(State::Finished(StopReason::Finished)), false);
+    let bar = control(progress(RunPhase::Finished(StopReason::Finished)), false);
     assert!(bar.is_enabled("Export") && !bar.is_enabled("Pause"));
 }
 
 #[test]
 fn a_typed_learning_rate_is_sent_with_enter() {
-    let mut bar = control(progress(State::Running), true);
+    let mut bar = control(progress(RunPhase::Running), true);
     for (typed, sent) in [("fast", None), ("2e-4", Some(2e-4))] {
         bar.harness.get_by_label("learning rate").focus();
         bar.harness.step();
@@ -118,14 +133,13 @@ fn the_list_of_runs_acts_on_the_selected_run() {
         run("c", RunState::Running),
         run("d", RunState::Crashed),
     ];
-    let mut state = RunsState::default();
-    let mut panel = Alone::new(move |ui| {
-        let storage = BrowserStorage { usage: "", models: &[] };
-        runs::show(ui, &runs, &storage, &mut state, Some("out/a".as_ref()))
-    });
+    let library = Library { runs, ..Library::default() };
+    let shown = ShownRun { folder: Some("out/a".into()), ..ShownRun::default() };
+    let shared = Shared { library, shown, ..Shared::default() };
+    let mut panel = Alone::panel(RunsPanel::default(), shared);
     assert!(!panel.is_enabled("Show"), "no run is selected");
-    assert_eq!(panel.click("Choose..."), [Intent::ChooseRuns]);
-    assert_eq!(panel.click("Open model..."), [Intent::ChooseModel]);
+    assert_eq!(panel.click("Choose..."), [Intent::Choose(Choice::RunsFolder)]);
+    assert_eq!(panel.click("Open model..."), [Intent::Choose(Choice::Model)]);
     assert_eq!(panel.click("Continue d"), [Intent::Continue("out/d".into())]);
     panel.click("Not now");
     assert!(panel.harness.query_by_label("Continue d").is_none());
@@ -152,31 +166,29 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     assert!(!panel.is_enabled("Continue") && !panel.is_enabled("Delete..."), "it is running");
 }
 
+/// The state of a window that shows this run.
+fn showing(progress: Progress) -> Shared {
+    Shared { shown: ShownRun { progress, ..ShownRun::default() }, ..Shared::default() }
+}
+
 #[test]
 fn the_log_copies_details_and_opens_the_folder() {
-    let (progress, mut state) = (progress(State::Running), LogState::default());
-    let mut panel = Alone::new(move |ui| log::show(ui, &progress, &mut state));
-    let [Intent::Copy(text)] = &panel.click("Copy details")[..] else {
-        panic!("nothing was copied")
-    };
+    let mut panel = Alone::panel(LogPanel::default(), showing(progress(RunPhase::Running)));
+    let text = panel.copied("Copy details").unwrap();
     assert!(text.starts_with("wgpt ") && text.contains("run: out/a"), "{text}");
     assert_eq!(panel.click("Open folder"), [Intent::OpenFolder("out/a".into())]);
 }
 
 #[test]
 fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
-    let panel = |progress: Progress| {
-        let mut state = SampleState::default();
-        Alone::new(move |ui| samples::show(ui, &progress, &mut state))
-    };
+    let panel = |progress| Alone::panel(SamplesPanel, showing(progress));
     let prompt = String::from("Once upon a time");
     let command = Command::Sample { prompt: prompt.clone() };
-    assert_eq!(panel(progress(State::Running)).click("Generate"), [Intent::Send(command)]);
-    let options = TextOptions { temperature: 0.8, top_k: 200, tokens: 300 };
-    let mut ended = progress(State::Interrupted);
-    let generate = Intent::GenerateText { prompt, options };
+    assert_eq!(panel(progress(RunPhase::Running)).click("Generate"), [Intent::Send(command)]);
+    let mut ended = progress(RunPhase::Interrupted);
+    let generate = Intent::Generate(SampleInput::Prompt(prompt));
     assert_eq!(panel(ended.clone()).click("Generate"), [generate]);
     let sample = Event::Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
     ended.apply(&sample);
-    assert_eq!(panel(ended).click("Copy"), [Intent::Copy("Once more".into())]);
+    assert_eq!(panel(ended).copied("Copy").as_deref(), Some("Once more"));
 }

@@ -141,7 +141,7 @@ impl Forecast {
 
     /// Returns what the run needs and what it may take, of the device's memory or else of the host's;
     /// empty if it fits both.
-    pub(super) fn shortage(&self) -> String {
+    pub(crate) fn shortage(&self) -> String {
         let (need, budget) = (self.predicted_bytes, self.budget_bytes.unwrap_or(u64::MAX));
         if need > budget {
             let [need, more, budget] = [need, need - budget, budget].map(bytes);

@@ -19,7 +19,7 @@ impl App {
     /// Draws the menu's choice of what happens to a run when the window closes.
     pub(super) fn when_closed_menu(&mut self, ui: &mut egui::Ui) {
         ui.label("When the window closes, a run");
-        let when = &mut self.settings.when_closed;
+        let when = &mut self.shared.settings.when_closed;
         let before = *when;
         ui.radio_value(when, WhenClosed::Ask, "asks what to do");
         ui.radio_value(when, WhenClosed::Stop, "stops with a checkpoint");
@@ -64,10 +64,10 @@ impl App {
     /// Stops the run, asks first, or lets it continue, when the window is to close.
     pub(super) fn on_close(&mut self, ctx: &egui::Context) {
         let is_requested = ctx.input(|input| input.viewport().close_requested());
-        if !is_requested || !self.has_own_run() {
+        if !is_requested || !self.shared.shown.has_own_trainer() {
             return;
         }
-        match (self.closing, self.settings.when_closed) {
+        match (self.closing, self.shared.settings.when_closed) {
             (Closing::Yes, _) | (_, WhenClosed::Continue) => {}
             (_, WhenClosed::Stop) => self.send_command(&Command::Stop),
             (_, WhenClosed::Ask) => {
@@ -82,7 +82,7 @@ impl App {
 
     /// Sets whether the run stops when the window closes.
     fn set_stop_on_close(&mut self, stop: bool) {
-        if self.has_own_run() {
+        if self.shared.shown.has_own_trainer() {
             self.send_command(&Command::Set(Setting::StopOnClose(stop)));
         }
     }

@@ -23,7 +23,7 @@ impl App {
             });
             ui.separator();
             if ui.button("Reset layout").clicked() {
-                self.settings.tree = layout::tree();
+                self.tree = layout::tree();
                 ui.close();
             }
             ui.separator();
@@ -41,7 +41,7 @@ impl App {
             }
         });
         if ui.button("Help").on_hover_text("F1").clicked() {
-            self.help = !self.help;
+            self.help.is_open = !self.help.is_open;
         }
     }
 }

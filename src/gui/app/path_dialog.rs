@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{self, RichText};
+use eframe::egui;
 
-use super::App;
-use crate::gui::platform::{self, Choice};
+use crate::gui::platform::{self, Choice, Input};
 use crate::gui::theme;
+use crate::gui::widgets::{decision, dialog_field};
 
 /// A path that is being typed.
 #[derive(Debug)]
@@ -17,73 +17,55 @@ pub(super) struct PathDialog {
     error: Option<String>,
 }
 
+/// Width of the dialog, in points.
+const WIDTH: f32 = 420.0;
+
 impl PathDialog {
     pub fn new(choice: Choice) -> Self {
         Self { choice, text: String::new(), error: None }
     }
-}
 
-/// Width of the dialog, in points.
-const WIDTH: f32 = 420.0;
-
-impl App {
-    /// Draws the dialog, if it is open. Escape and a click beside it close it.
-    pub(super) fn ask_for_path(&mut self, ui: &egui::Ui) {
-        let Some(dialog) = &mut self.path_dialog else { return };
+    /// Draws the dialog, if one is open. Escape and a click next to it close it. Returns the input
+    /// that was chosen.
+    pub fn show(open: &mut Option<Self>, ui: &egui::Ui) -> Option<Input> {
+        let dialog = open.as_mut()?;
         let modal = egui::Modal::new(egui::Id::unique("path")).show(ui.ctx(), |ui| {
             ui.set_width(WIDTH);
-            fields(ui, dialog)
+            dialog.fields(ui)
         });
         if modal.inner == Some(true) {
             match typed_path(&dialog.text, &dialog.choice) {
-                Ok(path) => {
-                    let input = platform::chosen(dialog.choice.clone(), vec![path]);
-                    self.path_dialog = None;
-                    if let Some(input) = input {
-                        self.take_input(input);
-                    }
-                }
+                Ok(path) => return platform::chosen(open.take()?.choice, vec![path]),
                 Err(error) => dialog.error = Some(error),
             }
         } else if modal.inner == Some(false) || modal.should_close() {
-            self.path_dialog = None;
+            *open = None;
         }
+        None
+    }
+
+    /// Draws the field and its buttons. Returns true to take the path, false to close the dialog.
+    fn fields(&mut self, ui: &mut egui::Ui) -> Option<bool> {
+        ui.heading(self.choice.title());
+        ui.label(
+            "This system has no file dialog: install xdg-desktop-portal or zenity, or type a path.",
+        );
+        ui.add_space(6.0);
+        let edit = egui::TextEdit::singleline(&mut self.text).hint_text("/home/me/texts/book.txt");
+        let edit = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Path");
+        if edit.changed() {
+            self.error = None;
+        }
+        let entered = dialog_field(ui, &edit);
+        if let Some(error) = &self.error {
+            ui.colored_label(theme::error(ui), error);
+        }
+        let decided = decision(ui, "OK", "Cancel");
+        if entered { Some(true) } else { decided }
     }
 }
 
-/// Draws the field and its buttons. Returns true to take the path, false to close the dialog.
-fn fields(ui: &mut egui::Ui, dialog: &mut PathDialog) -> Option<bool> {
-    ui.heading(dialog.choice.title());
-    ui.label(
-        "This system has no file dialog: install xdg-desktop-portal or zenity, or type a path.",
-    );
-    ui.add_space(6.0);
-    let edit = egui::TextEdit::singleline(&mut dialog.text).hint_text("/home/me/texts/book.txt");
-    let edit = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Path");
-    let entered = edit.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-    if edit.changed() {
-        dialog.error = None;
-    }
-    if !entered && ui.memory(|memory| memory.focused().is_none()) {
-        edit.request_focus();
-    }
-    if let Some(error) = &dialog.error {
-        ui.label(RichText::new(error).color(theme::error(ui)));
-    }
-    ui.add_space(6.0);
-    let (take, cancel) =
-        ui.horizontal(|ui| (ui.button("OK").clicked(), ui.button("Cancel").clicked())).inner;
-    match (take || entered, cancel) {
-        (true, _) => Some(true),
-        (_, true) => Some(false),
-        _ => None,
-    }
-}
-
-/// Reads a path as it was typed: `~` is the home folder.
-///
-/// # Errors
-/// Why it cannot be the subject of the choice.
+/// Reads a path as it was typed: `~` is the home folder. The error says why it cannot be chosen.
 fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     let text = text.trim();
     let in_home = |rest: &&str| rest.is_empty() || rest.starts_with(std::path::is_separator);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::gui::charts::ChartState;
 use crate::gui::form::Form;
 use crate::gui::layout::{self, Pane};
-use crate::gui::platform;
+use crate::gui::{AUTO, platform};
 
 /// The key of the settings.
 const SETTINGS: &str = "wgpt";
@@ -24,7 +24,6 @@ pub(super) enum WhenClosed {
     Ask,
     /// The run stops with a checkpoint.
     Stop,
-    /// The run continues.
     #[serde(rename = "GoOn")]
     Continue,
 }
@@ -32,40 +31,37 @@ pub(super) enum WhenClosed {
 /// Settings that outlive the window.
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Settings {
+pub(in crate::gui) struct Settings {
     pub form: Form,
+    /// The device as `--device` takes it.
     pub device: String,
     pub charts: ChartState,
+    /// The folder in which runs are created and listed.
     pub runs: PathBuf,
-    pub when_closed: WhenClosed,
-    #[serde(skip, default = "layout::tree")]
-    pub tree: Tree<Pane>,
+    pub(super) when_closed: WhenClosed,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             form: Form::default(),
-            device: "auto".into(),
+            device: AUTO.into(),
             charts: ChartState::default(),
             runs: PathBuf::from(platform::RUNS),
             when_closed: WhenClosed::default(),
-            tree: layout::tree(),
         }
     }
 }
 
-impl Settings {
-    /// Reads the settings, or defaults for those that another version wrote.
-    pub fn load(storage: Option<&dyn eframe::Storage>) -> Self {
-        let stored = storage.and_then(|storage| eframe::get_value::<Self>(storage, SETTINGS));
-        let layout = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
-        Self { tree: layout.unwrap_or_else(layout::tree), ..stored.unwrap_or_default() }
-    }
+/// Reads the settings and the layout, or defaults for those that another version wrote.
+pub(super) fn load(storage: Option<&dyn eframe::Storage>) -> (Settings, Tree<Pane>) {
+    let settings = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
+    let tree = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
+    (settings.unwrap_or_default(), tree.unwrap_or_else(layout::tree))
+}
 
-    /// Writes the settings.
-    pub fn store(&self, storage: &mut dyn eframe::Storage) {
-        eframe::set_value(storage, SETTINGS, self);
-        eframe::set_value(storage, LAYOUT, &self.tree);
-    }
+/// Writes the settings and the layout.
+pub(super) fn store(storage: &mut dyn eframe::Storage, settings: &Settings, tree: &Tree<Pane>) {
+    eframe::set_value(storage, SETTINGS, settings);
+    eframe::set_value(storage, LAYOUT, tree);
 }

@@ -9,9 +9,7 @@ use super::*;
 use crate::config::Config;
 use crate::data::TokenizerKind;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
-use crate::progress::Sample;
-use crate::protocol::DeviceLine;
-use crate::service::{DataInfo, Job, Reply, View};
+use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
 
 /// A window that requests nothing by itself.
 fn window() -> Harness<'static, App> {
@@ -64,7 +62,7 @@ fn data(vocab_size: u32) -> DataInfo {
 fn data_is_described_while_it_is_the_data_of_the_form() {
     let mut window = window();
     window.state_mut().set("data", "data/mine");
-    window.state_mut().requested.data = Some("data/mine".into());
+    window.state_mut().requests.data = Some("data/mine".into());
     window.state_mut().take(Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
     assert!(has(&mut window, "Reading..."));
     window.state_mut().take(Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
@@ -94,7 +92,7 @@ fn progress(text: &str) -> Box<Progress> {
 }
 
 fn recorded(run: &Path, view: View, text: &str) -> Reply {
-    let tail = crate::run_index::Tail::open(run, true);
+    let tail = crate::runs::Tail::open(run, true);
     Reply::Run { run: run.to_path_buf(), view, progress: progress(text), tail }
 }
 
@@ -102,7 +100,7 @@ fn recorded(run: &Path, view: View, text: &str) -> Reply {
 fn only_the_run_that_was_requested_last_is_shown() {
     let mut window = window();
     let [a, b] = ["out/a", "out/b"].map(PathBuf::from);
-    window.state_mut().requested.run = Some(b.clone());
+    window.state_mut().requests.run = Some(b.clone());
     window.state_mut().take(recorded(&b, View::Main, " there was a bear"));
     window.state_mut().take(recorded(&a, View::Main, " there was a fox"));
     assert!(has(&mut window, "there was a bear") && !has(&mut window, "there was a fox"));
@@ -116,19 +114,20 @@ fn only_the_run_that_was_requested_last_is_shown() {
 fn only_runs_that_are_overlaid_keep_their_curves() {
     let mut window = window();
     let [a, b, c] = ["out/a", "out/b", "out/c"].map(PathBuf::from);
-    let ctx = egui::Context::default();
     let app = window.state_mut();
-    app.carry_out(Intent::Overlay(vec![a.clone(), b.clone()]), &ctx);
-    for run in [&b, &a, &c] {
+    app.carry_out(Intent::Overlay(vec![a.clone(), b.clone()]));
+    for run in [&b, &c] {
         app.take(recorded(run, View::Overlay, ""));
     }
-    let names = |app: &App| {
-        let overlays = app.overlays.iter();
-        overlays.map(|(run, overlay)| (run.clone(), overlay.name.clone())).collect::<Vec<_>>()
+    let overlays = |app: &App| {
+        let overlays = app.shared.library.overlays.iter();
+        overlays.map(|run| (run.name.clone(), run.progress.samples.len())).collect::<Vec<_>>()
     };
-    assert_eq!(names(app), [(a.clone(), "a".into()), (b.clone(), "b".into())]);
-    app.carry_out(Intent::Overlay(vec![b.clone()]), &ctx);
-    assert_eq!(names(app), [(b, "b".into())]);
+    assert_eq!(overlays(app), [("a".into(), 0), ("b".into(), 1)]);
+    app.carry_out(Intent::Overlay(vec![b, a]));
+    assert_eq!(overlays(app), [("b".into(), 1), ("a".into(), 0)]);
+    app.carry_out(Intent::Overlay(vec![c]));
+    assert_eq!(overlays(app), [("c".into(), 0)]);
 }
 
 #[test]
@@ -141,15 +140,15 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     window.state_mut().take(sampled(" a late text", true));
     assert!(!has(&mut window, "a late text"), "nothing was requested");
     let run = PathBuf::from("models/a");
-    window.state_mut().requested.run = Some(run.clone());
+    window.state_mut().requests.run = Some(run.clone());
     window.state_mut().take(recorded(&run, View::Main, ""));
-    window.state_mut().samples.prompt.writing = Some(("Once".into(), String::new()));
+    window.state_mut().shared.samples.prompt.writing = Some(("Once".into(), String::new()));
     window.state_mut().take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
-    assert_eq!(window.state_mut().progress.samples.len(), 1);
+    assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 1);
     window.state_mut().take(sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
-    assert_eq!(window.state_mut().progress.samples.len(), 2);
+    assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 2);
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn a_new_run_begins_with_the_settings_and_the_weights_of_another() {
     let mut window = window();
     let config = Box::new(Config { n_layer: 3.try_into().unwrap(), ..Config::default() });
     window.state_mut().take(Reply::Config { checkpoint: "out/a".into(), config });
-    let form = &window.state_mut().settings.form;
+    let form = &window.state_mut().shared.settings.form;
     assert_eq!([form.text("init_from"), form.text("n_layer")], ["out/a", "3"]);
 }
 
@@ -166,15 +165,15 @@ fn two_selected_runs_are_compared_once_their_settings_arrive() {
     let mut window = window();
     let runs = ["out/a", "out/b"].map(PathBuf::from);
     let app = window.state_mut();
-    app.runs_state.selected = runs.to_vec();
-    app.send_requests(0.0);
+    app.shared.library.selected = runs.to_vec();
+    app.requests.update(&mut app.shared, 0.0);
     let other = Config { n_layer: 3.try_into().unwrap(), ..Config::default() };
     let configs = Box::new([Config::default(), other]);
     let unknown = ["out/a", "out/c"].map(PathBuf::from);
     app.take(Reply::Comparison { runs: unknown, configs: configs.clone() });
-    assert!(app.runs_state.difference.is_none());
+    assert!(app.shared.library.difference.is_none());
     app.take(Reply::Comparison { runs, configs });
-    let difference = app.runs_state.difference.as_deref().unwrap();
+    let difference = app.shared.library.difference.as_deref().unwrap();
     assert!(matches!(difference, [("n_layer", _, three)] if three == "3"), "{difference:?}");
 }
 
@@ -184,7 +183,7 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     let app = window.state_mut();
     app.look_for_runs_in("out/new".as_ref());
     app.take(Reply::Runs { folder: "out/old".into(), runs: Vec::new() });
-    assert!(app.listed.is_none());
+    assert!(app.requests.listed.is_none());
     let device = DeviceProfile::default();
     app.take(Reply::Device { device });
     assert!(has(&mut window, "Set a budget by hand"));

@@ -6,9 +6,9 @@ use egui_plot::{
     PlotPoint, PlotTransform, PlotUi, Points,
 };
 
-use super::axis::XAxis;
-use super::scale::Scale;
 use super::view::View;
+use super::x_axis::XAxis;
+use super::y_axis::Scale;
 use crate::protocol::{Cumulative, Curves, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
@@ -293,7 +293,7 @@ fn interpolate(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scale::Unit;
+    use super::super::y_axis::Unit;
     use super::*;
 
     const LOSS: Scale = Scale { unit: Unit::Loss, log: false };

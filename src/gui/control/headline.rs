@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use eframe::egui::{self, Color32, RichText};
+use eframe::egui::{self, RichText};
 
 use super::ControlState;
 use crate::gui::form::capitalize;
 use crate::gui::theme;
+use crate::gui::widgets::dot;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{DeviceLine, Level, Progress, RunPhase, StopReason};
 use crate::text::percent_done;
@@ -107,12 +108,6 @@ pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &m
     if let RunPhase::Failed { text, hint, .. } = &progress.state {
         label.inner.on_hover_text(format!("{text}\n\n{hint}"));
     }
-}
-
-fn dot(ui: &mut egui::Ui, color: Color32) {
-    let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
-    let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
-    ui.painter().circle_filled(rect.center(), 4.0, color);
 }
 
 /// Describes a device by its API and kind: `Vulkan, graphics card`.

@@ -6,8 +6,8 @@ use eframe::egui;
 use super::FitState;
 use crate::config::Budget;
 use crate::gui::form::{Form, capitalize};
-use crate::gui::platform;
-use crate::plan::{Fix, Forecast, GPT2_SIZES, PlanError};
+use crate::gui::widgets::action;
+use crate::plan::{Fix, GPT2_SIZES, PlanError};
 use crate::text::bytes;
 
 /// The reason why a run does not fit, and changes that make it fit.
@@ -27,35 +27,13 @@ impl FitState {
         match &self.plan(form)?.plan {
             Ok(_) => None,
             Err(PlanError::TooBig { least, fixes }) => {
-                Some(Refusal { reason: shortage(least), fixes: fixes.clone() })
+                let reason = format!("{}.", capitalize(&least.shortage()));
+                Some(Refusal { reason, fixes: fixes.clone() })
             }
             Err(error @ PlanError::TensorTooLarge { .. }) => {
-                let error = capitalize(&error.to_string());
-                let reason = format!("{error}. Reduce n_embd or block_size.");
+                let reason = capitalize(&format!("{error}. Reduce n_embd or block_size."));
                 Some(Refusal { reason, fixes: Vec::new() })
             }
-        }
-    }
-}
-
-/// Says how much memory is missing: of the device, or of the machine if the device has enough. The
-/// plan beside it has the whole verdict.
-fn shortage(least: &Forecast) -> String {
-    let excess = |need: u64, budget: Option<u64>| {
-        budget.and_then(|budget| need.checked_sub(budget)).filter(|&excess| excess > 0)
-    };
-    let of_device = excess(least.predicted_bytes, least.budget_bytes);
-    let of_host = excess(least.host_bytes, least.host_budget_bytes);
-    match (of_device, of_host) {
-        (None, Some(_)) if platform::IS_PAGE => {
-            "In a browser the optimizer cannot be in host memory.".into()
-        }
-        (None, Some(missing)) => {
-            format!("The machine has {} too little memory for the optimizer.", bytes(missing))
-        }
-        (missing, _) => {
-            let budget = bytes(least.budget_bytes.unwrap_or(0));
-            format!("{} more than the budget of {budget}.", bytes(missing.unwrap_or(0)))
         }
     }
 }
@@ -73,8 +51,8 @@ pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut Form, fixes: &[Fix]) {
         } else {
             format!("{words}  ({})", bytes(fix.predicted_bytes))
         };
-        let button = ui.add(egui::Button::new(text).wrap());
-        if button.on_hover_text("Apply this change to the settings").clicked() {
+        let button = egui::Button::new(text).wrap();
+        if action(ui, button, None, "Apply this change to the settings") {
             apply(form, &fix.set);
         }
     }
@@ -158,7 +136,7 @@ mod tests {
         let state = &mut small_device(6 << 30);
         let refusal = state.refusal(&large).unwrap();
         let by_device = refusal.reason.contains(" more than the budget of ");
-        assert!(by_device || refusal.reason.ends_with(" for the optimizer."), "{refusal:?}");
+        assert!(by_device || refusal.reason.contains(" of host memory"), "{refusal:?}");
         assert!(!refusal.fixes.is_empty());
         for fix in refusal.fixes {
             let mut form = large.clone();
@@ -169,7 +147,7 @@ mod tests {
         let mut form = large.clone();
         form.set("offload_optimizer", "true");
         let reason = state.refusal(&form).unwrap().reason;
-        assert!(reason.starts_with("The machine has ") && reason.contains("GiB"), "{reason}");
+        assert!(reason.contains("GiB of host memory, but "), "{reason}");
         assert_eq!(small_device(32 << 30).refusal(&form), None);
     }
 

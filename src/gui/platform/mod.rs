@@ -17,11 +17,13 @@ mod desktop;
 
 #[cfg(target_arch = "wasm32")]
 pub(super) use browser::{
-    IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end, overrides,
+    AUTO_BUDGET_HINT, IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end,
+    overrides,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) use desktop::{
-    IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end, overrides,
+    AUTO_BUDGET_HINT, IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end,
+    overrides,
 };
 
 /// Opening the window.

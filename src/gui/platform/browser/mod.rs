@@ -3,7 +3,7 @@
 
 mod dialogs;
 mod files;
-mod open;
+mod page;
 mod status;
 mod url;
 
@@ -20,7 +20,7 @@ use crate::gui::Options;
 use crate::protocol::Destination;
 use crate::web::{document, error_text};
 use dialogs::FileDialog;
-pub use open::open;
+pub use page::open;
 use status::Status;
 use url::Url;
 
@@ -33,6 +33,9 @@ pub(in crate::gui) use crate::worker::browser::RUNS;
 /// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours, in UTF-8. They are read here and sent nowhere.";
+
+/// The help of the button that chooses the budget.
+pub(in crate::gui) const AUTO_BUDGET_HINT: &str = "Use the default budget for browsers";
 
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {

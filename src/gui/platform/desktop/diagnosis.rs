@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::RUNS;
-use super::open::{APP, connect};
+use super::window::{APP, connect};
 use crate::doctor::{Check, FrontEnd};
 
 /// Describes the window of a process that has not opened one. Connects to the display to try it.

@@ -4,8 +4,8 @@ mod diagnosis;
 #[cfg(windows)]
 pub(crate) mod explorer;
 mod notification;
-mod open;
 mod screenshot;
+mod window;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,8 +18,8 @@ use crate::gui::Options;
 
 pub(crate) use diagnosis::front_end;
 pub(in crate::gui) use diagnosis::open_front_end;
-pub use open::{GuiError, open};
 use screenshot::Screenshot;
+pub use window::{GuiError, open};
 
 /// True if the window is a page in a browser.
 pub(in crate::gui) const IS_PAGE: bool = false;
@@ -30,6 +30,10 @@ pub(in crate::gui) const RUNS: &str = "out";
 /// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours: any UTF-8 text, .jsonl or .parquet files";
+
+/// The help of the button that chooses the budget.
+pub(in crate::gui) const AUTO_BUDGET_HINT: &str =
+    "Use the free memory of the device, less a reserve for other programs";
 
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {

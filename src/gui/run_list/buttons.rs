@@ -1,26 +1,29 @@
-//! The actions on the selected runs.
+//! The buttons for the selected runs.
 
 use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Button};
 
-use super::{Dialog, RunsState};
-use crate::gui::{Intent, platform};
-use crate::runs::{RunState, RunSummary};
+use super::{Dialog, Library};
+use crate::gui::Intent;
+use crate::gui::platform::{Choice, IS_PAGE};
+use crate::gui::widgets::{action, button};
+use crate::runs::RunState;
 
-/// Draws the actions: on the run that was selected last, and Overlay on all that are selected
-/// besides the displayed one.
+/// Draws the buttons: Overlay for all runs that are selected besides the shown one, the others for
+/// the run that was selected last.
 pub(super) fn show(
     ui: &mut egui::Ui,
-    runs: &[RunSummary],
-    state: &mut RunsState,
+    library: &Library,
     shown: Option<&Path>,
+    dialog: &mut Option<Dialog>,
 ) -> Option<Intent> {
-    let run = state.selected.last().and_then(|path| runs.iter().find(|run| run.path == *path));
+    let Library { runs, selected, .. } = library;
+    let run = selected.last().and_then(|path| runs.iter().find(|run| run.path == *path));
     let none = run.is_none().then_some("Select a run first.");
     let no_checkpoint = run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
-    let is_live = |run: &&RunSummary| matches!(run.state, RunState::Running | RunState::Paused);
-    let running = run.filter(is_live).map(|_| "It is running: stop it first.");
+    let is_live = run.is_some_and(|run| matches!(run.state, RunState::Running | RunState::Paused));
+    let running = is_live.then_some("It is running: stop it first.");
     let mut clicked = None;
     ui.horizontal_wrapped(|ui| {
         let intent = |make: fn(PathBuf) -> Intent| run.map(|run| make(run.path.clone()));
@@ -35,57 +38,47 @@ pub(super) fn show(
         if button(ui, "New run from it", none.or(no_checkpoint), help) {
             clicked = intent(Intent::Fork);
         }
-        clicked = clicked.take().or(overlay(ui, state, shown));
+        clicked = clicked.take().or(overlay(ui, library, shown));
         let help = "Give it another name in this list, and a note";
-        if button(ui, "Rename...", none, help)
-            && let Some(run) = run
-        {
-            let name = run.name.clone();
-            let about = run.about.clone();
-            state.dialog = Some(Dialog::Describe { run: run.path.clone(), name, about });
+        if button(ui, "Rename...", none, help) {
+            *dialog = run.map(Dialog::describe);
         }
-        if platform::IS_PAGE {
+        if IS_PAGE {
             let help = "Download its best checkpoint as a zip with a Hugging Face folder";
             if button(ui, "Export", none.or(no_checkpoint), help) {
-                clicked = intent(Intent::Export);
+                clicked = intent(|run| Intent::Choose(Choice::Export(run)));
             }
         } else if button(ui, "Open folder", none, "Show its files") {
             clicked = intent(Intent::OpenFolder);
         }
-        let help = match platform::IS_PAGE {
-            true => "Delete it from this browser",
-            false => "Move it to the trash, with its checkpoints",
-        };
-        if button(ui, "Delete...", none.or(running), help)
-            && let Some(run) = run
-        {
-            let name = run.title().to_string();
-            state.dialog = Some(Dialog::Remove { path: run.path.clone(), name });
+        let [desktop, page] =
+            ["Move it to the trash, with its checkpoints", "Delete it from this browser"];
+        let help = if IS_PAGE { page } else { desktop };
+        if button(ui, "Delete...", none.or(running), help) {
+            let remove =
+                |name: &str, path: &Path| Dialog::Remove { path: path.into(), name: name.into() };
+            *dialog = run.map(|run| remove(run.title(), &run.path));
         }
     });
     clicked
 }
 
-/// Draws a button; `disabled` is the reason if it is.
-fn button(ui: &mut egui::Ui, text: &str, disabled: Option<&str>, help: &str) -> bool {
-    let response = ui.add_enabled(disabled.is_none(), Button::new(text)).on_hover_text(help);
-    response.on_disabled_hover_text(disabled.unwrap_or_default()).clicked()
-}
-
-fn overlay(ui: &mut egui::Ui, state: &RunsState, shown: Option<&Path>) -> Option<Intent> {
-    let others = others(&state.selected, shown);
-    let is_on = !others.is_empty() && others.iter().all(|run| state.overlaid.contains(run));
-    let button = ui.add_enabled(!others.is_empty(), Button::new("Overlay").selected(is_on));
-    let help = "Draw the curves of the selected runs with those of the displayed run, or hide them";
+fn overlay(ui: &mut egui::Ui, library: &Library, shown: Option<&Path>) -> Option<Intent> {
+    let overlaid: Vec<PathBuf> = library.overlays.iter().map(|known| known.run.clone()).collect();
+    let others = others(&library.selected, shown);
+    let is_on = !others.is_empty() && others.iter().all(|run| overlaid.contains(run));
+    let help =
+        "Draw the curves of the selected runs with the curves of the shown run, or hide them";
     let reason = match shown {
         None => "Show a run first, then select others (Ctrl+click).",
-        Some(_) => "Select runs besides the displayed one (Ctrl+click).",
+        Some(_) => "Select runs besides the shown one (Ctrl+click).",
     };
-    let response = button.on_hover_text(help).on_disabled_hover_text(reason);
-    response.clicked().then(|| Intent::Overlay(toggled(&state.overlaid, others)))
+    let disabled = others.is_empty().then_some(reason);
+    let is_clicked = action(ui, Button::new("Overlay").selected(is_on), disabled, help);
+    is_clicked.then(|| Intent::Overlay(toggled(&overlaid, others)))
 }
 
-/// Returns the selected runs besides the displayed one; none if no run is displayed.
+/// Returns the selected runs besides the shown one; none if no run is shown.
 fn others(selected: &[PathBuf], shown: Option<&Path>) -> Vec<PathBuf> {
     let Some(shown) = shown else { return Vec::new() };
     selected.iter().filter(|run| *run != shown).cloned().collect()

@@ -1,10 +1,8 @@
 //! The y axis: the positions of ticks and the text of their labels.
 
-use crate::text::{bytes, grouped};
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 
-const MIB: f64 = (1u64 << 20) as f64;
-const GIB: f64 = (1u64 << 30) as f64;
+use crate::text::{bytes, grouped};
 
 /// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
 /// y axis are only a line high.
@@ -36,10 +34,7 @@ pub(super) struct Scale {
 impl Scale {
     /// Returns the plot coordinate of a value; `None` for 0 and below on a logarithmic axis.
     pub fn position(self, value: f64) -> Option<f64> {
-        match self.log {
-            true => (value > 0.0).then(|| value.log10()),
-            false => Some(value),
-        }
+        if self.log { (value > 0.0).then(|| value.log10()) } else { Some(value) }
     }
 
     /// Formats a value for hover labels.
@@ -55,13 +50,11 @@ impl Scale {
 
     /// Formats the label of a tick with just enough digits to differ from the next one.
     pub fn tick_label(self, mark: GridMark) -> String {
-        let (value, step) = match self.log {
-            true => {
-                let value = 10f64.powf(mark.value);
-                (value, value * (10f64.powf(mark.step_size) - 1.0))
-            }
-            false => (mark.value, mark.step_size),
-        };
+        let (mut value, mut step) = (mark.value, mark.step_size);
+        if self.log {
+            value = 10f64.powf(value);
+            step = value * (10f64.powf(step) - 1.0);
+        }
         // Ticks in the margin below 0 have no meaning.
         if value < -0.5 * step {
             return String::new();
@@ -72,37 +65,30 @@ impl Scale {
                 let digits = (value.log10() + 1e-9).floor() - (step.log10() + 1e-9).floor();
                 format!("{value:.*e}", digits.clamp(0.0, 9.0) as usize)
             }
-            Unit::Bytes if step < GIB / 16.0 && value < 4.0 * GIB => {
-                format!("{} MiB", grouped(value / MIB, decimals(step / MIB)))
-            }
-            Unit::Bytes => format!("{:.*} GiB", binary_decimals(step / GIB), value / GIB),
+            Unit::Bytes => bytes(value as u64),
             _ => grouped(value, decimals(step)),
         }
     }
 
     /// Returns the function that places the ticks of the y axis.
     pub fn grid(self) -> Box<dyn Fn(GridInput) -> Vec<GridMark>> {
-        match (self.unit, self.log) {
-            (_, true) => Box::new(log_ticks),
-            (Unit::Bytes, _) => Box::new(uniform_grid_spacer(|input| {
-                let labelled = 2f64.powf((LABEL_STEPS * input.base_step_size).log2().ceil());
-                [labelled / 4.0, labelled, labelled]
-            })),
-            _ => Box::new(uniform_grid_spacer(|input| {
-                decimal_steps(LABEL_STEPS * input.base_step_size)
-            })),
+        if self.log {
+            return Box::new(log_ticks);
         }
+        uniform_grid_spacer(move |input| {
+            let least = LABEL_STEPS * input.base_step_size;
+            if self.unit == Unit::Bytes {
+                let labelled = 2f64.powf(least.log2().ceil());
+                return [labelled / 4.0, labelled, labelled];
+            }
+            decimal_steps(least)
+        })
     }
 }
 
 /// Returns the number of decimals that multiples of `step` need to differ.
 pub(super) fn decimals(step: f64) -> usize {
     (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
-}
-
-/// Returns the same for a `step` that is a power of two: 0.25 needs two decimals.
-fn binary_decimals(step: f64) -> usize {
-    (-step.log2() - 1e-9).ceil().clamp(0.0, 6.0) as usize
 }
 
 /// Returns the steps that `uniform_grid_spacer` takes: an unlabelled fine step, then the labelled
@@ -116,47 +102,35 @@ pub(super) fn decimal_steps(least: f64) -> [f64; 3] {
     [times * power / parts, times * power, times * power]
 }
 
-/// Places ticks at round values of 10^y, from decades down to the finest that fit.
+/// Places ticks at round values of 10^y: at 1 to 9 times each power of ten or, within less than a
+/// decade, as on a linear axis.
 fn log_ticks(input: GridInput) -> Vec<GridMark> {
-    let visible = [input.bounds.0.max(-300.0), input.bounds.1.min(300.0)];
-    let mut ticks = Vec::new();
-    let mut decade = visible[0].floor();
-    while decade <= visible[1] {
-        let power = 10f64.powf(decade);
-        subdivide(&mut ticks, [power, power, 9.0], visible, input.base_step_size, 0);
-        decade += 1.0;
+    let (from, to) = (input.bounds.0.max(-300.0), input.bounds.1.min(300.0));
+    let [low, high] = [from, to].map(|exponent| 10f64.powf(exponent));
+    let tick = |value: f64, step: f64| GridMark {
+        value: value.log10(),
+        step_size: ((value + step) / value).log10(),
+    };
+    if to - from < 1.0 {
+        let base_step_size = input.base_step_size / (to - from) * (high - low);
+        let linear = |input: GridInput| decimal_steps(LABEL_STEPS * input.base_step_size);
+        let marks = uniform_grid_spacer(linear)(GridInput { bounds: (low, high), base_step_size });
+        let marks = marks.into_iter().filter(|mark| mark.value > 0.0);
+        return marks.map(|mark| tick(mark.value, mark.step_size)).collect();
     }
-    ticks
-}
-
-/// Adds `count` ticks, `step` apart from `start` on, and finer ones between them where a tenth of a
-/// step is drawn larger than `least`.
-fn subdivide(
-    ticks: &mut Vec<GridMark>,
-    [start, step, count]: [f64; 3],
-    visible: [f64; 2],
-    least: f64,
-    depth: u32,
-) {
-    for nth in 0..count as u32 {
-        let value = start + f64::from(nth) * step;
-        let (position, next) = (value.log10(), (value + step).log10());
-        if next < visible[0] || position > visible[1] || next - position < least {
-            continue;
-        }
-        // Below the coarsest level, the first tick already belongs to the level above.
-        if depth == 0 || nth > 0 {
-            ticks.push(GridMark { value: position, step_size: next - position });
-        }
-        if next - (value + 0.9 * step).log10() > least && depth < 9 {
-            subdivide(ticks, [value, step / 10.0, 10.0], visible, least, depth + 1);
-        }
-    }
+    let decades = from.floor() as i32..=to.ceil() as i32;
+    let ticks = decades
+        .map(|decade| 10f64.powi(decade))
+        .flat_map(|power| (1..10).map(move |nth| tick(f64::from(nth) * power, power)));
+    ticks.filter(|mark| mark.step_size > input.base_step_size).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: f64 = (1u64 << 20) as f64;
+    const GIB: f64 = (1u64 << 30) as f64;
 
     fn labels(scale: Scale, bounds: (f64, f64), height: f64) -> Vec<String> {
         let base_step_size = (bounds.1 - bounds.0) / height * 8.0;
@@ -175,9 +149,9 @@ mod tests {
         let speed = labels(linear(Unit::Speed), (-900.0, 16_000.0), 200.0);
         assert_eq!(speed, ["0", "5,000", "10,000", "15,000"]);
         let memory = labels(linear(Unit::Bytes), (-0.1 * GIB, 2.1 * GIB), 200.0);
-        assert_eq!(memory, ["0", "0.5 GiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"]);
+        assert_eq!(memory, ["0", "512.0 MiB", "1.00 GiB", "1.50 GiB", "2.00 GiB"]);
         let little = labels(linear(Unit::Bytes), (-MIB, 40.0 * MIB), 200.0);
-        assert_eq!(little, ["0", "8 MiB", "16 MiB", "24 MiB", "32 MiB"]);
+        assert_eq!(little, ["0", "8.0 MiB", "16.0 MiB", "24.0 MiB", "32.0 MiB"]);
     }
 
     #[test]

@@ -1,38 +1,22 @@
 //! The x axis: iterations, or a count that grows with them.
 
+use std::time::Duration;
+
 use eframe::egui;
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
-use super::scale::{decimal_steps, decimals};
+use super::y_axis::{decimal_steps, decimals};
 use crate::protocol::{Cumulative, Curves};
-use crate::text::grouped;
+use crate::text::{duration, grouped};
 
 /// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
 /// x axis are wide.
 const LABEL_STEPS: f64 = 10.0;
 
+const MINUTE: f64 = 60.0;
+const HOUR: f64 = 3600.0;
 const DAY: f64 = 86400.0;
-
-/// Distances of ticks on a time axis, in seconds, and the parts into which fine ticks divide them.
-const TIME_STEPS: [(f64, f64); 16] = [
-    (1.0, 5.0),
-    (2.0, 4.0),
-    (5.0, 5.0),
-    (10.0, 5.0),
-    (15.0, 3.0),
-    (30.0, 3.0),
-    (60.0, 4.0),
-    (120.0, 4.0),
-    (300.0, 5.0),
-    (600.0, 5.0),
-    (900.0, 3.0),
-    (1800.0, 3.0),
-    (3600.0, 4.0),
-    (7200.0, 4.0),
-    (21600.0, 3.0),
-    (43200.0, 4.0),
-];
 
 /// The x axis of all charts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,7 +62,9 @@ impl XAxis {
         match self {
             Self::Iterations => iteration,
             Self::Tokens => format!("{iteration}, {} tokens", grouped(place, 0)),
-            Self::Time => format!("{iteration}, {}", duration(place, 1.0)),
+            Self::Time => {
+                format!("{iteration}, {}", duration(Duration::from_secs_f64(place.max(0.0))))
+            }
         }
     }
 
@@ -101,13 +87,17 @@ impl XAxis {
 
     /// Returns the function that places the ticks.
     pub fn grid(self) -> Box<dyn Fn(GridInput) -> Vec<GridMark>> {
-        Box::new(uniform_grid_spacer(move |input| {
+        uniform_grid_spacer(move |input| {
             let least = LABEL_STEPS * input.base_step_size;
-            match self {
-                Self::Iterations | Self::Tokens => decimal_steps(least),
-                Self::Time => time_steps(least),
-            }
-        }))
+            let unit = match self {
+                // Half an hour and half a day are round, 50 minutes and 10 hours are not.
+                Self::Time if least > 5.0 * HOUR => DAY,
+                Self::Time if least > 20.0 * MINUTE => HOUR,
+                Self::Time if least > 20.0 => MINUTE,
+                _ => 1.0,
+            };
+            decimal_steps(least / unit).map(|step| step * unit)
+        })
     }
 
     /// Formats the label of a tick; empty in the margin below 0 and between two iterations.
@@ -119,47 +109,23 @@ impl XAxis {
             Self::Iterations if value.fract() != 0.0 => String::new(),
             Self::Iterations => grouped(value, 0),
             Self::Tokens => short(value, step),
-            Self::Time => duration(value, step),
+            Self::Time if step < 1.0 => format!("{value:.*}s", decimals(step)),
+            Self::Time => duration(Duration::from_secs_f64(value)),
         }
-    }
-}
-
-/// Returns the steps of a time axis, as [`decimal_steps`] does.
-fn time_steps(least: f64) -> [f64; 3] {
-    let is_wide_enough = |(step, _): &&(f64, f64)| *step >= least * (1.0 - 1e-9);
-    match TIME_STEPS.iter().find(is_wide_enough) {
-        _ if least <= 0.5 => decimal_steps(least),
-        Some((step, parts)) => [step / parts, *step, *step],
-        None => decimal_steps((least / DAY).max(1.0)).map(|days| days * DAY),
     }
 }
 
 /// Formats a large number with just enough digits to differ from one that is `step` away: `1.5M`.
 fn short(value: f64, step: f64) -> String {
     let units = [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")];
-    match units.into_iter().find(|(unit, _)| value >= *unit) {
-        Some((unit, name)) => format!("{:.*}{name}", decimals(step / unit), value / unit),
-        None => format!("{value:.*}", decimals(step)),
-    }
-}
-
-/// Formats a time on an axis with ticks `step` seconds apart: `1h 30m`.
-fn duration(seconds: f64, step: f64) -> String {
-    if step < 1.0 {
-        return format!("{seconds:.*}s", decimals(step));
-    }
-    if step >= DAY {
-        return format!("{}d", grouped(seconds / DAY, decimals(step / DAY)));
-    }
-    let whole = seconds.round() as u64;
-    let parts = [(whole / 3600, "h"), (whole / 60 % 60, "m"), (whole % 60, "s")];
-    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-    let text = parts.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ");
-    if text.is_empty() { "0s".into() } else { text }
+    let unit = units.into_iter().find(|(unit, _)| value >= *unit);
+    let (unit, name) = unit.unwrap_or((1.0, ""));
+    format!("{:.*}{name}", decimals(step / unit), value / unit)
 }
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn labels(axis: XAxis, to: f64) -> Vec<String> {
@@ -176,10 +142,7 @@ mod tests {
             ["0", "200", "400", "600", "800", "1,000", "1,200", "1,400"]
         );
         assert_eq!(labels(XAxis::Tokens, 2.3e6), ["0", "500k", "1.0M", "1.5M", "2.0M"]);
-        assert_eq!(
-            labels(XAxis::Time, 100.0),
-            ["0", "15s", "30s", "45s", "1m", "1m 15s", "1m 30s"]
-        );
+        assert_eq!(labels(XAxis::Time, 100.0), ["0", "20s", "40s", "1m", "1m 20s", "1m 40s"]);
         assert_eq!(labels(XAxis::Time, 9100.0), ["0", "30m", "1h", "1h 30m", "2h", "2h 30m"]);
         assert_eq!(labels(XAxis::Time, 0.42), ["0", "0.1s", "0.2s", "0.3s", "0.4s"]);
         assert_eq!(labels(XAxis::Time, 10.5 * DAY), ["0", "2d", "4d", "6d", "8d", "10d"]);

@@ -2,10 +2,11 @@
 
 use eframe::egui::{self, Key as Press, Modifiers, RichText};
 
-use super::{cell, visible, wrapped};
+use super::{cell, visible};
 use crate::config::{KEYS, Key, Kind};
 use crate::gui::form::{Form, is_same};
 use crate::gui::theme;
+use crate::gui::widgets::note;
 
 /// Groups that are open at first.
 const OPEN: &[&str] = &["model", "batch and memory"];
@@ -32,10 +33,10 @@ pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
         if query.is_empty() {
             let header = egui::CollapsingHeader::new(heading(ui, form, first.group, &keys));
             let header = header.id_salt(first.group).default_open(OPEN.contains(&first.group));
-            header.show_unindented(ui, |ui| rows(ui, form, &keys));
+            header.show_unindented(ui, |ui| keys.iter().for_each(|key| row(ui, form, key)));
         } else {
             ui.weak(first.group);
-            rows(ui, form, &keys);
+            keys.iter().for_each(|key| row(ui, form, key));
         }
     }
     if !found {
@@ -58,12 +59,6 @@ fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
     }
 }
 
-fn rows(ui: &mut egui::Ui, form: &mut Form, keys: &[&Key]) {
-    for key in keys {
-        row(ui, form, key);
-    }
-}
-
 fn row(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
     let name_width = (ui.available_width() * NAME_SHARE).min(NAME_WIDTH);
     ui.horizontal(|ui| {
@@ -83,7 +78,7 @@ fn row(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
         }
     });
     if let Some(error) = form.error(key.name) {
-        wrapped(ui, RichText::new(error).small().color(theme::error(ui)));
+        note(ui, error, theme::error(ui));
     }
 }
 
@@ -135,9 +130,10 @@ fn text_field(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui
         text = next;
         form.set(key.name, text.as_str());
     }
-    let edit = match key.default.contains('\n') {
-        true => egui::TextEdit::multiline(&mut text).desired_rows(2),
-        false => egui::TextEdit::singleline(&mut text),
+    let edit = if key.default.contains('\n') {
+        egui::TextEdit::multiline(&mut text).desired_rows(2)
+    } else {
+        egui::TextEdit::singleline(&mut text)
     };
     let color = form.error(key.name).map(|_| theme::error(ui));
     let edit = edit.id(id).desired_width(width).hint_text(placeholder(key)).text_color_opt(color);

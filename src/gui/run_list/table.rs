@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Rect, Sense, pos2, vec2};
 
-use super::{GAP, RunsState};
+use super::{GAP, Library};
 use crate::gui::{Intent, theme};
 use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
@@ -12,14 +12,14 @@ use crate::text::{age, percent_done};
 /// Draws the table. Clicks select runs; a double-click shows one.
 pub(super) fn show(
     ui: &mut egui::Ui,
-    runs: &[RunSummary],
-    state: &mut RunsState,
+    library: &mut Library,
     shown: Option<&Path>,
 ) -> Option<Intent> {
+    let Library { runs, selected, overlays, .. } = library;
     let columns = Columns::new(ui.available_width());
     header(ui, &columns);
-    let is_comparing = state.selected.len() == 2;
     let available = ui.available_height();
+    let is_comparing = selected.len() == 2;
     let height = if is_comparing { (available / 2.0).max(80.0) } else { available };
     let mut intent = None;
     ui.scope(|ui| {
@@ -29,17 +29,16 @@ pub(super) fn show(
         area.auto_shrink([false, true]).show_rows(ui, row_height, runs.len(), |ui, visible| {
             for run in &runs[visible] {
                 let is_shown = shown == Some(run.path.as_path());
-                let is_selected = state.selected.contains(&run.path);
-                let overlay = state.overlaid.iter().position(|path| *path == run.path);
-                // The colours of its curves.
+                let overlay = overlays.iter().position(|overlay| overlay.run == run.path);
+                // The colors of its curves.
                 let series = if is_shown { Some(0) } else { overlay.map(|index| index + 2) };
-                let response = row(ui, &columns, run, is_selected, series);
+                let response = row(ui, &columns, run, selected.contains(&run.path), series);
                 if response.double_clicked() {
-                    state.selected = vec![run.path.clone()];
+                    *selected = vec![run.path.clone()];
                     intent = Some(Intent::Show(run.path.clone()));
                 } else if response.clicked() {
                     let is_toggle = ui.input(|input| input.modifiers.command);
-                    select(&mut state.selected, &run.path, is_toggle);
+                    select(selected, &run.path, is_toggle);
                 }
             }
         });
@@ -101,7 +100,7 @@ fn header(ui: &mut egui::Ui, columns: &Columns) {
     cells(ui, rect, columns, texts, egui::TextStyle::Small, color);
 }
 
-/// Draws a run. `series` is the colour of its curves, if they are drawn.
+/// Draws a run. `series` is the color of its curves, if they are drawn.
 fn row(
     ui: &mut egui::Ui,
     columns: &Columns,
@@ -168,7 +167,7 @@ fn cells(
 }
 
 /// Paints the dot of a state. Running, failed and crashed runs have a filled one, so that the
-/// colour is not the only difference.
+/// color is not the only difference.
 fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
     let weak = ui.visuals().weak_text_color();
     let (color, filled) = match state {
@@ -178,10 +177,11 @@ fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
         RunState::Failed { .. } => (theme::error(ui), true),
         RunState::Crashed | RunState::Paused => (theme::warning(ui), true),
     };
-    match filled {
-        true => ui.painter().circle_filled(center, 4.0, color),
-        false => ui.painter().circle_stroke(center, 3.5, egui::Stroke::new(1.5, color)),
-    };
+    if filled {
+        ui.painter().circle_filled(center, 4.0, color);
+    } else {
+        ui.painter().circle_stroke(center, 3.5, egui::Stroke::new(1.5, color));
+    }
 }
 
 /// Formats the progress of a run as a count, `50/120`, or as a percentage.
@@ -222,9 +222,10 @@ fn details(ui: &mut egui::Ui, run: &RunSummary, is_shown: bool) {
     if let Some(device) = &run.device {
         ui.label(format!("on {} ({})", device.name, device.id));
     }
-    ui.weak(match is_shown {
-        true => "The other panels show this run.",
-        false => "Double-click to show it, Ctrl+click to compare two or to overlay more.",
+    ui.weak(if is_shown {
+        "The other panels show this run."
+    } else {
+        "Double-click to show it, Ctrl+click to compare two or to overlay more."
     });
 }
 

@@ -3,17 +3,19 @@
 use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit};
 
 use super::Intent;
-use super::prompt::{self, PromptState};
+use super::prompt::{self, PromptState, field_width};
+use super::samples::SampleState;
+use super::widgets::button;
 use crate::data::{Message, Role};
-use crate::protocol::{Progress, RunPhase};
+use crate::protocol::{Progress, RunPhase, SampleInput};
 
-/// RunPhase of the conversation between frames.
+/// State of the conversation between frames.
 #[derive(Debug, Default)]
 pub(super) struct ChatState {
     /// True if the shown model was trained on conversations.
-    pub(super) is_offered: bool,
+    pub is_offered: bool,
     /// True if the conversation is shown in place of the samples.
-    pub(super) is_open: bool,
+    pub is_open: bool,
     system: String,
     /// The message being typed.
     draft: String,
@@ -24,7 +26,7 @@ pub(super) struct ChatState {
     /// The oldest messages, for which the model had no room when it answered last.
     forgotten: usize,
     /// True to give the field the focus in the next frame.
-    pub(super) focus: bool,
+    pub focus: bool,
 }
 
 impl ChatState {
@@ -54,14 +56,14 @@ impl ChatState {
         if self.writing.is_none() {
             return;
         }
-        match done {
-            false => self.writing = Some(text),
-            true if text.is_empty() => self.take_back(),
-            true => {
-                self.writing = None;
-                self.messages.push(Message::new(Role::Assistant, text));
-                self.forgotten = forgotten;
-            }
+        if !done {
+            self.writing = Some(text);
+        } else if text.is_empty() {
+            self.take_back();
+        } else {
+            self.writing = None;
+            self.messages.push(Message::new(Role::Assistant, text));
+            self.forgotten = forgotten;
         }
     }
 
@@ -92,21 +94,22 @@ impl ChatState {
 pub(super) fn show(
     ui: &mut egui::Ui,
     progress: &Progress,
-    prompt: &mut PromptState,
-    state: &mut ChatState,
+    on_cpu: bool,
+    state: &mut SampleState,
 ) -> Option<Intent> {
+    let SampleState { prompt, chat, .. } = state;
     let reason = obstacle(progress, prompt);
     let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
     let intent = input.show(ui, |ui| {
         ui.add_space(4.0);
-        let intent = message_field(ui, reason, prompt, state);
-        ui.add_enabled_ui(!state.is_writing(), |ui| prompt::options(ui, prompt));
+        let intent = message_field(ui, reason, chat);
+        ui.add_enabled_ui(!chat.is_writing(), |ui| prompt.options.show(ui, on_cpu));
         intent
     });
-    ui.horizontal(|ui| head(ui, state));
+    ui.horizontal(|ui| head(ui, chat));
     ui.separator();
     let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-    area.auto_shrink(false).show(ui, |ui| conversation(ui, state));
+    area.auto_shrink(false).show(ui, |ui| conversation(ui, chat));
     intent.inner
 }
 
@@ -121,9 +124,7 @@ fn head(ui: &mut egui::Ui, state: &mut ChatState) {
     choice(ui, state);
     ui.separator();
     let label = ui.label("System prompt");
-    let reserved = prompt::BUTTON_WIDTH + ui.spacing().item_spacing.x;
-    let width = (ui.available_width() - reserved).max(60.0);
-    let edit = TextEdit::singleline(&mut state.system).desired_width(width);
+    let edit = TextEdit::singleline(&mut state.system).desired_width(field_width(ui));
     let edit = ui.add(edit.hint_text("none")).labelled_by(label.id);
     edit.on_hover_text("What the model is told before the conversation");
     let can_clear = !state.messages.is_empty() && !state.is_writing();
@@ -138,35 +139,31 @@ fn head(ui: &mut egui::Ui, state: &mut ChatState) {
 fn message_field(
     ui: &mut egui::Ui,
     reason: Option<&'static str>,
-    prompt: &PromptState,
     state: &mut ChatState,
 ) -> Option<Intent> {
     ui.horizontal(|ui| {
         let label = ui.label("Message");
-        let reserved = prompt::BUTTON_WIDTH + ui.spacing().item_spacing.x;
-        let width = (ui.available_width() - reserved).max(60.0);
         // Enter is taken here: in the field it would be a line break.
         let line_break = egui::KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
         let edit = TextEdit::multiline(&mut state.draft).desired_rows(1).return_key(line_break);
-        let edit = ui.add(edit.desired_width(width)).labelled_by(label.id);
+        let edit = ui.add(edit.desired_width(field_width(ui))).labelled_by(label.id);
         if std::mem::take(&mut state.focus) {
             edit.request_focus();
+        }
+        if state.is_writing() {
+            let stop = button(ui, "Stop", None, "Keep the answer as it is");
+            return stop.then_some(Intent::StopText);
         }
         let enter = |input: &egui::InputState| {
             input.key_pressed(Key::Enter) && input.modifiers == Modifiers::NONE
         };
         let entered = edit.has_focus() && ui.input(enter);
-        if state.is_writing() {
-            let stop = ui.button("Stop").on_hover_text("Keep the answer as it is");
-            return stop.clicked().then_some(Intent::StopText);
-        }
         let reason = reason.or(state.draft.trim().is_empty().then_some("Type a message first."));
-        let button = ui.add_enabled(reason.is_none(), Button::new("Send"));
-        let button = button.on_hover_text("Send the message (Enter); Shift+Enter breaks the line");
-        let clicked = button.on_disabled_hover_text(reason.unwrap_or_default()).clicked();
+        let help = "Send the message (Enter); Shift+Enter breaks the line";
+        let clicked = button(ui, "Send", reason, help);
         (reason.is_none() && (clicked || entered)).then(|| {
             edit.request_focus();
-            Intent::Answer { messages: state.send(), options: prompt.options }
+            Intent::Generate(SampleInput::Conversation(state.send()))
         })
     })
     .inner
@@ -188,7 +185,7 @@ fn conversation(ui: &mut egui::Ui, state: &ChatState) {
     }
 }
 
-/// Draws a message: that of the person on a background.
+/// Draws a message, with a background if the person wrote it.
 fn draw(ui: &mut egui::Ui, role: Role, text: &str) {
     let (name, fill) = match role {
         Role::User => ("You", ui.visuals().extreme_bg_color),
@@ -222,25 +219,22 @@ mod tests {
     use super::*;
 
     /// The state that the panel is drawn from, and the intents that it returned.
-    struct Panel {
+    struct Drawn {
         progress: Progress,
-        prompt: PromptState,
-        chat: ChatState,
+        samples: SampleState,
         intents: Vec<Intent>,
     }
 
-    fn panel() -> Harness<'static, Panel> {
+    fn panel() -> Harness<'static, Drawn> {
         let progress = Progress { run: Some("models/chat".into()), ..Progress::default() };
-        let (prompt, chat) = (PromptState::default(), ChatState::default());
-        let state = Panel { progress, prompt, chat, intents: Vec::new() };
-        let draw = |ui: &mut egui::Ui, panel: &mut Panel| {
-            let Panel { progress, prompt, chat, intents } = panel;
-            intents.extend(show(ui, progress, prompt, chat));
+        let state = Drawn { progress, samples: SampleState::default(), intents: Vec::new() };
+        let draw = |ui: &mut egui::Ui, drawn: &mut Drawn| {
+            drawn.intents.extend(show(ui, &drawn.progress, false, &mut drawn.samples));
         };
         Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)
     }
 
-    fn type_message(harness: &mut Harness<'static, Panel>, text: &str) {
+    fn type_message(harness: &mut Harness<'static, Drawn>, text: &str) {
         harness.get_by_label("Message").focus();
         harness.step();
         harness.get_by_label("Message").type_text(text);
@@ -260,18 +254,19 @@ mod tests {
         harness.key_press(Key::Enter);
         harness.run_steps(2);
         let sent = [Message::new(Role::System, "Be brief."), Message::new(Role::User, "Hello!")];
-        let [Intent::Answer { messages, .. }] = &harness.state().intents[..] else {
+        let [Intent::Generate(SampleInput::Conversation(messages))] = &harness.state().intents[..]
+        else {
             panic!("nothing was sent")
         };
         assert_eq!(messages[..], sent);
-        assert_eq!(harness.state().chat.draft, "", "the field keeps what was sent");
+        assert_eq!(harness.state().samples.chat.draft, "", "the field keeps what was sent");
         assert!(harness.query_by_label("Hello!").is_some());
         assert!(harness.query_by_label("Send").is_none());
 
-        harness.state_mut().chat.answered("Hi".into(), 0, false);
+        harness.state_mut().samples.chat.answered("Hi".into(), 0, false);
         harness.run_steps(2);
         assert!(harness.query_by_label("Hi").is_some());
-        harness.state_mut().chat.answered("Hi there.".into(), 0, true);
+        harness.state_mut().samples.chat.answered("Hi there.".into(), 0, true);
         harness.run_steps(2);
         assert!(harness.query_by_label("Hi there.").is_some());
 
@@ -281,11 +276,13 @@ mod tests {
         harness.get_by_label("Stop").click();
         harness.run_steps(2);
         let intents = &harness.state().intents;
-        let [_, Intent::Answer { messages, .. }, Intent::StopText] = &intents[..] else {
+        let [_, Intent::Generate(SampleInput::Conversation(messages)), Intent::StopText] =
+            &intents[..]
+        else {
             panic!("{intents:?}")
         };
         assert_eq!((messages.len(), &messages[2].role), (4, &Role::Assistant));
-        harness.state_mut().chat.answered("B".into(), 2, true);
+        harness.state_mut().samples.chat.answered("B".into(), 2, true);
         harness.run_steps(2);
         assert!(harness.query_by_label_contains("no longer reads").is_some());
         harness.get_by_label("Clear").click();

@@ -1,0 +1,96 @@
+//! The help: keyboard shortcuts, and the text of `wgpt doctor` for a bug report.
+
+use std::path::Path;
+
+use eframe::egui::{self, Grid, Label, RichText, ScrollArea};
+
+use super::shortcuts::KEYS;
+use crate::gui::platform::{self, IS_PAGE};
+use crate::gui::widgets::button;
+use crate::protocol::Request;
+use crate::worker::Client;
+
+/// The help, and the report in it.
+#[derive(Default)]
+pub(super) struct Help {
+    pub is_open: bool,
+    details: Details,
+}
+
+/// The details of this machine.
+#[derive(Default)]
+enum Details {
+    #[default]
+    NotRequested,
+    Requested,
+    Text(String),
+}
+
+/// The maximum height of the details, in points.
+const HEIGHT: f32 = 240.0;
+
+const DESKTOP: &str = "Everything here also works without a window: wgpt --help lists the commands. \
+                       A run is a folder, and commands continue, sample and export it by its path.";
+const PAGE: &str = "Everything stays on this machine: the texts, the runs, the models. An export is \
+                    a Hugging Face folder in a zip, which this page and wgpt on the desktop import.";
+
+impl Help {
+    pub fn set_details(&mut self, text: String) {
+        self.details = Details::Text(text);
+    }
+
+    /// Draws the help, if it is open. `runs` is the folder of the runs.
+    pub fn show(&mut self, ui: &egui::Ui, runs: &Path, client: &mut Client) {
+        let mut is_open = self.is_open;
+        egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
+            ui.label("Drop a text on the window, check that it fits, and start.");
+            ui.add_space(4.0);
+            Grid::new("keys").striped(true).show(ui, |ui| {
+                for (key, action) in KEYS {
+                    ui.monospace(*key);
+                    ui.label(*action);
+                    ui.end_row();
+                }
+            });
+            ui.add_space(4.0);
+            ui.label(if IS_PAGE { PAGE } else { DESKTOP });
+            ui.separator();
+            self.show_details(ui, runs, client);
+        });
+        self.is_open = is_open;
+    }
+
+    /// Draws the details with a button that copies them. They are read on request only, because
+    /// listing the devices takes a moment.
+    fn show_details(&mut self, ui: &mut egui::Ui, runs: &Path, client: &mut Client) {
+        let help = "Version, devices, drivers, limits and folders, as wgpt doctor prints them, for \
+                    a bug report";
+        match &self.details {
+            Details::NotRequested => {
+                if button(ui, "Show details of this machine", None, help) {
+                    self.details = Details::Requested;
+                    let front_end = platform::open_front_end(runs);
+                    client.send(Request::Doctor { front_end });
+                }
+            }
+            Details::Requested => {
+                ui.horizontal(|ui| {
+                    ui.spinner();
+                    ui.label("Looking at the devices...");
+                });
+            }
+            Details::Text(text) => {
+                ui.horizontal(|ui| {
+                    ui.label("For a bug report:");
+                    if button(ui, "Copy", None, "Copy the details of this machine") {
+                        ui.ctx().copy_text(text.clone());
+                    }
+                });
+                let area = ScrollArea::both().id_salt("details").max_height(HEIGHT);
+                area.show(ui, |ui| {
+                    ui.add(Label::new(RichText::new(text).monospace().small()).extend());
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The requests to the service, and the last one of each kind.
+
+use std::path::{Path, PathBuf};
+
+use crate::gui::Shared;
+use crate::protocol::{Request, View};
+use crate::worker::Client;
+
+use super::{LIST_RUNS, absolute};
+
+/// The time between two reads of a device's memory while the run does not fit, in seconds: other
+/// programs may have closed.
+const READ_DEVICE: f64 = 10.0;
+
+/// The connection to the service. A request is sent again when its subject changes.
+pub(super) struct Requests {
+    pub client: Client,
+    /// The run that was requested last, to be shown.
+    pub run: Option<PathBuf>,
+    pub data: Option<String>,
+    /// The device; `None` reads it again.
+    pub device: Option<String>,
+    /// When the device was requested, in seconds of the window's clock.
+    device_at: f64,
+    pub comparison: Vec<PathBuf>,
+    /// When runs were listed last, in seconds of the window's clock; `None` lists them again.
+    pub listed: Option<f64>,
+}
+
+impl Requests {
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            run: None,
+            data: None,
+            device: None,
+            device_at: 0.0,
+            comparison: Vec::new(),
+            listed: None,
+        }
+    }
+
+    pub fn send(&mut self, request: Request) {
+        self.client.send(request);
+    }
+
+    /// Requests the record of a run, to show it.
+    pub fn show(&mut self, run: PathBuf) {
+        self.run = Some(run.clone());
+        self.send(Request::ReadRun { run, view: View::Main });
+    }
+
+    /// Requests what has changed since it was requested last. `now` is in seconds.
+    pub fn update(&mut self, shared: &mut Shared, now: f64) {
+        let Shared { settings, library, fit, .. } = shared;
+        if self.listed.is_none_or(|at| now - at >= LIST_RUNS.as_secs_f64()) {
+            self.listed = Some(now);
+            self.send(Request::ListRuns { folder: absolute(&settings.runs) });
+        }
+        let spec = settings.form.text("data");
+        if self.data.as_ref() != Some(&spec) {
+            self.data = Some(spec.clone());
+            settings.form.data = None;
+            if !spec.is_empty() {
+                self.send(Request::DescribeData { spec });
+            }
+        }
+        let is_old = now - self.device_at >= READ_DEVICE;
+        let is_refused = fit.refusal(&settings.form).is_some();
+        if is_old && is_refused || self.device.as_ref() != Some(&settings.device) {
+            self.device = Some(settings.device.clone());
+            self.device_at = now;
+            self.send(Request::Device { choice: settings.device.clone() });
+        }
+        if let [a, b] = &library.selected[..]
+            && self.comparison != library.selected
+        {
+            library.difference = None;
+            self.send(Request::Compare { runs: [a.clone(), b.clone()] });
+            self.comparison.clone_from(&library.selected);
+        }
+    }
+}
+
+/// The folder `name` next to the folder of the runs, as nanoGPT's `data` is next to its `out`.
+pub(super) fn sibling(runs: &Path, name: &str) -> PathBuf {
+    runs.parent().unwrap_or(Path::new("")).join(name)
+}

@@ -1,0 +1,171 @@
+//! The run that is shown, and the trainer.
+
+use std::path::{Path, PathBuf};
+
+use super::{App, WhenClosed, absolute};
+use crate::gui::Shared;
+use crate::gui::conversation::ChatState;
+use crate::gui::layout::Pane;
+use crate::gui::platform::IS_PAGE;
+use crate::protocol::{Progress, Request, RunPhase};
+use crate::runs::Tail;
+use crate::worker::{Ended, Launch, Start};
+
+impl App {
+    /// Shows a run as it is recorded, and follows it if another process trains it.
+    pub(super) fn show(&mut self, run: PathBuf, progress: Progress, tail: Tail) {
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.end_text();
+            self.shared.samples.chat.clear();
+        }
+        let followed = self.requests.client.follow(&run, tail);
+        let is_followed = followed.is_some();
+        let shown = &mut self.shared.shown;
+        shown.progress = Progress { run: Some(run.clone()), ..progress };
+        if !shown.has_own_trainer() {
+            shown.trainer = followed;
+        }
+        let has_ended = shown.progress.has_ended() || shown.progress.state == RunPhase::Idle;
+        match shown.trainer.as_ref().filter(|trainer| trainer.run() == run) {
+            Some(trainer) if !trainer.is_set_up() => shown.progress.starting(),
+            None if !is_followed && !has_ended => shown.progress.interrupted(),
+            _ => {}
+        }
+        shown.has_finished = false;
+        shown.folder = Some(run.clone());
+        // Its curves are drawn in any case.
+        self.shared.library.remove_overlay(&run);
+        self.request_model();
+        match self.shared.shown.progress.state {
+            RunPhase::Idle => {
+                // A model without a record can only be tried.
+                self.show_panel(Pane::Samples);
+                self.shared.samples.focus();
+            }
+            RunPhase::Interrupted if self.options.resume => self.continue_run(run),
+            _ => {}
+        }
+        self.options.resume = false;
+    }
+
+    /// Returns true if another run can start, and warns if not. Stops following the run of another
+    /// process.
+    fn can_start(&mut self) -> bool {
+        if self.shared.shown.has_own_trainer() {
+            self.warn("a run of this window is training: stop it first".into());
+            return false;
+        }
+        self.shared.shown.trainer = None;
+        true
+    }
+
+    /// Ends the text that the shown run generates: another run is about to be shown, or this one to
+    /// train.
+    fn end_text(&mut self) {
+        let samples = &mut self.shared.samples;
+        let was_writing = samples.chat.is_writing();
+        samples.chat.take_back();
+        if samples.prompt.writing.take().is_some() || was_writing {
+            self.requests.send(Request::StopSample);
+        }
+    }
+
+    /// Requests what the shown model can do.
+    pub(super) fn request_model(&mut self) {
+        if let Some(path) = self.shared.shown.folder.clone() {
+            self.requests.send(Request::DescribeModel { path });
+        }
+    }
+
+    /// Starts the run that the form describes, in a new folder.
+    pub(super) fn start_run(&mut self) {
+        let Shared { settings, shown, fit, .. } = &mut self.shared;
+        let form = &settings.form;
+        // A run of this window holds memory, which is not why no other can start.
+        let refusal = if shown.has_own_trainer() { None } else { fit.refusal(form) };
+        if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
+            return self.warn(format!("not started: {problem}"));
+        }
+        let (Ok(config), flags) = (form.config().cloned(), form.flags()) else { return };
+        if !self.can_start() {
+            return;
+        }
+        let Some(run) = self.new_run_folder() else { return };
+        self.shared.shown.progress = Progress::default();
+        self.requests.run = None;
+        self.launch(absolute(&run), Start::New { flags, config: Box::new(config) });
+    }
+
+    /// Returns the folder that `out_dir` names, else one that does not exist yet.
+    fn new_run_folder(&self) -> Option<PathBuf> {
+        let Shared { settings, library, .. } = &self.shared;
+        let name = settings.form.run_name();
+        let numbered = |number: u32| settings.runs.join(format!("{name}-{number}"));
+        let is_listed = |run: &Path| library.runs.iter().any(|known| known.path == run);
+        match settings.form.text("out_dir").trim() {
+            "" => (1..).map(numbered).find(|run| !run.exists() && !is_listed(run)),
+            // The storage of a page has one folder for all runs.
+            name if IS_PAGE => Some(settings.runs.join(name.replace('/', "-"))),
+            path => Some(PathBuf::from(path)),
+        }
+    }
+
+    /// Continues a run from its newest checkpoint.
+    pub(super) fn continue_run(&mut self, run: PathBuf) {
+        if !self.can_start() {
+            return;
+        }
+        let is_shown = self.shared.shown.folder.as_ref() == Some(&run);
+        if !is_shown {
+            self.shared.shown.progress = Progress::default();
+        }
+        self.launch(run.clone(), Start::Resume);
+        if !is_shown {
+            self.requests.show(run);
+        }
+    }
+
+    fn launch(&mut self, run: PathBuf, start: Start) {
+        self.end_text();
+        let settings = &self.shared.settings;
+        let device = settings.device.clone();
+        let stop_on_close = settings.when_closed == WhenClosed::Stop;
+        let shown = &mut self.shared.shown;
+        shown.progress.starting();
+        shown.has_finished = false;
+        match self.requests.client.start(&run, Launch { start, device, stop_on_close }) {
+            Ok(trainer) => shown.trainer = Some(trainer),
+            Err(error) => self.fail(format!("the trainer could not be started: {error}")),
+        }
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.shared.samples.chat = ChatState::default();
+        }
+        self.shared.shown.folder = Some(run);
+        self.requests.listed = None;
+    }
+
+    /// Takes the end of the trainer. Its events have the reason, unless it was killed.
+    pub(super) fn ended(&mut self, ended: Ended) {
+        let shown = &mut self.shared.shown;
+        let Some(trainer) = shown.trainer.take() else { return };
+        self.requests.listed = None;
+        // More memory of the device is free now.
+        self.requests.device = None;
+        let is_shown = shown.folder.as_deref() == Some(trainer.run());
+        if is_shown && shown.progress.has_ended() {
+            return;
+        }
+        let name = trainer.run().display();
+        let text = match (ended.code, ended.output.trim()) {
+            (None, _) => format!("the process of {name} was killed"),
+            (Some(code), "") => format!("the trainer of {name} exited with code {code}"),
+            (Some(_), output) => output.to_string(),
+        };
+        match (is_shown, ended.code) {
+            (true, _) => self.fail(text),
+            (false, Some(0)) => {}
+            (false, None) => self.warn(text),
+            (false, Some(_)) => self.warn(format!("{name}: {text}")),
+        }
+    }
+}

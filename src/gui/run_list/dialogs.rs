@@ -1,0 +1,94 @@
+//! The dialogs of the runs: name and note, and removal.
+
+use std::path::PathBuf;
+
+use eframe::egui::{self, RichText, TextEdit};
+
+use crate::gui::platform::IS_PAGE;
+use crate::gui::widgets::{decision, dialog_field};
+use crate::gui::{Intent, theme};
+use crate::runs::{About, RunSummary};
+
+/// A dialog that is open.
+#[derive(Debug)]
+pub(super) enum Dialog {
+    /// The display name and the note of a run.
+    Describe {
+        run: PathBuf,
+        /// The name of its folder.
+        name: String,
+        /// The texts being typed.
+        about: About,
+    },
+    /// The confirmation that a run or a model is to be removed.
+    Remove { path: PathBuf, name: String },
+}
+
+impl Dialog {
+    pub fn describe(run: &RunSummary) -> Self {
+        let (name, about) = (run.name.clone(), run.about.clone());
+        Dialog::Describe { run: run.path.clone(), name, about }
+    }
+}
+
+/// Width of the dialogs, in points.
+const WIDTH: f32 = 340.0;
+
+/// Draws the dialog, if one is open. Escape and a click next to it close it.
+pub(super) fn show(ui: &egui::Ui, dialog: &mut Option<Dialog>) -> Option<Intent> {
+    let open = dialog.as_mut()?;
+    let modal = egui::Modal::new(egui::Id::unique("runs dialog")).show(ui.ctx(), |ui| {
+        ui.set_width(WIDTH);
+        match open {
+            Dialog::Describe { name, about, .. } => describe(ui, name, about),
+            Dialog::Remove { name, .. } => remove(ui, name),
+        }
+    });
+    if modal.inner.is_none() && !modal.should_close() {
+        return None;
+    }
+    let dialog = dialog.take().filter(|_| modal.inner == Some(true))?;
+    Some(match dialog {
+        Dialog::Describe { run, about: About { name, note }, .. } => {
+            let about = About { name: name.trim().into(), note: note.trim().into() };
+            Intent::Describe { run, about }
+        }
+        Dialog::Remove { path, .. } => Intent::Remove(path),
+    })
+}
+
+/// Draws the fields for name and note. Returns true to save them, false to close the dialog.
+fn describe(ui: &mut egui::Ui, name: &str, about: &mut About) -> Option<bool> {
+    ui.heading("Name and note");
+    ui.weak(format!("The folder stays {name}: checkpoints and commands refer to it."));
+    ui.add_space(6.0);
+    let label = ui.label("Name");
+    let edit = TextEdit::singleline(&mut about.name).hint_text(name.to_string());
+    let edit = ui.add(edit.desired_width(f32::INFINITY)).labelled_by(label.id);
+    let entered = dialog_field(ui, &edit);
+    let label = ui.label("Note");
+    let note = TextEdit::multiline(&mut about.note).desired_rows(3);
+    ui.add(note.desired_width(f32::INFINITY)).labelled_by(label.id);
+    let decided = decision(ui, "Save", "Cancel");
+    if entered { Some(true) } else { decided }
+}
+
+/// Draws the question. Returns true to remove the run, false to keep it.
+fn remove(ui: &mut egui::Ui, name: &str) -> Option<bool> {
+    let (question, help, button) = if IS_PAGE {
+        (
+            format!("Delete {name}?"),
+            "It is deleted from this browser for good, with its checkpoints.",
+            "Delete permanently",
+        )
+    } else {
+        (
+            format!("Move {name} to the trash?"),
+            "Its checkpoints, curves and samples go with it. You can restore them from the trash.",
+            "Move to the trash",
+        )
+    };
+    ui.heading(question);
+    ui.label(help);
+    decision(ui, RichText::new(button).color(theme::error(ui)), "Keep")
+}

@@ -1,0 +1,379 @@
+//! The data of the next run: buttons that choose it, a preview, and the preset that suits it.
+
+use eframe::egui::{self, text::LayoutJob};
+
+use super::suggest::Corpus;
+use super::{row, title};
+use crate::config::{Budget, Config, Dtype, InitFrom};
+use crate::data::TokenizerKind;
+use crate::gui::form::Form;
+use crate::gui::platform::{self, Choice, IS_PAGE};
+use crate::gui::widgets::{action, button, note, weak_note};
+use crate::gui::{AUTO, Intent, Shared, theme};
+use crate::plan::{self, Limits};
+use crate::protocol::{DataInfo, DeviceLine, StoredData};
+use crate::text::{count_in_words, percent};
+
+/// The built-in data set.
+const BUILTIN: &str = "builtin:stories";
+
+/// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
+const PASTE_TIMEOUT: f64 = 0.5;
+
+/// Lines of the excerpt.
+const EXCERPT_LINES: usize = 3;
+
+/// A model with this many times the parameters is worth a suggestion.
+const MUCH_LARGER: u64 = 4;
+
+/// The data that is being prepared or was just chosen, and the preset for it.
+#[derive(Default)]
+pub(in crate::gui) struct DataChoice {
+    /// The data that is being tokenized, and the completed fraction, 0 to 1.
+    pub preparing: Option<(String, f32)>,
+    /// Data that was tokenized, and sentences about what was skipped in it.
+    pub warnings: (String, Vec<String>),
+    /// Data that was just chosen: a preset whose model is too large for it is replaced once its
+    /// size is known.
+    chosen: Option<String>,
+    /// The sentence about a preset that was replaced, and the preset in its place.
+    replaced: Option<(String, &'static str)>,
+    suited: Option<Suited>,
+}
+
+/// A preset that suits the data, with what it was computed from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Suited {
+    size: Corpus,
+    limits: Limits,
+    has_gpu: bool,
+    preset: &'static str,
+    /// Parameters of its model.
+    parameters: u64,
+}
+
+/// A request for the text on the clipboard.
+#[derive(Default)]
+pub(super) struct Paste {
+    /// When it was requested, in seconds of egui's clock.
+    requested: Option<f64>,
+    /// True if the last request found no text.
+    was_empty: bool,
+}
+
+/// Draws the data, and the buttons that choose other data.
+pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
+    let pasted = paste.text(ui).map(Intent::PrepareText);
+    let form = &shared.settings.form;
+    let selected = form.text("data");
+    row(ui, "Data", |ui, _| match selected.as_str() {
+        "" => ui.weak("none yet"),
+        BUILTIN => ui.label("built-in stories"),
+        path => ui.add(egui::Label::new(path).truncate()),
+    });
+    preview(ui, form, &selected);
+    let (prepared, warnings) = &shared.data.warnings;
+    for warning in warnings.iter().filter(|_| *prepared == selected) {
+        note(ui, warning, theme::warning(ui));
+    }
+    suggestion(ui, shared);
+    if let Some((name, share)) = &shared.data.preparing {
+        let text = egui::RichText::new(format!("Preparing {name}")).small();
+        ui.add(egui::ProgressBar::new(*share).text(text));
+    }
+    let is_idle = shared.data.preparing.is_none();
+    let buttons = |ui: &mut egui::Ui| buttons(ui, shared, paste);
+    let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
+    let no_text = "The clipboard has no text.";
+    weak_note(ui, if paste.was_empty { no_text } else { platform::drop_hint() });
+    intent.or(pasted)
+}
+
+/// Draws the buttons that select data.
+fn buttons(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
+    let mut intent = None;
+    let mut chosen = None;
+    if button(ui, "Built-in stories", None, "Simple generated stories: nothing to download") {
+        chosen = Some(BUILTIN.to_string());
+    }
+    if button(ui, "Files...", None, platform::TEXTS_HINT) {
+        intent = Some(Intent::Choose(Choice::Texts));
+    }
+    if !shared.library.data.is_empty() {
+        ui.menu_button("Stored", |ui| {
+            for StoredData { spec, name } in &shared.library.data {
+                if ui.button(name).clicked() {
+                    chosen = Some(spec.clone());
+                }
+            }
+        });
+    }
+    if let Some(spec) = chosen {
+        shared.choose_data(&spec);
+    }
+    if IS_PAGE {
+        return intent;
+    }
+    let help = "A folder prepared by wgpt, nanoGPT or llm.c, or a folder of text files";
+    if button(ui, "Folder...", None, help) {
+        intent = Some(Intent::Choose(Choice::DataFolder));
+    }
+    if button(ui, "Paste", None, "Train on the text on the clipboard") {
+        ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
+        paste.requested = Some(ui.input(|input| input.time));
+        paste.was_empty = false;
+    }
+    intent
+}
+
+/// Draws the beginning and the size of the selected data, or why it cannot be used.
+fn preview(ui: &mut egui::Ui, form: &Form, selected: &str) {
+    match &form.data {
+        // The start button says that data are missing.
+        _ if selected.is_empty() => {}
+        None => weak_note(ui, "Reading..."),
+        Some(Err(error)) => {
+            note(ui, error, theme::error(ui));
+        }
+        Some(Ok(info)) => {
+            excerpt(ui, &info.excerpt);
+            weak_note(ui, size_in_words(info));
+            if let Ok(config) = form.config() {
+                weak_note(ui, epochs_in_words(epochs(config, info.train_tokens)));
+            }
+        }
+    }
+}
+
+/// Draws the beginning of the data, in a few lines.
+fn excerpt(ui: &mut egui::Ui, text: &str) {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if text.is_empty() {
+        return;
+    }
+    let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).inner_margin(6.0);
+    frame.corner_radius(3.0).show(ui, |ui| {
+        ui.set_min_width(ui.available_width());
+        let font = egui::TextStyle::Small.resolve(ui.style());
+        let color = ui.visuals().text_color();
+        let mut job = LayoutJob::simple(text, font, color, ui.available_width());
+        job.wrap.max_rows = EXCERPT_LINES;
+        ui.add(egui::Label::new(job).wrap()).on_hover_text("The beginning of the data");
+    });
+}
+
+fn size_in_words(info: &DataInfo) -> String {
+    let tokenizer = match info.tokenizer {
+        Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
+        Some(TokenizerKind::Char) => "a token per character",
+        Some(TokenizerKind::Byte) => "a token per byte",
+        Some(TokenizerKind::Bpe) => "byte pairs of its own",
+        None => "an unknown tokenizer",
+    };
+    format!(
+        "{} training tokens, {} validation tokens; {tokenizer}, vocabulary of {}",
+        count_in_words(info.train_tokens),
+        count_in_words(info.val_tokens),
+        count_in_words(u64::from(info.vocab_size))
+    )
+}
+
+/// Returns how many times the schedule of `config` goes over `tokens` training tokens.
+fn epochs(config: &Config, tokens: u64) -> f64 {
+    let per_update = config.global_batch() as f64 * f64::from(config.block_size.get());
+    config.max_iters.get() as f64 * per_update / tokens.max(1) as f64
+}
+
+fn epochs_in_words(epochs: f64) -> String {
+    match epochs {
+        0.0..0.995 => format!("The schedule reads {} of them.", percent(epochs.max(0.01), 0)),
+        0.995..10.0 => format!("The schedule goes over them {epochs:.1} times."),
+        _ => {
+            format!("The schedule goes over them {} times.", count_in_words(epochs.round() as u64))
+        }
+    }
+}
+
+impl Shared {
+    /// Selects data in the form.
+    pub fn choose_data(&mut self, spec: &str) {
+        let form = &mut self.settings.form;
+        if form.text("data") != spec {
+            form.set("data", spec);
+            self.data.chosen = Some(spec.to_string());
+        }
+    }
+
+    /// Replaces the preset if its model is too large for data that was just chosen. Sizes of the
+    /// model that were typed are a decision, and stay.
+    pub fn adapt_preset(&mut self) {
+        let form = &self.settings.form;
+        let is_typed = ["n_layer", "n_head", "n_embd"].iter().any(|key| form.is_changed(key));
+        if self.data.chosen.take() != Some(form.text("data")) || is_typed {
+            return;
+        }
+        let suited = self.suited();
+        let form = &mut self.settings.form;
+        let (Some(Suited { size, preset, .. }), Ok(config)) = (suited, form.config()) else {
+            return;
+        };
+        if size.is_too_small_for(config) && preset != form.preset() {
+            let former = title(form.preset());
+            let text = format!("The preset was {former}: too large a model for this data.");
+            form.set_preset(preset);
+            self.data.replaced = Some((text, preset));
+        }
+    }
+
+    /// Returns the preset that suits the data of the form, once its size is known.
+    fn suited(&mut self) -> Option<Suited> {
+        let Some(Ok(info)) = &self.settings.form.data else { return None };
+        let size = Corpus { tokens: info.train_tokens, vocab: info.vocab_size };
+        let limits = self.fit.limits(Budget::Auto, Dtype::Auto);
+        let has_gpu = has_gpu(&self.devices, &self.settings.device);
+        let is_current =
+            |known: &Suited| (known.size, known.limits, known.has_gpu) == (size, limits, has_gpu);
+        let suited = self.data.suited.filter(is_current).unwrap_or_else(|| {
+            // As in the presets for GPUs: activation checkpointing makes a step longer.
+            let fits = |config: &Config| {
+                let forecast = plan::plan(config, size.vocab, &limits, None);
+                forecast.is_ok_and(|forecast| !forecast.plan.grad_checkpoint)
+            };
+            let preset = size.preset(has_gpu, fits);
+            let form = Form::of_preset(preset);
+            let parameters = form.config().map_or(0, |config| config.parameters(size.vocab.into()));
+            Suited { size, limits, has_gpu, preset, parameters }
+        });
+        self.data.suited = Some(suited);
+        Some(suited)
+    }
+}
+
+/// Returns true if the selected device is a GPU, and as long as the devices are unknown.
+fn has_gpu(devices: &[DeviceLine], selected: &str) -> bool {
+    let is_selected = |info: &&DeviceLine| selected == AUTO || info.id == selected;
+    devices.is_empty() || devices.iter().filter(is_selected).any(|info| info.kind.is_gpu())
+}
+
+/// Draws the preset that suits the data better than the selected one, if any.
+fn suggestion(ui: &mut egui::Ui, shared: &mut Shared) {
+    let suited = shared.suited();
+    let form = &mut shared.settings.form;
+    if let Some((text, _)) = shared.data.replaced.as_ref().filter(|(_, by)| *by == form.preset()) {
+        note(ui, text, theme::warning(ui));
+    }
+    let (Some(suited), Ok(config)) = (suited, form.config()) else { return };
+    let Suited { size, preset, .. } = suited;
+    // A preset that brings its data suits it.
+    let is_own = form.preset_text("data") == config.data;
+    if preset == form.preset() || is_own {
+        return;
+    }
+    // Without a GPU, training is slow enough as it is.
+    let is_much_larger = suited.has_gpu
+        && suited.parameters > MUCH_LARGER.saturating_mul(config.parameters(size.vocab.into()));
+    if size.is_too_small_for(config) {
+        let text = "This model is too large for this data: it would learn the text by heart.";
+        note(ui, text, theme::warning(ui));
+    } else if is_much_larger && config.init_from == InitFrom::Scratch {
+        weak_note(ui, "This data suffices for a larger model.");
+    } else {
+        return;
+    }
+    let button = egui::Button::new(format!("Use {}", title(preset))).wrap();
+    if action(ui, button, None, "Select this preset; the data stays") {
+        form.set_preset(preset);
+    }
+}
+
+impl Paste {
+    /// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests
+    /// it.
+    fn text(&mut self, ui: &egui::Ui) -> Option<String> {
+        let requested = match self.requested {
+            // A page cannot read the clipboard for a button, only receive the browser's paste event.
+            None if IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
+            requested => requested?,
+        };
+        // Removed from the input, so that a focused text field does not receive it too.
+        let text = ui.input_mut(|input| {
+            let is_paste = |event: &egui::Event| matches!(event, egui::Event::Paste(_));
+            let at = input.events.iter().position(is_paste)?;
+            match input.events.remove(at) {
+                egui::Event::Paste(text) => Some(text),
+                _ => None,
+            }
+        });
+        if text.is_none() && ui.input(|input| input.time) - requested < PASTE_TIMEOUT {
+            ui.ctx().request_repaint();
+            return None;
+        }
+        let text = text.filter(|text| !text.trim().is_empty());
+        self.was_empty = self.requested.take().is_some() && text.is_none();
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window with a preset and data of this size.
+    fn shared(preset: &str, tokens: u64) -> Shared {
+        let mut shared = Shared::default();
+        shared.settings.form.set_preset(preset);
+        shared.choose_data("data/mine");
+        shared.settings.form.data = Some(Ok(DataInfo {
+            vocab_size: 65,
+            train_tokens: tokens,
+            val_tokens: tokens / 10,
+            tokenizer: Some(TokenizerKind::Char),
+            excerpt: "Once".into(),
+        }));
+        shared
+    }
+
+    #[test]
+    fn a_megabyte_does_not_stay_under_gpt2_xl() {
+        let mut shared = shared("gpt2-xl", 1_000_000);
+        shared.adapt_preset();
+        let form = &mut shared.settings.form;
+        assert_eq!((form.preset(), form.text("data").as_str()), ("shakespeare-char", "data/mine"));
+        assert!(shared.data.replaced.is_some());
+        // A later choice of a person stays.
+        form.set_preset("gpt2-xl");
+        shared.adapt_preset();
+        assert_eq!(shared.settings.form.preset(), "gpt2-xl");
+    }
+
+    #[test]
+    fn a_preset_stays_where_it_suits_or_its_model_was_typed() {
+        for (preset, tokens, key) in [
+            ("gpt2-xl", 9_000_000_000, None),
+            ("demo", 1_000_000, None),
+            ("gpt2-xl", 1_000_000, Some("n_layer")),
+        ] {
+            let mut shared = shared(preset, tokens);
+            if let Some(key) = key {
+                shared.settings.form.set(key, "2");
+            }
+            shared.adapt_preset();
+            assert_eq!(shared.settings.form.preset(), preset, "{tokens}");
+        }
+    }
+
+    #[test]
+    fn the_schedule_is_measured_in_epochs() {
+        let shared = shared("shakespeare-char", 1_003_854);
+        let found = epochs(shared.settings.form.config().unwrap(), 1_003_854);
+        assert!((found - 5000.0 * 64.0 * 256.0 / 1_003_854.0).abs() < 1e-9);
+        for (count, words) in [
+            (found, "The schedule goes over them 82 times."),
+            (1.0, "The schedule goes over them 1.0 times."),
+            (0.25, "The schedule reads 25% of them."),
+            (294_912.0, "The schedule goes over them 295 thousand times."),
+        ] {
+            assert_eq!(epochs_in_words(count), words);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The state that all panels share.
+
+use std::path::{Path, PathBuf};
+
+use super::app::Settings;
+use super::charts::Overlay;
+use super::fit::FitState;
+use super::platform::IS_PAGE;
+use super::samples::SampleState;
+use super::setup::DataChoice;
+use crate::protocol::{
+    DeviceLine, Event, Progress, StopReason, StorageUsage, StoredData, StoredModel,
+};
+use crate::runs::RunSummary;
+use crate::worker::Trainer;
+
+/// The state that all panels share. Replies and events change it, and panels edit it.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub settings: Settings,
+    pub shown: ShownRun,
+    pub library: Library,
+    pub devices: Vec<DeviceLine>,
+    pub data: DataChoice,
+    pub fit: FitState,
+    pub samples: SampleState,
+}
+
+/// The run that the panels show, and the trainer.
+#[derive(Default)]
+pub(super) struct ShownRun {
+    pub folder: Option<PathBuf>,
+    pub progress: Progress,
+    /// The connection to the shown run, or to a run of this window that is not shown.
+    pub trainer: Option<Trainer>,
+    /// True from the end of the run until the notice about it is closed.
+    pub has_finished: bool,
+}
+
+impl ShownRun {
+    /// Returns true if a process trains the shown run.
+    pub fn is_live(&self) -> bool {
+        let trained = self.trainer.as_ref().map(Trainer::run);
+        trained.is_some() && trained == self.folder.as_deref()
+    }
+
+    /// Returns true if this window trains a run.
+    pub fn has_own_trainer(&self) -> bool {
+        self.trainer.as_ref().is_some_and(Trainer::is_own)
+    }
+
+    /// Returns true if the CPU generates texts: a run that trains has planned for the memory of its
+    /// device. The worker of a page refuses texts meanwhile, because it has one device.
+    pub fn generates_on_cpu(&self) -> bool {
+        !IS_PAGE && self.trainer.is_some()
+    }
+
+    /// Applies the next event. Returns true if it changes the state that lists of runs show.
+    pub fn apply(&mut self, event: &Event) -> bool {
+        self.progress.apply(event);
+        match event {
+            Event::Done { reason, .. } => {
+                self.has_finished = matches!(reason, StopReason::Finished | StopReason::MaxTime);
+            }
+            Event::Start { .. } => self.has_finished = false,
+            Event::Error { .. } | Event::Paused { .. } | Event::Resumed { .. } => {}
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The runs of the chosen folder, and a browser's stored data and models.
+#[derive(Default)]
+pub(super) struct Library {
+    pub runs: Vec<RunSummary>,
+    /// The selected runs, in the order of selection. Actions on one run apply to the last.
+    pub selected: Vec<PathBuf>,
+    /// Runs whose curves are drawn with those of the shown run, in the order of their colors.
+    pub overlays: Vec<Overlay>,
+    /// Settings in which two selected runs differ, as key and both values; `None` until loaded.
+    pub difference: Option<Vec<(&'static str, String, String)>>,
+    pub data: Vec<StoredData>,
+    pub models: Vec<StoredModel>,
+    pub usage: StorageUsage,
+}
+
+impl Library {
+    /// Returns the display name of a run, else the name of its folder.
+    pub fn title<'a>(&'a self, run: &'a Path) -> &'a str {
+        let listed = self.runs.iter().find(|known| known.path == run).map(RunSummary::title);
+        listed.or_else(|| run.file_name()?.to_str()).unwrap_or_default()
+    }
+
+    /// Overlays the curves of these runs and no others. Returns the runs that have to be read.
+    pub fn overlay(&mut self, runs: Vec<PathBuf>) -> Vec<PathBuf> {
+        let mut known = std::mem::take(&mut self.overlays);
+        let mut unread = Vec::new();
+        for run in runs {
+            let found = known.iter().position(|overlay| overlay.run == run);
+            let overlay = found.map(|at| known.swap_remove(at)).unwrap_or_else(|| {
+                unread.push(run.clone());
+                Overlay { name: self.title(&run).into(), run, progress: Progress::default() }
+            });
+            self.overlays.push(overlay);
+        }
+        unread
+    }
+
+    /// Stops drawing the curves of this run with those of the shown one.
+    pub fn remove_overlay(&mut self, run: &Path) {
+        self.overlays.retain(|overlay| overlay.run != run);
+    }
+}

@@ -1,0 +1,71 @@
+//! Widgets that several panels draw.
+
+use eframe::egui::{self, Button, Color32, IntoAtoms, Key, Label, Response, RichText, Ui};
+
+/// Draws text that breaks at the edge of the panel.
+pub(super) fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
+    ui.add(Label::new(text.into()).wrap())
+}
+
+/// Draws small text in this color.
+pub(super) fn note(ui: &mut Ui, text: impl Into<String>, color: Color32) -> Response {
+    wrapped(ui, RichText::new(text).small().color(color))
+}
+
+/// Draws small weak text.
+pub(super) fn weak_note(ui: &mut Ui, text: impl Into<String>) {
+    note(ui, text, ui.visuals().weak_text_color());
+}
+
+/// Draws a button that is disabled if there is a reason for it. Returns true if it was clicked. An
+/// empty reason has no tooltip.
+pub(super) fn action(ui: &mut Ui, button: Button<'_>, disabled: Option<&str>, help: &str) -> bool {
+    let response = ui.add_enabled(disabled.is_none(), button);
+    match disabled {
+        None => response.on_hover_text(help).clicked(),
+        Some("") => false,
+        Some(reason) => response.on_disabled_hover_text(reason).clicked(),
+    }
+}
+
+/// Draws a button with this text, as [`action`] does.
+pub(super) fn button<'a>(
+    ui: &mut Ui,
+    text: impl IntoAtoms<'a>,
+    disabled: Option<&str>,
+    help: &str,
+) -> bool {
+    action(ui, Button::new(text), disabled, help)
+}
+
+/// Draws the two buttons of a dialog. Returns true for the first one, false for the second.
+pub(super) fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Option<bool> {
+    ui.add_space(6.0);
+    let buttons = |ui: &mut Ui| (ui.button(yes).clicked(), ui.button(no).clicked());
+    match ui.horizontal(buttons).inner {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns true if Enter was pressed in a field of one line.
+pub(super) fn entered(ui: &Ui, field: &Response) -> bool {
+    field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter))
+}
+
+/// Gives the first field of a dialog the focus. Returns true if Enter was pressed in it.
+pub(super) fn dialog_field(ui: &Ui, field: &Response) -> bool {
+    let entered = entered(ui, field);
+    if !entered && ui.memory(|memory| memory.focused().is_none()) {
+        field.request_focus();
+    }
+    entered
+}
+
+/// Draws the dot before a state.
+pub(super) fn dot(ui: &mut Ui, color: Color32) {
+    let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
+    let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
+    ui.painter().circle_filled(rect.center(), 4.0, color);
+}
