@@ -105,7 +105,7 @@ pub(crate) struct Check {
 }
 
 /// The part of the report that only a front end can give.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FrontEnd {
     /// The display; `None` in a build without the window.
     pub display: Option<Check>,

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eframe::egui;
+use eframe::egui::{self, util::History};
 use egui_tiles::Tree;
 
 use super::control::{self, ControlState};
 use super::finished::{self, Click};
-use super::form::Form;
+use super::form::SettingsForm;
 use super::layout::{self, Pane, Panels};
 use super::platform::{self, Platform};
 use super::{Intent, Options, Shared, theme};
@@ -16,11 +16,10 @@ use crate::protocol::{Event, Level, Obstacle};
 use crate::worker::Client;
 
 mod closing;
-mod frames;
 mod help;
-mod inputs;
 mod intents;
 mod menu;
+mod pace;
 mod path_dialog;
 mod replies;
 mod requests;
@@ -31,8 +30,8 @@ mod tests;
 mod training;
 
 use closing::Closing;
-use frames::{FrameTimes, Pace};
 use help::Help;
+use pace::Pace;
 use path_dialog::PathDialog;
 use requests::Requests;
 pub(super) use settings::Settings;
@@ -40,6 +39,9 @@ use settings::WhenClosed;
 
 /// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
+
+/// The number of frames whose mean time the menu shows.
+const FRAMES: usize = 240;
 
 /// The window.
 pub struct App {
@@ -50,10 +52,11 @@ pub struct App {
     requests: Requests,
     platform: Platform,
     pace: Pace,
-    frames: FrameTimes,
+    /// Times of the last frames, without waiting for the display, in seconds.
+    frames: History<f32>,
     /// The flags of the form with its overrides, and the form that is stored as long as they are
     /// unchanged.
-    overridden: Option<(Vec<String>, Form)>,
+    overridden: Option<(Vec<String>, SettingsForm)>,
     obstacles: Vec<Obstacle>,
     control: ControlState,
     closing: Closing,
@@ -78,7 +81,7 @@ impl App {
             requests: Requests::new(client),
             platform: Platform::new(&creation.egui_ctx, &options),
             pace,
-            frames: FrameTimes::default(),
+            frames: History::new(0..FRAMES, f32::INFINITY),
             overridden: None,
             obstacles: Vec::new(),
             control: ControlState::default(),
@@ -179,12 +182,12 @@ impl App {
 impl eframe::App for App {
     fn logic(&mut self, ctx: &egui::Context, frame: &mut eframe::Frame) {
         if let Some(seconds) = frame.info().cpu_usage {
-            self.frames.push(seconds);
+            self.frames.add(ctx.input(|input| input.time), seconds);
         }
         self.take_replies();
         self.take_events(ctx);
-        for input in self.platform.inputs() {
-            self.take_input(input);
+        for intent in self.platform.intents() {
+            self.carry_out(intent);
         }
         if !self.options.still {
             self.requests.update(&mut self.shared, ctx.input(|input| input.time));
@@ -207,11 +210,9 @@ impl eframe::App for App {
     fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
         let mut intents = self.shortcuts(ui);
         intents.extend(self.draw(ui));
-        self.help.show(ui, &self.shared.settings.runs, &mut self.requests.client);
+        intents.extend(self.help.show(ui, &self.shared.settings.runs));
         self.ask_before_closing(ui);
-        if let Some(input) = PathDialog::show(&mut self.path_dialog, ui) {
-            self.take_input(input);
-        }
+        intents.extend(PathDialog::show(&mut self.path_dialog, ui));
         for intent in intents {
             self.carry_out(intent);
         }

@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
-use self::view::View;
+use self::view::VisibleRange;
 use self::x_axis::XAxis;
 use self::y_axis::{Scale, Unit};
+use super::widgets::combo;
 use super::{Intent, Panel, Shared, theme};
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
@@ -36,7 +37,24 @@ pub(super) struct Overlay {
     pub progress: Progress,
 }
 
-/// View settings that all charts share, saved between sessions.
+/// A panel that draws charts and returns no intent.
+pub(super) struct ChartPanel {
+    pub title: &'static str,
+    pub draw: fn(&mut egui::Ui, &mut Shared),
+}
+
+impl Panel for ChartPanel {
+    fn title(&self) -> &'static str {
+        self.title
+    }
+
+    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+        (self.draw)(ui, shared);
+        None
+    }
+}
+
+/// VisibleRange settings that all charts share, saved between sessions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ChartState {
@@ -46,7 +64,7 @@ pub(super) struct ChartState {
     /// the length of the run.
     half_life: Option<u32>,
     axis: XAxis,
-    view: View,
+    view: VisibleRange,
     /// Moving averages of the shown run and then of each overlay.
     #[serde(skip)]
     averages: Vec<Smoothed>,
@@ -55,56 +73,45 @@ pub(super) struct ChartState {
     run: Option<PathBuf>,
 }
 
-/// Shows training and validation loss, with the lowest possible loss where it is known, below the
+/// Draws training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
-#[derive(Default)]
-pub(super) struct LossPanel;
-
-impl Panel for LossPanel {
-    fn title(&self) -> &'static str {
-        "Loss"
+pub(super) fn loss(ui: &mut egui::Ui, shared: &mut Shared) {
+    let Shared { settings, shown, library, samples, .. } = shared;
+    let (progress, overlays, state) = (&shown.progress, &library.overlays, &mut settings.charts);
+    let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
+    if is_empty(progress)
+        && progress.curves.eval_val.is_empty()
+        && overlays.iter().all(|overlay| is_empty(&overlay.progress))
+    {
+        return placeholder(ui, progress);
     }
-
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
-        let Shared { settings, shown, library, samples, .. } = shared;
-        let (progress, overlays, state) =
-            (&shown.progress, &library.overlays, &mut settings.charts);
-        let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
-        if is_empty(progress)
-            && progress.curves.eval_val.is_empty()
-            && overlays.iter().all(|overlay| is_empty(&overlay.progress))
-        {
-            return placeholder(ui, progress);
-        }
-        state.reset_view_for_new_run(ui, progress);
-        state.controls(ui);
-        let ChartState { averages, view, .. } = state;
-        let axis = state.axis;
-        let scale = Scale { unit: Unit::Loss, log: state.log };
-        let raw: Vec<&Series> = std::iter::once(progress)
-            .chain(overlays.iter().map(|overlay| &overlay.progress))
-            .map(|run| &run.curves.loss)
-            .collect();
-        let averages = follow(averages, state.half_life, &raw);
-        let mut chart =
-            Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, axis, progress) };
-        chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
-        for (index, overlay) in overlays.iter().enumerate() {
-            let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);
-            let color = theme::series_color(ui, index + 2);
-            chart.overlays.extend(overlay_curves(overlay, training, axis, color));
-        }
-        if let Some(value) = progress.entropy_floor {
-            let color = ui.visuals().weak_text_color();
-            let name = "lowest possible".into();
-            chart.references.push(ReferenceLine { name, value, color });
-        }
-        let marks = marks(progress, axis, scale);
-        let space = if marks.is_empty() { None } else { Space::allocate(ui) };
-        if let Some(drawn) = chart.show(ui, view) {
-            ribbon::show(ui, space, &drawn, &marks, &mut samples.selection);
-        }
-        None
+    state.reset_view_for_new_run(ui, progress);
+    state.controls(ui);
+    let ChartState { averages, view, .. } = state;
+    let axis = state.axis;
+    let scale = Scale { unit: Unit::Loss, log: state.log };
+    let raw: Vec<&Series> = std::iter::once(progress)
+        .chain(overlays.iter().map(|overlay| &overlay.progress))
+        .map(|run| &run.curves.loss)
+        .collect();
+    let averages = follow(averages, state.half_life, &raw);
+    let mut chart =
+        Chart { legend: Some(Corner::RightTop), ..chart("loss", scale, axis, progress) };
+    chart.curves = loss_curves(ui, progress, averages.first().copied(), axis);
+    for (index, overlay) in overlays.iter().enumerate() {
+        let training = averages.get(index + 1).copied().unwrap_or(raw[index + 1]);
+        let color = theme::series_color(ui, index + 2);
+        chart.overlays.extend(overlay_curves(overlay, training, axis, color));
+    }
+    if let Some(value) = progress.entropy_floor {
+        let color = ui.visuals().weak_text_color();
+        let name = "lowest possible".into();
+        chart.references.push(ReferenceLine { name, value, color });
+    }
+    let marks = marks(progress, axis, scale);
+    let space = if marks.is_empty() { None } else { Space::allocate(ui) };
+    if let Some(drawn) = chart.show(ui, view) {
+        ribbon::show(ui, space, &drawn, &marks, &mut samples.selection);
     }
 }
 
@@ -174,108 +181,78 @@ fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
     samples.map(|sample| Mark { sample, place: place(sample.iter as f64) }).collect()
 }
 
-/// Shows the learning rate and, below it, the gradient norm.
-#[derive(Default)]
-pub(super) struct RatePanel;
-
-impl Panel for RatePanel {
-    fn title(&self) -> &'static str {
-        "Learning rate"
+/// Draws the learning rate and, below it, the gradient norm.
+pub(super) fn rate(ui: &mut egui::Ui, shared: &mut Shared) {
+    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let curves = &progress.curves;
+    if curves.learning_rate.is_empty() {
+        return placeholder(ui, progress);
     }
+    state.reset_view_for_new_run(ui, progress);
+    let gap = ui.spacing().item_spacing.y;
+    let title_height = ui.spacing().interact_size.y + gap;
+    let height = (0.5 * ui.available_height() - title_height - gap).max(64.0);
+    let show = |ui: &mut egui::Ui, state: &mut ChartState, name, unit, series, index| {
+        let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
+        let color = theme::series_color(ui, index);
+        chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
+        (chart.from_zero, chart.height) = (true, Some(height));
+        chart.show(ui, &mut state.view);
+    };
+    state.title(ui, "learning rate");
+    show(ui, state, "learning rate", Unit::Rate, &curves.learning_rate, 0);
+    ui.weak("gradient norm").on_hover_text("Global norm of the gradient before clipping.");
+    show(ui, state, "gradient norm", Unit::Norm, &curves.grad_norm, 1);
+}
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
-        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
-        let curves = &progress.curves;
-        if curves.learning_rate.is_empty() {
-            return placeholder(ui, progress);
-        }
-        state.reset_view_for_new_run(ui, progress);
-        let gap = ui.spacing().item_spacing.y;
-        let title_height = ui.spacing().interact_size.y + gap;
-        let height = (0.5 * ui.available_height() - title_height - gap).max(64.0);
-        let show = |ui: &mut egui::Ui, state: &mut ChartState, name, unit, series, index| {
-            let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
-            let color = theme::series_color(ui, index);
-            chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
-            (chart.from_zero, chart.height) = (true, Some(height));
-            chart.show(ui, &mut state.view);
+/// Draws the training speed in tokens per second.
+pub(super) fn speed(ui: &mut egui::Ui, shared: &mut Shared) {
+    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let series = &progress.curves.tokens_per_s;
+    if series.is_empty() {
+        return placeholder(ui, progress);
+    }
+    state.reset_view_for_new_run(ui, progress);
+    state.title(ui, "tokens per second");
+    let (count, color) = (state.axis.count(&progress.curves), theme::series_color(ui, 0));
+    let scale = Scale { unit: Unit::Speed, log: false };
+    let mut chart = chart("speed", scale, state.axis, progress);
+    chart.curves.push(Curve::new("tokens per second", series, count, color));
+    chart.from_zero = true;
+    chart.show(ui, &mut state.view);
+}
+
+/// Draws the device memory in use, its peak, the predicted need and the budget.
+pub(super) fn memory(ui: &mut egui::Ui, shared: &mut Shared) {
+    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let curves = &progress.curves;
+    if curves.memory.is_empty() && !curves.loss.is_empty() {
+        ui.weak("This run does not use a GPU, so it has no GPU memory to show.");
+        return;
+    }
+    if curves.memory.is_empty() {
+        return placeholder(ui, progress);
+    }
+    state.reset_view_for_new_run(ui, progress);
+    state.title(ui, "GPU memory");
+    let (axis, count) = (state.axis, state.axis.count(curves));
+    let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, axis, progress);
+    let peak = Curve::new("peak", &curves.memory_peak, count, theme::series_color(ui, 1));
+    chart.curves.push(Curve { width: 1.0, ..peak });
+    chart.curves.push(Curve::new("in use", &curves.memory, count, theme::series_color(ui, 0)));
+    if let Some(forecast) = &progress.forecast {
+        let mut add = |name: &str, value: u64, color| {
+            let name = format!("{name} {}", bytes(value));
+            chart.references.push(ReferenceLine { name, value: value as f64, color });
         };
-        state.title(ui, "learning rate");
-        show(ui, state, "learning rate", Unit::Rate, &curves.learning_rate, 0);
-        ui.weak("gradient norm").on_hover_text("Global norm of the gradient before clipping.");
-        show(ui, state, "gradient norm", Unit::Norm, &curves.grad_norm, 1);
-        None
-    }
-}
-
-/// Shows the training speed in tokens per second.
-#[derive(Default)]
-pub(super) struct SpeedPanel;
-
-impl Panel for SpeedPanel {
-    fn title(&self) -> &'static str {
-        "Speed"
-    }
-
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
-        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
-        let series = &progress.curves.tokens_per_s;
-        if series.is_empty() {
-            return placeholder(ui, progress);
+        add("predicted", forecast.predicted_bytes, ui.visuals().weak_text_color());
+        if let Some(budget) = forecast.budget_bytes {
+            add("budget", budget, theme::warning(ui));
         }
-        state.reset_view_for_new_run(ui, progress);
-        state.title(ui, "tokens per second");
-        let (count, color) = (state.axis.count(&progress.curves), theme::series_color(ui, 0));
-        let scale = Scale { unit: Unit::Speed, log: false };
-        let mut chart = chart("speed", scale, state.axis, progress);
-        chart.curves.push(Curve::new("tokens per second", series, count, color));
-        chart.from_zero = true;
-        chart.show(ui, &mut state.view);
-        None
     }
-}
-
-/// Shows the device memory in use, its peak, the predicted need and the budget.
-#[derive(Default)]
-pub(super) struct MemoryPanel;
-
-impl Panel for MemoryPanel {
-    fn title(&self) -> &'static str {
-        "Memory"
-    }
-
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
-        let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
-        let curves = &progress.curves;
-        if curves.memory.is_empty() && !curves.loss.is_empty() {
-            ui.weak("This run does not use a GPU, so it has no GPU memory to show.");
-            return None;
-        }
-        if curves.memory.is_empty() {
-            return placeholder(ui, progress);
-        }
-        state.reset_view_for_new_run(ui, progress);
-        state.title(ui, "GPU memory");
-        let (axis, count) = (state.axis, state.axis.count(curves));
-        let mut chart = chart("memory", Scale { unit: Unit::Bytes, log: false }, axis, progress);
-        let peak = Curve::new("peak", &curves.memory_peak, count, theme::series_color(ui, 1));
-        chart.curves.push(Curve { width: 1.0, ..peak });
-        chart.curves.push(Curve::new("in use", &curves.memory, count, theme::series_color(ui, 0)));
-        if let Some(forecast) = &progress.forecast {
-            let mut add = |name: &str, value: u64, color| {
-                let name = format!("{name} {}", bytes(value));
-                chart.references.push(ReferenceLine { name, value: value as f64, color });
-            };
-            add("predicted", forecast.predicted_bytes, ui.visuals().weak_text_color());
-            if let Some(budget) = forecast.budget_bytes {
-                add("budget", budget, theme::warning(ui));
-            }
-        }
-        // Memory in use is seldom near 0, so a legend at the bottom covers no curve.
-        (chart.from_zero, chart.legend) = (true, Some(Corner::RightBottom));
-        chart.show(ui, &mut state.view);
-        None
-    }
+    // Memory in use is seldom near 0, so a legend at the bottom covers no curve.
+    (chart.from_zero, chart.legend) = (true, Some(Corner::RightBottom));
+    chart.show(ui, &mut state.view);
 }
 
 impl ChartState {
@@ -312,17 +289,9 @@ impl ChartState {
             Some(0) => "none".into(),
             Some(iterations) => grouped(f64::from(iterations), 0),
         };
-        let label = ui.weak("smoothing");
-        let combo = egui::ComboBox::from_id_salt("smoothing").width(48.0);
-        let shown = combo.selected_text(text(self.half_life)).show_ui(ui, |ui| {
-            for half_life in HALF_LIVES {
-                ui.selectable_value(&mut self.half_life, half_life, text(half_life));
-            }
-        });
-        shown.response.labelled_by(label.id).on_hover_text(
-            "Half-life of the moving average in iterations: a value that is so much older counts \
-             half. auto grows with the run. The raw values stay visible behind it.",
-        );
+        let help = "Half-life of the moving average in iterations: a value that is so much older \
+                    counts half. auto grows with the run. The raw values stay visible behind it.";
+        combo(ui, "smoothing", 48.0, (&mut self.half_life, &HALF_LIVES), text, help);
     }
 
     /// Draws the title of a chart that has no other controls than the x axis.
@@ -357,7 +326,7 @@ fn chart<'a>(name: &'static str, scale: Scale, axis: XAxis, progress: &'a Progre
 }
 
 /// Explains why the chart is empty.
-fn placeholder(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
+fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
     ui.weak(match progress.state {
         RunPhase::Idle => "No run yet. Start one on the left.",
         RunPhase::Starting => "The run is starting. Curves appear with its first iterations.",
@@ -366,5 +335,4 @@ fn placeholder(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
         }
         _ => "Nothing to plot yet. Curves appear with the first iterations.",
     });
-    None
 }

@@ -7,7 +7,7 @@ use super::prompt::{self, PromptState, field_width};
 use super::samples::SampleState;
 use super::widgets::button;
 use crate::data::{Message, Role};
-use crate::protocol::{Progress, RunPhase, SampleInput};
+use crate::protocol::{Progress, Request, RunPhase, SampleInput};
 
 /// State of the conversation between frames.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ fn message_field(
         }
         if state.is_writing() {
             let stop = button(ui, "Stop", None, "Keep the answer as it is");
-            return stop.then_some(Intent::StopText);
+            return stop.then_some(Intent::Ask(Request::StopSample));
         }
         let enter = |input: &egui::InputState| {
             input.key_pressed(Key::Enter) && input.modifiers == Modifiers::NONE
@@ -276,8 +276,11 @@ mod tests {
         harness.get_by_label("Stop").click();
         harness.run_steps(2);
         let intents = &harness.state().intents;
-        let [_, Intent::Generate(SampleInput::Conversation(messages)), Intent::StopText] =
-            &intents[..]
+        let [
+            _,
+            Intent::Generate(SampleInput::Conversation(messages)),
+            Intent::Ask(Request::StopSample),
+        ] = &intents[..]
         else {
             panic!("{intents:?}")
         };

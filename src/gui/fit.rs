@@ -1,10 +1,10 @@
-//! The memory plan: whether the run fits its device, and what it takes.
+//! The memory plan: does the run fit its device, and how much does it take?
 
 use std::num::NonZeroU64;
 
 use eframe::egui::{self, RichText};
 
-use super::form::Form;
+use super::form::SettingsForm;
 use super::platform;
 use super::widgets::{button, weak_note, wrapped};
 use super::{AUTO, Intent, Panel, Shared, theme};
@@ -96,7 +96,7 @@ impl FitState {
 
     /// Returns the plan for the settings of `form`, from the cache if nothing has changed; `None` if
     /// they are not valid.
-    fn plan(&mut self, form: &Form) -> Option<&CachedPlan> {
+    fn plan(&mut self, form: &SettingsForm) -> Option<&CachedPlan> {
         let config = form.config().ok()?;
         let sets_length = ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
         let inputs = Inputs {
@@ -162,7 +162,7 @@ impl Panel for FitPanel {
     }
 }
 
-fn data_size(form: &Form) -> Option<DataSize> {
+fn data_size(form: &SettingsForm) -> Option<DataSize> {
     let data = form.data.as_ref()?.as_ref().ok()?;
     Some(DataSize { train: data.train_tokens, val: data.val_tokens })
 }
@@ -209,7 +209,8 @@ fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
     }
 }
 
-/// Draws the memory that the run holds now, and its peak, and what an optimizer in host memory costs.
+/// Draws the memory that the run holds now, its peak, and the time that an optimizer in host memory
+/// takes.
 fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
     let Some(held) = step.vram_bytes else { return };
     let is_over = budget.is_some_and(|budget| held > budget);
@@ -231,7 +232,7 @@ impl FitPanel {
     fn budget(
         &mut self,
         ui: &mut egui::Ui,
-        form: &mut Form,
+        form: &mut SettingsForm,
         fit: &FitState,
         limits: Limits,
     ) -> Option<NonZeroU64> {
@@ -258,7 +259,7 @@ impl FitPanel {
             }
             let is_auto = form.text("vram_budget") == AUTO;
             let disabled = is_auto.then_some("The budget is chosen automatically.");
-            if button(ui, AUTO, disabled, platform::AUTO_BUDGET_HINT) {
+            if button(ui, AUTO, disabled, AUTO_HELP) {
                 form.set("vram_budget", AUTO);
                 self.unsent = fit.limits(Budget::Auto, Dtype::Auto).budget;
             }
@@ -268,6 +269,13 @@ impl FitPanel {
         released.and_then(NonZeroU64::new)
     }
 }
+
+/// The help of the button that chooses the budget.
+const AUTO_HELP: &str = if platform::IS_PAGE {
+    "Use the default budget for browsers"
+} else {
+    "Use the free memory of the device, less a reserve for other programs"
+};
 
 /// Formats a budget as it would be typed: `6.5GiB`.
 fn budget_text(gib: f64) -> String {
@@ -299,8 +307,8 @@ mod tests {
     use super::*;
     use crate::config::Precision;
 
-    pub fn form(settings: &[(&str, &str)]) -> Form {
-        let mut form = Form::default();
+    pub fn form(settings: &[(&str, &str)]) -> SettingsForm {
+        let mut form = SettingsForm::default();
         form.set_preset("gpt2");
         settings.iter().for_each(|(key, text)| form.set(key, *text));
         form

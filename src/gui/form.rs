@@ -9,7 +9,7 @@ use crate::protocol::DataInfo;
 
 /// A configuration that is being edited.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub(super) struct SettingsForm {
     preset: &'static str,
     /// Settings whose text differs from the preset's, as typed.
     typed: BTreeMap<&'static str, String>,
@@ -24,7 +24,7 @@ pub(super) struct Form {
 
 /// The part of a form that is saved between sessions.
 #[derive(Serialize, Deserialize)]
-struct Saved {
+struct SavedForm {
     preset: String,
     typed: BTreeMap<String, String>,
 }
@@ -35,30 +35,30 @@ const DEFAULT_PRESET: &str = "demo";
 /// Settings of the data and the run rather than the model: selecting a preset keeps them.
 const KEPT_ACROSS_PRESETS: &[&str] = &["data", "vocab_size", "out_dir", "init_from", "seed"];
 
-impl Default for Form {
+impl Default for SettingsForm {
     fn default() -> Self {
         Self::of_preset(DEFAULT_PRESET)
     }
 }
 
-impl<'de> Deserialize<'de> for Form {
+impl<'de> Deserialize<'de> for SettingsForm {
     /// Drops presets and keys that this version does not have.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let saved = Saved::deserialize(from)?;
+        let saved = SavedForm::deserialize(from)?;
         let preset = preset_names().find(|name| *name == saved.preset).unwrap_or(DEFAULT_PRESET);
         let known = |(name, text): (String, String)| Some((lookup(&name)?.name, text));
         Ok(Self::new(preset, saved.typed.into_iter().filter_map(known).collect()))
     }
 }
 
-impl Serialize for Form {
+impl Serialize for SettingsForm {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let typed = self.typed.iter().map(|(name, text)| (name.to_string(), text.clone()));
-        Saved { preset: self.preset.to_string(), typed: typed.collect() }.serialize(to)
+        SavedForm { preset: self.preset.to_string(), typed: typed.collect() }.serialize(to)
     }
 }
 
-impl Form {
+impl SettingsForm {
     fn new(preset: &'static str, typed: BTreeMap<&'static str, String>) -> Self {
         let mut form = Self {
             preset,
@@ -141,10 +141,11 @@ impl Form {
         let (Some(key), text) = (lookup(key), text.into()) else { return };
         // Compared as text, not by value: a user who types 0.105 passes 0.10, which must not jump
         // back to the preset's 0.1.
-        match text == self.preset_text(key.name) {
-            true => self.typed.remove(key.name),
-            false => self.typed.insert(key.name, text),
-        };
+        if text == self.preset_text(key.name) {
+            self.typed.remove(key.name);
+        } else {
+            self.typed.insert(key.name, text);
+        }
         self.refresh();
     }
 
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn typed_settings_override_the_preset() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         assert_eq!((form.preset(), form.text("n_layer").as_str()), ("demo", "2"));
         assert_eq!(form.flags(), ["--preset=demo"]);
         form.set("n_layer", "3");
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn half_typed_numbers_stay_as_typed() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         for text in ["0.0", "0.00", "0.002"] {
             form.set("dropout", text);
             assert_eq!(form.text("dropout"), text);
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn errors_are_reported_at_their_keys() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         form.set("n_layer", "0");
         form.set("max_iters", "soon");
         assert!(form.error("n_layer").unwrap().to_lowercase().contains("must be at least 1"));
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn another_preset_keeps_settings_that_it_does_not_change() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         form.set("data", "mine");
         form.set("n_layer", "3");
         form.set("keep_checkpoints", "5");
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_run_needs_readable_data() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         form.set_preset("gpt2");
         assert!(form.problem().unwrap().starts_with("Choose"));
         form.set("data", "builtin:stories");
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_vocabulary_comes_from_the_setting_then_the_data() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         assert_eq!(form.vocab_size(), None);
         form.data = Some(Ok(DataInfo {
             vocab_size: 65,
@@ -362,13 +363,13 @@ mod tests {
 
     #[test]
     fn a_form_filled_from_a_run_starts_the_same_run() {
-        let mut first = Form::default();
+        let mut first = SettingsForm::default();
         first.set_preset("card-12gb");
         for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "1e-3")] {
             first.set(key, text);
         }
         let config = first.config().unwrap();
-        let mut again = Form::default();
+        let mut again = SettingsForm::default();
         again.fill_from(&Config { out_dir: "out/1".into(), ..config.clone() });
         assert_eq!(again.preset(), "card-12gb");
         assert_eq!(again.config().unwrap(), config);
@@ -384,15 +385,15 @@ mod tests {
 
     #[test]
     fn a_saved_form_is_restored_also_by_another_version() {
-        let mut form = Form::default();
+        let mut form = SettingsForm::default();
         form.set("n_layer", "3");
         form.set("seed", "x");
         let text = serde_json::to_string(&form).unwrap();
-        let again: Form = serde_json::from_str(&text).unwrap();
+        let again: SettingsForm = serde_json::from_str(&text).unwrap();
         assert_eq!(again.flags(), form.flags());
         assert!(again.error("seed").is_some());
         let old = r#"{"preset":"gone","typed":{"gone":"1","n_layer":"3"}}"#;
-        let form: Form = serde_json::from_str(old).unwrap();
+        let form: SettingsForm = serde_json::from_str(old).unwrap();
         assert_eq!(form.flags(), ["--preset=demo", "--n_layer=3"]);
     }
 }

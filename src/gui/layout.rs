@@ -4,7 +4,7 @@ use eframe::egui;
 use egui_tiles::{Container, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::charts::{LossPanel, MemoryPanel, RatePanel, SpeedPanel};
+use super::charts::{self, ChartPanel};
 use super::fit::FitPanel;
 use super::log::LogPanel;
 use super::run_list::RunsPanel;
@@ -12,31 +12,31 @@ use super::samples::SamplesPanel;
 use super::setup::SetupPanel;
 use super::{Intent, Panel, Shared};
 
-/// Lists the panels: their names in stored layouts, and their types.
+/// Lists the panels: their names in stored layouts, and how they are made.
 macro_rules! panels {
-    ($($name:ident: $panel:ty),*) => {
+    ($($name:ident: $panel:expr),*) => {
         /// The name of a panel in the layout.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub(super) enum Pane { $($name),* }
 
         impl Panels {
             pub fn new() -> Self {
-                Self(vec![$((Pane::$name, Box::<$panel>::default() as Box<dyn Panel>)),*])
+                Self(vec![$((Pane::$name, Box::new($panel) as Box<dyn Panel>)),*])
             }
         }
     };
 }
 
 panels! {
-    Setup: SetupPanel,
-    Fit: FitPanel,
-    Loss: LossPanel,
-    Rate: RatePanel,
-    Speed: SpeedPanel,
-    Memory: MemoryPanel,
+    Setup: SetupPanel::default(),
+    Fit: FitPanel::default(),
+    Loss: ChartPanel { title: "Loss", draw: charts::loss },
+    Rate: ChartPanel { title: "Learning rate", draw: charts::rate },
+    Speed: ChartPanel { title: "Speed", draw: charts::speed },
+    Memory: ChartPanel { title: "Memory", draw: charts::memory },
     Samples: SamplesPanel,
-    Runs: RunsPanel,
-    Log: LogPanel
+    Runs: RunsPanel::default(),
+    Log: LogPanel::default()
 }
 
 /// Returns the default layout: settings on the left, charts and samples in the middle, memory and

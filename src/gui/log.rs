@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use eframe::egui::{self, Align, Label, Layout, RichText, vec2};
+use eframe::egui::{self, Align, Label, RichText};
 
-use super::widgets::button;
+use super::widgets::{button, cell};
 use super::{Intent, Panel, Shared, platform, theme};
 use crate::protocol::{Cause, Level, LogLine, Progress, RunPhase};
 use crate::version;
@@ -114,16 +114,11 @@ fn log_line(ui: &mut egui::Ui, line: &LogLine) {
         Level::Error => theme::error(ui),
     };
     ui.horizontal_top(|ui| {
-        let height = ui.text_style_height(&egui::TextStyle::Body);
-        ui.allocate_ui_with_layout(vec2(52.0, height), Layout::left_to_right(Align::Min), |ui| {
-            ui.set_min_width(52.0);
-            ui.colored_label(color, level_name(line.level));
-        });
-        ui.allocate_ui_with_layout(vec2(44.0, height), Layout::right_to_left(Align::Min), |ui| {
-            ui.set_min_width(44.0);
-            let iter = line.iter.map(|iter| iter.to_string()).unwrap_or_default();
-            ui.add(Label::new(RichText::new(iter).weak()).truncate());
-        });
+        ui.spacing_mut().interact_size.y = ui.text_style_height(&egui::TextStyle::Body);
+        let level = RichText::new(level_name(line.level)).color(color);
+        cell(ui, 52.0, Align::Min, Label::new(level));
+        let iter = line.iter.map(|iter| iter.to_string()).unwrap_or_default();
+        cell(ui, 44.0, Align::Max, Label::new(RichText::new(iter).weak()));
         ui.vertical(|ui| {
             ui.label(&line.text);
             if let Some(hint) = &line.hint {

@@ -29,9 +29,8 @@ use std::path::PathBuf;
 
 use eframe::egui;
 
-use crate::protocol::{Command, SampleInput};
-use crate::runs::About;
-use platform::Choice;
+use crate::protocol::{Command, Request, SampleInput, Texts};
+use platform::{Choice, Overrides};
 use shared::Shared;
 
 pub use app::App;
@@ -70,35 +69,46 @@ trait Panel {
     fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent>;
 }
 
-/// An action that a panel requests.
+/// An action that a panel, a shortcut, a dialog or the system requests.
 #[derive(Debug, PartialEq)]
+#[allow(dead_code, reason = "some come only from a page, others only from a program")]
 enum Intent {
     /// Sends a command to the trainer.
     Send(Command),
+    /// Sends a request to the worker.
+    Ask(Request),
     /// Starts the run that the form describes.
     Start,
     /// Continues a run from its newest checkpoint.
     Continue(PathBuf),
-    /// Shows a run, and follows it if it trains in another process.
+    /// Shows a run or a model, and follows the run if it trains in another process.
     Show(PathBuf),
-    /// Draws the curves of these runs, and no others, with those of the shown run.
+    /// Draws the curves of these runs, and of no others, with the shown run's curves.
     Overlay(Vec<PathBuf>),
     /// Brings up the prompt, to generate text with the shown run.
     Try,
     /// Generates a text with the shown run or model, which does not train.
     Generate(SampleInput),
-    /// Ends the text that is being generated.
-    StopText,
-    /// Fills the form with the configuration of a run, for a new one that begins with its weights.
-    Fork(PathBuf),
     /// Opens a dialog.
     Choose(Choice),
-    /// Tokenizes a text from the clipboard and puts the data into the form.
-    PrepareText(String),
+    /// Asks for a path in the window, because the system has no dialog.
+    TypePath(Choice),
+    /// Puts data into the form.
+    UseData(PathBuf),
+    /// Shows that a text is being read.
+    Reading(String),
+    /// Tokenizes texts and puts the data into the form.
+    Prepare(Texts),
+    /// Stores the zip of a model under this name.
+    Import { name: String, zip: Vec<u8> },
+    /// Lists the runs in this folder.
+    ListRuns(PathBuf),
+    /// Puts settings into the form.
+    Override(Overrides),
+    /// Warns that a file could not be read, for this reason.
+    Unreadable(String),
     /// Shows a folder in the system's file manager.
     OpenFolder(PathBuf),
-    /// Sets the display name and the note of a run.
-    Describe { run: PathBuf, about: About },
-    /// Moves a run to the trash. In a browser, deletes a run or a model from its storage.
-    Remove(PathBuf),
+    /// Closes the window without a question.
+    Close,
 }

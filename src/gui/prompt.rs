@@ -4,7 +4,7 @@ use eframe::egui::{self, DragValue, TextEdit};
 
 use super::Intent;
 use super::widgets::{button, entered};
-use crate::protocol::{Command, Progress, RunPhase, SampleInput};
+use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
 /// State of the prompt between frames.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ pub(super) fn show(
         }
         if state.writing.is_some() {
             let stop = button(ui, "Stop", None, "Keep the text as it is");
-            return stop.then_some(Intent::StopText);
+            return stop.then_some(Intent::Ask(Request::StopSample));
         }
         let clicked = button(ui, "Generate", reason, "Continue this text (Enter)");
         if !(clicked || entered(ui, &edit) && reason.is_none()) {

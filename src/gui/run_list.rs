@@ -9,7 +9,7 @@ use super::platform::{Choice, IS_PAGE};
 use super::shared::Library;
 use super::widgets::button;
 use super::{Intent, Panel, Shared, theme};
-use crate::protocol::{StorageUsage, StoredModel};
+use crate::protocol::{Request, StorageUsage, StoredModel};
 use crate::runs::{RunState, RunSummary};
 use crate::text::bytes;
 use dialogs::Dialog;
@@ -84,7 +84,7 @@ impl RunsPanel {
                     intent = Some(Intent::Show(path.clone()));
                 }
                 if button(ui, "New run from it", "Set up a new run that starts with its weights") {
-                    intent = Some(Intent::Fork(path.clone()));
+                    intent = Some(Intent::Ask(Request::Fork { checkpoint: path.clone() }));
                 }
                 if button(ui, "Export", "Download it as a zip") {
                     intent = Some(Intent::Choose(Choice::Export(path.clone())));

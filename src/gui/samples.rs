@@ -27,7 +27,6 @@ impl SampleState {
 }
 
 /// Shows the conversation with a model that was trained on some, else texts.
-#[derive(Default)]
 pub(super) struct SamplesPanel;
 
 impl Panel for SamplesPanel {

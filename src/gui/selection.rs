@@ -2,13 +2,13 @@
 
 use eframe::egui;
 
-/// The sample that the panels show: the one that the pointer is at, else the chosen one, else the
+/// The sample that the panels show: the sample under the pointer, else the chosen sample, else the
 /// newest. Samples are counted from 0.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     chosen: Option<usize>,
     pointed_at: Option<usize>,
-    /// The one that the pointer is at in the pass that is being drawn.
+    /// The sample under the pointer in the pass that is being drawn.
     next: Option<usize>,
 }
 
@@ -40,8 +40,8 @@ impl Selection {
         self.next = Some(index);
     }
 
-    /// Ends a pass over all panels. What the pointer was at is shown from the next pass on, so that
-    /// panels drawn earlier and later agree.
+    /// Ends a pass over all panels. The sample under the pointer is shown from the next pass on, so
+    /// that panels drawn earlier and later agree.
     pub fn end_pass(&mut self, ctx: &egui::Context) {
         let next = self.next.take();
         if self.pointed_at != next {

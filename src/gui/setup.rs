@@ -1,11 +1,11 @@
 //! The setup panel: preset, data, device and settings of the next run.
 
-use eframe::egui::{self, RichText};
+use eframe::egui::{self, Align, RichText};
 
 use super::fit::fixes;
-use super::form::Form;
+use super::form::SettingsForm;
 use super::shared::ShownRun;
-use super::widgets::{action, note};
+use super::widgets::{action, cell, note};
 use super::{AUTO, Intent, Panel, Shared, platform, theme};
 use crate::config::{Budget, preset_names};
 use crate::plan::DeviceKind;
@@ -95,7 +95,7 @@ fn start(ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
 }
 
 /// Notes that changed settings do not affect the active run.
-fn pending_changes(ui: &mut egui::Ui, form: &Form, shown: &ShownRun) {
+fn pending_changes(ui: &mut egui::Ui, form: &SettingsForm, shown: &ShownRun) {
     let progress = &shown.progress;
     let (Some(running), Ok(config)) = (&progress.config, form.config()) else { return };
     if !shown.is_live() {
@@ -115,7 +115,7 @@ fn pending_changes(ui: &mut egui::Ui, form: &Form, shown: &ShownRun) {
     }
 }
 
-fn preset(ui: &mut egui::Ui, form: &mut Form) {
+fn preset(ui: &mut egui::Ui, form: &mut SettingsForm) {
     row(ui, "Preset", |ui, label| {
         let mut selected = form.preset();
         let combo = egui::ComboBox::from_id_salt("preset").selected_text(title(selected));
@@ -175,21 +175,10 @@ fn device(ui: &mut egui::Ui, choice: &mut String, devices: &[DeviceLine]) {
 /// Draws a labelled row. `add` receives the id of the label.
 fn row<R>(ui: &mut egui::Ui, name: &str, add: impl FnOnce(&mut egui::Ui, egui::Id) -> R) -> R {
     ui.horizontal(|ui| {
-        let label = cell(ui, LABEL_WIDTH, egui::Label::new(name));
+        let label = cell(ui, LABEL_WIDTH, Align::Min, egui::Label::new(name));
         add(ui, label.id)
     })
     .inner
-}
-
-/// Draws a label in a cell of fixed width.
-fn cell(ui: &mut egui::Ui, width: f32, label: egui::Label) -> egui::Response {
-    let size = egui::vec2(width, ui.spacing().interact_size.y);
-    let layout = egui::Layout::left_to_right(egui::Align::Center);
-    let cell = ui.allocate_ui_with_layout(size, layout, |ui| {
-        ui.set_min_size(size);
-        ui.add(label.truncate())
-    });
-    cell.inner
 }
 
 fn title(preset: &str) -> &str {

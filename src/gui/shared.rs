@@ -76,7 +76,7 @@ pub(super) struct Library {
     pub runs: Vec<RunSummary>,
     /// The selected runs, in the order of selection. Actions on one run apply to the last.
     pub selected: Vec<PathBuf>,
-    /// Runs whose curves are drawn with those of the shown run, in the order of their colors.
+    /// Runs whose curves are drawn with the shown run's curves, in the order of their colors.
     pub overlays: Vec<Overlay>,
     /// Settings in which two selected runs differ, as key and both values; `None` until loaded.
     pub difference: Option<Vec<(&'static str, String, String)>>,
@@ -107,7 +107,7 @@ impl Library {
         unread
     }
 
-    /// Stops drawing the curves of this run with those of the shown one.
+    /// Stops drawing the curves of this run with the shown run's curves.
     pub fn remove_overlay(&mut self, run: &Path) {
         self.overlays.retain(|overlay| overlay.run != run);
     }

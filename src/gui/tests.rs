@@ -1,4 +1,4 @@
-//! The intents of the panels: what each button asks for.
+//! Tests of the intents that the buttons of the panels return.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::samples::SamplesPanel;
 use super::shared::{Library, ShownRun};
 use super::*;
 use crate::protocol::{Event, Progress, RunPhase, Setting, StopReason};
-use crate::runs::{RunState, RunSummary};
+use crate::runs::{About, RunState, RunSummary};
 
 /// A panel that is drawn alone, and the intents that it has returned.
 struct Alone {
@@ -147,7 +147,7 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     for (label, intent) in [
         ("Show", Intent::Show("out/b".into())),
         ("Continue", Intent::Continue("out/b".into())),
-        ("New run from it", Intent::Fork("out/b".into())),
+        ("New run from it", Intent::Ask(Request::Fork { checkpoint: "out/b".into() })),
         ("Overlay", Intent::Overlay(vec!["out/b".into()])),
         ("Open folder", Intent::OpenFolder("out/b".into())),
     ] {
@@ -157,11 +157,17 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     panel.harness.get_by_label("Name").type_text("Foxes");
     panel.harness.run_steps(2);
     let about = About { name: "Foxes".into(), note: String::new() };
-    assert_eq!(panel.click("Save"), [Intent::Describe { run: "out/b".into(), about }]);
+    assert_eq!(
+        panel.click("Save"),
+        [Intent::Ask(Request::Describe { run: "out/b".into(), about })]
+    );
     panel.click("Delete...");
     assert_eq!(panel.click("Keep"), []);
     panel.click("Delete...");
-    assert_eq!(panel.click("Move to the trash"), [Intent::Remove("out/b".into())]);
+    assert_eq!(
+        panel.click("Move to the trash"),
+        [Intent::Ask(Request::Remove { path: "out/b".into() })]
+    );
     panel.click("c");
     assert!(!panel.is_enabled("Continue") && !panel.is_enabled("Delete..."), "it is running");
 }

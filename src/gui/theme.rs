@@ -1,17 +1,17 @@
-//! Semantic colours for the dark and the light theme, and the spacing of the window.
+//! Semantic colors for the dark and the light theme, and the spacing of the window.
 
 use eframe::egui::{self, Color32};
 
 use crate::plan::Class;
 
-/// Returns the colour for the current theme.
+/// Returns the color for the current theme.
 fn pick(ui: &egui::Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
     let [r, g, b] = if ui.visuals().dark_mode { dark } else { light };
     Color32::from_rgb(r, g, b)
 }
 
-/// Returns the colour of a memory class. The colours also differ in lightness, for colour-blind
-/// readers.
+/// Returns the color of a memory class. The colors also differ in lightness, for color-blind
+/// people.
 pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
     match class {
         Class::Weights => pick(ui, [70, 130, 220], [40, 95, 190]),
@@ -24,7 +24,7 @@ pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
     }
 }
 
-/// Returns the colour of a curve: 0 is training, 1 validation, then other runs.
+/// Returns the color of a curve: 0 is training, 1 validation, then other runs.
 pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
     const DARK: [[u8; 3]; 6] = [
         [90, 155, 240],
@@ -45,22 +45,19 @@ pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
     pick(ui, DARK[index % DARK.len()], LIGHT[index % LIGHT.len()])
 }
 
-/// Returns the colour of success.
 pub(super) fn good(ui: &egui::Ui) -> Color32 {
     pick(ui, [100, 200, 130], [20, 125, 60])
 }
 
-/// Returns the colour of warnings.
 pub(super) fn warning(ui: &egui::Ui) -> Color32 {
     pick(ui, [235, 185, 80], [155, 95, 0])
 }
 
-/// Returns the colour of errors.
 pub(super) fn error(ui: &egui::Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
 }
 
-/// Draws the choice of the theme, in words: egui's own buttons are icons that its fonts lack.
+/// Draws the choice of the theme as text, because egui's fonts lack the icons of its own buttons.
 pub(super) fn choice(ui: &mut egui::Ui) {
     use egui::ThemePreference::{Dark, Light, System};
     let mut preference = ui.options(|options| options.theme_preference);

@@ -1,6 +1,8 @@
 //! Widgets that several panels draw.
 
-use eframe::egui::{self, Button, Color32, IntoAtoms, Key, Label, Response, RichText, Ui};
+use eframe::egui::{
+    self, Align, Button, Color32, IntoAtoms, Key, Label, Layout, Response, RichText, Ui,
+};
 
 /// Draws text that breaks at the edge of the panel.
 pub(super) fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
@@ -68,4 +70,34 @@ pub(super) fn dot(ui: &mut Ui, color: Color32) {
     let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
     let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
     ui.painter().circle_filled(rect.center(), 4.0, color);
+}
+
+/// Draws a label in a cell of fixed width, at its left or its right end.
+pub(super) fn cell(ui: &mut Ui, width: f32, align: Align, label: Label) -> Response {
+    let size = egui::vec2(width, ui.spacing().interact_size.y);
+    let layout = if align == Align::Min { Layout::left_to_right } else { Layout::right_to_left };
+    let cell = ui.allocate_ui_with_layout(size, layout(Align::Center), |ui| {
+        ui.set_min_size(size);
+        ui.add(label.truncate())
+    });
+    cell.inner
+}
+
+/// Draws a choice between values with a weak label before it.
+pub(super) fn combo<T: Copy + PartialEq>(
+    ui: &mut Ui,
+    label: &str,
+    width: f32,
+    (value, all): (&mut T, &[T]),
+    text: impl Fn(T) -> String,
+    help: &str,
+) {
+    let name = ui.weak(label);
+    let combo = egui::ComboBox::from_id_salt(label).selected_text(text(*value)).width(width);
+    let shown = combo.show_ui(ui, |ui| {
+        for &choice in all {
+            ui.selectable_value(value, choice, text(choice));
+        }
+    });
+    shown.response.labelled_by(name.id).on_hover_text(help);
 }

@@ -13,7 +13,7 @@ use crate::protocol::{DeviceLine, Progress};
 use crate::runs::{About, RunSummary, Tail};
 
 /// A request to the service.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].

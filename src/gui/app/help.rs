@@ -5,10 +5,10 @@ use std::path::Path;
 use eframe::egui::{self, Grid, Label, RichText, ScrollArea};
 
 use super::shortcuts::KEYS;
+use crate::gui::Intent;
 use crate::gui::platform::{self, IS_PAGE};
 use crate::gui::widgets::button;
 use crate::protocol::Request;
-use crate::worker::Client;
 
 /// The help, and the report in it.
 #[derive(Default)]
@@ -40,29 +40,31 @@ impl Help {
     }
 
     /// Draws the help, if it is open. `runs` is the folder of the runs.
-    pub fn show(&mut self, ui: &egui::Ui, runs: &Path, client: &mut Client) {
+    pub fn show(&mut self, ui: &egui::Ui, runs: &Path) -> Option<Intent> {
         let mut is_open = self.is_open;
-        egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
-            ui.label("Drop a text on the window, check that it fits, and start.");
-            ui.add_space(4.0);
-            Grid::new("keys").striped(true).show(ui, |ui| {
-                for (key, action) in KEYS {
-                    ui.monospace(*key);
-                    ui.label(*action);
-                    ui.end_row();
-                }
+        let help =
+            egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
+                ui.label("Drop a text on the window, check that it fits, and start.");
+                ui.add_space(4.0);
+                Grid::new("keys").striped(true).show(ui, |ui| {
+                    for (key, action) in KEYS {
+                        ui.monospace(*key);
+                        ui.label(*action);
+                        ui.end_row();
+                    }
+                });
+                ui.add_space(4.0);
+                ui.label(if IS_PAGE { PAGE } else { DESKTOP });
+                ui.separator();
+                self.show_details(ui, runs)
             });
-            ui.add_space(4.0);
-            ui.label(if IS_PAGE { PAGE } else { DESKTOP });
-            ui.separator();
-            self.show_details(ui, runs, client);
-        });
         self.is_open = is_open;
+        help?.inner?
     }
 
     /// Draws the details with a button that copies them. They are read on request only, because
     /// listing the devices takes a moment.
-    fn show_details(&mut self, ui: &mut egui::Ui, runs: &Path, client: &mut Client) {
+    fn show_details(&mut self, ui: &mut egui::Ui, runs: &Path) -> Option<Intent> {
         let help = "Version, devices, drivers, limits and folders, as wgpt doctor prints them, for \
                     a bug report";
         match &self.details {
@@ -70,7 +72,7 @@ impl Help {
                 if button(ui, "Show details of this machine", None, help) {
                     self.details = Details::Requested;
                     let front_end = platform::open_front_end(runs);
-                    client.send(Request::Doctor { front_end });
+                    return Some(Intent::Ask(Request::Doctor { front_end }));
                 }
             }
             Details::Requested => {
@@ -92,5 +94,6 @@ impl Help {
                 });
             }
         }
+        None
     }
 }

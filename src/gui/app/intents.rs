@@ -1,10 +1,12 @@
-//! Carries out the intents of panels.
+//! Carries out the intents of panels, dialogs and the system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::{App, absolute};
+use super::{App, Closing, PathDialog, absolute};
 use crate::gui::Intent;
+use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
+use crate::gui::platform::{self, Overrides};
 use crate::gui::prompt::TextOptions;
 use crate::protocol::{Command, Event, Request, SampleInput, SampleRequest, Texts, View};
 
@@ -19,38 +21,98 @@ impl App {
                 self.warn("the shown run does not train".into());
             }
             Intent::Send(command) => self.send_command(&command),
+            Intent::Ask(request) => self.requests.send(request),
             Intent::Start => self.start_run(),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.requests.show(absolute(&run)),
-            Intent::Overlay(runs) => self.overlay(runs),
+            Intent::Overlay(runs) => {
+                for run in self.shared.library.overlay(runs) {
+                    self.requests.send(Request::ReadRun { run, view: View::Overlay });
+                }
+            }
             Intent::Try => {
                 self.show_panel(Pane::Samples);
                 self.shared.samples.focus();
             }
             Intent::Generate(input) => self.generate(input),
-            Intent::StopText => self.requests.send(Request::StopSample),
-            Intent::Fork(checkpoint) => self.requests.send(Request::Fork { checkpoint }),
             Intent::Choose(choice) => self.platform.choose(choice),
-            Intent::PrepareText(text) => {
-                self.prepare(Texts::Text { name: "pasted".into(), text });
+            Intent::TypePath(choice) => self.path_dialog = Some(PathDialog::new(choice)),
+            Intent::UseData(data) => self.shared.choose_data(&data.display().to_string()),
+            Intent::Reading(name) => self.shared.data.preparing = Some((name, 0.0)),
+            Intent::Prepare(texts) => self.prepare(texts),
+            Intent::Import { name, zip } => {
+                let folder = self.sibling("models");
+                self.requests.send(Request::Import { folder, name, zip });
             }
-            Intent::Describe { run, about } => {
-                self.requests.send(Request::Describe { run, about });
+            Intent::ListRuns(folder) => self.look_for_runs_in(&folder),
+            Intent::Override(overrides) => self.apply_overrides(overrides),
+            Intent::Unreadable(problem) => {
+                self.shared.data.preparing = None;
+                self.warn(problem);
             }
-            Intent::Remove(path) => self.requests.send(Request::Remove { path }),
             Intent::OpenFolder(folder) => {
                 if let Err(error) = self.platform.open_folder(&absolute(&folder)) {
                     self.warn(format!("{} could not be opened: {error}", folder.display()));
                 }
             }
+            Intent::Close => self.closing = Closing::Yes,
         }
     }
 
-    /// Draws the curves of these runs with the curves of the shown one.
-    fn overlay(&mut self, runs: Vec<PathBuf>) {
-        for run in self.shared.library.overlay(runs) {
-            self.requests.send(Request::ReadRun { run, view: View::Overlay });
+    /// Applies the options and the overrides.
+    pub(super) fn begin(&mut self) {
+        if !self.options.still {
+            self.requests.send(Request::Devices);
         }
+        let own = self.shared.settings.form.clone();
+        if self.options.demo {
+            self.shared.settings.form = SettingsForm::of_preset("demo");
+        }
+        self.apply_overrides(platform::overrides());
+        let flags = self.shared.settings.form.flags();
+        self.overridden = (flags != own.flags()).then_some((flags, own));
+        if self.options.demo {
+            self.start_run();
+        }
+        if let Some(intent) = platform::recognize(std::mem::take(&mut self.options.inputs)) {
+            self.carry_out(intent);
+        }
+    }
+
+    /// Puts overrides into the form, where they can be seen and changed.
+    fn apply_overrides(&mut self, overrides: Overrides) {
+        let settings = &mut self.shared.settings;
+        if overrides.replace_all {
+            settings.form = SettingsForm::default();
+            self.requests.data = None;
+        }
+        if let Some(device) = overrides.device {
+            settings.device = device;
+        }
+        if let Some(preset) = overrides.preset {
+            settings.form.set_preset(&preset);
+        }
+        for (key, text) in overrides.settings {
+            settings.form.set(&key, text);
+        }
+        overrides.problems.into_iter().for_each(|problem| self.warn(problem));
+    }
+
+    /// Requests the tokenization of texts, into a folder next to the folder of the runs.
+    fn prepare(&mut self, texts: Texts) {
+        let name = match &texts {
+            Texts::Files(files) => files.first().and_then(|file| file.file_name()),
+            Texts::Text { name, .. } => Some(name.as_ref()),
+        };
+        self.shared.data.preparing = name.map(|name| (name.to_string_lossy().into_owned(), 0.0));
+        let folder = self.sibling("data");
+        self.requests.send(Request::Prepare { texts, folder });
+    }
+
+    /// Returns the folder `name` next to the folder of the runs, as nanoGPT's `data` is next to its
+    /// `out`.
+    fn sibling(&self, name: &str) -> PathBuf {
+        self.shared.settings.runs.parent().unwrap_or(Path::new("")).join(name)
     }
 
     /// Has the shown run or model generate a text.

@@ -35,9 +35,9 @@ impl App {
                 // A page ends its run when it closes.
                 None => self.when_closed_menu(ui),
             }
-            if let Some(median) = self.frames.median_ms() {
+            if let Some(seconds) = self.frames.average() {
                 ui.separator();
-                ui.weak(format!("a frame takes {median:.1} ms"));
+                ui.weak(format!("a frame takes {:.1} ms", 1e3 * seconds));
             }
         });
         if ui.button("Help").on_hover_text("F1").clicked() {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui;
 
-use crate::gui::platform::{self, Choice, Input};
+use crate::gui::Intent;
+use crate::gui::platform::{self, Choice};
 use crate::gui::theme;
 use crate::gui::widgets::{decision, dialog_field};
 
@@ -25,9 +26,9 @@ impl PathDialog {
         Self { choice, text: String::new(), error: None }
     }
 
-    /// Draws the dialog, if one is open. Escape and a click next to it close it. Returns the input
-    /// that was chosen.
-    pub fn show(open: &mut Option<Self>, ui: &egui::Ui) -> Option<Input> {
+    /// Draws the dialog, if one is open. Escape and a click next to it close it. Returns the
+    /// intent of the path that was chosen.
+    pub fn show(open: &mut Option<Self>, ui: &egui::Ui) -> Option<Intent> {
         let dialog = open.as_mut()?;
         let modal = egui::Modal::new(egui::Id::unique("path")).show(ui.ctx(), |ui| {
             ui.set_width(WIDTH);
@@ -65,12 +66,16 @@ impl PathDialog {
     }
 }
 
+fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_default()
+}
+
 /// Reads a path as it was typed: `~` is the home folder. The error says why it cannot be chosen.
 fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     let text = text.trim();
     let in_home = |rest: &&str| rest.is_empty() || rest.starts_with(std::path::is_separator);
     let path = match text.strip_prefix('~').filter(in_home) {
-        Some(rest) => platform::home().join(rest.trim_start_matches(std::path::is_separator)),
+        Some(rest) => home().join(rest.trim_start_matches(std::path::is_separator)),
         None => PathBuf::from(text),
     };
     let exists = crate::disk::exists(&path);
@@ -118,6 +123,6 @@ mod tests {
             let taken = typed_path(&path, &choice);
             assert_eq!(taken.is_ok(), is_taken, "{path} {choice:?}: {taken:?}");
         }
-        assert_eq!(typed_path("~", &Choice::Texts), Ok(platform::home()));
+        assert_eq!(typed_path("~", &Choice::Texts), Ok(home()));
     }
 }

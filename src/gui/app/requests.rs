@@ -1,6 +1,6 @@
 //! The requests to the service, and the last one of each kind.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::gui::Shared;
 use crate::protocol::{Request, View};
@@ -80,9 +80,4 @@ impl Requests {
             self.comparison.clone_from(&library.selected);
         }
     }
-}
-
-/// The folder `name` next to the folder of the runs, as nanoGPT's `data` is next to its `out`.
-pub(super) fn sibling(runs: &Path, name: &str) -> PathBuf {
-    runs.parent().unwrap_or(Path::new("")).join(name)
 }

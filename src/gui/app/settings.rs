@@ -6,14 +6,15 @@ use egui_tiles::Tree;
 use serde::{Deserialize, Serialize};
 
 use crate::gui::charts::ChartState;
-use crate::gui::form::Form;
+use crate::gui::form::SettingsForm;
 use crate::gui::layout::{self, Pane};
 use crate::gui::{AUTO, platform};
 
 /// The key of the settings.
 const SETTINGS: &str = "wgpt";
 
-/// The key of the layout: apart, so that a layout of another version does not lose the settings.
+/// The key of the layout. It is stored separately, so that another version's layout does not lose
+/// the settings.
 const LAYOUT: &str = "layout";
 
 /// The fate of a run when its window closes.
@@ -32,7 +33,7 @@ pub(super) enum WhenClosed {
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
 pub(in crate::gui) struct Settings {
-    pub form: Form,
+    pub form: SettingsForm,
     /// The device as `--device` takes it.
     pub device: String,
     pub charts: ChartState,
@@ -44,7 +45,7 @@ pub(in crate::gui) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            form: Form::default(),
+            form: SettingsForm::default(),
             device: AUTO.into(),
             charts: ChartState::default(),
             runs: PathBuf::from(platform::RUNS),

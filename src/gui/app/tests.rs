@@ -1,4 +1,4 @@
-//! Replies of the service, and what the window makes of them.
+//! Tests of replies: how each one changes the state of the window.
 
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use egui_plot::{
     PlotPoint, PlotTransform, PlotUi, Points,
 };
 
-use super::view::View;
+use super::view::VisibleRange;
 use super::x_axis::XAxis;
 use super::y_axis::Scale;
 use crate::protocol::{Cumulative, Curves, Series};
@@ -15,7 +15,7 @@ use crate::protocol::{Cumulative, Curves, Series};
 const AXIS_WIDTH: f32 = 56.0;
 
 /// Room to the right of a plot, in points: a tick at its edge has half of its label there, which is
-/// up to 60 points wide (`1,000,000`), beside the margins within and around the plot.
+/// up to 60 points wide (`1,000,000`), besides the margins within and around the plot.
 const LABEL_ROOM: f32 = 16.0;
 
 /// Margin around the curves, as a fraction of their extent.
@@ -155,8 +155,8 @@ pub(super) struct Drawn {
 }
 
 impl Chart<'_> {
-    /// Draws the chart and updates `view` with what the mouse did. Draws nothing without a point.
-    pub fn show(&self, ui: &mut egui::Ui, view: &mut View) -> Option<Drawn> {
+    /// Draws the chart, and updates `view` if the mouse has moved it. Draws nothing without a point.
+    pub fn show(&self, ui: &mut egui::Ui, view: &mut VisibleRange) -> Option<Drawn> {
         let [first, last] = self.extent()?;
         let newest = self.run.loss.last().map_or(0.0, |[iter, _]| self.axis.place(self.run, iter));
         let is_reset = view.resets(ui.ctx());

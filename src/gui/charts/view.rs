@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The visible range of the x axis, shared by all charts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct View {
+pub(super) struct VisibleRange {
     /// Keep the newest iteration visible.
     pub follow: bool,
     /// Show everything; `from` and `to` are ignored.
@@ -21,13 +21,13 @@ pub(super) struct View {
     fit_until: u64,
 }
 
-impl Default for View {
+impl Default for VisibleRange {
     fn default() -> Self {
         Self { follow: true, all: true, from: 0.0, to: 1.0, fit_until: 0 }
     }
 }
 
-impl View {
+impl VisibleRange {
     /// Shows everything, in all charts.
     pub fn fit(&mut self, ctx: &egui::Context) {
         // Charts that this pass has already drawn reset in the next one.
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_view_follows_the_newest_iteration_until_follow_is_off() {
-        let mut view = View { all: false, from: 0.0, to: 10.0, ..View::default() };
+        let mut view = VisibleRange { all: false, from: 0.0, to: 10.0, ..VisibleRange::default() };
         assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
         assert_eq!((view.from, view.to), (5.0, 15.0));
         view.follow = false;

@@ -7,6 +7,7 @@ use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
 use super::y_axis::{decimal_steps, decimals};
+use crate::gui::widgets::combo;
 use crate::protocol::{Cumulative, Curves};
 use crate::text::{duration, grouped};
 
@@ -71,17 +72,9 @@ impl XAxis {
     /// Draws the selector. Returns true if another axis was chosen.
     pub fn select(&mut self, ui: &mut egui::Ui) -> bool {
         let before = *self;
-        let label = ui.weak("over");
-        let combo = egui::ComboBox::from_id_salt("x axis").selected_text(self.name()).width(60.0);
-        let shown = combo.show_ui(ui, |ui| {
-            for axis in Self::ALL {
-                ui.selectable_value(self, axis, axis.name());
-            }
-        });
-        shown.response.labelled_by(label.id).on_hover_text(
-            "The x axis of all charts. Training time is the time of updates in all processes of the \
-             run, without evaluations, samples, checkpoints and pauses.",
-        );
+        let help = "The x axis of all charts. Training time is the time of updates in all processes \
+                    of the run, without evaluations, samples, checkpoints and pauses.";
+        combo(ui, "over", 60.0, (self, &Self::ALL), |axis| axis.name().into(), help);
         *self != before
     }
 

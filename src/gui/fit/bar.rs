@@ -1,6 +1,7 @@
 //! Memory as one stacked bar: a segment per class, with the budget marked.
 
-use eframe::egui::{self, Align2, Color32, Rect, TextStyle, accesskit::Role, pos2, vec2};
+use eframe::egui::text::{LayoutJob, TextFormat};
+use eframe::egui::{self, Align2, Color32, FontId, Rect, TextStyle, accesskit::Role, pos2, vec2};
 
 use crate::gui::theme;
 use crate::plan::{Class, Forecast};
@@ -20,7 +21,7 @@ pub(super) struct Contents<'a> {
 }
 
 /// A segment of the bar.
-struct Segment {
+struct MemorySegment {
     name: &'static str,
     help: &'static str,
     bytes: u64,
@@ -46,7 +47,10 @@ pub(super) fn show(ui: &mut egui::Ui, contents: &Contents<'_>) {
     let size = vec2(ui.available_width(), HEIGHT + thin + caption + 4.0);
     let (all, response) = ui.allocate_exact_size(size, egui::Sense::hover());
     response.widget_info(|| {
-        egui::WidgetInfo::labeled(Role::Meter, ui.is_enabled(), description(contents))
+        let need = bytes(contents.forecast.predicted_bytes);
+        let of = budget.map(|budget| format!(" of a {} budget", bytes(budget)));
+        let name = format!("Memory: {need}{}", of.unwrap_or_default());
+        egui::WidgetInfo::labeled(Role::Meter, ui.is_enabled(), name)
     });
     let bar = Rect::from_min_size(all.min, vec2(all.width(), HEIGHT));
     ui.painter().rect_filled(bar, 2.0, ui.visuals().extreme_bg_color);
@@ -56,7 +60,7 @@ pub(super) fn show(ui: &mut egui::Ui, contents: &Contents<'_>) {
         let (left, right) = (at(start), at(start + segment.bytes));
         let rect = Rect::from_min_max(pos2(left, bar.top()), pos2(right, bar.bottom()));
         ui.painter().rect_filled(rect, 0.0, segment.color);
-        let Segment { name, help, bytes: count, .. } = segment;
+        let MemorySegment { name, help, bytes: count, .. } = segment;
         let id = response.id.with(name);
         let hover = format!("{name}: {}\n{help}", bytes(*count));
         ui.interact(rect, id, egui::Sense::hover()).on_hover_text(hover);
@@ -79,22 +83,13 @@ pub(super) fn show(ui: &mut egui::Ui, contents: &Contents<'_>) {
     legend(ui, &segments);
 }
 
-/// Returns the bar's accessible name.
-fn description(contents: &Contents<'_>) -> String {
-    let need = bytes(contents.forecast.predicted_bytes);
-    match contents.forecast.budget_bytes {
-        Some(budget) => format!("Memory: {need} of a {} budget", bytes(budget)),
-        None => format!("Memory: {need}"),
-    }
-}
-
-fn segments(ui: &egui::Ui, contents: &Contents<'_>) -> Vec<Segment> {
+fn segments(ui: &egui::Ui, contents: &Contents<'_>) -> Vec<MemorySegment> {
     let of_class = |class: Class| {
         let (name, help) = class_text(class);
         let bytes = contents.forecast.classes.get(&class).copied().unwrap_or(0);
-        Segment { name, help, bytes, color: theme::class_color(ui, class) }
+        MemorySegment { name, help, bytes, color: theme::class_color(ui, class) }
     };
-    let others = Segment {
+    let others = MemorySegment {
         name: "other programs",
         help: "The desktop, browsers and games. Close some to free memory.",
         bytes: contents.others.unwrap_or(0),
@@ -132,25 +127,18 @@ fn memory_in_use(ui: &egui::Ui, step: &Step, bar: Rect, at: &dyn Fn(u64) -> f32)
     }
 }
 
-fn legend(ui: &mut egui::Ui, segments: &[Segment]) {
+fn legend(ui: &mut egui::Ui, segments: &[MemorySegment]) {
     ui.horizontal_wrapped(|ui| {
-        for Segment { name, help, bytes: count, color } in segments {
+        for MemorySegment { name, help, bytes: count, color } in segments {
+            let small = TextStyle::Small.resolve(ui.style());
+            // The proportional font has no square.
+            let mono = FontId::monospace(small.size);
+            // One label, so that no line breaks between a color and its name.
+            let mut job = LayoutJob::default();
+            job.append("■ ", 0.0, TextFormat::simple(mono, *color));
             let text = format!("{name} {}", bytes(*count));
-            let font = TextStyle::Small.resolve(ui.style());
-            let galley = ui.painter().layout_no_wrap(text.clone(), font, ui.visuals().text_color());
-            let side = galley.size().y * 0.7;
-            let size = vec2(side + 4.0 + galley.size().x, galley.size().y);
-            // One widget, so that no line breaks between a colour and its name.
-            let (rect, response) = ui.allocate_exact_size(size, egui::Sense::hover());
-            let square = Rect::from_center_size(
-                pos2(rect.left() + side / 2.0, rect.center().y),
-                vec2(side, side),
-            );
-            ui.painter().rect_filled(square, 1.0, *color);
-            let position = pos2(rect.left() + side + 4.0, rect.top());
-            ui.painter().galley(position, galley, ui.visuals().text_color());
-            response.widget_info(|| egui::WidgetInfo::labeled(Role::Label, ui.is_enabled(), &text));
-            response.on_hover_text(*help);
+            job.append(&text, 0.0, TextFormat::simple(small, ui.visuals().text_color()));
+            ui.add(egui::Label::new(job).extend()).on_hover_text(*help);
         }
     });
 }

@@ -5,7 +5,7 @@ use eframe::egui;
 
 use super::FitState;
 use crate::config::Budget;
-use crate::gui::form::{Form, capitalize};
+use crate::gui::form::{SettingsForm, capitalize};
 use crate::gui::widgets::action;
 use crate::plan::{Fix, GPT2_SIZES, PlanError};
 use crate::text::bytes;
@@ -22,7 +22,7 @@ pub(in crate::gui) struct Refusal {
 impl FitState {
     /// Returns why the run that the form describes does not fit. `None` if it fits, and as long as
     /// the form has errors or the vocabulary is unknown: then the run itself is the judge.
-    pub fn refusal(&mut self, form: &Form) -> Option<Refusal> {
+    pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
         form.vocab_size()?;
         match &self.plan(form)?.plan {
             Ok(_) => None,
@@ -39,7 +39,7 @@ impl FitState {
 }
 
 /// Draws a button for each change, and applies the one that is clicked.
-pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut Form, fixes: &[Fix]) {
+pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut SettingsForm, fixes: &[Fix]) {
     if fixes.is_empty() {
         return;
     }
@@ -85,7 +85,7 @@ fn in_words(set: &[(&str, String)]) -> String {
 }
 
 /// Changes settings in the form.
-pub(super) fn apply(form: &mut Form, set: &[(&str, String)]) {
+pub(super) fn apply(form: &mut SettingsForm, set: &[(&str, String)]) {
     for (key, value) in set {
         form.set(key, value);
     }

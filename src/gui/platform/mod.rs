@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use eframe::egui;
 
-use super::form::Form;
-use crate::protocol::{Destination, Progress, Texts};
+use super::Intent;
+use super::form::SettingsForm;
+use crate::protocol::{Destination, Progress, Request, Texts};
 use crate::{disk, runs};
 
 #[cfg(target_arch = "wasm32")]
@@ -16,15 +17,14 @@ mod browser;
 mod desktop;
 
 #[cfg(target_arch = "wasm32")]
-pub(super) use browser::{
-    AUTO_BUDGET_HINT, IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end,
-    overrides,
-};
+use browser as system;
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use desktop::{
-    AUTO_BUDGET_HINT, IS_PAGE, Platform, RUNS, TEXTS_HINT, drop_hint, home, open_front_end,
-    overrides,
-};
+use desktop as system;
+
+pub(super) use system::{Platform, RUNS, TEXTS_HINT, drop_hint, open_front_end, overrides};
+
+/// True if the window is a page in a browser.
+pub(super) const IS_PAGE: bool = cfg!(target_arch = "wasm32");
 
 /// Opening the window.
 pub mod entry {
@@ -36,43 +36,6 @@ pub mod entry {
     pub(crate) use super::desktop::front_end;
     #[cfg(not(target_arch = "wasm32"))]
     pub use super::desktop::{GuiError, open};
-}
-
-/// Input to the window besides keys and clicks, from a person or the system.
-#[allow(dead_code, reason = "each platform gives some of these")]
-pub(super) enum Input {
-    /// A run or a model to show.
-    Run(PathBuf),
-    /// A folder with tokens.
-    Data(PathBuf),
-    /// A text that is being read.
-    Reading(String),
-    /// Texts to tokenize.
-    Texts(Texts),
-    /// A model to store.
-    Model {
-        /// The wanted name.
-        name: String,
-        /// Its folder as a zip.
-        zip: Vec<u8>,
-    },
-    /// A folder with runs.
-    RunsFolder(PathBuf),
-    /// The system has no dialog for this.
-    NoDialog(Choice),
-    /// A checkpoint to export.
-    Export {
-        /// The checkpoint.
-        checkpoint: PathBuf,
-        /// The destination.
-        to: Destination,
-    },
-    /// Settings from the page's URL.
-    Overrides(Overrides),
-    /// A file could not be read, for this reason.
-    Unreadable(String),
-    /// The window is about to close without a question.
-    Close,
 }
 
 /// The subject of a dialog.
@@ -103,9 +66,8 @@ impl Choice {
 }
 
 /// Settings from environment variables, or from the page's URL.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Overrides {
-    /// The preset.
     pub preset: Option<String>,
     /// The device as `--device` takes it.
     pub device: Option<String>,
@@ -121,33 +83,33 @@ pub(super) struct Overrides {
 #[allow(dead_code, reason = "each platform reports some of it")]
 pub(super) struct Frame<'a> {
     pub ctx: &'a egui::Context,
-    pub form: &'a Form,
+    pub form: &'a SettingsForm,
     pub progress: &'a Progress,
     /// The least time between two reports.
     pub pace: Duration,
 }
 
-/// Returns the input of a dialog in which these paths were chosen; `None` if it was cancelled.
-pub(super) fn chosen(choice: Choice, paths: Vec<PathBuf>) -> Option<Input> {
+/// Returns the intent of a dialog in which these paths were chosen; `None` if it was cancelled.
+pub(super) fn chosen(choice: Choice, paths: Vec<PathBuf>) -> Option<Intent> {
     let first = paths.first()?.clone();
     match choice {
         Choice::Texts | Choice::DataFolder => recognize(paths),
-        Choice::RunsFolder => Some(Input::RunsFolder(first)),
-        Choice::Model if is_run_or_model(&first) => Some(Input::Run(first)),
+        Choice::RunsFolder => Some(Intent::ListRuns(first)),
+        Choice::Model if is_run_or_model(&first) => Some(Intent::Show(first)),
         Choice::Model => {
             let text =
                 format!("{} has no model: no model.safetensors, no ckpt.pt", first.display());
-            Some(Input::Unreadable(text))
+            Some(Intent::Unreadable(text))
         }
         Choice::Export(checkpoint) => {
-            Some(Input::Export { checkpoint, to: Destination::Folder(first) })
+            Some(Intent::Ask(Request::Export { checkpoint, to: Destination::Folder(first) }))
         }
     }
 }
 
 /// Recognizes paths that were dropped, chosen or named: a run or a model, a folder with tokens, else
 /// texts.
-pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
+pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Intent> {
     let first = paths.first()?;
     // Tokens of wgpt, nanoGPT or llm.c.
     let is_tokens = |path: PathBuf| path.extension().is_some_and(|extension| extension == "bin");
@@ -156,11 +118,11 @@ pub(super) fn recognize(paths: Vec<PathBuf>) -> Option<Input> {
         entries.any(|entry| is_tokens(entry.path()))
     };
     Some(if is_run_or_model(first) {
-        Input::Run(first.clone())
+        Intent::Show(first.clone())
     } else if has_tokens() {
-        Input::Data(first.clone())
+        Intent::UseData(first.clone())
     } else {
-        Input::Texts(Texts::Files(paths))
+        Intent::Prepare(Texts::Files(paths))
     })
 }
 

@@ -8,6 +8,7 @@ use super::{Dialog, Library};
 use crate::gui::Intent;
 use crate::gui::platform::{Choice, IS_PAGE};
 use crate::gui::widgets::{action, button};
+use crate::protocol::Request;
 use crate::runs::RunState;
 
 /// Draws the buttons: Overlay for all runs that are selected besides the shown one, the others for
@@ -36,7 +37,7 @@ pub(super) fn show(
         }
         let help = "Set up a new run with its settings that starts with its weights";
         if button(ui, "New run from it", none.or(no_checkpoint), help) {
-            clicked = intent(Intent::Fork);
+            clicked = intent(|run| Intent::Ask(Request::Fork { checkpoint: run }));
         }
         clicked = clicked.take().or(overlay(ui, library, shown));
         let help = "Give it another name in this list, and a note";

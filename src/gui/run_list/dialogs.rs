@@ -7,6 +7,7 @@ use eframe::egui::{self, RichText, TextEdit};
 use crate::gui::platform::IS_PAGE;
 use crate::gui::widgets::{decision, dialog_field};
 use crate::gui::{Intent, theme};
+use crate::protocol::Request;
 use crate::runs::{About, RunSummary};
 
 /// A dialog that is open.
@@ -48,13 +49,13 @@ pub(super) fn show(ui: &egui::Ui, dialog: &mut Option<Dialog>) -> Option<Intent>
         return None;
     }
     let dialog = dialog.take().filter(|_| modal.inner == Some(true))?;
-    Some(match dialog {
+    Some(Intent::Ask(match dialog {
         Dialog::Describe { run, about: About { name, note }, .. } => {
             let about = About { name: name.trim().into(), note: note.trim().into() };
-            Intent::Describe { run, about }
+            Request::Describe { run, about }
         }
-        Dialog::Remove { path, .. } => Intent::Remove(path),
-    })
+        Dialog::Remove { path, .. } => Request::Remove { path },
+    }))
 }
 
 /// Draws the fields for name and note. Returns true to save them, false to close the dialog.

@@ -58,36 +58,32 @@ fn select(selected: &mut Vec<PathBuf>, run: &Path, is_toggle: bool) {
     }
 }
 
-/// Widths of the row and its columns, in points. The name gets the remaining width.
-struct Columns {
-    width: f32,
-    state: f32,
-    iteration: f32,
-    /// True if the row is wide enough for iteration counts; else it shows percentages.
-    counts: bool,
-    loss: f32,
-    /// 0 if the row is too narrow for this column.
-    age: f32,
-}
-
 /// Width of the dot of a state, in points.
 const DOT: f32 = 14.0;
+
+/// The columns of the table, in points.
+struct Columns {
+    width: f32,
+    /// The left and right ends of name, state, iteration, loss and age.
+    spans: [(f32, f32); 5],
+    /// True if the row is wide enough for iteration counts; else it shows percentages.
+    counts: bool,
+}
 
 impl Columns {
     fn new(width: f32) -> Self {
         let counts = width >= 360.0;
-        let age = if width >= 290.0 { 42.0 } else { 0.0 };
+        let mut spans = [(GAP, 0.0); 5];
+        let mut right = width - GAP / 2.0;
         let iteration = if counts { 104.0 } else { 40.0 };
-        Self { width, state: 66.0, iteration, counts, loss: 52.0, age }
-    }
-
-    /// Returns the right edges of name, state, iteration and loss. The age ends with the row.
-    fn ends(&self) -> [f32; 4] {
-        let age = if self.age > 0.0 { self.age + GAP } else { 0.0 };
-        let loss = self.width - age - GAP / 2.0;
-        let iteration = loss - self.loss - GAP;
-        let state = iteration - self.iteration - GAP;
-        [state - self.state - GAP, state, iteration, loss]
+        // A narrow row has no age, and the name gets the remaining width.
+        let age = if width >= 290.0 { 42.0 } else { 0.0 };
+        for (column, width) in [(4, age), (3, 52.0), (2, iteration), (1, 66.0)] {
+            spans[column] = (right - width, right);
+            right -= if width > 0.0 { width + GAP } else { 0.0 };
+        }
+        spans[0].1 = right;
+        Self { width, spans, counts }
     }
 }
 
@@ -130,7 +126,7 @@ fn row(
         let age = age(run.modified.elapsed().unwrap_or_default());
         let texts = [run.title(), run.state.name(), &progress, &loss, &age];
         cells(ui, rect, columns, texts, egui::TextStyle::Body, visuals.text_color());
-        dot(ui, pos2(rect.left() + columns.ends()[0] + GAP + 4.0, rect.center().y), &run.state);
+        dot(ui, pos2(rect.left() + columns.spans[1].0 + 4.0, rect.center().y), &run.state);
     }
     response.on_hover_ui(|ui| details(ui, run, series == Some(0)))
 }
@@ -144,21 +140,14 @@ fn cells(
     style: egui::TextStyle,
     color: egui::Color32,
 ) {
-    let [name, state, iteration, loss] = columns.ends();
-    let spans = [
-        (GAP, name),
-        (name + GAP + DOT, state),
-        (state + GAP, iteration),
-        (iteration + GAP, loss),
-        (columns.width - columns.age - GAP / 2.0, columns.width - GAP / 2.0),
-    ];
     let font = style.resolve(ui.style());
-    for (column, (text, (from, to))) in texts.into_iter().zip(spans).enumerate() {
-        if column == 4 && columns.age == 0.0 || text.is_empty() {
+    for (column, (text, (from, to))) in texts.into_iter().zip(columns.spans).enumerate() {
+        let from = if column == 1 { from + DOT } else { from };
+        if from >= to || text.is_empty() {
             continue;
         }
         let mut job = egui::text::LayoutJob::simple_singleline(text.into(), font.clone(), color);
-        job.wrap = egui::text::TextWrapping::truncate_at_width((to - from).max(0.0));
+        job.wrap = egui::text::TextWrapping::truncate_at_width(to - from);
         let galley = ui.painter().layout_job(job);
         let x = if column < 2 { from } else { (to - galley.size().x).max(from) };
         let corner = pos2(rect.left() + x, rect.center().y - galley.size().y / 2.0);

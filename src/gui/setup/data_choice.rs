@@ -6,12 +6,12 @@ use super::suggest::Corpus;
 use super::{row, title};
 use crate::config::{Budget, Config, Dtype, InitFrom};
 use crate::data::TokenizerKind;
-use crate::gui::form::Form;
+use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
 use crate::gui::widgets::{action, button, note, weak_note};
 use crate::gui::{AUTO, Intent, Shared, theme};
 use crate::plan::{self, Limits};
-use crate::protocol::{DataInfo, DeviceLine, StoredData};
+use crate::protocol::{DataInfo, DeviceLine, StoredData, Texts};
 use crate::text::{count_in_words, percent};
 
 /// The built-in data set.
@@ -63,7 +63,7 @@ pub(super) struct Paste {
 
 /// Draws the data, and the buttons that choose other data.
 pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
-    let pasted = paste.text(ui).map(Intent::PrepareText);
+    let pasted = paste.text(ui);
     let form = &shared.settings.form;
     let selected = form.text("data");
     row(ui, "Data", |ui, _| match selected.as_str() {
@@ -127,7 +127,7 @@ fn buttons(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<
 }
 
 /// Draws the beginning and the size of the selected data, or why it cannot be used.
-fn preview(ui: &mut egui::Ui, form: &Form, selected: &str) {
+fn preview(ui: &mut egui::Ui, form: &SettingsForm, selected: &str) {
     match &form.data {
         // The start button says that data are missing.
         _ if selected.is_empty() => {}
@@ -240,7 +240,7 @@ impl Shared {
                 forecast.is_ok_and(|forecast| !forecast.plan.grad_checkpoint)
             };
             let preset = size.preset(has_gpu, fits);
-            let form = Form::of_preset(preset);
+            let form = SettingsForm::of_preset(preset);
             let parameters = form.config().map_or(0, |config| config.parameters(size.vocab.into()));
             Suited { size, limits, has_gpu, preset, parameters }
         });
@@ -289,7 +289,7 @@ fn suggestion(ui: &mut egui::Ui, shared: &mut Shared) {
 impl Paste {
     /// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests
     /// it.
-    fn text(&mut self, ui: &egui::Ui) -> Option<String> {
+    fn text(&mut self, ui: &egui::Ui) -> Option<Intent> {
         let requested = match self.requested {
             // A page cannot read the clipboard for a button, only receive the browser's paste event.
             None if IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
@@ -310,7 +310,7 @@ impl Paste {
         }
         let text = text.filter(|text| !text.trim().is_empty());
         self.was_empty = self.requested.take().is_some() && text.is_none();
-        text
+        text.map(|text| Intent::Prepare(Texts::Text { name: "pasted".into(), text }))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The list of settings by group, each with an editor for its kind.
 
-use eframe::egui::{self, Key as Press, Modifiers, RichText};
+use eframe::egui::{self, Align, Key as Press, Modifiers, RichText};
 
-use super::{cell, visible};
+use super::visible;
 use crate::config::{KEYS, Key, Kind};
-use crate::gui::form::{Form, is_same};
+use crate::gui::form::{SettingsForm, is_same};
 use crate::gui::theme;
-use crate::gui::widgets::note;
+use crate::gui::widgets::{cell, note};
 
 /// Groups that are open at first.
 const OPEN: &[&str] = &["model", "batch and memory"];
@@ -20,7 +20,7 @@ const NAME_WIDTH: f32 = 190.0;
 const RESET_WIDTH: f32 = 46.0;
 
 /// Draws all settings whose name or help contains `filter`.
-pub(super) fn show(ui: &mut egui::Ui, form: &mut Form, filter: &mut String) {
+pub(super) fn show(ui: &mut egui::Ui, form: &mut SettingsForm, filter: &mut String) {
     let edit = egui::TextEdit::singleline(filter).hint_text("Find a setting");
     let response = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Find a setting");
     response.on_hover_text("Part of a setting's name or description");
@@ -49,7 +49,7 @@ fn matches(key: &Key, query: &str) -> bool {
 }
 
 /// Returns the name of a group, with what a closed group would hide: errors and changes.
-fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
+fn heading(ui: &egui::Ui, form: &SettingsForm, group: &str, keys: &[&Key]) -> RichText {
     if keys.iter().any(|key| form.error(key.name).is_some()) {
         return RichText::new(format!("{group}: has errors")).color(theme::error(ui));
     }
@@ -59,14 +59,14 @@ fn heading(ui: &egui::Ui, form: &Form, group: &str, keys: &[&Key]) -> RichText {
     }
 }
 
-fn row(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
+fn row(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key) {
     let name_width = (ui.available_width() * NAME_SHARE).min(NAME_WIDTH);
     ui.horizontal(|ui| {
         let is_changed = form.is_changed(key.name);
         let name = RichText::new(key.name);
         let name = if is_changed { name.strong() } else { name };
         let name = egui::Label::new(name).show_tooltip_when_elided(false);
-        let name = cell(ui, name_width, name).on_hover_text(help(form, key));
+        let name = cell(ui, name_width, Align::Min, name).on_hover_text(help(form, key));
         let width = ui.available_width() - RESET_WIDTH - ui.spacing().item_spacing.x;
         editor(ui, form, key, width.max(40.0)).labelled_by(name.id);
         if is_changed {
@@ -83,7 +83,7 @@ fn row(ui: &mut egui::Ui, form: &mut Form, key: &Key) {
 }
 
 /// Returns the description of a setting, with its default and the preset's value.
-fn help(form: &Form, key: &Key) -> String {
+fn help(form: &SettingsForm, key: &Key) -> String {
     let Key { name, help, default, .. } = key;
     let preset = form.preset_text(name);
     let mut text = format!("{name}: {help}\nDefault: {}", visible(default));
@@ -93,7 +93,7 @@ fn help(form: &Form, key: &Key) -> String {
     text
 }
 
-fn editor(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
+fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     match key.kind {
         Kind::Bool => {
             let mut is_on = form.text(key.name).trim().eq_ignore_ascii_case("true");
@@ -120,7 +120,7 @@ fn editor(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Re
     }
 }
 
-fn text_field(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui::Response {
+fn text_field(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     let id = egui::Id::unique(("setting", key.name));
     let mut text = form.text(key.name);
     if let Kind::Count { min, max } = key.kind
@@ -144,7 +144,7 @@ fn text_field(ui: &mut egui::Ui, form: &mut Form, key: &Key, width: f32) -> egui
     response
 }
 
-/// Returns the presses of the up key less those of the down key, and consumes them.
+/// Counts the presses of the up key less the presses of the down key, and consumes them.
 fn arrow_steps(ui: &egui::Ui) -> i64 {
     let pressed =
         |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;

@@ -6,8 +6,7 @@ use crate::config::{Config, InitFrom, Layer, resolve};
 ///
 /// nanoGPT's Shakespeare by character has 10.7. It needs dropout, and still overfits before its
 /// schedule ends, so that only its best checkpoint is of use: a limit little above it. A model that
-/// makes the most of its compute has 0.05 (Hoffmann et al., 2022), which few texts of one's own
-/// reach.
+/// makes the most of its compute has 0.05 (Hoffmann et al., 2022), but few users have that much text.
 const MAX_PER_TOKEN: u64 = 12;
 
 /// Presets for any data, the smallest model first.
@@ -28,8 +27,8 @@ pub(super) struct Corpus {
 }
 
 impl Corpus {
-    /// Returns true if the model of `config`, begun from random weights, has so many parameters
-    /// that it would learn the data by heart.
+    /// Returns true if the model of `config` starts from random weights and has enough parameters to
+    /// learn the data by heart.
     pub fn is_too_small_for(self, config: &Config) -> bool {
         let max = self.tokens.saturating_mul(MAX_PER_TOKEN);
         config.init_from == InitFrom::Scratch && config.parameters(self.vocab.into()) > max

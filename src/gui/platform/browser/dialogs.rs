@@ -20,9 +20,6 @@ pub(super) struct FileDialog {
 
 impl FileDialog {
     /// Opens a dialog for files of these kinds.
-    ///
-    /// # Errors
-    /// If the page has no document, or the browser refuses.
     pub fn open(accept: &str, mut take: impl FnMut(Vec<File>) + 'static) -> Result<Self, JsValue> {
         let input: HtmlInputElement = document()?.create_element("input")?.unchecked_into();
         input.set_type("file");

@@ -3,7 +3,7 @@
 use wasm_bindgen_futures::JsFuture;
 use web_sys::File;
 
-use crate::gui::platform::Input;
+use crate::gui::Intent;
 use crate::protocol::Texts;
 use crate::text::bytes;
 use crate::web::error_text;
@@ -15,10 +15,7 @@ const MAX_TEXT: u64 = 256 << 20;
 const SEPARATOR: &str = "<|endoftext|>";
 
 /// Reads texts and joins them, under the name of the first.
-///
-/// # Errors
-/// If one cannot be read or is not UTF-8, or they are too long for a page.
-pub(super) async fn texts(files: &[File]) -> Result<Input, String> {
+pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
     let size = files.iter().map(|file| file.size()).sum::<f64>() as u64;
     if size > MAX_TEXT {
         let (size, max) = (bytes(size), bytes(MAX_TEXT));
@@ -36,16 +33,13 @@ pub(super) async fn texts(files: &[File]) -> Result<Input, String> {
         })?);
     }
     let name = files.first().map(stem).unwrap_or_default();
-    Ok(Input::Texts(Texts::Text { name, text: texts.join(SEPARATOR) }))
+    Ok(Intent::Prepare(Texts::Text { name, text: texts.join(SEPARATOR) }))
 }
 
 /// Reads the zip of a model.
-///
-/// # Errors
-/// If it cannot be read.
-pub(super) async fn model(file: &File) -> Result<Input, String> {
+pub(super) async fn model(file: &File) -> Result<Intent, String> {
     let zip = contents(file).await.map_err(|error| format!("{}: {error}", file.name()))?;
-    Ok(Input::Model { name: stem(file), zip })
+    Ok(Intent::Import { name: stem(file), zip })
 }
 
 /// The file's name without its extension.

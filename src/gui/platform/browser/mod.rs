@@ -14,18 +14,15 @@ use std::rc::Rc;
 use eframe::egui;
 use web_sys::File;
 
-use super::{Choice, Frame, Input, Overrides};
+use super::{Choice, Frame, Overrides};
 use crate::doctor::FrontEnd;
-use crate::gui::Options;
-use crate::protocol::Destination;
+use crate::gui::{Intent, Options};
+use crate::protocol::{Destination, Request};
 use crate::web::{document, error_text};
 use dialogs::FileDialog;
 pub use page::open;
 use status::Status;
 use url::Url;
-
-/// True if the window is a page in a browser.
-pub(in crate::gui) const IS_PAGE: bool = true;
 
 /// The folder in which runs are created and listed.
 pub(in crate::gui) use crate::worker::browser::RUNS;
@@ -34,17 +31,9 @@ pub(in crate::gui) use crate::worker::browser::RUNS;
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours, in UTF-8. They are read here and sent nowhere.";
 
-/// The help of the button that chooses the budget.
-pub(in crate::gui) const AUTO_BUDGET_HINT: &str = "Use the default budget for browsers";
-
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
     "Texts can be dropped on this page too, or pasted with Ctrl+V."
-}
-
-/// Returns an empty path: a page has no home folder.
-pub(in crate::gui) fn home() -> PathBuf {
-    PathBuf::new()
 }
 
 /// Describes the page, which creates runs in `runs`.
@@ -57,13 +46,13 @@ pub(in crate::gui) fn overrides() -> Overrides {
     url::read()
 }
 
-/// The inputs since the last frame, shared with the browser's callbacks.
-type Inputs = Rc<RefCell<Vec<Input>>>;
+/// The intents since the last frame, shared with the browser's callbacks.
+type Intents = Rc<RefCell<Vec<Intent>>>;
 
 /// Opens dialogs and collects what they return; updates the URL and the status.
 pub(in crate::gui) struct Platform {
     ctx: egui::Context,
-    inputs: Inputs,
+    intents: Intents,
     /// The last dialog: the browser calls it when files are chosen.
     dialog: Option<FileDialog>,
     url: Url,
@@ -74,26 +63,27 @@ impl Platform {
     pub fn new(ctx: &egui::Context, _: &Options) -> Self {
         Self {
             ctx: ctx.clone(),
-            inputs: Inputs::default(),
+            intents: Intents::default(),
             dialog: None,
             url: Url::default(),
             status: Status::default(),
         }
     }
 
-    /// Returns files that were dropped or chosen, and changes of the URL, since the last call.
-    pub fn inputs(&mut self) -> Vec<Input> {
+    /// Returns what to do with files that were dropped or chosen, and with changes of the URL, since
+    /// the last call.
+    pub fn intents(&mut self) -> Vec<Intent> {
         let files = self.ctx.input_mut(|input| std::mem::take(&mut input.raw.dropped_files));
         let dropped = files.iter().filter_map(|file| file.web_file().cloned()).collect();
-        read(dropped, &self.inputs, &self.ctx);
-        self.inputs.take()
+        read(dropped, &self.intents, &self.ctx);
+        self.intents.take()
     }
 
     /// Reports the state of the window: in the URL and in the page's status.
     pub fn report(&mut self, frame: &Frame<'_>) {
-        let changed = self.url.update(frame.form).map(Input::Overrides);
+        let changed = self.url.update(frame.form).map(Intent::Override);
         if changed.is_some() {
-            self.inputs.borrow_mut().extend(changed);
+            self.intents.borrow_mut().extend(changed);
             self.ctx.request_repaint();
         }
         self.status.update(frame);
@@ -106,12 +96,12 @@ impl Platform {
             Choice::DataFolder | Choice::RunsFolder | Choice::Model => dialogs::ZIPS,
             Choice::Export(checkpoint) => return self.export(checkpoint),
         };
-        let (inputs, ctx) = (self.inputs.clone(), self.ctx.clone());
-        match FileDialog::open(accept, move |files| read(files, &inputs, &ctx)) {
+        let (intents, ctx) = (self.intents.clone(), self.ctx.clone());
+        match FileDialog::open(accept, move |files| read(files, &intents, &ctx)) {
             Ok(dialog) => self.dialog = Some(dialog),
             Err(error) => {
                 let text = format!("the file dialog did not open: {}", error_text(&error));
-                self.inputs.borrow_mut().push(Input::Unreadable(text));
+                self.intents.borrow_mut().push(Intent::Unreadable(text));
             }
         }
     }
@@ -120,7 +110,8 @@ impl Platform {
     fn export(&mut self, checkpoint: PathBuf) {
         // `runs/NAME` of a checkpoint in it.
         let checkpoint = checkpoint.components().take(2).collect();
-        self.inputs.borrow_mut().push(Input::Export { checkpoint, to: Destination::Zip });
+        let request = Request::Export { checkpoint, to: Destination::Zip };
+        self.intents.borrow_mut().push(Intent::Ask(request));
         self.ctx.request_repaint();
     }
 
@@ -135,10 +126,7 @@ impl Platform {
     /// permission.
     pub fn notify(&self, _: &str, _: &str) {}
 
-    /// Refuses: a page has no folders to show.
-    ///
-    /// # Errors
-    /// Always.
+    /// Returns an error, because a page has no folders to show.
     pub fn open_folder(&self, _: &Path) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
@@ -149,21 +137,19 @@ impl Platform {
     }
 }
 
-/// Reads files into inputs: texts, or the zip of a model.
-fn read(files: Vec<File>, inputs: &Inputs, ctx: &egui::Context) {
+/// Reads files into intents: texts, or the zip of a model.
+fn read(files: Vec<File>, intents: &Intents, ctx: &egui::Context) {
     let Some(first) = files.first().map(File::name) else { return };
     let is_model = first.to_ascii_lowercase().ends_with(".zip");
     if !is_model {
-        inputs.borrow_mut().push(Input::Reading(first));
+        intents.borrow_mut().push(Intent::Reading(first));
     }
     ctx.request_repaint();
-    let (inputs, ctx) = (inputs.clone(), ctx.clone());
+    let (intents, ctx) = (intents.clone(), ctx.clone());
     wasm_bindgen_futures::spawn_local(async move {
-        let read = match is_model {
-            true => files::model(&files[0]).await,
-            false => files::texts(&files).await,
-        };
-        inputs.borrow_mut().push(read.unwrap_or_else(Input::Unreadable));
+        let read =
+            if is_model { files::model(&files[0]).await } else { files::texts(&files).await };
+        intents.borrow_mut().push(read.unwrap_or_else(Intent::Unreadable));
         ctx.request_repaint();
     });
 }

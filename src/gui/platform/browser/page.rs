@@ -7,9 +7,6 @@ use web_sys::HtmlCanvasElement;
 use crate::gui::{App, Options};
 
 /// Draws the window on a canvas from now on.
-///
-/// # Errors
-/// If nothing can draw on the canvas.
 pub async fn open(canvas: HtmlCanvasElement, options: Options) -> Result<(), JsValue> {
     let create: eframe::AppCreator<'static> =
         Box::new(move |creation| Ok(Box::new(App::new(creation, options))));

@@ -4,7 +4,7 @@ use wasm_bindgen::prelude::JsValue;
 use web_sys::Location;
 
 use crate::config::{KEYS, Layer, preset_names};
-use crate::gui::form::Form;
+use crate::gui::form::SettingsForm;
 use crate::gui::platform::Overrides;
 
 /// Settings that mean nothing in another browser.
@@ -22,7 +22,7 @@ pub(super) struct Url {
 
 impl Url {
     /// Writes the form into the URL. Returns the settings that the user has written there.
-    pub fn update(&mut self, form: &Form) -> Option<Overrides> {
+    pub fn update(&mut self, form: &SettingsForm) -> Option<Overrides> {
         let now = fragment()?;
         let before = self.fragment.get_or_insert_with(|| now.clone());
         if *before != now {
@@ -49,10 +49,10 @@ fn fragment() -> Option<String> {
 }
 
 /// The form as `name=value` pairs of what differs from the first preset.
-fn fragment_of(form: &Form) -> String {
+fn fragment_of(form: &SettingsForm) -> String {
     let pairs = form.flags().into_iter().filter_map(|flag| {
         let (name, text) = flag.trim_start_matches("--").split_once('=')?;
-        let is_first = name == PRESET && text == Form::default().preset();
+        let is_first = name == PRESET && text == SettingsForm::default().preset();
         if is_first || OF_THIS_BROWSER.contains(&name) && !text.starts_with("builtin:") {
             return None;
         }

@@ -1,8 +1,8 @@
 //! A window that Explorer starts: a double click, the start menu.
 //!
 //! wgpt is a console program, so that shells wait for it and show what it prints. Explorer opens a
-//! console for such a program, whose end would be that of the window too. So wgpt starts itself again
-//! without one: the console closes after a moment. Windows 11 opens none from version 24H2 on, as the
+//! console for such a program, and closing it would close the window too. So wgpt starts itself again
+//! without one, and the console closes after a moment. Windows 11 opens none from version 24H2 on, as the
 //! manifest asks (`assets/windows/wgpt.manifest`).
 
 use std::io::IsTerminal;
@@ -29,7 +29,7 @@ pub(crate) enum Owner {
 }
 
 /// Returns the owner of the window. If Explorer has started this process, its runs are in the user's
-/// documents, unless it was started beside some: the folder of the program may be read-only.
+/// documents, because the folder of the program may be read-only, unless it was started next to some runs.
 pub(crate) fn owner() -> Owner {
     if parent().is_none_or(|name| !name.eq_ignore_ascii_case("explorer.exe")) {
         return Owner::Shell;
@@ -40,10 +40,12 @@ pub(crate) fn owner() -> Owner {
         // It stays where it was started if this fails.
         let _ = std::env::set_current_dir(folder);
     }
-    match std::io::stderr().is_terminal() {
-        true if start_again().is_ok() => Owner::Other,
-        true => Owner::Shell,
-        false => Owner::Explorer,
+    if !std::io::stderr().is_terminal() {
+        Owner::Explorer
+    } else if start_again().is_ok() {
+        Owner::Other
+    } else {
+        Owner::Shell
     }
 }
 

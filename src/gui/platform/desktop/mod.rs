@@ -12,17 +12,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use eframe::egui;
 
-use super::{Choice, Frame, Input, Overrides, chosen, recognize};
+use super::{Choice, Frame, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
-use crate::gui::Options;
+use crate::gui::{Intent, Options};
 
 pub(crate) use diagnosis::front_end;
 pub(in crate::gui) use diagnosis::open_front_end;
 use screenshot::Screenshot;
 pub use window::{GuiError, open};
-
-/// True if the window is a page in a browser.
-pub(in crate::gui) const IS_PAGE: bool = false;
 
 /// The first folder in which runs are created and listed.
 pub(in crate::gui) const RUNS: &str = "out";
@@ -30,10 +27,6 @@ pub(in crate::gui) const RUNS: &str = "out";
 /// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours: any UTF-8 text, .jsonl or .parquet files";
-
-/// The help of the button that chooses the budget.
-pub(in crate::gui) const AUTO_BUDGET_HINT: &str =
-    "Use the free memory of the device, less a reserve for other programs";
 
 /// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
@@ -60,11 +53,6 @@ pub(in crate::gui) fn overrides() -> Overrides {
     }
 }
 
-/// Returns the home folder, or the current one where the system has none.
-pub(in crate::gui) fn home() -> PathBuf {
-    std::env::home_dir().unwrap_or_default()
-}
-
 /// Opens a dialog and waits until it is closed. Returns the chosen paths, none if it was cancelled;
 /// `None` if the system has no dialog.
 fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
@@ -80,17 +68,14 @@ fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
     };
     // rfd has no errors. Where dialogs come from a portal or from zenity, it returns an empty list
     // for a dialog that was cancelled, and `None` if neither answers. Elsewhere a dialog exists.
-    match cfg!(any(windows, target_os = "macos")) {
-        true => Some(chosen.unwrap_or_default()),
-        false => chosen,
-    }
+    if cfg!(any(windows, target_os = "macos")) { Some(chosen.unwrap_or_default()) } else { chosen }
 }
 
 /// Opens dialogs and collects what they return.
 pub(in crate::gui) struct Platform {
     ctx: egui::Context,
-    sender: Sender<Input>,
-    receiver: Receiver<Input>,
+    sender: Sender<Intent>,
+    receiver: Receiver<Intent>,
     screenshot: Option<Screenshot>,
 }
 
@@ -102,8 +87,8 @@ impl Platform {
         Self { ctx: ctx.clone(), sender, receiver, screenshot }
     }
 
-    /// Returns files that were dropped and results of dialogs since the last call.
-    pub fn inputs(&mut self) -> Vec<Input> {
+    /// Returns what to do with files that were dropped or chosen since the last call.
+    pub fn intents(&mut self) -> Vec<Intent> {
         let files = self.ctx.input_mut(|input| std::mem::take(&mut input.raw.dropped_files));
         let dropped = recognize(files.iter().map(|file| file.path().to_path_buf()).collect());
         self.receiver.try_iter().chain(dropped).collect()
@@ -114,8 +99,8 @@ impl Platform {
         if self.screenshot.as_ref().is_some_and(|screenshot| screenshot.is_due(frame))
             && let Some(screenshot) = self.screenshot.take()
         {
-            // This sender's receiver is a field beside it.
-            let _ = self.sender.send(Input::Close);
+            // This cannot fail: the receiver is a field of this struct too.
+            let _ = self.sender.send(Intent::Close);
             screenshot.take(frame.ctx);
         }
     }
@@ -124,13 +109,13 @@ impl Platform {
     pub fn choose(&mut self, choice: Choice) {
         let (sender, ctx) = (self.sender.clone(), self.ctx.clone());
         std::thread::spawn(move || {
-            let input = match dialog(&choice) {
+            let intent = match dialog(&choice) {
                 Some(paths) => chosen(choice, paths),
-                None => Some(Input::NoDialog(choice)),
+                None => Some(Intent::TypePath(choice)),
             };
-            if let Some(input) = input {
+            if let Some(intent) = intent {
                 // The window may have closed meanwhile.
-                let _ = sender.send(input);
+                let _ = sender.send(intent);
                 ctx.request_repaint();
             }
         });
@@ -151,9 +136,6 @@ impl Platform {
     }
 
     /// Shows a folder in the system's file manager.
-    ///
-    /// # Errors
-    /// If that cannot be started.
     pub fn open_folder(&self, folder: &Path) -> std::io::Result<()> {
         let program = match std::env::consts::OS {
             "windows" => "explorer",

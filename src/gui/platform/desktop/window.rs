@@ -14,16 +14,14 @@ use crate::gui::{App, Options};
 /// A window that could not be opened.
 #[derive(Debug, Error)]
 pub enum GuiError {
-    /// The machine has no display.
     #[error("no display to open a window on: {0}")]
     NoDisplay(String),
-    /// A library that the window opens by its name is missing.
+    /// A shared library that is loaded at run time is missing.
     #[error("cannot open a window: {0}")]
     Library(String),
     /// No graphics driver can draw to the display.
     #[error("cannot open a window: no graphics driver can draw to this display")]
     NoDriver,
-    /// The window failed.
     #[error("cannot open a window: {0}")]
     Window(String),
 }
@@ -51,7 +49,7 @@ const FIRST_COMMANDS: &str = "the command line trains without a window. To start
          \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
          \x20   wgpt plan --preset=gpt2 --target 12GiB   see what fits a GPU";
 
-/// Describes an error of winit without the path of its source, which is that of another machine.
+/// Describes an error of winit without the path of its source file on the machine that built it.
 fn reason(error: &impl ToString) -> String {
     let text = error.to_string();
     match text.strip_prefix("os error at ").and_then(|rest| rest.split_once(": ")) {
@@ -70,9 +68,6 @@ const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 
 /// Connects to the display.
-///
-/// # Errors
-/// If none exists, or if winit lacks a library, which is a panic there.
 pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
     match catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build()) {
         Ok(built) => built.map_err(|error| unconnected(reason(&error))),
@@ -80,11 +75,13 @@ pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
     }
 }
 
-/// The error of a display that winit cannot connect to. A missing library is named in the text alone.
+/// Returns the error of a display that winit cannot connect to. Only winit's text tells a missing
+/// library from a missing display.
 fn unconnected(reason: String) -> GuiError {
-    match reason.contains("shared librar") {
-        true => GuiError::Library(reason),
-        false => GuiError::NoDisplay(reason),
+    if reason.contains("shared librar") {
+        GuiError::Library(reason)
+    } else {
+        GuiError::NoDisplay(reason)
     }
 }
 
@@ -94,9 +91,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Opens the window and returns when it is closed.
-///
-/// # Errors
-/// If no display exists, or no driver can draw to it.
 pub fn open(options: Options) -> Result<(), GuiError> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
