@@ -1,4 +1,4 @@
-//! Work that takes a while, shown while it lasts; and times for people.
+//! The display of work that takes a while.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::terminal::draws;
 
-/// The time between two lines of the same work where nothing can be drawn again.
+/// The time between two lines about the same work on outputs that are not terminals.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time between two pictures of a spinner.
+/// The time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Shows on stderr what a command does: on a terminal as a line that is drawn again, elsewhere as a
-/// line every ten seconds, in work that takes that long.
+/// Shows on stderr what a command does. On a terminal this is a line that is drawn again, elsewhere a
+/// line every ten seconds.
 pub(super) enum Activity {
     Hidden,
     Spinner(Option<ProgressBar>),
@@ -30,7 +30,7 @@ impl Activity {
         }
     }
 
-    /// Creates the form for outputs that are not terminals.
+    /// Creates the display for outputs that are not terminals.
     pub fn lines() -> Self {
         Activity::Lines(Lines::new(LINE_INTERVAL, |text| message!("{text}")))
     }
@@ -51,7 +51,7 @@ impl Activity {
         }
     }
 
-    /// Removes the text: the work is done.
+    /// Removes the text when the work is done.
     pub fn clear(&mut self) {
         match self {
             Activity::Hidden => {}
@@ -71,7 +71,7 @@ impl Drop for Activity {
     }
 }
 
-/// The style of work of unknown length. The text is cut where the line ends.
+/// The style for work of unknown length. The text is cut at the end of the line.
 pub(super) fn spinner_style() -> ProgressStyle {
     style("{spinner} {wide_msg}")
 }
@@ -82,18 +82,18 @@ pub(super) fn style(template: &str) -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
-/// Prints a text every so often while it is set. A thread does it, because the work may block.
-pub(super) struct Lines(Arc<Mutex<Option<Line>>>);
+/// Prints a text at an interval while it is set, on a thread, because the work may block.
+pub(super) struct Lines(Arc<Mutex<Option<TimedLine>>>);
 
-struct Line {
+struct TimedLine {
     text: String,
-    /// When it was set or printed last.
+    /// The time at which it was set or printed last.
     since: Instant,
 }
 
 impl Lines {
     fn new(interval: Duration, print: impl Fn(&str) + Send + 'static) -> Self {
-        let line = Arc::new(Mutex::new(None::<Line>));
+        let line = Arc::new(Mutex::new(None::<TimedLine>));
         let weak = Arc::downgrade(&line);
         std::thread::spawn(move || {
             loop {
@@ -109,12 +109,12 @@ impl Lines {
         Self(line)
     }
 
-    /// Changes the text; the time since it was printed runs on.
+    /// Changes the text, but not the time since it was printed.
     fn set(&self, text: Option<String>) {
         let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *line = text.map(|text| {
             let since = line.as_ref().map_or_else(Instant::now, |line| line.since);
-            Line { text, since }
+            TimedLine { text, since }
         });
     }
 }

@@ -8,9 +8,10 @@ use crate::doctor::{DoctorReport, FrontEnd};
 /// Runs `wgpt doctor`.
 pub(super) fn run(args: DoctorArgs) {
     let report = DoctorReport::gather(front_end());
-    match args.json {
-        true => output!("{}", json!(report)),
-        false => output!("{report}"),
+    if args.json {
+        output!("{}", json!(report));
+    } else {
+        output!("{report}");
     }
 }
 

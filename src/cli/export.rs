@@ -19,10 +19,8 @@ use crate::train::TrainError;
 /// Runs `wgpt export`.
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
-    let format = args.format.unwrap_or(match is_gguf {
-        true => ExportFormat::Gguf,
-        false => ExportFormat::Hf,
-    });
+    let by_name = if is_gguf { ExportFormat::Gguf } else { ExportFormat::Hf };
+    let format = args.format.unwrap_or(by_name);
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let tokenizer = match &args.data {
         Some(data) => Some(find_tokenizer(&source, Some(data.as_str()))?),
@@ -75,7 +73,7 @@ fn convert(
     let written =
         checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
     pollster::block_on(written)?;
-    // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
+    // wgpt may be unable to use it, but without it other programs would assume the tokenizer of GPT-2.
     let own = source.path.join(TOKENIZER_FILE);
     if tokenizer.is_none() && own.exists() {
         let copied =
@@ -88,7 +86,7 @@ fn convert(
 /// The page of the browser build.
 const INDEX: &str = "index.html";
 
-/// Writes the browser build with a model that it imports by itself.
+/// Writes the browser build with a model that it imports when it opens.
 fn page(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
@@ -134,11 +132,11 @@ fn page(
     let file = disk::File::create(&zip).map_err(error(&zip))?;
     archive::pack(unpacked.path(), file)?;
     let text = disk::read_to_string(&index).map_err(error(&index))?;
-    // The page imports a model once: it knows it by this.
+    // The page imports a model once, and knows it by its hash.
     let hash = &source.fingerprint()?[..16];
     let meta =
         format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
-    // Last: a folder without it is no page.
+    // It is written last, because a folder without it is no page.
     let to = output.join(INDEX);
     disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(error(&to))
 }

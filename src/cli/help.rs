@@ -14,8 +14,8 @@ use crate::config;
 /// The flag that shows the flags for debugging.
 const HELP_ALL: &str = "--help-all";
 
-/// Parses the arguments of this process. Where they cannot be, or ask for help, prints that, unless
-/// this is `silent`, and returns the exit code.
+/// Parses the arguments of this process. If they are wrong or ask for help, prints an error or the help,
+/// unless this is `silent`, and returns the exit code.
 pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
     let mut command = Arguments::command();
     if args.iter().any(|arg| arg == HELP_ALL) {

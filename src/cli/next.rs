@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
 
-/// Returns what to do with a run that has ended, as a sentence that ends with a command; nothing if
-/// it has no checkpoint.
+/// Returns the next step after a run that has ended, as a sentence that ends with a command; `None` if
+/// the run has no checkpoint.
 pub(super) fn next_step(progress: &Progress) -> Option<String> {
     let RunPhase::Finished(reason) = &progress.state else { return None };
     let path = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
@@ -30,8 +30,8 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
     }
 }
 
-/// Returns the prompt of the run's last sample, or a word of its text: both are in the vocabulary of
-/// the model, as not every word is.
+/// Returns the prompt of the run's last sample, or a word of its text. Both are in the vocabulary of the
+/// model, unlike other words.
 fn prompt(progress: &Progress) -> Option<String> {
     let sample = progress.samples.last()?;
     // The shells of Windows have no common way to quote these.
@@ -43,19 +43,20 @@ fn prompt(progress: &Progress) -> Option<String> {
     words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
 }
 
-/// Quotes a word for the shell, where it needs that: in the way of POSIX shells, on Windows in the
-/// one that both of its shells read.
+/// Quotes a word for the shell if it needs that: as POSIX shells do, or on Windows in a way that both of
+/// its shells read.
 fn quoted(word: &str) -> Cow<'_, str> {
     let is_plain =
         |c: char| c.is_alphanumeric() || "_-./:,+@%=".contains(c) || (cfg!(windows) && c == '\\');
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.into();
     }
-    match cfg!(windows) {
+    if cfg!(windows) {
         // A single backslash before a quote escapes it.
-        true if word.ends_with('\\') => format!("\"{word}\\\"").into(),
-        true => format!("\"{word}\"").into(),
-        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+        let end = if word.ends_with('\\') { "\\" } else { "" };
+        format!("\"{word}{end}\"").into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''")).into()
     }
 }
 

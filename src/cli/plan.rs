@@ -1,4 +1,4 @@
-//! `wgpt plan`: whether a run fits its device, and the disk and time that it takes.
+//! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
 use super::CliError;
 use super::args::{Global, PlanArgs};
@@ -35,9 +35,10 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         });
     }
     let (vocab, data) = data(&config)?;
-    let selected = match args.measure || args.calibrate {
-        true => Some(confirmed(gpu::select(global.device()?)?, config.dtype, global.ops()?)),
-        false => None,
+    let selected = if args.measure || args.calibrate {
+        Some(confirmed(gpu::select(global.device()?)?, config.dtype, global.ops()?))
+    } else {
+        None
     };
     if let (true, Some(selected)) = (args.calibrate, &selected) {
         calibrate(&config, selected.clone(), global)?;
@@ -78,9 +79,10 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         fixes: fixes.as_deref(),
         measured,
     };
-    match args.json {
-        true => output!("{}", report.json()),
-        false => report.show(args.suggest),
+    if args.json {
+        output!("{}", report.json());
+    } else {
+        report.show(args.suggest);
     }
     match fixes {
         None => Ok(()),
@@ -99,7 +101,7 @@ fn largest_share(config: &Config, ranks: u32) -> Result<u64, CliError> {
     Ok(shares.ok_or_else(too_many)?.sequences(0))
 }
 
-/// Returns the vocabulary, and the size of the data if they are there.
+/// Returns the vocabulary, and the size of the data if they exist.
 fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
     let vocab = |found: u32| if config.vocab_size > 0 { config.vocab_size } else { found };
     if config.data.is_empty() {
@@ -108,13 +110,11 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
     match Dataset::open(&config.data, u64::from(config.block_size.get())) {
         Ok(data) => {
             let size = DataSize { train: data.train.len(), val: data.val.len() };
-            let vocab = match data.adds_to(config.vocab_size) {
-                true => data.vocab_size,
-                false => vocab(data.vocab_size),
-            };
+            let adds = data.adds_to(config.vocab_size);
+            let vocab = if adds { data.vocab_size } else { vocab(data.vocab_size) };
             Ok((vocab, Some(size)))
         }
-        // A plan needs no data: it may not be prepared yet.
+        // A plan needs no data, which may not be prepared yet.
         Err(error @ DataError::Missing { .. }) if config.vocab_size == 0 => {
             message!(
                 "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
@@ -131,25 +131,25 @@ struct PlannedDevice {
     profile: DeviceProfile,
     /// True if neither a device nor a target was given.
     is_unknown: bool,
-    /// True if of the device at most the memory is known.
+    /// True if at most the memory of the device is known.
     is_unnamed: bool,
     /// The next step if its speed is unknown.
     no_time: String,
 }
 
 impl PlannedDevice {
-    /// Returns what a run in `dtype` computes in, and why.
+    /// Returns the precision of a run in `dtype`, and the reason for it.
     fn precision(&self, dtype: Dtype) -> String {
         let abilities = self.profile.abilities;
         let mut text = abilities.explain(dtype);
         if self.is_unnamed && abilities.planned(dtype).matrices().is_some() {
-            text += ", assumed of a GPU without a name";
+            text += ", assumed for a GPU without a name";
         }
         text
     }
 }
 
-/// Returns the target GPU, else the device, which is `selected` if that is given. With neither, only
+/// Returns the target GPU, or else the device, which is `selected` if that is given. With neither, only
 /// the budget of the configuration applies: no driver is loaded, and the plan is the same on every
 /// machine.
 fn device(
@@ -180,7 +180,7 @@ fn device(
     let abilities = gpu.map_or_else(|| unnamed(config.dtype), Gpu::abilities);
     let precision = abilities.planned(config.dtype);
     let kernels = match precision.dtype() {
-        // They need CUDA.
+        // These need CUDA.
         Dtype::Tf32 | Dtype::Bfloat16 => Kernels::Cube,
         _ => Kernels::Wgsl,
     };
@@ -205,8 +205,8 @@ fn device(
     })
 }
 
-/// Returns the abilities of a GPU of which at most the memory is known. One that is to train in
-/// float16 is taken to have matrices, which take more memory.
+/// Returns the abilities of a GPU whose name is unknown. In float16 we assume that it has cooperative
+/// matrices, which take more memory.
 fn unnamed(dtype: Dtype) -> Abilities {
     let float16 = dtype == Dtype::Float16;
     let matrices = float16.then_some(Matrices::Sixteen);
@@ -333,7 +333,7 @@ impl PlanReport<'_> {
     }
 }
 
-/// Describes an optimizer, for the user.
+/// Describes an optimizer.
 fn optimizer(kind: OptimizerKind) -> &'static str {
     match kind {
         OptimizerKind::AdamW => "AdamW",
@@ -341,11 +341,11 @@ fn optimizer(kind: OptimizerKind) -> &'static str {
     }
 }
 
-/// The columns of a label, and of the text beside it.
+/// The widths of a label and of its text.
 const LABEL: usize = 9;
 const TEXT: usize = 70;
 
-/// Prints a text beside its label, over several lines if it is long.
+/// Prints a label and its text, over several lines if it is long.
 fn line(mut label: &str, text: &str) {
     for part in wrapped(text, TEXT) {
         output!("{label:<LABEL$} {part}");

@@ -1,4 +1,4 @@
-//! `wgpt runs`, and the run that a command takes if it was given none.
+//! `wgpt runs`, and the run of a command that was given none.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use super::args::{Global, RunsArgs};
 use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
 use crate::text::{Table, duration};
 
-/// The folder of runs that were given none.
+/// The folder of new runs.
 pub(super) const RUNS: &str = "out";
 
 /// Runs `wgpt runs`.
@@ -19,7 +19,7 @@ pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), CliError> {
     if args.folder.is_some() && !folder.is_dir() {
         return Err(CliError::Usage {
             what: format!("{}: no such folder", folder.display()),
-            hint: "give a folder with runs, or none for those in out/",
+            hint: "give a folder with runs, or none for the runs in out/",
         });
     }
     let runs = runs::list(folder);
@@ -55,8 +55,8 @@ fn object(run: &RunSummary) -> serde_json::Value {
     })
 }
 
-/// Formats a time. Those that RFC 3339 cannot write, like that of a file from a broken clock, become
-/// the nearest that it can.
+/// Formats a time. A time that RFC 3339 cannot write, for example from a broken clock, becomes the
+/// nearest that it can.
 fn rfc3339(time: SystemTime) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST);
@@ -81,7 +81,7 @@ fn table(runs: &[RunSummary]) -> Table {
     Table { rows: runs.iter().map(row).collect(), ..head }
 }
 
-/// Returns the newest run in [`RUNS`] that has a checkpoint, and says so.
+/// Returns the newest run in [`RUNS`] that has a checkpoint, and prints its name.
 pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, CliError> {
     newest(quiet, |run| run.has_checkpoint).ok_or_else(|| CliError::Usage {
         what: format!("no model was given, and no run in {RUNS}/ has a checkpoint"),
@@ -90,7 +90,7 @@ pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Returns the newest run in [`RUNS`], and says so.
+/// Returns the newest run in [`RUNS`], and prints its name.
 pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, CliError> {
     newest(quiet, |_| true).ok_or_else(|| CliError::Usage {
         what: format!("no run was given, and {RUNS}/ has none"),
@@ -98,7 +98,7 @@ pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Returns the newest run in [`RUNS`] that can be resumed, and says so.
+/// Returns the newest run in [`RUNS`] that can be resumed, and prints its name.
 pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, CliError> {
     let can_resume = |run: &RunSummary| {
         let is_training = matches!(run.state, RunState::Running | RunState::Paused);

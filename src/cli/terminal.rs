@@ -10,7 +10,7 @@ use clap::builder::styling::{Style, Styles};
 use super::args::flag_or_variable;
 use crate::gpu::PROBE_THREAD;
 
-/// The words that begin a line and say what it is, in the colours of clap's own messages.
+/// The labels at the beginning of a line, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
     ("error:", STYLES.get_error()),
     ("warning:", STYLES.get_invalid()),
@@ -20,11 +20,12 @@ const LABELS: [(&str, &Style); 4] = [
 
 const STYLES: &Styles = &Styles::styled();
 
-/// Removes the text before the cursor: a progress bar may be there, also that of another process,
-/// which draws it again below.
+/// Removes the text before the cursor. It may be a progress bar, also of another process, which draws
+/// it again below.
 const CLEAR_LINE: &str = "\r\u{1b}[2K";
 
-/// Prints a message to stderr. If it is closed, the message is lost: that must not end a run.
+/// Prints a message to stderr. If stderr is closed, the message is lost, because that must not end a
+/// run.
 pub(super) fn message(text: &str) {
     let stderr = std::io::stderr();
     let is_drawn = draws(&stderr);
@@ -60,9 +61,9 @@ fn paint(text: &str) -> String {
     painted
 }
 
-/// Sets for the whole process when messages have colours: as `--color` says, else `WGPT_COLOR`,
-/// else on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`. Reads the arguments before
-/// clap does, whose errors have colours too.
+/// Sets for the whole process if messages have colours. `--color` decides, or else `WGPT_COLOR`. Without
+/// them a terminal has colours, unless `NO_COLOR` is set or `TERM` is `dumb`. This reads the arguments
+/// before clap does, because clap's errors have colours too.
 pub(super) fn set_color(args: &[OsString]) {
     let choice = match flag_or_variable(color_flag(args), "WGPT_COLOR").as_deref() {
         Some("always") => ColorChoice::Always,

@@ -1,4 +1,4 @@
-//! Checks whether the system has dialogs that choose files.
+//! Checks for the system's dialogs that choose files.
 
 use super::Check;
 
@@ -6,7 +6,7 @@ use super::Check;
 const ZENITY: &str = "zenity";
 
 /// Checks that dialogs would open, without opening one. On Linux they come from the desktop's
-/// portal, else from zenity.
+/// portal, or else from zenity.
 pub(super) fn check() -> Check {
     if cfg!(any(windows, target_os = "macos")) {
         return Check { works: true, detail: "the system's".into() };
@@ -27,10 +27,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&folders).any(|folder| crate::disk::is_file(&folder.join(program)))
 }
 
-/// Asks the portal for the version of its file dialogs, which also starts it.
-///
-/// # Errors
-/// If it does not answer, with the reason.
+/// Asks the portal for the version of its file dialogs, which also starts it. Returns the reason if it
+/// does not answer.
 #[cfg(all(feature = "gui", target_os = "linux"))]
 fn portal() -> Result<String, String> {
     use std::sync::mpsc::channel;

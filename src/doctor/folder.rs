@@ -1,4 +1,4 @@
-//! Checks whether a folder can be written.
+//! Checks that files can be written to a folder.
 
 use std::path::Path;
 
@@ -9,9 +9,8 @@ use serde::Serialize;
 pub(crate) struct Folder {
     /// The kind of files: runs, settings, speeds.
     pub purpose: &'static str,
-    /// The folder. A path that is not Unicode is shown as far as it is.
+    /// Parts that are not Unicode are replaced.
     pub path: String,
-    /// True if it exists.
     pub exists: bool,
     /// The reason why no file can be created there; `None` if one can. A folder that does not exist
     /// is created with the first file, in the nearest folder above that does.

@@ -1,8 +1,8 @@
-//! Reports what a bug report needs: this build, the machine, its devices, the folders of wgpt, and
-//! problems with what to do about them.
+//! Gathers the facts for a bug report: this build, the machine, its devices, the folders of wgpt, and
+//! problems with a hint at each.
 //!
-//! [`DoctorReport`] is plain data. Its text is what `wgpt doctor` prints and the window's help shows;
-//! `--json` prints the same fields. It has no file's content and no setting of a run.
+//! [`DoctorReport`] is plain data. `wgpt doctor` and the window's help show its text, and `--json`
+//! prints the same fields. It has no file's content and no setting of a run.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod dialogs;
@@ -20,12 +20,9 @@ use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
 
-/// The report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DoctorReport {
-    /// This build.
     pub build: Build,
-    /// The machine.
     pub system: System,
     /// Its devices, the CPU last.
     pub devices: Vec<DeviceReport>,
@@ -33,8 +30,8 @@ pub(crate) struct DoctorReport {
     pub auto: Option<String>,
     /// The reason why no device is reached through CUDA, in a build that has it.
     pub no_cuda: Option<String>,
-    /// The MPI library that a run on several devices opens; `None` on systems where it opens none. Most
-    /// machines need none.
+    /// The MPI library for runs on several devices; `None` on systems where wgpt opens none. Most machines
+    /// need none.
     pub mpi: Option<Check>,
     /// The folders in which wgpt writes. A page has none.
     pub folders: Vec<Folder>,
@@ -44,44 +41,36 @@ pub(crate) struct DoctorReport {
     pub file_dialogs: Option<Check>,
     /// Environment variables that change what wgpt or its drivers do.
     pub variables: BTreeMap<String, String>,
-    /// Problems found, each with a hint.
     pub problems: Vec<Problem>,
 }
 
-/// A build of wgpt.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Build {
     pub version: &'static str,
     pub commit: Option<&'static str>,
     pub features: Vec<&'static str>,
     pub target: &'static str,
-    /// The file of the program.
     pub program: Option<String>,
 }
 
-/// A machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct System {
     /// The operating system or the browser, with its version.
     pub os: String,
-    /// The version of the kernel.
     pub kernel: Option<String>,
-    /// The model of the CPU.
     pub cpu: Option<String>,
     /// The threads that the process may use at once.
     pub threads: usize,
-    /// The memory of the machine.
     pub memory: Option<ReportedMemory>,
 }
 
-/// A device and its memory.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DeviceReport {
     pub id: String,
     pub name: String,
     pub kind: DeviceKind,
     pub driver: String,
-    /// The PCI address.
+    /// Its PCI address.
     pub pci: Option<String>,
     /// The memory that the operating system or the driver reports.
     pub memory: Option<ReportedMemory>,
@@ -91,7 +80,7 @@ pub(crate) struct DeviceReport {
     pub matrices: Option<u32>,
     /// The largest tensor that can be bound, in bytes.
     pub max_binding_bytes: Option<u64>,
-    /// Its other limits, where it is an adapter of a graphics API.
+    /// The other limits of an adapter of a graphics API.
     pub adapter: Option<AdapterReport>,
 }
 
@@ -239,7 +228,7 @@ impl DeviceReport {
     }
 }
 
-/// Returns the MPI library, or what to do to have one.
+/// Returns the MPI library, or how to get one.
 #[cfg(not(target_arch = "wasm32"))]
 fn mpi(library: Result<String, String>) -> Check {
     let is_named = std::env::var_os(crate::ranks::MPI_LIBRARY).is_some();

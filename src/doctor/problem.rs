@@ -6,7 +6,7 @@ use super::{Check, DeviceReport, DoctorReport};
 use crate::gpu::DeviceKind;
 use crate::ranks::MPI_LIBRARY;
 
-/// A problem, and what to do about it.
+/// A problem, and a hint at its solution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Problem {
     pub text: String,
@@ -80,22 +80,19 @@ fn dialogs(check: Option<&Check>) -> Option<Problem> {
     Some(Problem::new(format!("no file dialogs: {detail}"), hint))
 }
 
-/// Returns the problem of a machine without a GPU, or with one that is reached slowly. A page that
-/// has no device says so by itself.
+/// Returns the problem of a machine without a GPU, or with a GPU that is reached slowly. A page without
+/// a device reports that itself.
 fn gpus(report: &DoctorReport) -> Option<Problem> {
     let is_gpu = |device: &&DeviceReport| device.kind.is_gpu();
     let mut gpus = report.devices.iter().filter(is_gpu).peekable();
     let Some(first) = gpus.peek() else {
         let has_cpu = report.devices.iter().any(|device| device.kind == DeviceKind::Cpu);
-        let hint = match cfg!(windows) {
-            true => {
-                "if it has one, install its driver from NVIDIA, AMD or Intel: the driver that \
-                     Windows installs by itself may lack Vulkan"
-            }
-            false => {
-                "if it has one, its driver is missing: on Debian and Ubuntu \
-                      mesa-vulkan-drivers for AMD and Intel, nvidia-driver for NVIDIA"
-            }
+        let hint = if cfg!(windows) {
+            "if it has one, install its driver from NVIDIA, AMD or Intel: the driver that Windows \
+             installs by itself may lack Vulkan"
+        } else {
+            "if it has one, its driver is missing: on Debian and Ubuntu mesa-vulkan-drivers for AMD and \
+             Intel, nvidia-driver for NVIDIA"
         };
         let text = "no GPU found: training runs on the CPU";
         return has_cpu.then(|| Problem::new(text, hint));

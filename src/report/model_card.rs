@@ -44,7 +44,7 @@ pub(crate) fn write_model_card(
     put(CARD, card(&name, source, run.as_ref(), picture.is_some()))
 }
 
-/// Returns the settings of generation: those of `wgpt sample`.
+/// Returns the settings of generation, which are the defaults of `wgpt sample`.
 fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
     let settings = json!({
         "bos_token_id": tokenizer.and_then(Tokenizer::end_of_text),

@@ -133,7 +133,7 @@ impl RunRecord {
         Some(most[1] as u64)
     }
 
-    /// Returns the names of the devices, those of all ranks.
+    /// Returns the names of the devices of all ranks.
     fn devices(&self) -> Option<String> {
         let mut devices: Vec<(&str, usize)> = Vec::new();
         for rank in &self.progress.ranks {
@@ -153,7 +153,7 @@ impl RunRecord {
     }
 
     /// Returns the floating-point operations per token of the forward and the backward pass: six per
-    /// weight, and those of attention, half of whose matrix is masked.
+    /// weight, and six per element of attention's matrix, half of which is masked.
     fn operations(&self) -> Option<f64> {
         let config = self.config.as_ref()?;
         let [layers, width, time] = [config.n_layer, config.n_embd, config.block_size];
@@ -213,7 +213,7 @@ impl RunRecord {
         })
     }
 
-    /// Returns a series of the run as a curve over `over`; `None` if what it needs is unknown.
+    /// Returns a series of the run as a curve over `over`; `None` if the axis is unknown.
     pub fn curve(&self, name: &str, series: &Series, over: Over, is_faint: bool) -> Option<Curve> {
         let curves = &self.progress.curves;
         let (axis, scale): (&Cumulative, f64) = match over {

@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 /// The heading of the flags that only `--help-all` shows.
 pub(in crate::cli) const DEBUGGING: &str = "Debugging";
 
-/// Formats example commands, each with a few words on what it does.
+/// Formats example commands with a few words on each.
 pub(in crate::cli) fn examples(examples: &[(&str, &str)]) -> StyledStr {
     let styles = Styles::styled();
     let (heading, literal) = (styles.get_header(), styles.get_literal());
@@ -22,7 +22,7 @@ pub(in crate::cli) fn examples(examples: &[(&str, &str)]) -> StyledStr {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").into()
 }
 
-/// Takes any text, and lists values for help and for the completions of shells: what reads the
+/// Takes any text, and lists values for help and for the completions of shells. The code that reads the
 /// value later has the better errors.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Suggested(Vec<&'static str>);
@@ -50,7 +50,7 @@ impl TypedValueParser for Suggested {
     }
 }
 
-/// Returns the value of a flag, else that of an environment variable.
+/// Returns the value of a flag, or else of an environment variable.
 pub(in crate::cli) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
     let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
     flag.map(str::to_string).or_else(set)
