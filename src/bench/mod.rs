@@ -13,7 +13,6 @@ mod step;
 pub(crate) use calibrate::calibrate;
 pub(crate) use card::{CardRow, card_row};
 use kernels::{Bench, Sizes};
-pub(crate) use step::GPT2_VOCABULARY;
 pub use step::TrainingStep;
 
 use std::time::Instant;

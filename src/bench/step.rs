@@ -6,7 +6,7 @@ use std::time::Instant;
 use burn::tensor::{Device, Tensor};
 
 use super::{StepRow, best_seconds, fraction};
-use crate::config::Config;
+use crate::config::{Config, GPT2_VOCABULARY};
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
     Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
@@ -15,9 +15,6 @@ use crate::model::{
 use crate::ops::{CrossEntropy, Implementation, OpsMode};
 use crate::plan::Plan;
 use crate::train::{Masters, Optimizer};
-
-/// GPT-2's vocabulary size, for configurations that leave it to the data.
-pub(crate) const GPT2_VOCABULARY: u32 = 50_257;
 
 /// A model with everything that a training step needs, on meaningless tokens.
 pub struct TrainingStep {

@@ -276,8 +276,8 @@ pub(super) struct PrepareArgs {
     pub force: bool,
 }
 
-fn parse_tokenizer(name: String) -> Result<TokenizerChoice, DataError> {
-    name.parse()
+fn parse_tokenizer(name: String) -> Result<TokenizerChoice, String> {
+    name.parse().map_err(|error: DataError| format!("{error}: {}", error.hint()))
 }
 
 #[derive(Debug, Args)]

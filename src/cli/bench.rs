@@ -7,7 +7,7 @@ use super::find_model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
-use crate::config::Layer;
+use crate::config::{GPT2_VOCABULARY, Layer};
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::text;
 
@@ -45,7 +45,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
-    let vocab = if config.vocab_size == 0 { bench::GPT2_VOCABULARY } else { config.vocab_size };
+    let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
     torch.retain(|step| step.measured(&config, vocab));
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);

@@ -11,7 +11,7 @@ use super::args::{BenchArgs, Global};
 use super::find_model::{confirmed, open_for_steps};
 use super::watch::{FailureOutput, Watched, watch};
 use crate::bench::{self, CardRow};
-use crate::config::{Config, Dtype, Layer};
+use crate::config::{Config, Dtype, GPT2_VOCABULARY, Layer};
 use crate::disk;
 use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
@@ -27,7 +27,7 @@ const ROW: &str = "--card-row";
 /// Returns the configuration that is measured: GPT-2 124M, if nothing else is asked for.
 fn config(args: BenchArgs) -> Result<Config, CliError> {
     let config = args.source.resolve_on(vec![Layer::preset("gpt2")?], None)?.config;
-    let vocab = if config.vocab_size == 0 { bench::GPT2_VOCABULARY } else { config.vocab_size };
+    let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
     Ok(Config { vocab_size: vocab, ..config })
 }
 

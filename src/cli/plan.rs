@@ -5,8 +5,8 @@ use super::args::{Global, PlanArgs};
 use super::find_model::{confirmed, open_for_steps};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
-use crate::config::{Abilities, Budget, Config, Dtype, Matrices, OptimizerKind};
-use crate::data::{DataError, Dataset};
+use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
+use crate::data::{DataErrorKind, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
@@ -15,9 +15,6 @@ use crate::plan::{
 use crate::ranks::RanksError;
 use crate::runs;
 use crate::text::bytes;
-
-/// The vocabulary of GPT-2, for a configuration without a vocabulary and without data.
-const GPT2_VOCABULARY: u32 = 50_257;
 
 /// Runs `wgpt plan`.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
@@ -115,13 +112,13 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
             Ok((vocab, Some(size)))
         }
         // A plan needs no data, which may not be prepared yet.
-        Err(error @ DataError::Missing { .. }) if config.vocab_size == 0 => {
+        Err(error) if error.kind == DataErrorKind::Missing && config.vocab_size == 0 => {
             message!(
-                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
+                "warning: {error}: planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens"
             );
             Ok((GPT2_VOCABULARY, None))
         }
-        Err(DataError::Missing { .. }) => Ok((config.vocab_size, None)),
+        Err(error) if error.kind == DataErrorKind::Missing => Ok((config.vocab_size, None)),
         Err(error) => Err(error.into()),
     }
 }

@@ -37,6 +37,14 @@ use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
+/// The tokens of GPT-2's vocabulary.
+pub(crate) const GPT2_VOCABULARY: u32 = 50_257;
+
+/// What the names of the built-in data sets begin with.
+pub(crate) const BUILTIN: &str = "builtin:";
+pub(crate) const BUILTIN_STORIES: &str = "builtin:stories";
+pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
+
 /// The settings of a training run, under nanoGPT's names where it has the same setting.
 ///
 /// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Config, Layer, file_name, resolve};
+use super::{BUILTIN, Config, Layer, file_name, resolve};
 
 const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
 const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
@@ -49,7 +49,7 @@ pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     if shape(&base) == shape(config) && same_data {
         return preset.to_string();
     }
-    let data = config.data.strip_prefix("builtin:").unwrap_or(&config.data);
+    let data = config.data.strip_prefix(BUILTIN).unwrap_or(&config.data);
     let data = Path::new(data).file_name().unwrap_or_default().to_string_lossy();
     format!("{}-{}x{}", file_name(&data, "gpt"), config.n_layer, config.n_embd)
 }

@@ -4,7 +4,7 @@ use super::error::{ConfigError, Provenance};
 use super::keys::{KEYS, Key};
 use super::layer::{Layer, ignored_warning};
 use super::value::Value;
-use super::{Config, InitFrom};
+use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom};
 use std::collections::BTreeMap;
 
 /// Largest head size. The attention kernels keep one row of a head in registers or workgroup
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const MAX_HEAD_SIZE: u32 = 256;
 
 /// The built-in data sets.
-const BUILTIN_DATA: &[&str] = &["builtin:stories", "builtin:chats"];
+const BUILTIN_DATA: &[&str] = &[BUILTIN_STORIES, BUILTIN_CHATS];
 
 /// A valid config, and the warnings about its sources.
 #[derive(Debug, Clone)]
@@ -114,7 +114,7 @@ impl Check<'_> {
 
     fn sources(&self) -> Result<(), ConfigError> {
         let data = self.config.data.as_str();
-        if data.starts_with("builtin:") && !BUILTIN_DATA.contains(&data) {
+        if data.starts_with(BUILTIN) && !BUILTIN_DATA.contains(&data) {
             let rule = "this built-in data does not exist";
             let hint = format!("use {} or the path of a folder", BUILTIN_DATA.join(", "));
             return Err(self.error(&["data"], format!("{data:?}"), rule, hint));

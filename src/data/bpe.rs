@@ -1,10 +1,10 @@
-//! Byte-level byte pairs of other vocabularies than GPT-2's, described by a `tokenizer.json` of Hugging
-//! Face: one that was trained here, or that of another model (Llama 3, Qwen, DeepSeek, ...).
+//! Byte-level byte pairs with other vocabularies than GPT-2's. A `tokenizer.json` of Hugging Face describes
+//! them: we trained it here, or it belongs to another model (Llama 3, Qwen, DeepSeek, ...).
 //!
-//! Words are encoded by the same code as GPT-2's, also in a browser. It merges whatever pair makes the
-//! token of the lowest rank, so a vocabulary must be one that byte-pair training yields: each token has
-//! one merge, which is also how the token itself is encoded, or all that are possible. [`Bpe::parse`]
-//! checks that.
+//! The code that encodes words is the same as for GPT-2, also in a browser. It always merges the pair that
+//! makes the token with the lowest rank. That gives the ids of the file only if the vocabulary is one that
+//! byte-pair training yields: a token has either one merge, which is also how the token itself is encoded,
+//! or every merge that is possible. [`Bpe::parse`] checks this.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,22 +12,23 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tiktoken_rs::CoreBPE;
 
-use super::hugging_face::byte_characters;
+use super::DataError;
+use super::hugging_face::BYTE_CHARACTERS;
 use super::tokenizer::END_OF_TEXT;
-use super::{DataError, TokenKind, Vocabulary};
+use crate::config::GPT2_VOCABULARY;
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_training.rs")]
 pub(super) mod train;
 mod words;
 
-use words::{Part, Words};
+use words::{WordOrToken, Words};
 
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 4] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"];
 
 /// GPT-2's tokens of text: the bytes and 50,000 merges.
-const GPT2_TEXT: usize = 50_256;
+const GPT2_TEXT: usize = GPT2_VOCABULARY as usize - 1;
 
 /// Largest id of a token: a larger one is a damaged file.
 const MAX_ID: u64 = (1 << 24) - 1;
@@ -35,9 +36,7 @@ const MAX_ID: u64 = (1 << 24) - 1;
 /// The rank of each token, by its bytes: the lowest merges first.
 pub(super) type Ranks = HashMap<Vec<u8>, u32>;
 
-/// A byte-level byte-pair tokenizer.
 pub struct Bpe {
-    /// The `tokenizer.json`.
     file: String,
     core: CoreBPE,
     /// The id of each rank: the bytes, then the merges.
@@ -46,7 +45,7 @@ pub struct Bpe {
     tokens: Vec<Vec<u8>>,
     /// The id and the text of the token that ends a document.
     end: Option<(u32, String)>,
-    /// The tokens beside those of bytes and merges.
+    /// The tokens that are not made of bytes and merges.
     added: Vec<Added>,
     words: Words,
 }
@@ -60,10 +59,7 @@ struct Added {
 }
 
 impl Bpe {
-    /// Reads a `tokenizer.json`.
-    ///
-    /// # Errors
-    /// A clause that says what is wrong with it or not supported.
+    /// Reads a `tokenizer.json`. The error is a clause that says what is wrong or not supported.
     pub fn parse(file: &str) -> Result<Self, String> {
         let json: Value =
             serde_json::from_str(file).map_err(|error| format!("not JSON: {error}"))?;
@@ -75,7 +71,7 @@ impl Bpe {
         let tokens = table(vocab, &added)?;
         let (ids, ranks) = ranks(vocab, &model["merges"], model["ignore_merges"] == true)?;
         let encoder = ranks.into_iter().collect();
-        // It gets one word at a time.
+        // We pass it one word at a time, so its own pattern matches everything.
         let core = CoreBPE::new(encoder, Default::default(), r"(?s:.+)")
             .map_err(|error| format!("its tokens cannot be used: {error}"))?;
         let id = |name: &str| match added.iter().find(|token| token.content == name) {
@@ -86,7 +82,6 @@ impl Bpe {
         Ok(Self { file: file.to_owned(), core, ids, tokens, end, added, words })
     }
 
-    /// Returns the `tokenizer.json`.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -111,7 +106,7 @@ impl Bpe {
         self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 
-    /// Returns true if text has the same ids in both. Tokens besides, like one for padding, may differ.
+    /// Returns true if text has the same ids in both. Other tokens, like one for padding, may differ.
     pub(super) fn has_text_of(&self, other: &Self) -> bool {
         self.ids == other.ids && self.ids.iter().all(|&id| self.bytes(id) == other.bytes(id))
     }
@@ -126,11 +121,11 @@ impl Bpe {
     pub(super) fn encode_into(&self, piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         self.words.split(piece, &mut |part| {
             match part {
-                Part::Word(word) => {
+                WordOrToken::Word(word) => {
                     let ranks = self.core.encode_ordinary(word);
                     ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
                 }
-                Part::Token(id) => ids.push(id),
+                WordOrToken::Token(id) => ids.push(id),
             }
             Ok(())
         })
@@ -142,35 +137,9 @@ impl Bpe {
         (!token.is_empty()).then_some(token.as_slice())
     }
 
-    /// Returns the tokens as the file spells them.
-    pub(super) fn vocabulary(&self) -> Result<Vocabulary, String> {
-        // Parsed once before, in `parse`.
-        let json: Value = serde_json::from_str(&self.file).map_err(|error| error.to_string())?;
-        if !self.words.is_gpt2() {
-            return Err("it splits text into other words than GPT-2".to_owned());
-        }
-        let end = self.end_of_text();
-        let mut vocabulary = Vocabulary { begin: end, end, ..Vocabulary::default() };
-        vocabulary.pad(self.tokens.len());
-        let tokens = json["model"]["vocab"].as_object().into_iter().flatten();
-        let normal = tokens.filter_map(|(name, value)| Some((id(value)?, name, TokenKind::Normal)));
-        let added = json["added_tokens"].as_array().into_iter().flatten().filter_map(|token| {
-            let is_special = token["special"] == true;
-            let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
-            let Value::String(name) = &token["content"] else { return None };
-            Some((id(&token["id"])?, name, kind))
-        });
-        for (id, name, kind) in normal.chain(added) {
-            vocabulary.tokens[id as usize] = (name.clone(), kind);
-        }
-        let merges = json["model"]["merges"].as_array().into_iter().flatten();
-        vocabulary.merges = merges
-            .filter_map(|merge| match merge {
-                Value::String(pair) => Some(pair.clone()),
-                merge => Some(format!("{} {}", merge[0].as_str()?, merge[1].as_str()?)),
-            })
-            .collect();
-        Ok(vocabulary)
+    /// Returns true if text is split into the words of GPT-2.
+    pub(super) fn has_words_of_gpt2(&self) -> bool {
+        self.words.is_gpt2()
     }
 
     /// Returns true if these are the tokens of GPT-2 under the same ids. `gpt2` are its tokens but the
@@ -222,7 +191,7 @@ fn check_model(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the tokens beside those of bytes and merges.
+/// Returns the tokens that are not made of bytes and merges.
 fn added_tokens(json: &Value) -> Result<Vec<Added>, String> {
     let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
     let entry = |token: &Value| {
@@ -246,7 +215,6 @@ fn id(value: &Value) -> Option<u32> {
     value.as_u64().filter(|id| *id <= MAX_ID).map(|id| id as u32)
 }
 
-/// Returns the bytes of each id.
 fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, String> {
     let bytes = bytes_of_characters();
     let mut tokens: Vec<Vec<u8>> = Vec::new();
@@ -256,7 +224,7 @@ fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, St
             tokens.resize(index + 1, Vec::new());
         }
         if !tokens[index].is_empty() && tokens[index] != token {
-            return Err(format!("the id {id} of {name:?} is also that of another token"));
+            return Err(format!("the id {id} of {name:?} is also the id of another token"));
         }
         tokens[index] = token;
         Ok(())
@@ -274,9 +242,9 @@ fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, St
     Ok(tokens)
 }
 
-/// Returns the ids in the order of their ranks, the bytes, then the results of the merges, and the rank
-/// of each token. Checks that merging whatever makes the token of the lowest rank is what `merges` say:
-/// a token has one merge, the last one of those that encode it, or one for each way to cut it in two.
+/// Returns the ids in the order of their ranks (first the bytes, then the results of the merges), and the
+/// rank of each token. Checks that `merges` means the same as merging the pair with the lowest rank: a
+/// token must have one merge, the last of the merges that encode it, or one for each way to cut it in two.
 ///
 /// With `whole`, words that are tokens are not merged (`ignore_merges`), as in Llama 3.
 fn ranks(
@@ -288,7 +256,7 @@ fn ranks(
     let bytes = bytes_of_characters();
     let mut ids = Vec::new();
     let mut ranks = Ranks::new();
-    for (byte, character) in (0_u8..=u8::MAX).zip(byte_characters()) {
+    for (byte, character) in (0_u8..=u8::MAX).zip(BYTE_CHARACTERS) {
         let id = id_of(&character.to_string());
         ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
         ranks.insert(vec![byte], u32::from(byte));
@@ -366,7 +334,7 @@ pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
 
 /// Returns the byte that each character of a Hugging Face file stands for.
 fn bytes_of_characters() -> HashMap<char, u8> {
-    byte_characters().into_iter().zip(0..=u8::MAX).collect()
+    BYTE_CHARACTERS.into_iter().zip(0..=u8::MAX).collect()
 }
 
 /// Returns the bytes that a token of a file stands for; `None` if it has other characters.

@@ -1,7 +1,7 @@
 //! The chat template: conversations as tokens, and which of them a model learns.
 //!
-//! A conversation begins with the token that ends a document, so that a model knows that what came
-//! before is another text. Each message is the token of its role, its text, and `<|end|>`:
+//! A conversation begins with the token that ends a document, so that a model knows that the text before
+//! it was another one. Each message is the token of its role, its text, and `<|end|>`:
 //!
 //! ```text
 //! <|endoftext|><|system|>Be brief.<|end|><|user|>Hello!<|end|><|assistant|>Hi.<|end|>
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Roles are tokens and not words, as they are in ChatML: a vocabulary of characters may lack the
-//! letters of a word. The tokens come after the last one of the vocabulary, for GPT-2 from 50,257 on,
-//! so its embedding keeps its padded shape. Text never becomes one of them, whatever it spells. So the
-//! tokens tell by themselves which of them count in the loss, and data needs no second file for that:
+//! letters of a word. The tokens come after the last token of the vocabulary, for GPT-2 from 50,257 on,
+//! so that its embedding keeps its padded shape. Text never becomes one of them, whatever it spells. The
+//! tokens alone therefore tell which of them count in the loss, and data needs no second file for that:
 //! see [`ChatTemplate::counted`].
 //!
 //! [`Tokenizer::Chat`] holds a template. It is written wherever a tokenizer is: in the `meta.json` of
@@ -31,15 +31,12 @@ use serde::{Deserialize, Serialize};
 use super::tokenizer::END_OF_TEXT;
 use super::{DataError, Tokenizer};
 
-/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Instructions for the whole conversation.
     System,
-    /// The person.
     User,
-    /// The model.
     Assistant,
 }
 
@@ -70,7 +67,7 @@ impl fmt::Display for Role {
 impl FromStr for Role {
     type Err = String;
 
-    /// Parses a role; the error is a clause that names those that exist.
+    /// Parses a role. The error is a clause that names the roles.
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL
             .into_iter()
@@ -82,14 +79,12 @@ impl FromStr for Role {
 /// A message of a conversation, as in the common `messages` form of `.jsonl` files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its author.
     pub role: Role,
     /// Its text, in which nothing is special.
     pub content: String,
 }
 
 impl Message {
-    /// Creates a message.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into() }
     }
@@ -102,73 +97,70 @@ pub const END_OF_MESSAGE: &str = "<|end|>";
 #[derive(Clone, PartialEq, Eq)]
 pub struct ChatTemplate {
     base: Tokenizer,
-    begin: u32,
-    /// In the order of [`Role::ALL`].
-    roles: [u32; 3],
-    end: u32,
+    /// The beginning of a conversation, the roles in the order of [`Role::ALL`], the end of a message.
+    specials: [u32; 5],
     vocab_size: u32,
 }
 
 impl ChatTemplate {
-    /// Adds the tokens of conversations to those of `base`, after the last. Special tokens of the same
-    /// names that `base` has already are used as they are.
+    /// Adds the tokens of conversations after the last token of `base`. If `base` has special tokens of
+    /// the same names already, they are used.
     pub fn new(base: Tokenizer) -> Self {
         if let Tokenizer::Chat(template) = &base {
             return (**template).clone();
         }
+        let special = |name: &str| match &base {
+            Tokenizer::Bpe(bpe) => bpe.special(name),
+            _ => None,
+        };
+        let [system, user, assistant] = Role::ALL.map(|role| special(role.token()));
+        let known = [base.end_of_text(), system, user, assistant, special(END_OF_MESSAGE)];
         let mut vocab_size = base.vocab_size();
-        let mut add = |known: Option<u32>| {
+        let specials = known.map(|known| {
             known.unwrap_or_else(|| {
                 vocab_size += 1;
                 vocab_size - 1
             })
-        };
-        let known = |name: &str| match &base {
-            Tokenizer::Bpe(bpe) => bpe.special(name),
-            _ => None,
-        };
-        let begin = add(base.end_of_text());
-        let roles = Role::ALL.map(|role| add(known(role.token())));
-        let end = add(known(END_OF_MESSAGE));
-        Self { base, begin, roles, end, vocab_size }
+        });
+        Self { base, specials, vocab_size }
     }
 
-    /// Returns the tokenizer of text.
     pub fn base(&self) -> &Tokenizer {
         &self.base
     }
 
-    /// Returns the number of tokens, with those of conversations.
+    /// Returns the number of tokens, including the tokens of conversations.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
 
-    /// Returns the token that begins a conversation: that which ends a document of text.
+    /// Returns the token that begins a conversation. The same token ends a document of text.
     pub fn begin(&self) -> u32 {
-        self.begin
+        self.specials[0]
     }
 
     /// Returns the token that opens a message of `role`.
     pub fn opening(&self, role: Role) -> u32 {
-        self.roles[role as usize]
+        self.specials[1 + role as usize]
     }
 
     /// Returns the token that ends a message: where sampling stops.
     pub fn end(&self) -> u32 {
-        self.end
+        self.specials[4]
     }
 
-    /// Returns true for a token of conversations, which is no text.
+    /// Returns true for a token of conversations, which is not text.
     pub fn is_special(&self, id: u32) -> bool {
-        id == self.begin || id == self.end || self.roles.contains(&id)
+        self.specials.contains(&id)
     }
 
     /// Returns the tokens of conversations as they are written in text, with their ids: the beginning,
     /// the roles and the end.
     pub fn specials(&self) -> [(u32, &str); 5] {
         let begin = self.base.end_name().unwrap_or(END_OF_TEXT);
-        let [system, user, assistant] = Role::ALL.map(|role| (self.opening(role), role.token()));
-        [(self.begin, begin), system, user, assistant, (self.end, END_OF_MESSAGE)]
+        let [system, user, assistant] = Role::ALL.map(Role::token);
+        let names = [begin, system, user, assistant, END_OF_MESSAGE];
+        std::array::from_fn(|index| (self.specials[index], names[index]))
     }
 
     /// Returns the tokens that `base` does not have, with their ids.
@@ -178,34 +170,25 @@ impl ChatTemplate {
     }
 
     /// Returns the tokens of a whole conversation.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, DataError> {
-        let mut ids = vec![self.begin];
+        let mut ids = vec![self.begin()];
         for message in messages {
             ids.extend(self.message(message)?);
         }
         Ok(ids)
     }
 
-    /// Returns the tokens of a message, from that of its role to the end. A conversation is
+    /// Returns the tokens of a message, from its role to its end. A conversation is
     /// [`begin`](Self::begin) and its messages, so one that has become too long can lose the oldest.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn message(&self, message: &Message) -> Result<Vec<u32>, DataError> {
         let mut ids = vec![self.opening(message.role)];
         self.base.encode_into(&message.content, &mut ids)?;
-        ids.push(self.end);
+        ids.push(self.end());
         Ok(ids)
     }
 
     /// Returns the tokens of a conversation that the model is to continue: it ends with an opened
     /// message of the assistant.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>, DataError> {
         let mut ids = self.conversation(messages)?;
         ids.push(self.opening(Role::Assistant));
@@ -218,15 +201,14 @@ impl ChatTemplate {
         self.counted_after(false, ids)
     }
 
-    /// Returns the same for tokens that begin within a message, which `is_open` if it is one of the
-    /// assistant.
+    /// Does the same for tokens that begin within a message. `is_open` is true if the assistant wrote
+    /// that message.
     pub(super) fn counted_after(&self, mut is_open: bool, ids: &[u32]) -> Vec<bool> {
         let mut counts = |&id: &u32| {
-            let counts = is_open && (id == self.end || !self.is_special(id));
-            is_open = match self.is_special(id) {
-                true => id == self.opening(Role::Assistant),
-                false => is_open,
-            };
+            let counts = is_open && (id == self.end() || !self.is_special(id));
+            if self.is_special(id) {
+                is_open = id == self.opening(Role::Assistant);
+            }
             counts
         };
         ids.iter().map(&mut counts).collect()

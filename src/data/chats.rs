@@ -12,14 +12,13 @@ pub(super) const TRAIN_CONVERSATIONS: usize = 8_000;
 pub(super) const VAL_SEED: u64 = 4;
 pub(super) const VAL_CONVERSATIONS: usize = 800;
 
-/// Returns the template of the conversations. Its characters are those of a keyboard: a person may
-/// type others than the grammar does.
+/// Returns the template of the conversations. It has all characters of a keyboard, because a person may
+/// type other ones than the grammar writes.
 pub(super) fn template() -> Result<ChatTemplate, DataError> {
     let characters = ['\n'].into_iter().chain(' '..='~');
     Ok(ChatTemplate::new(Tokenizer::Char(CharVocab::new(characters)?)))
 }
 
-/// Generates conversations.
 pub(super) fn generate(seed: u64, count: usize) -> impl Iterator<Item = Vec<Message>> {
     let mut rng = Rng::new(seed);
     (0..count).map(move |_| {
@@ -100,41 +99,32 @@ const SHORT_IT: Scene = &[
 
 const SHORT_SUM: Scene = &[(1, "user: How much is {sum}?\nassistant: {sum.1}")];
 
-/// The forms of an animal are its name, sound, food and home; those of a sum the terms and the result.
+/// The forms of an animal are its name, sound, food and home. A sum has its terms and its result.
 #[rustfmt::skip] // One word per line would take 100 lines.
 const LISTS: &[List] = &[
-    List {
-        name: "name",
-        words: &[
-            "Ada", "Bella", "Clara", "Dora", "Edith", "Flora", "Greta", "Hanna", "Ida", "Julia",
-            "Kira", "Lena", "Mia", "Nora", "Olga", "Petra", "Boris", "Carl", "David", "Emil",
-            "Felix", "Gus", "Hugo", "Ivan", "Jonas", "Karl", "Leo", "Max", "Nils", "Otto", "Paul",
-            "Rudi",
-        ],
-    },
-    List {
-        name: "animal",
-        words: &[
-            "cow|moo|grass|barn", "dog|woof|bones|kennel", "cat|meow|fish|house",
-            "duck|quack|weeds|pond", "pig|oink|turnips|sty", "sheep|baa|clover|meadow",
-            "horse|neigh|oats|stable", "hen|cluck|corn|coop", "lion|roar|zebras|savanna",
-            "frog|ribbit|flies|swamp", "mouse|squeak|cheese|wall", "bee|buzz|nectar|hive",
-            "snake|hiss|lizards|desert", "wolf|howl|deer|forest", "donkey|heehaw|thistles|yard",
-            "crow|caw|worms|tree", "goose|honk|seeds|lake", "owl|hoot|mice|tower",
-            "bear|growl|honey|cave", "pigeon|coo|crumbs|city", "cricket|chirp|leaves|garden",
-            "goat|bleat|hay|mountains", "seal|bark|squid|sea", "parrot|squawk|nuts|jungle",
-        ],
-    },
-    List {
-        name: "sum",
-        words: &[
-            "1 plus 1|2", "1 plus 2|3", "1 plus 3|4", "1 plus 4|5", "1 plus 5|6",
-            "2 plus 1|3", "2 plus 2|4", "2 plus 3|5", "2 plus 4|6", "2 plus 5|7",
-            "3 plus 1|4", "3 plus 2|5", "3 plus 3|6", "3 plus 4|7", "3 plus 5|8",
-            "4 plus 1|5", "4 plus 2|6", "4 plus 3|7", "4 plus 4|8", "4 plus 5|9",
-            "5 plus 1|6", "5 plus 2|7", "5 plus 3|8", "5 plus 4|9", "5 plus 5|10",
-        ],
-    },
+    ("name", &[
+        "Ada", "Bella", "Clara", "Dora", "Edith", "Flora", "Greta", "Hanna", "Ida", "Julia",
+        "Kira", "Lena", "Mia", "Nora", "Olga", "Petra", "Boris", "Carl", "David", "Emil",
+        "Felix", "Gus", "Hugo", "Ivan", "Jonas", "Karl", "Leo", "Max", "Nils", "Otto", "Paul",
+        "Rudi",
+    ]),
+    ("animal", &[
+        "cow|moo|grass|barn", "dog|woof|bones|kennel", "cat|meow|fish|house",
+        "duck|quack|weeds|pond", "pig|oink|turnips|sty", "sheep|baa|clover|meadow",
+        "horse|neigh|oats|stable", "hen|cluck|corn|coop", "lion|roar|zebras|savanna",
+        "frog|ribbit|flies|swamp", "mouse|squeak|cheese|wall", "bee|buzz|nectar|hive",
+        "snake|hiss|lizards|desert", "wolf|howl|deer|forest", "donkey|heehaw|thistles|yard",
+        "crow|caw|worms|tree", "goose|honk|seeds|lake", "owl|hoot|mice|tower",
+        "bear|growl|honey|cave", "pigeon|coo|crumbs|city", "cricket|chirp|leaves|garden",
+        "goat|bleat|hay|mountains", "seal|bark|squid|sea", "parrot|squawk|nuts|jungle",
+    ]),
+    ("sum", &[
+        "1 plus 1|2", "1 plus 2|3", "1 plus 3|4", "1 plus 4|5", "1 plus 5|6",
+        "2 plus 1|3", "2 plus 2|4", "2 plus 3|5", "2 plus 4|6", "2 plus 5|7",
+        "3 plus 1|4", "3 plus 2|5", "3 plus 3|6", "3 plus 4|7", "3 plus 5|8",
+        "4 plus 1|5", "4 plus 2|6", "4 plus 3|7", "4 plus 4|8", "4 plus 5|9",
+        "5 plus 1|6", "5 plus 2|7", "5 plus 3|8", "5 plus 4|9", "5 plus 5|10",
+    ]),
 ];
 
 #[cfg(test)]
@@ -165,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_animal_has_its_own_facts_and_sums_are_right() {
-        let list = |name: &str| LISTS.iter().find(|list| list.name == name).unwrap().words;
+        let list = |name: &str| LISTS.iter().find(|(found, _)| *found == name).unwrap().1;
         for form in 0..4 {
             let forms = list("animal").iter().map(|word| word.split('|').nth(form).unwrap());
             let different: std::collections::HashSet<_> = forms.collect();

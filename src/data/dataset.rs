@@ -7,32 +7,27 @@ use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
+use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
 use crate::disk;
 
 /// nanoGPT's description of a character data set.
 const NANOGPT_META: &str = "meta.pkl";
 /// Size limit of `meta.pkl`, which is read into memory.
 const NANOGPT_META_MAX: u64 = 64 << 20;
-/// Prefix of the names of built-in corpora.
-const BUILTIN: &str = "builtin:";
 
 /// Returns true for the name of a built-in corpus, which is not a path.
 pub fn is_builtin(spec: &str) -> bool {
     spec.starts_with(BUILTIN)
 }
 
-/// An open data set.
 #[derive(Debug)]
 pub struct Dataset {
-    /// Tokens for training.
     pub train: Split,
-    /// Tokens for validation.
     pub val: Split,
     /// Size of the vocabulary; every token is below it.
     pub vocab_size: u32,
-    /// The tokenizer, if known.
     pub tokenizer: Option<Tokenizer>,
-    /// A display name: the name of the folder, or that of a built-in corpus.
+    /// For display: the name of the folder or of the built-in corpus.
     pub name: String,
     /// A hash that changes with the data, so that a resumed run can detect it. Covers the hashes in
     /// `meta.json`, the lengths of the files, and 32 Ki tokens from either end.
@@ -48,36 +43,36 @@ impl Dataset {
     /// A folder contains `train.bin` and `val.bin`, or llm.c's shards (`*_train_*.bin`,
     /// `*_val_*.bin`). `meta.json` or nanoGPT's `meta.pkl` describes the tokens; without either
     /// they are GPT-2's.
-    ///
-    /// # Errors
-    /// `Missing` with the command that creates the data; `Unfinished`, `BadMeta`, `OddLength` or
-    /// `TokenCount` for a damaged folder; `TooShort` if a split is shorter than a window.
     pub fn open(spec: &str, block_size: u64) -> Result<Self, DataError> {
-        let dataset = match spec.strip_prefix(BUILTIN) {
-            Some("stories") => Self::stories()?,
-            Some("chats") => Self::chats()?,
-            Some(name) => {
-                return Err(DataError::UnknownBuiltin { name: name.to_owned() });
+        let dataset = match spec {
+            BUILTIN_STORIES => Self::stories()?,
+            BUILTIN_CHATS => Self::chats()?,
+            _ if is_builtin(spec) => {
+                return Err(DataError::usage(
+                    format!("unknown built-in corpus {:?}", &spec[BUILTIN.len()..]),
+                    format!("choose {BUILTIN_STORIES} or {BUILTIN_CHATS}"),
+                ));
             }
-            None => Self::folder(Path::new(spec))?,
+            _ => Self::folder(Path::new(spec))?,
         };
         for (split, tokens) in [("train", dataset.train.len()), ("val", dataset.val.len())] {
             let needed = block_size.saturating_add(1);
             // Conversations are padded.
             if tokens < needed && !dataset.train.has_conversations() {
-                return Err(DataError::TooShort {
-                    split,
-                    name: dataset.name,
-                    tokens,
-                    block_size,
-                    needed,
-                });
+                let name = dataset.name;
+                return Err(DataError::bad(
+                    format!(
+                        "{split} of {name} has {tokens} tokens, but block_size {block_size} needs \
+                         {needed}"
+                    ),
+                    "use more text or a smaller block_size",
+                ));
             }
         }
         Ok(dataset)
     }
 
-    /// Returns true if a model of `vocab_size` tokens lacks those of conversations and no others.
+    /// Returns true if a model with `vocab_size` tokens lacks the tokens of conversations, and no others.
     pub fn adds_to(&self, vocab_size: u32) -> bool {
         let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
         let lacking = |template: &ChatTemplate| template.base().vocab_size()..template.vocab_size();
@@ -92,50 +87,52 @@ impl Dataset {
     }
 
     fn stories() -> Result<Self, DataError> {
-        let vocab = CharVocab::new(stories::alphabet())?;
-        let tokenizer = Tokenizer::Char(vocab);
-        let vocab_size = tokenizer.vocab_size();
-        let split = |seed, characters| {
-            let ids = tokenizer.encode(&stories::generate(seed, characters))?;
-            // The vocabulary has fewer than 64 characters, so all ids fit.
-            let ids = ids.into_iter().filter_map(|id| u16::try_from(id).ok());
-            Ok::<_, DataError>(Split::from_memory(ids.collect(), vocab_size))
+        let tokenizer = Tokenizer::Char(CharVocab::new(stories::alphabet())?);
+        let ids = |seed, characters| tokenizer.encode(&stories::generate(seed, characters));
+        let train = ids(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS)?;
+        let val = ids(stories::VAL_SEED, stories::VAL_CHARACTERS)?;
+        let floor = stories::entropy_per_token();
+        Self::builtin(BUILTIN_STORIES, tokenizer, [train, val], Some(floor))
+    }
+
+    fn chats() -> Result<Self, DataError> {
+        let template = chats::template()?;
+        let ids = |seed, count| {
+            let conversations = chats::generate(seed, count);
+            let ids = conversations.map(|messages| template.conversation(&messages));
+            Ok(ids.collect::<Result<Vec<_>, DataError>>()?.concat())
         };
-        let train = split(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS)?;
-        let val = split(stories::VAL_SEED, stories::VAL_CHARACTERS)?;
+        let train = ids(chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?;
+        let val = ids(chats::VAL_SEED, chats::VAL_CONVERSATIONS)?;
+        let tokenizer = Tokenizer::Chat(template.into());
+        Self::builtin(BUILTIN_CHATS, tokenizer, [train, val], None)
+    }
+
+    fn builtin(
+        name: &str,
+        tokenizer: Tokenizer,
+        [train, val]: [Vec<u32>; 2],
+        entropy_floor: Option<f64>,
+    ) -> Result<Self, DataError> {
+        let vocab_size = tokenizer.vocab_size();
+        let split = |name, ids: Vec<u32>| {
+            // The vocabularies have about 100 tokens, so all ids fit.
+            let ids = ids.into_iter().filter_map(|id| u16::try_from(id).ok()).collect();
+            let split = Split::from_memory(ids, vocab_size);
+            match tokenizer.chat() {
+                Some(template) => split.with_conversations(name, template.clone()),
+                None => Ok(split),
+            }
+        };
+        let (train, val) = (split("train", train)?, split("val", val)?);
         Ok(Self {
             fingerprint: fingerprint(None, &train, &val)?,
             train,
             val,
             vocab_size,
+            name: name.to_owned(),
+            entropy_floor,
             tokenizer: Some(tokenizer),
-            name: format!("{BUILTIN}stories"),
-            entropy_floor: Some(stories::entropy_per_token()),
-        })
-    }
-
-    fn chats() -> Result<Self, DataError> {
-        let template = chats::template()?;
-        let split = |name, seed, count| {
-            let mut ids = Vec::new();
-            for messages in chats::generate(seed, count) {
-                // The vocabulary has about 100 tokens, so all ids fit.
-                let conversation = template.conversation(&messages)?.into_iter();
-                ids.extend(conversation.filter_map(|id| u16::try_from(id).ok()));
-            }
-            Split::from_memory(ids, template.vocab_size())
-                .with_conversations(name, template.clone())
-        };
-        let train = split("train", chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?;
-        let val = split("val", chats::VAL_SEED, chats::VAL_CONVERSATIONS)?;
-        Ok(Self {
-            fingerprint: fingerprint(None, &train, &val)?,
-            train,
-            val,
-            vocab_size: template.vocab_size(),
-            tokenizer: Some(Tokenizer::Chat(template.into())),
-            name: format!("{BUILTIN}chats"),
-            entropy_floor: None,
         })
     }
 
@@ -143,7 +140,9 @@ impl Dataset {
         let names = list(folder)?;
         let has = |name: &str| names.iter().any(|found| found == name);
         if has(META_TEMPORARY) {
-            return Err(DataError::Unfinished { path: folder.to_owned() });
+            let command = format!("run `wgpt prepare ... -o {} --force` again", folder.display());
+            let problem = "the preparation of this folder was interrupted";
+            return Err(DataError::at(folder, problem, command));
         }
         let meta = has(META).then(|| Meta::load(&folder.join(META))).transpose()?;
         let (tokenizer, vocab_size) = match &meta {
@@ -182,14 +181,11 @@ fn list(folder: &Path) -> Result<Vec<String>, DataError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(missing(folder, "the folder does not exist", None));
         }
-        // The error for this is another one on each system.
+        // Each system has another error for this.
         Err(_) if disk::is_file(folder) => {
             let parent = folder.with_extension("");
-            return Err(DataError::Missing {
-                path: folder.to_owned(),
-                missing: "it is a file, not a data folder".to_owned(),
-                command: format!("wgpt prepare {} -o {}", folder.display(), parent.display()),
-            });
+            let command = format!("wgpt prepare {} -o {}", folder.display(), parent.display());
+            return Err(DataError::missing(folder, "it is a file, not a data folder", &command));
         }
         Err(error) => return Err(DataError::io("read", folder)(error)),
     };
@@ -238,7 +234,7 @@ fn missing(folder: &Path, reason: &str, input: Option<&String>) -> DataError {
     if display_name(folder).ends_with("_char") {
         command.push_str(" --tokenizer char");
     }
-    DataError::Missing { path: folder.to_owned(), missing: reason.to_owned(), command }
+    DataError::missing(folder, reason, &command)
 }
 
 fn display_name(folder: &Path) -> String {
@@ -251,12 +247,7 @@ fn check_count(folder: &Path, file: &str, expected: u64, split: &Split) -> Resul
     if expected == split.len() {
         return Ok(());
     }
-    Err(DataError::TokenCount {
-        path: folder.join(file),
-        expected: i64::try_from(expected).unwrap_or(i64::MAX),
-        source_of_count: META,
-        found: split.len(),
-    })
+    Err(DataError::token_count(&folder.join(file), META, expected, split.len()))
 }
 
 fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String, DataError> {
@@ -277,8 +268,7 @@ fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String
 /// The pickle reader only builds data: it runs no code and limits nesting and size. Without `stoi`
 /// the result is the size of the vocabulary alone.
 fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
-    let bad =
-        |reason: &str| DataError::BadMeta { path: path.to_owned(), reason: reason.to_owned() };
+    let bad = |reason: &str| DataError::meta(path, reason);
     let bytes = disk::metadata(path).map_err(DataError::io("read", path))?.len();
     if bytes > NANOGPT_META_MAX {
         return Err(bad("it is larger than 64 MiB"));
@@ -304,13 +294,8 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
         };
         pairs.push((id, character));
     }
-    pairs.sort_unstable();
-    let complete = (0_i64..).zip(&pairs).all(|(expected, (id, _))| expected == *id)
-        && u32::try_from(pairs.len()) == Ok(vocab_size);
-    if !complete {
-        return Err(bad("the ids of stoi are not 0 to vocab_size - 1"));
-    }
-    let vocab = CharVocab::new(pairs.into_iter().map(|(_, character)| character))?;
+    let vocab = CharVocab::of_ids(pairs).filter(|vocab| vocab.len() == vocab_size);
+    let vocab = vocab.ok_or_else(|| bad("the ids of stoi are not 0 to vocab_size - 1"))?;
     Ok((Some(Tokenizer::Char(vocab)), vocab_size))
 }
 

@@ -1,17 +1,17 @@
 //! Tokenizes a stream of documents on several threads, in order.
 
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
-use super::pieces::{PIECE, piece_end};
+use super::pieces::{PIECE, grow};
 use super::{DataError, Tokenizer};
 
 /// Batches queued per thread, including the current one. Two keep a thread busy; the third covers
 /// uneven batches.
 const QUEUE: usize = 3;
 
-/// The split that text goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SplitKind {
     Train,
@@ -23,19 +23,18 @@ pub(super) enum SplitKind {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     text: String,
-    segments: Vec<Segment>,
+    segments: Vec<TextSegment>,
 }
 
 /// A part of a batch's text that is tokenized independently.
 #[derive(Debug)]
-struct Segment {
+struct TextSegment {
     bytes: usize,
     split: SplitKind,
     /// The token that follows the text, if any.
     after: Option<u32>,
 }
 
-/// The tokens of a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Encoded {
     pub(super) train: Vec<u32>,
@@ -43,6 +42,16 @@ pub(super) struct Encoded {
 }
 
 impl Batch {
+    /// Adds a segment. A batch that is long enough moves to `ready`.
+    fn add(&mut self, text: &str, split: SplitKind, after: Option<u32>, ready: &mut Vec<Self>) {
+        self.text.push_str(text);
+        self.segments.push(TextSegment { bytes: text.len(), split, after });
+        // A full piece is slightly shorter than PIECE and makes a batch by itself.
+        if self.text.len() > PIECE / 2 {
+            ready.push(std::mem::take(self));
+        }
+    }
+
     fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoded, DataError> {
         let mut encoded = Encoded::default();
         let mut rest = self.text.as_str();
@@ -74,37 +83,22 @@ pub(super) struct Batcher {
 impl Batcher {
     /// Appends text to the current document.
     pub(super) fn push(&mut self, text: &str, split: SplitKind) {
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
-            self.open.push_str(part);
-            rest = after;
-            while self.open.len() > PIECE {
-                self.close(piece_end(&self.open), split, None);
-            }
-        }
+        let Self { batch, open, ready } = self;
+        let Ok(()) = grow(open, text, |piece| {
+            batch.add(&piece, split, None, ready);
+            Ok::<_, Infallible>(())
+        });
     }
 
     /// Ends the current segment with the token `after`, if any. Later text is tokenized independently
     /// of it.
     pub(super) fn end(&mut self, split: SplitKind, after: Option<u32>) {
-        self.close(self.open.len(), split, after);
+        self.batch.add(&std::mem::take(&mut self.open), split, after, &mut self.ready);
     }
 
     /// Completes the last batch, after the last document.
     pub(super) fn finish(&mut self) {
         self.ready.push(std::mem::take(&mut self.batch));
-    }
-
-    fn close(&mut self, bytes: usize, split: SplitKind, after: Option<u32>) {
-        let rest = self.open.split_off(bytes);
-        let piece = std::mem::replace(&mut self.open, rest);
-        self.batch.text.push_str(&piece);
-        self.batch.segments.push(Segment { bytes, split, after });
-        // A full piece is slightly shorter than PIECE and makes a batch by itself.
-        if self.batch.text.len() > PIECE / 2 {
-            self.finish();
-        }
     }
 }
 
@@ -180,7 +174,7 @@ impl<'a> EncoderPool<'a> {
 }
 
 fn worker_stopped() -> DataError {
-    DataError::Tokenize { reason: "a tokenizer thread stopped unexpectedly".to_owned() }
+    DataError::tokenize("a tokenizer thread stopped unexpectedly")
 }
 
 #[cfg(test)]
@@ -259,7 +253,7 @@ mod tests {
                 pool.submit(batch).unwrap();
             }
             let error = pool.next().unwrap_err();
-            assert!(matches!(error, DataError::UnknownCharacter { character: 'x', .. }));
+            assert!(error.to_string().starts_with("character 'x' at byte 2"), "{error}");
         });
     }
 }

@@ -10,12 +10,8 @@
 
 use super::windows::hash;
 
-/// The words for slots of this name.
-#[derive(Debug)]
-pub(super) struct List {
-    pub(super) name: &'static str,
-    pub(super) words: &'static [&'static str],
-}
+/// A name, and the words for slots of this name.
+pub(super) type List = (&'static str, &'static [&'static str]);
 
 /// The templates of a sentence, with weights.
 pub(super) type Scene = &'static [(u32, &'static str)];
@@ -23,7 +19,6 @@ pub(super) type Scene = &'static [(u32, &'static str)];
 /// A weight and the scenes of a story, in order.
 pub(super) type Plot = (u32, &'static [Scene]);
 
-/// A grammar of stories.
 #[derive(Debug)]
 pub(super) struct Grammar {
     pub(super) lists: &'static [List],
@@ -34,7 +29,6 @@ pub(super) struct Grammar {
     pub(super) terminator: &'static str,
 }
 
-/// A piece of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     Text(&'static str),
@@ -49,7 +43,6 @@ type Drawn = Vec<Option<usize>>;
 pub(super) struct Measure {
     /// `-ln p` of a story, or its mean, which is the entropy.
     pub(super) nats: f64,
-    /// Length in characters.
     pub(super) characters: f64,
 }
 
@@ -197,7 +190,7 @@ impl Grammar {
     /// Yields all text that stories are composed of: words, templates without slots, separator and
     /// terminator.
     pub(super) fn literals(&self) -> impl Iterator<Item = &'static str> {
-        let words = self.lists.iter().flat_map(|list| list.words);
+        let words = self.lists.iter().flat_map(|(_, words)| *words);
         let forms = words.flat_map(|word| word.split('|'));
         let scenes = self.plots.iter().flat_map(|(_, scenes)| *scenes);
         let pieces =
@@ -210,10 +203,9 @@ impl Grammar {
     }
 
     fn words(&self, list: usize) -> &'static [&'static str] {
-        self.lists.get(list).map_or(&[], |list| list.words)
+        self.lists.get(list).map_or(&[], |(_, words)| *words)
     }
 
-    /// Parses a template.
     fn pieces(&self, template: &'static str) -> impl Iterator<Item = Piece> {
         template.split('{').flat_map(|part| {
             let (slot, text) = match part.split_once('}') {
@@ -229,7 +221,7 @@ impl Grammar {
     fn slot(&self, slot: &'static str) -> Piece {
         let bare = slot.trim_start_matches('*');
         let (name, form) = bare.split_once('.').unwrap_or((bare, "0"));
-        let list = self.lists.iter().position(|list| list.name == name);
+        let list = self.lists.iter().position(|(found, _)| *found == name);
         match (list, form.parse()) {
             (Some(list), Ok(form)) => Piece::Slot { list, form, fresh: bare.len() < slot.len() },
             _ => Piece::Text(slot),

@@ -41,19 +41,36 @@ impl Tokenizer {
             Self::Chat(template) => {
                 settings["eos_token"] = json!(END_OF_MESSAGE);
                 settings["chat_template"] = json!(template.jinja());
-                vec![(TOKENIZER_FILE, chat_file(template))]
+                vec![(TOKENIZER_FILE, self.json_file())]
             }
             Self::Gpt2 => {
                 settings["tokenizer_class"] = json!("GPT2Tokenizer");
                 settings["add_prefix_space"] = json!(false);
                 gpt2_files()
             }
-            Self::Char(vocab) => vec![(TOKENIZER_FILE, char_file(vocab))],
-            Self::Byte => vec![(TOKENIZER_FILE, byte_file())],
-            Self::Bpe(bpe) => vec![(TOKENIZER_FILE, bpe.file().to_owned())],
+            Self::Char(_) | Self::Byte | Self::Bpe(_) => vec![(TOKENIZER_FILE, self.json_file())],
         };
         files.push((SETTINGS_FILE, format!("{settings:#}\n")));
         files
+    }
+
+    /// Returns the text of the `tokenizer.json`.
+    pub(super) fn json_file(&self) -> String {
+        match self {
+            Self::Gpt2 => {
+                let (mut ids, merges) = gpt2_pairs();
+                ids.remove(END_OF_TEXT);
+                byte_level_file(ids, &json!(merges), true)
+            }
+            Self::Char(vocab) => char_file(vocab),
+            Self::Byte => {
+                let mut ids = byte_ids();
+                ids.remove(END_OF_TEXT);
+                byte_level_file(ids, &json!([]), false)
+            }
+            Self::Bpe(bpe) => bpe.file().to_owned(),
+            Self::Chat(template) => chat_file(template),
+        }
     }
 
     /// Returns the text of the token that ends a document.
@@ -67,27 +84,23 @@ impl Tokenizer {
     }
 
     /// Reads a `tokenizer.json`; the inner error is a clause that says what of it is not supported.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
         let json: Value = serde_json::from_slice(file)?;
         Ok(Self::from_json(&json, file))
     }
 
     /// Reads the `tokenizer.json` at `path`, or in the folder `path`.
-    ///
-    /// # Errors
-    /// `Io` if it cannot be read, `BadTokenizer` if it is damaged or not supported.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let path = match disk::is_dir(path) {
-            true => path.join(TOKENIZER_FILE),
-            false => path.to_owned(),
-        };
+        let path = if disk::is_dir(path) { path.join(TOKENIZER_FILE) } else { path.to_owned() };
         let file = disk::read(&path).map_err(DataError::io("read", &path))?;
         let json = serde_json::from_slice(&file).map_err(|error| format!("not JSON: {error}"));
-        json.and_then(|json| Self::from_json(&json, &file))
-            .map_err(|reason| DataError::BadTokenizer { path, reason })
+        json.and_then(|json| Self::from_json(&json, &file)).map_err(|reason| {
+            DataError::unusable(
+                &path,
+                reason,
+                "choose another tokenizer, or train one with bpe:8192",
+            )
+        })
     }
 
     /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
@@ -104,10 +117,7 @@ impl Tokenizer {
             return Ok(simple);
         }
         let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
-        Ok(match bpe.is_gpt2(gpt2_tokens) {
-            true => Self::Gpt2,
-            false => Self::Bpe(Arc::new(bpe)),
-        })
+        Ok(if bpe.is_gpt2(gpt2_tokens) { Self::Gpt2 } else { Self::Bpe(Arc::new(bpe)) })
     }
 }
 
@@ -143,7 +153,6 @@ fn model(ids: Map<String, Value>) -> Value {
     })
 }
 
-/// Returns the text of a `tokenizer.json`.
 fn tokenizer_file(model: Value, parts: Value) -> String {
     let mut file = json!({
         "version": "1.0",
@@ -177,36 +186,15 @@ fn char_vocab(ids: &Map<String, Value>) -> Option<CharVocab> {
     let single = |(token, id): (&String, &Value)| {
         let mut chars = token.chars();
         let (character, rest) = (chars.next()?, chars.next());
-        rest.is_none().then_some((id.as_u64()?, character))
+        rest.is_none().then_some((id.as_i64()?, character))
     };
-    let mut tokens: Vec<(u64, char)> = ids.iter().map(single).collect::<Option<_>>()?;
-    tokens.sort_unstable();
-    let is_complete = (0..).zip(&tokens).all(|(expected, (id, _))| expected == *id);
-    CharVocab::new(tokens.into_iter().map(|(_, c)| c)).ok().filter(|_| is_complete)
-}
-
-fn byte_file() -> String {
-    let mut ids = byte_ids();
-    ids.remove(END_OF_TEXT);
-    byte_level_file(ids, &json!([]), false)
+    CharVocab::of_ids(ids.iter().map(single).collect::<Option<_>>()?)
 }
 
 /// Returns the text of a `tokenizer.json` with the tokens of conversations.
 fn chat_file(template: &ChatTemplate) -> String {
-    let base = match template.base() {
-        Tokenizer::Gpt2 => {
-            let (mut ids, merges) = gpt2_pairs();
-            ids.remove(END_OF_TEXT);
-            byte_level_file(ids, &json!(merges), true)
-        }
-        Tokenizer::Char(vocab) => char_file(vocab),
-        Tokenizer::Byte => byte_file(),
-        Tokenizer::Bpe(bpe) => bpe.file().to_owned(),
-        // A template has no other inside.
-        Tokenizer::Chat(template) => return chat_file(template),
-    };
-    // Each of these is JSON, as it was written or as it was read before.
-    let mut file: Value = serde_json::from_str(&base).unwrap_or_default();
+    // It is JSON, as it was written or as it was read before.
+    let mut file: Value = serde_json::from_str(&template.base().json_file()).unwrap_or_default();
     let added = template.added().map(|(id, name)| special(id, name));
     match &mut file["added_tokens"] {
         Value::Array(tokens) => tokens.extend(added),
@@ -274,7 +262,7 @@ pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words
 /// Returns the vocabulary of the byte tokenizer: each byte as its character, and the end of a
 /// document.
 fn byte_ids() -> Map<String, Value> {
-    let tokens = byte_characters().into_iter().map(String::from).chain([END_OF_TEXT.to_owned()]);
+    let tokens = BYTE_CHARACTERS.into_iter().map(String::from).chain([END_OF_TEXT.to_owned()]);
     tokens.zip(0_u32..).map(|(token, id)| (token, json!(id))).collect()
 }
 
@@ -291,15 +279,9 @@ fn gpt2_files() -> Vec<(&'static str, String)> {
 /// Returns the ids of GPT-2's tokens, and its merges.
 fn gpt2_pairs() -> (Map<String, Value>, Vec<String>) {
     let tokens = gpt2_tokens();
-    let characters = byte_characters();
-    let spell =
-        |token: &[u8]| -> String { token.iter().map(|&b| characters[b as usize]).collect() };
-    let mut vocabulary: Map<String, Value> =
-        tokens.iter().enumerate().map(|(id, token)| (spell(token), json!(id))).collect();
-    vocabulary.insert(END_OF_TEXT.to_owned(), json!(tokens.len()));
-    let merges = gpt2_merges(&tokens);
-    let merges = merges.iter().map(|[left, right]| format!("{} {}", spell(left), spell(right)));
-    (vocabulary, merges.collect())
+    let texts = tokens.iter().map(|token| spell(token)).chain([END_OF_TEXT.to_owned()]);
+    let ids = texts.zip(0_u32..).map(|(text, id)| (text, json!(id)));
+    (ids.collect(), gpt2_merges(&tokens))
 }
 
 /// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
@@ -309,27 +291,43 @@ pub(super) fn gpt2_tokens() -> Vec<Vec<u8>> {
     (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
 }
 
-/// Returns the pair that each token of more than one byte was merged from. Ids are ranks.
-pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<[&[u8]; 2]> {
+/// Returns the pair that each token of more than one byte was merged from, spelled with a space
+/// between them. Ids are ranks.
+pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<String> {
     let mut ranks = Ranks::new();
     let mut merges = Vec::new();
     for (token, rank) in tokens.iter().zip(0..) {
         if let Some(middle) = last_merge(token, &ranks) {
-            merges.push([&token[..middle], &token[middle..]]);
+            let (left, right) = token.split_at(middle);
+            merges.push(format!("{} {}", spell(left), spell(right)));
         }
         ranks.insert(token.clone(), rank);
     }
     merges
 }
 
-/// Returns the character that represents each byte in Hugging Face files: the byte itself if it is
-/// a visible Latin-1 character, else the next unused character from U+0100.
-pub(super) fn byte_characters() -> Vec<char> {
-    let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut free = (0x100..).filter_map(char::from_u32);
-    (0..=u8::MAX)
-        .map(|byte| if visible(byte) { char::from(byte) } else { free.next().unwrap_or(' ') })
-        .collect()
+/// The character that represents each byte in Hugging Face files: the byte itself if it is a visible
+/// Latin-1 character, else the next unused character from U+0100.
+pub(super) const BYTE_CHARACTERS: [char; 256] = {
+    let mut characters = ['\0'; 256];
+    let (mut byte, mut next) = (0_u8, 0x100);
+    loop {
+        let visible = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        let code = if visible { byte as u32 } else { next };
+        if let Some(character) = char::from_u32(code) {
+            characters[byte as usize] = character;
+        }
+        next += !visible as u32;
+        if byte == u8::MAX {
+            break characters;
+        }
+        byte += 1;
+    }
+};
+
+/// Spells the bytes of a token with those characters.
+pub(super) fn spell(token: &[u8]) -> String {
+    token.iter().map(|&byte| BYTE_CHARACTERS[usize::from(byte)]).collect()
 }
 
 #[cfg(test)]
@@ -342,17 +340,17 @@ mod tests {
         let merges = gpt2_merges(&tokens);
         // The vocabulary is 256 bytes, 50,000 merges and the end of a document.
         assert_eq!((tokens.len(), merges.len()), (50_256, 50_000));
-        for (token, [left, right]) in tokens[256..].iter().zip(&merges) {
-            assert_eq!(*token, [*left, *right].concat());
+        for (token, merge) in tokens[256..].iter().zip(&merges) {
+            assert_eq!(spell(token), merge.replace(' ', ""));
         }
     }
 
     #[test]
     fn bytes_are_spelled_as_in_the_published_files() {
-        let characters = byte_characters();
+        let characters = BYTE_CHARACTERS;
         // The space is invisible byte 32, counted from 0.
         assert_eq!((characters[b' ' as usize], characters[b'a' as usize]), ('\u{120}', 'a'));
-        let different: std::collections::HashSet<char> = characters.iter().copied().collect();
+        let different: std::collections::HashSet<char> = characters.into_iter().collect();
         assert_eq!(different.len(), 256);
         let files = Tokenizer::Gpt2.hugging_face_files();
         assert!(files[0].1.contains("\"\u{120}the\":262"));

@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::{DataError, Tokenizer};
 use crate::disk;
 
-/// The supported version of `meta.json`.
-const VERSION: u32 = 1;
-
 /// The type of a token in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,7 +23,6 @@ impl Dtype {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
 
-    /// Returns the bytes per token.
     pub fn width(self) -> u64 {
         match self {
             Self::U16 => 2,
@@ -35,12 +31,9 @@ impl Dtype {
     }
 }
 
-/// The conversations of a data folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationCounts {
-    /// Conversations in `train.bin`.
     pub train: u64,
-    /// Conversations in `val.bin`.
     pub val: u64,
     /// Tokens of the longest.
     pub longest: u64,
@@ -49,13 +42,9 @@ pub struct ConversationCounts {
 /// The content of `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Version of the format.
     pub version: u32,
-    /// The tokenizer of the data.
     pub tokenizer: Tokenizer,
-    /// Number of tokens in the vocabulary.
     pub vocab_size: u32,
-    /// The type of a token in the files.
     pub dtype: Dtype,
     /// Documents in both splits.
     pub documents: u64,
@@ -63,25 +52,21 @@ pub struct Meta {
     /// text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversations: Option<ConversationCounts>,
-    /// Tokens in `train.bin`.
     pub train_tokens: u64,
-    /// Tokens in `val.bin`.
     pub val_tokens: u64,
     /// Names of the input files, without their folders.
     pub sources: Vec<String>,
     /// BLAKE3 hash of `train.bin`, in hexadecimal.
     pub train_blake3: String,
-    /// BLAKE3 hash of `val.bin`, in hexadecimal.
     pub val_blake3: String,
 }
 
 impl Meta {
-    /// The version of a new `meta.json`.
-    pub(super) const VERSION: u32 = VERSION;
+    /// The version of the format that this program reads and writes.
+    pub(super) const VERSION: u32 = 1;
 
-    /// Reads and validates a `meta.json`.
     pub(super) fn load(path: &Path) -> Result<Self, DataError> {
-        let bad = |reason: String| DataError::BadMeta { path: path.to_owned(), reason };
+        let bad = |reason: String| DataError::meta(path, reason);
         /// Parsed first, to distinguish a newer format from a damaged file.
         #[derive(Deserialize)]
         struct Version {
@@ -90,9 +75,10 @@ impl Meta {
         let text = disk::read(path).map_err(DataError::io("read", path))?;
         let Version { version } =
             serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-        if version != VERSION {
+        if version != Self::VERSION {
             return Err(bad(format!(
-                "it has version {version}, but this wgpt reads version {VERSION}"
+                "it has version {version}, but this wgpt reads version {}",
+                Self::VERSION
             )));
         }
         let meta: Self = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
@@ -114,12 +100,13 @@ impl Meta {
 mod tests {
     use std::fs;
 
+    use super::super::DataErrorKind;
     use super::*;
 
     #[test]
     fn errors_tell_damage_from_other_versions() {
         let meta = Meta {
-            version: VERSION,
+            version: Meta::VERSION,
             tokenizer: Tokenizer::Byte,
             vocab_size: 257,
             dtype: Dtype::for_vocab(257),
@@ -153,7 +140,7 @@ mod tests {
         }
         fs::write(&path, [b"\xff\xfe", text.as_bytes()].concat()).unwrap();
         let error = Meta::load(&path).unwrap_err();
-        assert!(matches!(error, DataError::BadMeta { .. }), "{error}");
+        assert_eq!(error.kind, DataErrorKind::BadData, "{error}");
     }
 
     #[test]

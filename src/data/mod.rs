@@ -43,7 +43,7 @@ mod writer;
 
 pub use chat::{ChatTemplate, END_OF_MESSAGE, Message, Role};
 pub use dataset::{Dataset, is_builtin};
-pub use error::DataError;
+pub use error::{DataError, DataErrorKind};
 pub use hellaswag::{Question, Questions};
 pub use hugging_face::TOKENIZER_FILE;
 pub use meta::{ConversationCounts, Dtype, Meta};

@@ -1,10 +1,10 @@
 //! Windows of a split: the inputs of a sequence and their targets.
 //!
 //! A split of text has a window at every token. A split of conversations has windows of whole
-//! conversations, in the order of the file: as many as fit, and padding. None begins or ends within a
-//! conversation, except for one that is longer than a window, of which the end is kept. Attention sees
-//! the earlier conversations of a window, which begin and end with tokens of their own: to hide them
-//! would take a mask in every attention kernel, for what a model learns to ignore.
+//! conversations in the order of the file: as many as fit, then padding. No window begins or ends within a
+//! conversation, unless the conversation is longer than a window; then we keep its end. Attention also sees
+//! the earlier conversations of a window. To hide them, every attention kernel would need a mask, and a
+//! model learns to ignore them, because special tokens mark where each one begins and ends.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,6 @@ use super::{ChatTemplate, DataError, Role, Split};
 /// Tokens that are read at a time in search of conversations and roles.
 const SEARCHED: u64 = 1 << 16;
 
-/// The conversations of a split.
 #[derive(Debug)]
 pub(super) struct Conversations {
     template: ChatTemplate,
@@ -26,10 +25,6 @@ pub(super) struct Conversations {
 }
 
 impl Conversations {
-    /// Finds the conversations of a split.
-    ///
-    /// # Errors
-    /// `NoConversation` if it does not begin with one; those of reading.
     pub(super) fn find(
         split: &Split,
         name: &'static str,
@@ -45,13 +40,13 @@ impl Conversations {
             from += count;
         }
         if bounds.first() != Some(&0) {
-            return Err(DataError::NoConversation { split: name });
+            let problem = format!("{name}.bin does not begin with a conversation");
+            return Err(DataError::bad(problem, "it was replaced: prepare the data again"));
         }
         bounds.push(split.len());
         Ok(Self { template, bounds, packed: Mutex::new(None) })
     }
 
-    /// Returns the windows of `block_size` tokens.
     fn pack(&self, block_size: u64) -> Arc<Packing> {
         // The content is whole also if a thread has panicked.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +63,6 @@ pub struct Packing {
     block_size: u64,
     /// The tokens of the conversations in each window.
     windows: Vec<Range<u64>>,
-    /// The number of conversations.
     pub conversations: u64,
     /// Conversations that are longer than a window and lose their first tokens.
     pub cut: u64,
@@ -101,7 +95,6 @@ impl Packing {
     }
 }
 
-/// The windows of a split.
 #[derive(Debug)]
 pub struct Windows<'a> {
     split: &'a Split,
@@ -110,7 +103,6 @@ pub struct Windows<'a> {
     packed: Option<(&'a ChatTemplate, Arc<Packing>)>,
 }
 
-/// The tokens of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The inputs, as many as a block has.
@@ -120,7 +112,6 @@ pub struct Window {
 }
 
 impl Split {
-    /// Returns the windows of `block_size` tokens.
     pub fn windows(&self, block_size: usize) -> Windows<'_> {
         let block_size = block_size as u64;
         let packed = self.conversations.as_ref();
@@ -129,9 +120,6 @@ impl Split {
     }
 
     /// Reads the first conversation; nothing of text.
-    ///
-    /// # Errors
-    /// Those of [`Split::window`].
     pub fn first_conversation(&self) -> Result<Vec<u32>, DataError> {
         let bounds = self.conversations.as_ref().map_or(&[][..], |found| &found.bounds[..]);
         let end = bounds.get(1).copied().unwrap_or(0);
@@ -189,9 +177,6 @@ impl Windows<'_> {
     }
 
     /// Reads the window with these tokens.
-    ///
-    /// # Errors
-    /// Those of [`Split::window`].
     pub fn read(&self, tokens: Range<u64>) -> Result<Window, DataError> {
         let block_size = self.block_size as usize;
         // Of a conversation that is too long, the end.

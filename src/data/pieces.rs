@@ -45,6 +45,26 @@ pub(super) fn piece_end(text: &str) -> usize {
     before_break.unwrap_or(limit)
 }
 
+/// Appends `text` to `open`, the start of a piece that may still grow, and calls `each` with the pieces
+/// that are complete. They don't depend on the parts that the text arrives in.
+pub(super) fn grow<E>(
+    open: &mut String,
+    text: &str,
+    mut each: impl FnMut(String) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
+        open.push_str(part);
+        rest = after;
+        while open.len() > PIECE {
+            let later = open.split_off(piece_end(open));
+            each(std::mem::replace(open, later))?;
+        }
+    }
+    Ok(())
+}
+
 /// Yields the pieces of a text, in order.
 pub(super) fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {

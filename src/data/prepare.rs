@@ -24,17 +24,15 @@ use std::thread;
 
 use super::encode::{Encoded, EncoderPool};
 use super::pieces::PIECE;
-use super::source::{BadLines, SourceOptions, Sources};
+use super::source::{BadLines, Sources};
 use super::writer::{FolderWriter, check_vacant};
 use super::{ChatTemplate, DataError, Dtype, Meta, Tokenizer, TokenizerChoice};
 use crate::text::percent;
 use router::Router;
 use survey::{SplitRule, Survey};
 
-/// Options of [`prepare`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareOptions {
-    /// The tokenizer to use.
     pub tokenizer: TokenizerChoice,
     /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
@@ -64,7 +62,6 @@ impl Default for PrepareOptions {
     }
 }
 
-/// The phases of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Copies stdin, which cannot be read twice. The total is what has been read.
@@ -75,14 +72,11 @@ pub enum Phase {
     Vocabulary,
     /// Second pass: tokenizes and writes.
     Tokenize,
-    /// The folder is complete.
     Done,
 }
 
-/// The progress of [`prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrepareProgress {
-    /// The current phase.
     pub phase: Phase,
     /// Bytes read in this phase, before decompression.
     pub bytes_read: u64,
@@ -94,10 +88,14 @@ pub struct PrepareProgress {
     pub tokens: u64,
 }
 
-/// The result of [`prepare`].
+impl PrepareProgress {
+    fn new(phase: Phase, bytes_read: u64, bytes_total: u64) -> Self {
+        Self { phase, bytes_read, bytes_total, documents: 0, tokens: 0 }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// The description of the folder.
     pub meta: Meta,
     /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,
@@ -110,10 +108,6 @@ pub struct Prepared {
 /// conversations are tokenized with the tokens of a [`ChatTemplate`]. Memory does not grow with the
 /// input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about every
 /// 256 KiB.
-///
-/// # Errors
-/// Any [`DataError`] about the inputs or the folder. The folder is then unchanged, or marked as
-/// unfinished if the last step failed.
 pub fn prepare(
     inputs: &[PathBuf],
     out: &Path,
@@ -121,7 +115,10 @@ pub fn prepare(
     progress: &mut dyn FnMut(PrepareProgress),
 ) -> Result<Prepared, DataError> {
     if !(options.val_fraction > 0.0 && options.val_fraction < 1.0) {
-        return Err(DataError::BadFraction { value: options.val_fraction });
+        return Err(DataError::usage(
+            format!("val_fraction = {} is not allowed", options.val_fraction),
+            "use a number above 0 and below 1, like 0.1",
+        ));
     }
     check_vacant(out, options.force)?;
     let known = match &options.tokenizer {
@@ -130,19 +127,8 @@ pub fn prepare(
         TokenizerChoice::File(path) => Some(Tokenizer::open(path)?),
         TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
     };
-    let source_options = SourceOptions {
-        text_field: options.text_field.clone(),
-        skip_bad_lines: options.skip_bad_lines,
-    };
-    let sources = Sources::find(inputs, &source_options, out, &mut |bytes| {
-        let (phase, documents, tokens) = (Phase::Stdin, 0, 0);
-        progress(PrepareProgress {
-            phase,
-            bytes_read: bytes,
-            bytes_total: bytes,
-            documents,
-            tokens,
-        });
+    let sources = Sources::find(inputs, options, out, &mut |bytes| {
+        progress(PrepareProgress::new(Phase::Stdin, bytes, bytes));
     })?;
     let mut reporter = Reporter::new(&sources, progress);
     let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
@@ -153,9 +139,10 @@ pub fn prepare(
         Some(known) => known,
         None => survey.tokenizer()?,
     };
-    let tokenizer = match sources.has_conversations {
-        true => Tokenizer::Chat(Arc::new(ChatTemplate::new(tokenizer))),
-        false => tokenizer,
+    let tokenizer = if sources.has_conversations {
+        Tokenizer::Chat(Arc::new(ChatTemplate::new(tokenizer)))
+    } else {
+        tokenizer
     };
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
@@ -170,11 +157,14 @@ pub fn prepare(
     let (train_tokens, val_tokens) = output.tokens();
     for (split, tokens) in [("train", train_tokens), ("val", val_tokens)] {
         if tokens == 0 {
-            return Err(DataError::EmptySplit {
-                split,
-                documents: router.documents,
-                chars: router.chars,
-            });
+            let Router { documents, chars, .. } = router;
+            return Err(DataError::bad(
+                format!(
+                    "the {split} split would be empty ({documents} document(s), {chars} \
+                     character(s) read)"
+                ),
+                "add more text or change val_fraction",
+            ));
         }
     }
     let conversations = begin.map(|_| output.conversations());
@@ -232,9 +222,7 @@ fn skipped(paths: &[PathBuf]) -> Option<String> {
 
 /// Returns a sentence about the lines that were left out.
 fn skipped_lines(bad: &BadLines) -> Option<String> {
-    let error = bad.first.as_ref()?.to_string();
-    // Without the advice.
-    let first = error.rsplit_once("; ").map_or(error.as_str(), |(problem, _)| problem);
+    let first = bad.first.as_ref()?;
     Some(match bad.count {
         1 => format!("skipped 1 bad line: {first}"),
         count => format!("skipped {count} bad lines, the first: {first}"),
@@ -260,7 +248,6 @@ fn is_off(share: f64, wanted: f64) -> bool {
     off(share, wanted) || off(1.0 - share, 1.0 - wanted)
 }
 
-/// Runs the second pass.
 fn tokenize(
     sources: &Sources,
     tokenizer: &Tokenizer,
@@ -300,7 +287,6 @@ fn tokenize(
     })
 }
 
-/// Reports progress to the callback.
 struct Reporter<'a> {
     last: PrepareProgress,
     progress: &'a mut dyn FnMut(PrepareProgress),
@@ -308,16 +294,7 @@ struct Reporter<'a> {
 
 impl<'a> Reporter<'a> {
     fn new(sources: &Sources, progress: &'a mut dyn FnMut(PrepareProgress)) -> Self {
-        Self {
-            last: PrepareProgress {
-                phase: Phase::Survey,
-                bytes_read: 0,
-                bytes_total: sources.bytes(),
-                documents: 0,
-                tokens: 0,
-            },
-            progress,
-        }
+        Self { last: PrepareProgress::new(Phase::Survey, 0, sources.bytes()), progress }
     }
 
     fn report(&mut self, phase: Phase, bytes_read: u64, documents: u64) {

@@ -16,9 +16,7 @@ pub(super) const VAL_CHARACTERS: usize = 200_000;
 
 /// Tokens in the training split of the data set.
 pub const TRAIN_TOKENS: u64 = 2_000_213;
-/// Tokens in the validation split.
 pub const VAL_TOKENS: u64 = 200_188;
-/// Tokens in the vocabulary.
 pub const VOCABULARY: u32 = 49;
 
 /// Generates whole stories of at least `characters` characters in total. The text is ASCII; each
@@ -99,90 +97,60 @@ const ENDING: Scene = &[
 /// The forms of a hero are the name and the pronoun, in lower case and capitalized.
 #[rustfmt::skip] // One word per line would take 300 lines.
 const LISTS: &[List] = &[
-    List {
-        name: "hero",
-        words: &[
-            "Ada|she|She", "Bella|she|She", "Clara|she|She", "Dora|she|She", "Edith|she|She",
-            "Flora|she|She", "Greta|she|She", "Hanna|she|She", "Ida|she|She", "Julia|she|She",
-            "Kira|she|She", "Lena|she|She", "Mia|she|She", "Nora|she|She", "Olga|she|She",
-            "Petra|she|She", "Boris|he|He", "Carl|he|He", "David|he|He", "Emil|he|He",
-            "Felix|he|He", "Gus|he|He", "Hugo|he|He", "Ivan|he|He", "Jonas|he|He", "Karl|he|He",
-            "Leo|he|He", "Max|he|He", "Nils|he|He", "Otto|he|He", "Paul|he|He", "Rudi|he|He",
-        ],
-    },
-    List {
-        name: "trait",
-        words: &[
-            "brave", "calm", "clever", "cheerful", "gentle", "hungry", "kind", "lazy", "merry",
-            "proud", "quiet", "shy", "tired", "polite", "stubborn", "young", "sleepy", "curious",
-            "nervous", "patient", "jolly", "lonely", "busy", "fierce",
-        ],
-    },
-    List {
-        name: "job",
-        words: &[
-            "baker", "cook", "potter", "tailor", "sailor", "farmer", "miller", "painter",
-            "singer", "weaver", "hunter", "doctor", "gardener", "clown", "judge", "king", "nurse",
-            "poet", "smith", "shepherd", "teacher", "thief", "carpenter", "piper", "queen",
-            "dancer", "barber", "lawyer", "wizard", "monk", "student", "drummer",
-        ],
-    },
-    List {
-        name: "place",
-        words: &[
-            "harbor", "valley", "castle", "village", "forest", "island", "market", "tower",
-            "desert", "meadow", "canyon", "city", "coast", "mountain", "swamp", "garden",
-            "palace", "jungle", "ruins", "lagoon", "tunnel", "quarry", "square", "bay",
-        ],
-    },
-    List {
-        name: "look",
-        words: &[
-            "red", "blue", "green", "white", "black", "golden", "silver", "tiny", "huge", "round",
-            "broken", "shiny", "wooden", "purple", "striped", "dusty", "heavy", "crooked", "pink",
-            "yellow", "spotted", "muddy", "velvet", "rusty",
-        ],
-    },
-    List {
-        name: "thing",
-        words: &[
-            "kite", "lamp", "bell", "drum", "boat", "book", "coat", "crown", "cup", "doll",
-            "flute", "hat", "key", "map", "mirror", "ring", "rope", "ship", "shoe", "spoon",
-            "sword", "wheel", "whistle", "button", "puppet", "basket", "ladder", "candle",
-            "violin", "needle", "jar", "fan",
-        ],
-    },
-    List {
-        name: "where",
-        words: &[
-            "behind", "under", "near", "inside", "beside", "above",
-        ],
-    },
-    List {
-        name: "spot",
-        words: &[
-            "barrel", "bed", "bench", "box", "bush", "chair", "chest", "door", "fence", "gate",
-            "oven", "rock", "stove", "table", "wall", "well", "bridge", "stairs", "carpet",
-            "shed", "fountain", "piano", "statue", "mill",
-        ],
-    },
-    List {
-        name: "animal",
-        words: &[
-            "bear", "cat", "cow", "crab", "crow", "deer", "dog", "duck", "fox", "frog", "goat",
-            "goose", "hare", "hen", "horse", "lion", "mole", "mouse", "pig", "rat", "seal",
-            "sheep", "toad", "wolf", "badger", "beaver", "camel", "donkey", "parrot", "rabbit",
-            "spider", "turtle",
-        ],
-    },
-    List {
-        name: "food",
-        words: &[
-            "cake", "pie", "plums", "pears", "carrots", "melon", "cookies", "pancakes",
-            "potatoes", "turnips", "sausages", "cheese", "biscuits", "cherries", "muffins",
-            "walnuts", "soup", "bread", "honey", "beans", "corn", "figs", "rice", "jam",
-        ],
-    },
+    ("hero", &[
+        "Ada|she|She", "Bella|she|She", "Clara|she|She", "Dora|she|She", "Edith|she|She",
+        "Flora|she|She", "Greta|she|She", "Hanna|she|She", "Ida|she|She", "Julia|she|She",
+        "Kira|she|She", "Lena|she|She", "Mia|she|She", "Nora|she|She", "Olga|she|She",
+        "Petra|she|She", "Boris|he|He", "Carl|he|He", "David|he|He", "Emil|he|He",
+        "Felix|he|He", "Gus|he|He", "Hugo|he|He", "Ivan|he|He", "Jonas|he|He", "Karl|he|He",
+        "Leo|he|He", "Max|he|He", "Nils|he|He", "Otto|he|He", "Paul|he|He", "Rudi|he|He",
+    ]),
+    ("trait", &[
+        "brave", "calm", "clever", "cheerful", "gentle", "hungry", "kind", "lazy", "merry",
+        "proud", "quiet", "shy", "tired", "polite", "stubborn", "young", "sleepy", "curious",
+        "nervous", "patient", "jolly", "lonely", "busy", "fierce",
+    ]),
+    ("job", &[
+        "baker", "cook", "potter", "tailor", "sailor", "farmer", "miller", "painter",
+        "singer", "weaver", "hunter", "doctor", "gardener", "clown", "judge", "king", "nurse",
+        "poet", "smith", "shepherd", "teacher", "thief", "carpenter", "piper", "queen",
+        "dancer", "barber", "lawyer", "wizard", "monk", "student", "drummer",
+    ]),
+    ("place", &[
+        "harbor", "valley", "castle", "village", "forest", "island", "market", "tower",
+        "desert", "meadow", "canyon", "city", "coast", "mountain", "swamp", "garden",
+        "palace", "jungle", "ruins", "lagoon", "tunnel", "quarry", "square", "bay",
+    ]),
+    ("look", &[
+        "red", "blue", "green", "white", "black", "golden", "silver", "tiny", "huge", "round",
+        "broken", "shiny", "wooden", "purple", "striped", "dusty", "heavy", "crooked", "pink",
+        "yellow", "spotted", "muddy", "velvet", "rusty",
+    ]),
+    ("thing", &[
+        "kite", "lamp", "bell", "drum", "boat", "book", "coat", "crown", "cup", "doll",
+        "flute", "hat", "key", "map", "mirror", "ring", "rope", "ship", "shoe", "spoon",
+        "sword", "wheel", "whistle", "button", "puppet", "basket", "ladder", "candle",
+        "violin", "needle", "jar", "fan",
+    ]),
+    ("where", &[
+        "behind", "under", "near", "inside", "beside", "above",
+    ]),
+    ("spot", &[
+        "barrel", "bed", "bench", "box", "bush", "chair", "chest", "door", "fence", "gate",
+        "oven", "rock", "stove", "table", "wall", "well", "bridge", "stairs", "carpet",
+        "shed", "fountain", "piano", "statue", "mill",
+    ]),
+    ("animal", &[
+        "bear", "cat", "cow", "crab", "crow", "deer", "dog", "duck", "fox", "frog", "goat",
+        "goose", "hare", "hen", "horse", "lion", "mole", "mouse", "pig", "rat", "seal",
+        "sheep", "toad", "wolf", "badger", "beaver", "camel", "donkey", "parrot", "rabbit",
+        "spider", "turtle",
+    ]),
+    ("food", &[
+        "cake", "pie", "plums", "pears", "carrots", "melon", "cookies", "pancakes",
+        "potatoes", "turnips", "sausages", "cheese", "biscuits", "cherries", "muffins",
+        "walnuts", "soup", "bread", "honey", "beans", "corn", "figs", "rice", "jam",
+    ]),
 ];
 
 #[cfg(test)]

@@ -10,16 +10,17 @@ use serde::{Deserialize, Serialize};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
 use super::bpe::Bpe;
+use super::error::PREPARE_AGAIN;
 use super::hugging_face::gpt2_tokens;
 use super::pieces::pieces;
 use super::{ChatTemplate, DataError};
+use crate::config::GPT2_VOCABULARY;
 use crate::disk;
 
 /// The end of a document, as written in text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
-const GPT2_VOCAB: u32 = 50_257;
-const GPT2_END_OF_TEXT: u32 = 50_256;
+const GPT2_END_OF_TEXT: u32 = GPT2_VOCABULARY - 1;
 const BYTE_END_OF_TEXT: u32 = 256;
 
 /// The kinds of tokenizers.
@@ -31,7 +32,6 @@ pub enum TokenizerKind {
     Gpt2,
     /// A token per character; the vocabulary is the set of characters in the text.
     Char,
-    /// A token per byte.
     Byte,
     /// Byte pairs of another vocabulary.
     Bpe,
@@ -51,12 +51,10 @@ impl fmt::Display for TokenizerKind {
 /// The tokenizer that a text is prepared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerChoice {
-    /// GPT-2's byte pairs.
     #[default]
     Gpt2,
     /// The characters of the text.
     Char,
-    /// Bytes.
     Byte,
     /// Byte pairs that are trained on the text, for a vocabulary of this many tokens.
     Trained(u32),
@@ -80,20 +78,27 @@ impl FromStr for TokenizerChoice {
         }
         if let Some(size) = name.strip_prefix("bpe:") {
             let size = size.parse::<u32>().ok().filter(|size| BPE_VOCABULARIES.contains(size));
-            return size.map(Self::Trained).ok_or(DataError::BadVocabularySize {
-                value: name.to_owned(),
-                least: *BPE_VOCABULARIES.start(),
-                most: *BPE_VOCABULARIES.end(),
+            let (least, most) = BPE_VOCABULARIES.into_inner();
+            return size.map(Self::Trained).ok_or_else(|| {
+                let rule = "a vocabulary of byte pairs has";
+                DataError::usage(
+                    format!("{name:?}: {rule} {least} to {most} tokens"),
+                    "choose a size, as in bpe:8192",
+                )
             });
         }
         let path = Path::new(name);
         let is_path = path.components().count() > 1
             || path.extension().is_some_and(|extension| extension == "json")
             || disk::exists(path);
-        match is_path {
-            true => Ok(Self::File(path.to_owned())),
-            false => Err(DataError::UnknownTokenizer { name: name.to_owned() }),
+        if is_path {
+            return Ok(Self::File(path.to_owned()));
         }
+        Err(DataError::usage(
+            format!("unknown tokenizer {name:?}"),
+            "choose gpt2, char, byte, bpe:8192 for one trained on the text, or the path of a \
+             tokenizer.json",
+        ))
     }
 }
 
@@ -122,9 +127,6 @@ pub enum Tokenizer {
 impl Tokenizer {
     /// Encodes `text`. A literal `<|endoftext|>` is ordinary text here, see
     /// [`Tokenizer::encode_prompt`].
-    ///
-    /// # Errors
-    /// `UnknownCharacter` for a character outside a character vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let mut ids = Vec::new();
         self.encode_into(text, &mut ids)?;
@@ -133,9 +135,6 @@ impl Tokenizer {
 
     /// Encodes a prompt. Like [`Tokenizer::encode`], but a literal `<|endoftext|>` becomes the
     /// end-of-text token if the tokenizer has one; alone, it prompts an unconditional sample.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let Some(end) = self.end_of_text() else {
             return self.encode(text);
@@ -208,7 +207,7 @@ impl Tokenizer {
     /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> u32 {
         match self {
-            Self::Gpt2 => GPT2_VOCAB,
+            Self::Gpt2 => GPT2_VOCABULARY,
             Self::Char(vocab) => vocab.len(),
             Self::Byte => BYTE_END_OF_TEXT + 1,
             Self::Bpe(bpe) => bpe.vocab_size(),
@@ -291,8 +290,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokenizer of text.
-    fn base(&self) -> &Self {
+    pub(super) fn base(&self) -> &Self {
         match self {
             Self::Chat(template) => template.base(),
             _ => self,
@@ -316,7 +314,7 @@ impl Tokenizer {
 fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
     let (tokens, _) = r50k_base_singleton()
         .encode(piece, &HashSet::new())
-        .map_err(|error| DataError::Tokenize { reason: error.message })?;
+        .map_err(|error| DataError::tokenize(error.message))?;
     ids.extend_from_slice(&tokens);
     Ok(())
 }
@@ -345,6 +343,10 @@ fn special_byte_token(id: u32) -> &'static str {
     if id == BYTE_END_OF_TEXT { END_OF_TEXT } else { "\u{fffd}" }
 }
 
+fn invalid_vocabulary(reason: &str) -> DataError {
+    DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
+}
+
 /// The vocabulary of a character tokenizer. The id of a character is its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharVocab {
@@ -354,27 +356,29 @@ pub struct CharVocab {
 
 impl CharVocab {
     /// Creates a vocabulary of these characters, in this order.
-    ///
-    /// # Errors
-    /// `BadVocabulary` if it is empty or a character occurs twice.
     pub fn new(chars: impl IntoIterator<Item = char>) -> Result<Self, DataError> {
         let mut vocab = Self { chars: Vec::new(), ids: HashMap::new() };
         for (id, character) in (0..).zip(chars) {
             if vocab.ids.insert(character, id).is_some() {
-                return Err(DataError::BadVocabulary {
-                    reason: format!("character {character:?} occurs twice"),
-                });
+                return Err(invalid_vocabulary(&format!("character {character:?} occurs twice")));
             }
             vocab.chars.push(character);
         }
         if vocab.chars.is_empty() {
-            return Err(DataError::BadVocabulary { reason: "it is empty".to_owned() });
+            return Err(invalid_vocabulary("it is empty"));
         }
         Ok(vocab)
     }
 
-    /// Returns the number of characters.
-    fn len(&self) -> u32 {
+    /// Creates a vocabulary of the characters with these ids; `None` if the ids are not 0, 1, 2 and so
+    /// on, once each.
+    pub(super) fn of_ids(mut pairs: Vec<(i64, char)>) -> Option<Self> {
+        pairs.sort_unstable();
+        let is_complete = (0..).zip(&pairs).all(|(expected, (id, _))| expected == *id);
+        Self::new(pairs.into_iter().map(|(_, c)| c)).ok().filter(|_| is_complete)
+    }
+
+    pub(super) fn len(&self) -> u32 {
         u32::try_from(self.chars.len()).unwrap_or(u32::MAX)
     }
 
@@ -388,11 +392,16 @@ impl CharVocab {
     fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         ids.reserve(text.len());
         for (offset, character) in text.char_indices() {
-            let id = self.ids.get(&character).ok_or(DataError::UnknownCharacter {
-                character,
-                offset,
-                vocab_size: self.chars.len(),
-            })?;
+            let Some(id) = self.ids.get(&character) else {
+                let known = self.chars.len();
+                return Err(DataError::bad(
+                    format!(
+                        "character {character:?} at byte {offset} is not one of the {known} \
+                         characters in the vocabulary"
+                    ),
+                    "remove it, or prepare the data again with text that contains it",
+                ));
+            };
             ids.push(*id);
         }
         Ok(())
@@ -432,11 +441,9 @@ impl TryFrom<Spec> for Tokenizer {
             Spec::Gpt2 => Self::Gpt2,
             Spec::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
             Spec::Byte => Self::Byte,
-            Spec::Bpe { file } => {
-                let bpe = Bpe::parse(&file);
-                let bpe = bpe.map_err(|reason| DataError::BadVocabulary { reason })?;
-                Self::Bpe(Arc::new(bpe))
-            }
+            Spec::Bpe { file } => Self::Bpe(Arc::new(
+                Bpe::parse(&file).map_err(|reason| invalid_vocabulary(&reason))?,
+            )),
             Spec::Chat { base } => Self::Chat(Arc::new(ChatTemplate::new(Self::try_from(*base)?))),
         })
     }

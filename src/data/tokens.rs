@@ -44,7 +44,6 @@ enum Store {
 struct TokenFile {
     path: PathBuf,
     dtype: Dtype,
-    /// Bytes before the first token.
     header: u64,
     tokens: u64,
     /// Index in the split of the first token of this file.
@@ -52,7 +51,6 @@ struct TokenFile {
 }
 
 impl Split {
-    /// Creates a split in memory.
     pub(super) fn from_memory(tokens: Vec<u16>, vocab_size: u32) -> Self {
         let len = tokens.len() as u64;
         Self { len, store: Store::Memory(tokens), vocab_size, conversations: None }
@@ -86,19 +84,20 @@ impl Split {
         Ok(self)
     }
 
-    /// Returns the number of tokens.
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device
     /// looks them up without a check.
-    ///
-    /// # Errors
-    /// `OutsideSplit` if the split is too short, `TokenOutOfRange` with file and position for a
-    /// token outside the vocabulary, `Io` if a file cannot be read.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
-        let out_of_range = || DataError::OutsideSplit { start, count, len: self.len };
+        let out_of_range = || {
+            let len = self.len;
+            DataError::bad(
+                format!("tokens {start}..{start}+{count} are outside a split of {len} tokens"),
+                "please report this as a bug in wgpt",
+            )
+        };
         let end = start
             .checked_add(count as u64)
             .filter(|&end| end <= self.len)
@@ -130,12 +129,14 @@ impl Split {
     fn check_range(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
         match (first..).zip(&ids).find(|&(_, &id)| id >= self.vocab_size) {
             None => Ok(ids),
-            Some((position, &id)) => Err(DataError::TokenOutOfRange {
-                path: path.to_owned(),
-                position,
-                id,
-                vocab_size: self.vocab_size,
-            }),
+            Some((position, &id)) => {
+                let size = self.vocab_size;
+                let problem = format!(
+                    "token {id} at position {position} is outside the vocabulary of {size}"
+                );
+                let hint = "the file is damaged or was made with another tokenizer";
+                Err(DataError::at(path, problem, hint))
+            }
         }
     }
 
@@ -175,12 +176,7 @@ impl TokenFile {
                     .ok()
                     .filter(|&tokens| bytes >= SHARD_HEADER && tokens <= found);
                 let Some(tokens) = tokens else {
-                    return Err(DataError::TokenCount {
-                        path,
-                        expected: expected.into(),
-                        source_of_count: "its header",
-                        found,
-                    });
+                    return Err(DataError::token_count(&path, "its header", expected, found));
                 };
                 return Ok(Self { path, dtype: Dtype::U16, header: SHARD_HEADER, tokens, first });
             }
@@ -188,12 +184,13 @@ impl TokenFile {
         let dtype = dtype.unwrap_or(Dtype::U16);
         let width = dtype.width();
         if bytes % width != 0 {
-            return Err(DataError::OddLength { path, bytes, width });
+            let problem = format!("{bytes} bytes are not a whole number of {width}-byte tokens");
+            let hint = "the file is truncated: copy or prepare it again";
+            return Err(DataError::at(&path, problem, hint));
         }
         Ok(Self { path, dtype, header: 0, tokens: bytes / width, first })
     }
 
-    /// Reads tokens `first..last` of this file.
     fn read(
         &self,
         index: usize,
@@ -235,11 +232,12 @@ fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
     let words: Vec<_> = words.iter().map(|&w| i32::from_le_bytes(w)).collect();
     match words[..] {
         [SHARD_MAGIC, SHARD_VERSION, tokens] => Ok(Some(tokens)),
-        [SHARD_MAGIC, version, ..] => {
-            Err(DataError::BadShard { path: path.to_owned(), magic: SHARD_MAGIC, version })
-        }
-        [magic, version, _] if OTHER_MAGIC.contains(&magic) => {
-            Err(DataError::BadShard { path: path.to_owned(), magic, version })
+        [magic, version, _] if magic == SHARD_MAGIC || OTHER_MAGIC.contains(&magic) => {
+            let problem = format!(
+                "unsupported shard header (magic {magic}, version {version}), expected magic \
+                 {SHARD_MAGIC}, version {SHARD_VERSION}"
+            );
+            Err(DataError::at(path, problem, "prepare the text with `wgpt prepare`"))
         }
         _ => Ok(None),
     }

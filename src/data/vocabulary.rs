@@ -1,9 +1,12 @@
 //! Vocabularies as files of byte-level BPE spell them, for programs that know no other tokenizer, like
 //! llama.cpp.
 
-use super::hugging_face::{byte_characters, gpt2_merges, gpt2_tokens};
-use super::tokenizer::END_OF_TEXT;
-use super::{ChatTemplate, Tokenizer};
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::hugging_face::spell;
+use super::{CharVocab, Tokenizer};
 
 /// A vocabulary of byte-level BPE with GPT-2's words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,7 +15,6 @@ pub struct Vocabulary {
     pub tokens: Vec<(String, TokenKind)>,
     /// The merges in the order of their ranks, each two spelled parts with a space between them.
     pub merges: Vec<String>,
-    /// The token that begins a text.
     pub begin: Option<u32>,
     /// The token that ends what a model writes.
     pub end: Option<u32>,
@@ -20,10 +22,8 @@ pub struct Vocabulary {
     pub chat_template: Option<String>,
 }
 
-/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// Text.
     Normal,
     /// A token that is not printed, like the end of a document.
     Control,
@@ -43,78 +43,80 @@ impl Vocabulary {
 }
 
 impl Tokenizer {
-    /// Returns the tokenizer as a vocabulary of byte-level BPE.
-    ///
-    /// # Errors
-    /// A clause that says why it is none.
+    /// Returns the tokenizer as a vocabulary of byte-level BPE. The error is a clause that says why it is
+    /// none.
     pub fn vocabulary(&self) -> Result<Vocabulary, String> {
-        let characters = byte_characters();
-        let spell = |token: &[u8]| -> String {
-            token.iter().map(|&byte| characters[usize::from(byte)]).collect()
-        };
-        let text = |tokens, merges| Vocabulary {
-            tokens,
-            merges,
-            begin: self.end_of_text(),
-            end: self.end_of_text(),
-            chat_template: None,
-        };
-        let mut vocabulary = match self {
-            Self::Bpe(bpe) => return bpe.vocabulary(),
-            Self::Chat(template) => return chat_vocabulary(template),
-            Self::Gpt2 => {
-                let tokens = gpt2_tokens();
-                let merges = gpt2_merges(&tokens);
-                let merge = |[left, right]: [&[u8]; 2]| format!("{} {}", spell(left), spell(right));
-                let merges = merges.into_iter().map(merge).collect();
-                let tokens = tokens.iter().map(|token| (spell(token), TokenKind::Normal)).collect();
-                text(tokens, merges)
+        let mut vocabulary = match self.base() {
+            Self::Bpe(bpe) if !bpe.has_words_of_gpt2() => {
+                return Err("it splits text into other words than GPT-2".to_owned());
             }
-            Self::Byte => {
-                let tokens =
-                    characters.iter().map(|c| (c.to_string(), TokenKind::Normal)).collect();
-                text(tokens, Vec::new())
-            }
-            Self::Char(vocab) => {
-                let texts: Vec<String> = vocab.chars.iter().map(char::to_string).collect();
-                let tokens =
-                    texts.iter().map(|text| (spell(text.as_bytes()), TokenKind::Normal)).collect();
-                let merges = texts.iter().flat_map(|text| byte_merges(text.as_bytes(), &spell));
-                // Characters share their first bytes.
-                let mut known = std::collections::HashSet::new();
-                let merges = merges.filter(|merge| known.insert(merge.clone())).collect();
-                text(tokens, merges)
-            }
+            Self::Char(vocab) => of_characters(vocab),
+            base => of_file(&base.json_file()).unwrap_or_default(),
         };
-        if vocabulary.end.is_some() {
-            vocabulary.tokens.push((END_OF_TEXT.to_owned(), TokenKind::Control));
+        (vocabulary.begin, vocabulary.end) = (self.end_of_text(), self.stop());
+        if let Self::Chat(template) = self {
+            vocabulary.pad(template.vocab_size() as usize);
+            for (id, name) in template.specials() {
+                vocabulary.tokens[id as usize] = (name.to_owned(), TokenKind::Control);
+            }
+            vocabulary.chat_template = Some(template.jinja());
         }
         Ok(vocabulary)
     }
 }
 
-/// Returns the vocabulary of a template: that of its text, and the tokens of conversations.
-fn chat_vocabulary(template: &ChatTemplate) -> Result<Vocabulary, String> {
-    let mut vocabulary = template.base().vocabulary()?;
-    vocabulary.pad(template.vocab_size() as usize);
-    for (id, name) in template.specials() {
-        vocabulary.tokens[id as usize] = (name.to_owned(), TokenKind::Control);
+/// Reads the tokens and merges of a `tokenizer.json`, as it spells them. It was written or read before,
+/// so nothing is missing.
+fn of_file(file: &str) -> Option<Vocabulary> {
+    let file: Value = serde_json::from_str(file).ok()?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut vocabulary = Vocabulary::default();
+    let mut set = |id: &Value, name: String, kind| {
+        let id = id.as_u64()? as usize;
+        vocabulary.pad(id + 1);
+        vocabulary.tokens[id] = (name, kind);
+        Some(())
+    };
+    for (name, id) in file["model"]["vocab"].as_object()? {
+        set(id, name.clone(), TokenKind::Normal)?;
     }
-    vocabulary.begin = Some(template.begin());
-    vocabulary.end = Some(template.end());
-    vocabulary.chat_template = Some(template.jinja());
-    Ok(vocabulary)
+    for token in file["added_tokens"].as_array().into_iter().flatten() {
+        let is_special = token["special"] == true;
+        let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
+        set(&token["id"], text(&token["content"])?, kind)?;
+    }
+    let merges = file["model"]["merges"].as_array().into_iter().flatten();
+    let pair = |merge: &Value| match merge {
+        Value::Array(pair) => {
+            Some(format!("{} {}", pair.first()?.as_str()?, pair.get(1)?.as_str()?))
+        }
+        merge => text(merge),
+    };
+    vocabulary.merges = merges.filter_map(pair).collect();
+    Some(vocabulary)
+}
+
+/// Spells characters as the tokens of their bytes.
+fn of_characters(vocab: &CharVocab) -> Vocabulary {
+    let texts: Vec<String> = vocab.chars.iter().map(char::to_string).collect();
+    let tokens = texts.iter().map(|text| (spell(text.as_bytes()), TokenKind::Normal)).collect();
+    // Characters share their first bytes.
+    let mut known = HashSet::new();
+    let merges = texts.iter().flat_map(|text| byte_merges(text.as_bytes()));
+    let merges = merges.filter(|merge| known.insert(merge.clone())).collect();
+    Vocabulary { tokens, merges, ..Vocabulary::default() }
 }
 
 /// Returns the merges that make a character of its bytes, from the left.
-fn byte_merges(bytes: &[u8], spell: &dyn Fn(&[u8]) -> String) -> Vec<String> {
+fn byte_merges(bytes: &[u8]) -> Vec<String> {
     let merge = |end: usize| format!("{} {}", spell(&bytes[..end]), spell(&bytes[end..=end]));
     (1..bytes.len()).map(merge).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::CharVocab;
+    use super::super::ChatTemplate;
+    use super::super::tokenizer::END_OF_TEXT;
     use super::*;
 
     #[test]

@@ -11,7 +11,6 @@ use super::encode::Encoded;
 use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer};
 use crate::disk::{self, File};
 
-/// File names of a data folder.
 pub(super) const TRAIN: &str = "train.bin";
 pub(super) const VAL: &str = "val.bin";
 pub(super) const META: &str = "meta.json";
@@ -35,7 +34,10 @@ pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> 
         .into_iter()
         .find(|name| disk::exists(&folder.join(name)));
     match existing {
-        Some(found) if !force => Err(DataError::AlreadyPrepared { path: folder.to_owned(), found }),
+        Some(found) if !force => Err(DataError::usage(
+            format!("{} already contains {found}", folder.display()),
+            "choose another folder, or replace the data with --force",
+        )),
         _ => Ok(()),
     }
 }
@@ -57,7 +59,6 @@ impl FolderWriter {
         })
     }
 
-    /// Appends tokens to both splits.
     pub(super) fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
         self.train.write(&encoded.train)?;
         self.val.write(&encoded.val)
@@ -85,10 +86,8 @@ impl FolderWriter {
         let meta = describe(self.train.finish()?, self.val.finish()?);
         let temporary = self.folder.join(META_TEMPORARY);
         let mut file = File::create(&temporary).map_err(DataError::io("create", &temporary))?;
-        let json = serde_json::to_vec_pretty(&meta).map_err(|error| DataError::BadMeta {
-            path: temporary.clone(),
-            reason: error.to_string(),
-        })?;
+        let json =
+            serde_json::to_vec_pretty(&meta).map_err(|error| DataError::meta(&temporary, error))?;
         file.write_all(&json)
             .and_then(|()| file.sync_all())
             .map_err(DataError::io("write", &temporary))?;
@@ -129,14 +128,10 @@ impl Drop for FolderWriter {
     }
 }
 
-/// Returns the `tokenizer.json` of byte pairs or conversations, which is beside the tokens for other
-/// programs: wgpt reads that of `meta.json`.
+/// Returns the `tokenizer.json` of byte pairs or conversations. It is for other programs: wgpt reads the
+/// tokenizer in `meta.json`.
 fn tokenizer_file(tokenizer: &Tokenizer) -> Option<String> {
-    if !matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
-        return None;
-    }
-    let mut files = tokenizer.hugging_face_files().into_iter();
-    files.find(|(name, _)| *name == TOKENIZER_FILE).map(|(_, text)| text)
+    matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)).then(|| tokenizer.json_file())
 }
 
 struct TokenWriter {
@@ -150,7 +145,6 @@ struct TokenWriter {
     conversations: u64,
     /// Tokens of the current conversation so far.
     current: u64,
-    /// Tokens of the longest conversation.
     longest: u64,
 }
 
@@ -283,8 +277,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         check_vacant(folder.path(), false).unwrap();
         fs::write(folder.path().join(VAL), "x").unwrap();
-        let message = check_vacant(folder.path(), false).unwrap_err().to_string();
-        assert!(message.contains(VAL) && message.contains("--force"), "{message}");
+        let error = check_vacant(folder.path(), false).unwrap_err();
+        assert!(error.to_string().contains(VAL) && error.hint().contains("--force"), "{error}");
         check_vacant(folder.path(), true).unwrap();
     }
 }

@@ -23,34 +23,29 @@ mod native {
     use std::thread::sleep;
     use std::time::Duration;
 
+    use std::fs::OpenOptions;
     pub use std::fs::{
-        DirEntry, File, OpenOptions, TryLockError, create_dir_all, metadata, read, read_dir,
-        read_to_string, write,
+        DirEntry, File, TryLockError, create_dir_all, metadata, read, read_dir, read_to_string,
+        write,
     };
 
     #[cfg(test)]
     use super::recorder::{Call, note};
 
-    /// Returns true if a file or folder exists at `path`.
     pub fn exists(path: &Path) -> bool {
         path.exists()
     }
 
-    /// Returns true if a folder exists at `path`.
     pub fn is_dir(path: &Path) -> bool {
         path.is_dir()
     }
 
-    /// Returns true if a file exists at `path`.
     pub fn is_file(path: &Path) -> bool {
         path.is_file()
     }
 
     /// Replaces the content of a file atomically: after a crash the file has either the old or the
     /// new content.
-    ///
-    /// # Errors
-    /// If the new content cannot be written.
     pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -68,28 +63,16 @@ mod native {
         super::sync_folder(folder)
     }
 
-    /// Renames a file or a folder, and replaces a file at `to`.
-    ///
-    /// # Errors
-    /// As [`std::fs::rename`].
     pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         #[cfg(test)]
         note(Call::Rename(from.as_ref().to_owned(), to.as_ref().to_owned()));
         patiently(|| fs::rename(&from, &to))
     }
 
-    /// Removes a file.
-    ///
-    /// # Errors
-    /// As [`std::fs::remove_file`].
     pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
         patiently(|| fs::remove_file(&path))
     }
 
-    /// Removes a folder and everything in it.
-    ///
-    /// # Errors
-    /// As [`std::fs::remove_dir_all`].
     pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
         patiently(|| fs::remove_dir_all(&path))
     }
@@ -114,10 +97,13 @@ mod native {
         cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
     }
 
+    /// Opens a file whose writes go to its end, and creates it if it does not exist.
+    pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
+        // Windows locks a file only if it is open for more than appending.
+        OpenOptions::new().read(true).append(true).create(true).open(path)
+    }
+
     /// Syncs the content of a file to disk, so that it survives a power failure.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or synced.
     pub fn sync_file(path: &Path) -> io::Result<()> {
         #[cfg(test)]
         note(Call::SyncFile(path.to_owned()));
@@ -127,9 +113,6 @@ mod native {
 
     /// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
     /// Windows, which has no call for it and needs none.
-    ///
-    /// # Errors
-    /// If the folder cannot be opened or synced.
     pub fn sync_folder(folder: &Path) -> io::Result<()> {
         #[cfg(test)]
         note(Call::SyncFolder(folder.to_owned()));
@@ -138,9 +121,6 @@ mod native {
 
     /// Locks a file. Retries for 0.2 s, since a check of whether a run is active holds its lock for
     /// a moment; on Windows for two seconds, since it may release the lock of a killed process late.
-    ///
-    /// # Errors
-    /// `WouldBlock` if another process holds the lock.
     pub fn lock(file: &File) -> Result<(), TryLockError> {
         let tries = if cfg!(windows) { 100 } else { 10 };
         for _ in 0..tries {
@@ -155,15 +135,15 @@ mod native {
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use native::{
-    DirEntry, File, OpenOptions, TryLockError, create_dir_all, exists, is_dir, is_file, lock,
-    metadata, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
-    sync_file, sync_folder, write,
+    DirEntry, File, TryLockError, append, create_dir_all, exists, is_dir, is_file, lock, metadata,
+    read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace, sync_file,
+    sync_folder, write,
 };
 #[cfg(target_arch = "wasm32")]
 pub use pool::mounted::{
-    DirEntry, File, OpenOptions, TryLockError, create_dir_all, exists, is_dir, is_file, lock,
-    metadata, mount, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace,
-    sync_file, sync_folder, write,
+    DirEntry, File, TryLockError, append, create_dir_all, exists, is_dir, is_file, lock, metadata,
+    mount, read, read_dir, read_to_string, remove_dir_all, remove_file, rename, replace, sync_file,
+    sync_folder, write,
 };
 
 #[cfg(test)]

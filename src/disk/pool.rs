@@ -21,29 +21,12 @@ use web_time::SystemTime;
 /// reports an error.
 pub trait Slot {
     /// Reads at an offset and returns the number of bytes read.
-    ///
-    /// # Errors
-    /// If the browser reports one.
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `bytes` at an offset.
-    ///
-    /// # Errors
-    /// If the browser reports one, for example because the storage is full.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Truncates or extends the file.
-    ///
-    /// # Errors
-    /// If the browser reports one.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Returns the length of the file.
-    ///
-    /// # Errors
-    /// If the browser reports one.
     fn size(&self) -> io::Result<u64>;
     /// Writes buffered data to the storage.
-    ///
-    /// # Errors
-    /// If the browser reports one.
     fn flush(&self) -> io::Result<()>;
 }
 
@@ -137,9 +120,6 @@ fn path_too_long() -> io::Error {
 
 impl Pool {
     /// Adds slots. A slot with a valid header is a file, any other is free.
-    ///
-    /// # Errors
-    /// If a slot cannot be read or truncated.
     pub fn add(&mut self, slots: Vec<Rc<dyn Slot>>) -> io::Result<()> {
         for slot in slots {
             let mut bytes = vec![0; HEADER as usize];
@@ -276,7 +256,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Lists the names in a folder.
     fn names(&self, folder: &str) -> io::Result<BTreeSet<String>> {
         if !self.is_folder(folder) {
             return Err(not_found(folder));

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ impl Exam {
             }
         }
         if open.is_empty() {
-            return Err(DataError::NoQuestions { path: path.to_path_buf() });
+            return Err(DataError::no_questions(path));
         }
         let cropped = open.iter().filter(|question| question.is_cropped).count();
         let score = Score { skipped: skipped.len(), cropped, ..Score::default() };
@@ -222,12 +222,10 @@ impl ResultsFile {
         // A killed process may have left half a line.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = if text.is_empty() { Vec::new() } else { read(path, &text[..whole], header)? };
-        let mut options = disk::OpenOptions::new();
-        // Not for appending: Windows would not cut the half line off.
-        let mut file =
-            options.create(true).truncate(false).write(true).open(path).map_err(error)?;
-        file.set_len(whole as u64).map_err(error)?;
-        file.seek(SeekFrom::End(0)).map_err(error)?;
+        if whole < text.len() {
+            disk::replace(path, &text.as_bytes()[..whole]).map_err(error)?;
+        }
+        let mut file = disk::append(path).map_err(error)?;
         if whole == 0 {
             writeln!(file, "{}", json!(header)).map_err(error)?;
         }

@@ -88,8 +88,7 @@ impl Quiz {
         }
         let path = Path::new(&config.hellaswag);
         let Some(tokenizer) = &dataset.tokenizer else {
-            let (path, name) = (path.to_owned(), dataset.name.clone());
-            return Err(DataError::NoTokenizer { path, name });
+            return Err(DataError::no_tokenizer(path, &dataset.name));
         };
         let all = Questions::read(path, false)?.questions;
         let count = match config.hellaswag_questions as usize {
@@ -153,11 +152,7 @@ pub fn encode(
     tokenizer: &Tokenizer,
     block_size: usize,
 ) -> Result<EncodedQuestion, DataError> {
-    let bad = |error: DataError| DataError::BadQuestion {
-        path: path.to_owned(),
-        line: question.line,
-        reason: error.to_string(),
-    };
+    let bad = |error: DataError| DataError::question(path, question.line, &error.to_string());
     let context = tokenizer.encode(&question.context).map_err(bad)?;
     let mut is_cropped = false;
     let mut candidate = |ending: &String| -> Result<Candidate, DataError> {

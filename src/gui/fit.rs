@@ -8,7 +8,7 @@ use super::form::SettingsForm;
 use super::platform;
 use super::widgets::{button, weak_note, wrapped};
 use super::{AUTO, Intent, Panel, Shared, theme};
-use crate::config::{Budget, Config, Dtype};
+use crate::config::{Budget, Config, Dtype, GPT2_VOCABULARY};
 use crate::plan::{
     self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
 };
@@ -60,9 +60,6 @@ fn forecast_of(plan: &Result<Forecast, PlanError>) -> Option<&Forecast> {
         Err(PlanError::TensorTooLarge { .. }) => None,
     }
 }
-
-/// GPT-2's vocabulary, assumed until the settings or the data give another size.
-const GPT2_VOCABULARY: u32 = 50_257;
 
 const GIB: f64 = (1u64 << 30) as f64;
 

@@ -4,6 +4,7 @@ use eframe::egui::{self, DragValue, TextEdit};
 
 use super::Intent;
 use super::widgets::{button, entered};
+use crate::config::GPT2_VOCABULARY;
 use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
 /// State of the prompt between frames.
@@ -42,7 +43,7 @@ impl Default for TextOptions {
 
 /// The largest options: a text that takes minutes, and GPT-2's vocabulary.
 const MAX_TOKENS: u32 = 10_000;
-const MAX_TOP_K: u32 = 50_257;
+const MAX_TOP_K: u32 = GPT2_VOCABULARY;
 
 /// The prompt until another is typed.
 const FIRST_PROMPT: &str = "Once upon a time";

@@ -9,7 +9,7 @@ use safetensors::tensor::Dtype;
 use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 use super::weights::{to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
-use crate::config::Gelu;
+use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
 
 /// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
@@ -91,7 +91,7 @@ fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, Str
         block_size: size("block_size", MAX_BLOCK)?,
         vocab_size: match size("vocab_size", MAX_VOCAB)? {
             // nanoGPT pads GPT-2's vocabulary. No target is ever in the padding.
-            50_304 => 50_257,
+            50_304 => GPT2_VOCABULARY as usize,
             size => size,
         },
         bias,

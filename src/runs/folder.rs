@@ -8,7 +8,7 @@ use web_time::SystemTime;
 use super::checkpoint;
 use super::scalars::{Continued, Logs};
 use crate::config::{Config, ScalarLogs};
-use crate::disk::{self, File, OpenOptions, TryLockError};
+use crate::disk::{self, File, TryLockError};
 use crate::protocol::Event;
 use crate::ranks::RANKS_FOLDER;
 use crate::train::TrainError;
@@ -47,12 +47,7 @@ impl RunFolder {
         disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
             .map_err(TrainError::io("create", path))?;
         let lock_path = path.join(LOCK_FILE);
-        let lock = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(&lock_path)
-            .map_err(TrainError::io("open", &lock_path))?;
+        let lock = append(&lock_path)?;
         disk::lock(&lock).map_err(|error| match error {
             TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
@@ -157,8 +152,7 @@ impl Record {
 }
 
 fn append(path: &Path) -> Result<File, TrainError> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    file.map_err(TrainError::io("open", path))
+    disk::append(path).map_err(TrainError::io("open", path))
 }
 
 /// Returns an event that happens now as a JSON line, without the line break.

@@ -14,7 +14,7 @@ use super::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
 };
 use crate::config::{Config, KEYS, Layer, resolve};
-use crate::disk::{self, File, OpenOptions, TryLockError};
+use crate::disk::{self, File, TryLockError};
 use crate::protocol::{Command, DeviceLine, Event, Progress, ReplanReason, RunPhase, StopReason};
 
 /// The bytes at either end of a record that a summary reads: some hundred lines.
@@ -170,7 +170,7 @@ pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
 /// # Errors
 /// If it cannot be written there.
 pub fn command(run: &Path, command: &Command) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(run.join(COMMANDS_FILE))?;
+    let mut file = disk::append(run.join(COMMANDS_FILE))?;
     let mut line = serde_json::to_vec(command)?;
     line.push(b'\n');
     // In one write: a reader that follows the file must not see half a command.

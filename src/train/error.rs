@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::LossScale;
 use crate::config::ConfigError;
-use crate::data::DataError;
+use crate::data::{DataError, DataErrorKind};
 use crate::gpu::DeviceError;
 use crate::model::WeightError;
 use crate::plan::PlanError;
@@ -170,7 +170,7 @@ impl TrainError {
         let hint = match self {
             TrainError::Config(error) => return error.hint(),
             TrainError::Plan(error) => return error.hint(),
-            TrainError::Data(_) => return None,
+            TrainError::Data(error) => error.hint(),
             TrainError::Device(error) => error.hint(),
             TrainError::OtherPrecision(_) => {
                 "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
@@ -274,18 +274,11 @@ impl TrainError {
                 Exit::DeviceFailed
             }
             TrainError::Device(_) => Exit::NoDevice,
-            TrainError::Data(DataError::Io { source, .. })
-                if source.kind() != io::ErrorKind::NotFound =>
-            {
-                Exit::Failure
-            }
-            TrainError::Data(
-                DataError::BadFraction { .. }
-                | DataError::AlreadyPrepared { .. }
-                | DataError::UnknownTokenizer { .. }
-                | DataError::BadVocabularySize { .. }
-                | DataError::UnknownBuiltin { .. },
-            ) => Exit::Usage,
+            TrainError::Data(error) => match error.kind {
+                DataErrorKind::Usage => Exit::Usage,
+                DataErrorKind::System => Exit::Failure,
+                DataErrorKind::Missing | DataErrorKind::BadData => Exit::BadData,
+            },
             TrainError::NotFinite { .. } => Exit::NotFinite,
             TrainError::Ranks(error) => {
                 if error.is_usage() {
@@ -300,8 +293,7 @@ impl TrainError {
             {
                 Exit::Failure
             }
-            TrainError::Data(_)
-            | TrainError::Weights(_)
+            TrainError::Weights(_)
             | TrainError::Checkpoint { .. }
             | TrainError::NoCheckpoint { .. }
             | TrainError::NoSuchModel { .. } => Exit::BadData,

@@ -2,19 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigError, Layer, file_name, resolve};
+use crate::config::{BUILTIN_STORIES, Config, ConfigError, Layer, file_name, resolve};
 use crate::data::{
-    self, DataError, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer, TokenizerChoice,
-    TokenizerKind, stories,
+    self, DataError, DataErrorKind, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer,
+    TokenizerChoice, TokenizerKind, stories,
 };
 use crate::disk;
 use crate::model::Architecture;
 use crate::protocol::{DataInfo, Reply, Texts};
 use crate::runs;
 use crate::train::TrainError;
-
-/// The built-in data set.
-const STORIES: &str = "builtin:stories";
 
 /// Below this size a text is small enough that characters teach more than words.
 const CHARACTERS: u64 = 5 << 20;
@@ -24,7 +21,7 @@ const EXCERPT: u64 = 240;
 
 /// Reads the size and the beginning of a data set.
 pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
-    if spec == STORIES {
+    if spec == BUILTIN_STORIES {
         // Known without generating all of them.
         return Ok(DataInfo {
             vocab_size: stories::VOCABULARY,
@@ -43,10 +40,10 @@ pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
             excerpt: excerpt(&data).map_err(|error| error.to_string())?,
         }),
         // The hint of the error is a command, which a browser does not have.
-        Err(DataError::Missing { .. }) if cfg!(target_arch = "wasm32") => {
+        Err(error) if error.kind == DataErrorKind::Missing && cfg!(target_arch = "wasm32") => {
             Err(format!("this browser has no data called {spec}: choose the text again"))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(format!("{error}. {}", error.hint())),
     }
 }
 
@@ -160,8 +157,8 @@ mod tests {
 
     #[test]
     fn the_size_of_the_stories_is_known_without_generating_them() {
-        let data = Dataset::open(STORIES, 1).unwrap();
-        let info = describe(STORIES).unwrap();
+        let data = Dataset::open(BUILTIN_STORIES, 1).unwrap();
+        let info = describe(BUILTIN_STORIES).unwrap();
         assert_eq!((info.vocab_size, info.train_tokens), (data.vocab_size, data.train.len()));
         assert_eq!(info.val_tokens, data.val.len());
         assert_eq!(info.excerpt, excerpt(&data).unwrap());

@@ -29,6 +29,5 @@ impl WordCounts {
 }
 
 fn unavailable() -> DataError {
-    let reason = "a browser does not train byte pairs: prepare the text with `wgpt prepare`";
-    DataError::Tokenize { reason: reason.to_owned() }
+    DataError::tokenize("a browser does not train byte pairs: prepare the text with `wgpt prepare`")
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{ChatTemplate, Tokenizer};
+use super::super::{ChatTemplate, TokenKind, Tokenizer};
 use super::train::WordCounts;
 use super::*;
 
@@ -79,7 +79,7 @@ fn a_tokenizer_reads_back_from_its_json_form() {
 
 #[test]
 fn the_vocabulary_is_spelled_as_in_the_file() {
-    let bpe = trained("ab ab ab", 260);
+    let bpe = Tokenizer::Bpe(Arc::new(trained("ab ab ab", 260)));
     let vocabulary = bpe.vocabulary().unwrap();
     assert_eq!(vocabulary.tokens.len(), bpe.vocab_size() as usize);
     assert_eq!(vocabulary.merges[0], "a b");

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 
 use fancy_regex::Regex;
 use rayon::prelude::*;
-use serde_json::Value;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::super::DataError;
-use super::super::hugging_face::{byte_characters, byte_level_file};
-use super::super::pieces::{PIECE, piece_end};
+use super::super::hugging_face::{BYTE_CHARACTERS, byte_level_file, spell};
+use super::super::pieces::{PIECE, grow};
 use super::Bpe;
 use super::words::GPT2_WORDS;
 
@@ -30,7 +29,6 @@ pub(in crate::data) struct WordCounts {
     open: String,
     pieces: Vec<String>,
     counts: HashMap<String, u64>,
-    /// Bytes counted so far.
     bytes: u64,
     most_words: usize,
 }
@@ -59,48 +57,42 @@ impl WordCounts {
             return Ok(());
         }
         self.bytes += text.len() as u64;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
-            self.open.push_str(part);
-            rest = after;
-            while self.open.len() > PIECE {
-                let open = self.open.split_off(piece_end(&self.open));
-                self.close(open)?;
-            }
+        // Taken out, because ending a piece counts others.
+        let mut open = std::mem::take(&mut self.open);
+        let grown = grow(&mut open, text, |piece| self.add(piece));
+        self.open = open;
+        grown
+    }
+
+    pub fn end_document(&mut self) -> Result<(), DataError> {
+        // Short documents share a piece: two words are joined at most where they meet.
+        if self.open.len() > PIECE / 2 {
+            return self.close();
         }
+        self.open.push('\n');
         Ok(())
     }
 
-    /// Ends the current document.
-    pub fn end_document(&mut self) -> Result<(), DataError> {
-        // Short documents share a piece: two words are joined at most where they meet.
-        match self.open.len() > PIECE / 2 {
-            true => self.close(String::new()),
-            false => {
-                self.open.push('\n');
-                Ok(())
-            }
-        }
+    fn close(&mut self) -> Result<(), DataError> {
+        let piece = std::mem::take(&mut self.open);
+        self.add(piece)
     }
 
-    /// Ends a piece, which `rest` follows.
-    fn close(&mut self, rest: String) -> Result<(), DataError> {
-        self.pieces.push(std::mem::replace(&mut self.open, rest));
+    fn add(&mut self, piece: String) -> Result<(), DataError> {
+        self.pieces.push(piece);
         if self.pieces.len() < BATCH { Ok(()) } else { self.count() }
     }
 
-    /// Counts the words of the pieces.
     fn count(&mut self) -> Result<(), DataError> {
         let of_piece = |piece: &String| -> Result<HashMap<String, u64>, DataError> {
             let mut counts = HashMap::new();
             for word in self.words.find_iter(piece) {
                 let word = word.map_err(failed)?.as_str();
-                match counts.get_mut(word) {
-                    Some(count) => *count += 1,
-                    None => {
-                        counts.insert(word.to_owned(), 1);
-                    }
+                // Most words are known, so that their text need not be copied.
+                if let Some(count) = counts.get_mut(word) {
+                    *count += 1;
+                } else {
+                    counts.insert(word.to_owned(), 1);
                 }
             }
             Ok(counts)
@@ -122,36 +114,29 @@ impl WordCounts {
     /// document. A short text has fewer.
     pub fn train(mut self, vocab_size: u32) -> Result<Bpe, DataError> {
         if !self.open.is_empty() {
-            self.close(String::new())?;
+            self.close()?;
         }
         self.count()?;
-        let characters = byte_characters();
-        let spell = |word: String| -> String {
-            word.bytes().map(|byte| characters[usize::from(byte)]).collect()
-        };
-        let words = self.counts.into_iter().map(|(word, count)| (spell(word).into(), count));
+        let spelled = |(word, count): (String, u64)| (spell(word.as_bytes()).into(), count);
+        let words = self.counts.into_iter().map(spelled);
         let trainer = BpeTrainer::builder()
             .show_progress(false)
             .vocab_size(vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
-            .initial_alphabet(characters.iter().copied().collect())
+            .initial_alphabet(BYTE_CHARACTERS.into_iter().collect())
             .build();
         let mut model = BPE::default();
         trainer.do_train(&words.collect(), &mut model).map_err(failed)?;
         let model = serde_json::to_value(&model).map_err(failed)?;
-        Bpe::parse(&file(&model)).map_err(failed)
+        let vocab = model["vocab"].as_object().cloned().unwrap_or_default();
+        // The end of a document is the last token.
+        Bpe::parse(&byte_level_file(vocab, &model["merges"], true)).map_err(failed)
     }
 }
 
-/// Returns the `tokenizer.json` of a trained model, with the end of a document as its last token.
-fn file(model: &Value) -> String {
-    let vocab = model["vocab"].as_object().cloned().unwrap_or_default();
-    byte_level_file(vocab, &model["merges"], true)
-}
-
 fn failed(error: impl ToString) -> DataError {
-    DataError::Tokenize { reason: error.to_string() }
+    DataError::tokenize(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Splits text into the words in which byte pairs are merged, as the `normalizer`, the `added_tokens` and
-//! the `pre_tokenizer` of a `tokenizer.json` say.
+//! Splits text into words, as the `normalizer`, the `added_tokens` and the `pre_tokenizer` of a
+//! `tokenizer.json` describe. Byte pairs are merged within a word only.
 
 use std::borrow::Cow;
 
@@ -15,16 +15,16 @@ use crate::data::DataError;
 pub(super) const GPT2_WORDS: &str =
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
 
-/// A part of a text.
+/// A part of a text, as it is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum WordOrToken<'a> {
     /// A word, whose byte pairs are merged.
     Word(&'a str),
     /// A token that is found before all others.
     Token(u32),
 }
 
-/// Splits text into parts.
+/// Splits text into words.
 pub(super) struct Words {
     /// True if composed characters replace sequences that mean the same (NFC).
     composes: bool,
@@ -38,10 +38,8 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Reads a parsed `tokenizer.json`, of which `added` are the added tokens.
-    ///
-    /// # Errors
-    /// A clause that says what is not supported.
+    /// Reads a parsed `tokenizer.json` with its `added` tokens. The error is a clause that says what is not
+    /// supported.
     pub fn parse(json: &Value, added: &[Added]) -> Result<Self, String> {
         let composes = composes(&json["normalizer"])?;
         let patterns = patterns(&json["pre_tokenizer"])?;
@@ -63,33 +61,26 @@ impl Words {
         !self.composes && self.patterns == [GPT2_WORDS]
     }
 
-    /// Calls `each` with the parts of `text`, in order.
-    ///
-    /// # Errors
-    /// If a pattern backtracks too often, or as `each`.
+    /// Calls `each` with the words and tokens of `text`, in order.
     pub fn split(
         &self,
         text: &str,
-        each: &mut dyn FnMut(Part) -> Result<(), DataError>,
+        each: &mut dyn FnMut(WordOrToken) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let text = match self.composes && !is_nfc(text) {
-            true => Cow::Owned(text.nfc().collect::<String>()),
-            false => Cow::Borrowed(text),
+        let text = if self.composes && !is_nfc(text) {
+            Cow::Owned(text.nfc().collect::<String>())
+        } else {
+            Cow::Borrowed(text)
         };
         let patterns = self.of_thread.get_or(|| self.compiled.clone());
         let (before, patterns) = patterns.split_at(patterns.len() - self.patterns.len());
         let Some(before) = before.first() else { return split(patterns, &text, each) };
-        pieces(before, &text, &mut |piece, is_match| match is_match {
-            true => {
-                let same = |(content, _): &&(String, u32)| content == piece;
-                each(
-                    self.found
-                        .iter()
-                        .find(same)
-                        .map_or(Part::Word(piece), |(_, id)| Part::Token(*id)),
-                )
+        pieces(before, &text, &mut |piece, is_match| {
+            if !is_match {
+                return split(patterns, piece, each);
             }
-            false => split(patterns, piece, each),
+            let found = self.found.iter().find(|(content, _)| content == piece);
+            each(found.map_or(WordOrToken::Word(piece), |(_, id)| WordOrToken::Token(*id)))
         })
     }
 }
@@ -105,16 +96,16 @@ impl PartialEq for Words {
 fn split(
     patterns: &[Regex],
     text: &str,
-    each: &mut dyn FnMut(Part) -> Result<(), DataError>,
+    each: &mut dyn FnMut(WordOrToken) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     match patterns.split_first() {
         Some((first, rest)) => pieces(first, text, &mut |piece, _| split(rest, piece, each)),
-        None => each(Part::Word(text)),
+        None => each(WordOrToken::Word(text)),
     }
 }
 
-/// Calls `each` with the matches of a pattern and with what lies between them, in order, and whether it
-/// is a match. None is empty.
+/// Calls `each` with the matches of a pattern and the text between them, in order. The flag is true for a
+/// match. The text is never empty.
 fn pieces(
     pattern: &Regex,
     text: &str,
@@ -122,7 +113,7 @@ fn pieces(
 ) -> Result<(), DataError> {
     let mut end = 0;
     for found in pattern.find_iter(text) {
-        let found = found.map_err(|error| DataError::Tokenize { reason: error.to_string() })?;
+        let found = found.map_err(DataError::tokenize)?;
         if found.start() > end {
             each(&text[end..found.start()], false)?;
         }
@@ -180,7 +171,7 @@ fn pattern(split: &Value) -> Option<String> {
         return Some(if each { r"\p{N}" } else { r"\p{N}+" }.to_owned());
     }
     let pattern = split["pattern"]["Regex"].as_str().filter(|_| split["type"] == "Split")?;
-    // Where the matches cover the text, it is the same to remove what is between them.
+    // Such patterns match all of the text, so nothing between the matches is removed.
     let is_kept = match split["behavior"].as_str()? {
         "Isolated" => true,
         "Removed" => split["invert"] == true,

@@ -19,8 +19,10 @@ fn bytes(ids: impl IntoIterator<Item = u16>) -> Vec<u8> {
     ids.into_iter().flat_map(u16::to_le_bytes).collect()
 }
 
+/// Returns the error and its hint.
 fn message(spec: &str) -> String {
-    Dataset::open(spec, 4).unwrap_err().to_string()
+    let error = Dataset::open(spec, 4).unwrap_err();
+    format!("{error}; {}", error.hint())
 }
 
 /// The output of Python's pickle.dumps, with protocols 4 (nanoGPT's default) and 0, for

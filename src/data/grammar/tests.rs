@@ -114,14 +114,14 @@ fn every_story_has_one_derivation_with_the_same_probability() {
 #[test]
 fn no_word_of_a_list_is_a_prefix_of_another() {
     for list in STORIES.lists {
-        for (index, one) in list.words.iter().enumerate() {
-            assert_eq!(one.split('|').count(), list.words[0].split('|').count());
-            for other in &list.words[index + 1..] {
+        for (index, one) in list.1.iter().enumerate() {
+            assert_eq!(one.split('|').count(), list.1[0].split('|').count());
+            for other in &list.1[index + 1..] {
                 let (one, other) = (word_form(one, 0), word_form(other, 0));
                 assert!(
                     !one.starts_with(other) && !other.starts_with(one),
                     "{}: {one} and {other}",
-                    list.name
+                    list.0
                 );
             }
         }
@@ -170,7 +170,7 @@ fn other_forms_are_used_only_after_the_word_is_drawn() {
                         here[list] |= !fresh;
                         drawn[list] |= !fresh;
                     } else if let Piece::Text(text) = piece {
-                        let unknown = STORIES.lists.iter().any(|list| text == list.name);
+                        let unknown = STORIES.lists.iter().any(|list| text == list.0);
                         assert!(!unknown, "{template}");
                     }
                 }
@@ -208,7 +208,7 @@ fn the_expectation_is_the_mean_over_stories() {
 #[test]
 fn the_entropy_of_a_toy_grammar_is_exact() {
     const TOY: Grammar = Grammar {
-        lists: &[List { name: "x", words: &["aa", "bbbb"] }],
+        lists: &[("x", &["aa", "bbbb"])],
         plots: &[(1, &[&[(3, "{x}"), (1, "c{*x}{x}{x}")]])],
         separator: " ",
         terminator: "\n",

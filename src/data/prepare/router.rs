@@ -1,7 +1,7 @@
 //! Sends documents and conversations to the splits, as text and tokens.
 
 use super::super::encode::{Batcher, SplitKind};
-use super::super::source::Part;
+use super::super::source::DocumentPart;
 use super::super::windows::hash;
 use super::super::{ChatTemplate, Message, Tokenizer};
 use super::survey::SplitRule;
@@ -9,14 +9,12 @@ use super::survey::SplitRule;
 /// Sends the text of each document to its split.
 pub(super) struct Router {
     rule: SplitRule,
-    /// The token that ends a document.
     end: Option<u32>,
     /// The tokens of conversations, if the tokenizer has them.
     template: Option<ChatTemplate>,
     pub(super) batcher: Batcher,
     pub(super) documents: u64,
     pub(super) chars: u64,
-    /// Characters of the current document.
     position: u64,
 }
 
@@ -33,11 +31,11 @@ impl Router {
         }
     }
 
-    pub(super) fn route(&mut self, part: Part<'_>) {
+    pub(super) fn route(&mut self, part: DocumentPart<'_>) {
         match part {
-            Part::Text(text) => self.route_text(text),
-            Part::Conversation(messages) => self.route_conversation(messages),
-            Part::EndOfDocument => self.end_document(),
+            DocumentPart::Text(text) => self.route_text(text),
+            DocumentPart::Conversation(messages) => self.route_conversation(messages),
+            DocumentPart::EndOfDocument => self.end_document(),
         }
     }
 

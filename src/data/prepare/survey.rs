@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::super::bpe::train::WordCounts;
-use super::super::source::{Part, Sources};
+use super::super::source::{DocumentPart, Sources};
 use super::super::windows::hash;
 use super::super::{CharVocab, DataError, Tokenizer, TokenizerChoice};
 use super::{Phase, Reporter, Router, is_off};
@@ -18,24 +18,26 @@ const MANY: u64 = 1_000;
 /// The rule that assigns text to the splits.
 #[derive(Clone, Debug)]
 pub(super) enum SplitRule {
-    /// The first characters of each document are train: so many, by document.
+    /// The first characters of each document are train: this many of each document.
     Position { train_chars: Vec<u64> },
     /// Documents whose hash is below a bound are val.
     Documents { seed: u64, below: u64 },
 }
 
-/// The results of the first pass.
 pub(super) struct Survey {
     documents: u64,
     /// True if they are conversations, which are never split.
     are_conversations: bool,
     chars: u64,
+    /// Characters before the current document.
+    before: u64,
     /// The characters of each document, below [`MANY`] documents.
     lengths: Vec<u64>,
     /// True if all of the input was read, so that the counts are exact.
     complete: bool,
-    /// The distinct characters, sorted; only for a character vocabulary.
-    alphabet: Vec<char>,
+    /// The code points that occur; only for a character vocabulary. A flag for each takes 1.1 MB and is
+    /// faster than a hash set.
+    seen: Vec<bool>,
     /// The words that byte pairs are trained on, and the size of their vocabulary.
     words: Option<(WordCounts, u32)>,
 }
@@ -47,36 +49,33 @@ impl Survey {
         choice: &TokenizerChoice,
         reporter: &mut Reporter<'_>,
     ) -> Result<Self, DataError> {
+        let collect = *choice == TokenizerChoice::Char;
         let mut survey = Self {
             documents: 0,
             are_conversations: sources.has_conversations,
             chars: 0,
+            before: 0,
             lengths: Vec::new(),
             complete: true,
-            alphabet: Vec::new(),
+            seen: vec![false; if collect { char::MAX as usize + 1 } else { 0 }],
             words: match choice {
                 TokenizerChoice::Trained(vocab_size) => Some((WordCounts::new()?, *vocab_size)),
                 _ => None,
             },
         };
-        // Characters before the current document.
-        let mut before = 0;
-        let collect = *choice == TokenizerChoice::Char;
-        // A flag for each code point takes 1.1 MB and is faster than a hash set.
-        let mut seen = vec![false; if collect { char::MAX as usize + 1 } else { 0 }];
         sources.read(&mut |part, bytes| {
             match part {
-                Part::Text(text) => survey.add_text(text, &mut seen)?,
-                Part::Conversation(messages) => {
+                DocumentPart::Text(text) => survey.add_text(text)?,
+                DocumentPart::Conversation(messages) => {
                     for message in messages {
-                        survey.add_text(&message.content, &mut seen)?;
+                        survey.add_text(&message.content)?;
                         survey.end_text()?;
                     }
-                    survey.end_document(&mut before);
+                    survey.end_document();
                 }
-                Part::EndOfDocument => {
+                DocumentPart::EndOfDocument => {
                     survey.end_text()?;
-                    survey.end_document(&mut before);
+                    survey.end_document();
                 }
             }
             reporter.report_if_due(Phase::Survey, bytes, survey.documents);
@@ -87,54 +86,45 @@ impl Survey {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        survey.alphabet = (0_u32..)
-            .zip(seen)
-            .filter_map(|(code, seen)| char::from_u32(code).filter(|_| seen))
-            .collect();
         if survey.documents == 0 {
-            return Err(DataError::NoText { files: sources.len() });
+            return Err(DataError::bad(
+                format!("the input contains no text ({} file(s) read)", sources.len()),
+                "give files that contain text",
+            ));
         }
         Ok(survey)
     }
 
-    /// Counts text, and marks its characters in `seen` if they are wanted.
-    fn add_text(&mut self, text: &str, seen: &mut [bool]) -> Result<(), DataError> {
+    fn add_text(&mut self, text: &str) -> Result<(), DataError> {
         self.chars += text.chars().count() as u64;
-        if !seen.is_empty() {
-            for character in text.chars() {
-                if let Some(flag) = seen.get_mut(character as usize) {
-                    *flag = true;
-                }
-            }
+        if !self.seen.is_empty() {
+            text.chars().for_each(|character| self.seen[character as usize] = true);
         }
-        match &mut self.words {
-            Some((words, _)) => words.push(text),
-            None => Ok(()),
-        }
+        self.words.as_mut().map_or(Ok(()), |(words, _)| words.push(text))
     }
 
     /// Ends a text whose words do not continue in the next.
     fn end_text(&mut self) -> Result<(), DataError> {
-        match &mut self.words {
-            Some((words, _)) => words.end_document(),
-            None => Ok(()),
-        }
+        self.words.as_mut().map_or(Ok(()), |(words, _)| words.end_document())
     }
 
-    /// Counts a document. `before` are the characters of those before it.
-    fn end_document(&mut self, before: &mut u64) {
+    fn end_document(&mut self) {
         self.documents += 1;
         if self.documents < MANY {
-            self.lengths.push(self.chars - *before);
+            self.lengths.push(self.chars - self.before);
         }
-        *before = self.chars;
+        self.before = self.chars;
     }
 
     /// Returns the tokenizer that the text makes, of its characters or its words.
     pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
         Ok(match self.words.take() {
             Some((words, vocab_size)) => Tokenizer::Bpe(Arc::new(words.train(vocab_size)?)),
-            None => Tokenizer::Char(CharVocab::new(self.alphabet.iter().copied())?),
+            None => {
+                let codes = (0_u32..).zip(&self.seen).filter(|(_, seen)| **seen);
+                let characters = codes.filter_map(|(code, _)| char::from_u32(code));
+                Tokenizer::Char(CharVocab::new(characters)?)
+            }
         })
     }
 
@@ -192,6 +182,10 @@ impl Survey {
     pub(super) fn check_unchanged(&self, router: &Router) -> Result<(), DataError> {
         let same = (router.documents, router.chars) == (self.documents, self.chars);
         let more = router.documents >= self.documents && router.chars >= self.chars;
-        if same || (!self.complete && more) { Ok(()) } else { Err(DataError::InputChanged) }
+        if same || (!self.complete && more) {
+            return Ok(());
+        }
+        let hint = "run the command again when no other program writes to it";
+        Err(DataError::bad("the input changed while it was read", hint))
     }
 }

@@ -222,10 +222,10 @@ fn an_error_leaves_the_old_data_unchanged() {
     let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap().meta;
 
     let existing = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
-    assert!(matches!(existing, DataError::AlreadyPrepared { .. }), "{existing}");
+    assert!(existing.hint().contains("--force"), "{existing}");
     options.force = true;
     let broken = prepare(&[bad], &out, &options, &mut |_| {}).unwrap_err();
-    assert!(matches!(broken, DataError::InvalidUtf8 { .. }), "{broken}");
+    assert!(broken.to_string().contains("not UTF-8 at byte"), "{broken}");
     assert_eq!(Meta::load(&out.join("meta.json")).unwrap(), meta);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
     prepare(&good, &out, &options, &mut |_| {}).unwrap();
@@ -282,7 +282,7 @@ fn a_tokenizer_is_trained_on_the_text() {
 
     fs::write(&file, "{}").unwrap();
     let error = run(&[("a.txt", &story)], &options(TokenizerChoice::File(file))).err().unwrap();
-    assert!(matches!(error, DataError::BadTokenizer { .. }), "{error}");
+    assert!(error.to_string().starts_with("cannot use "), "{error}");
 }
 
 /// Returns conversations as JSON lines, and their messages.
@@ -340,5 +340,5 @@ fn conversations_are_whole_in_one_split() {
 fn one_conversation_cannot_be_split() {
     let (text, _) = conversations(1);
     let error = run(&[("a.jsonl", &text)], &options(TokenizerChoice::Byte)).err().unwrap();
-    assert!(matches!(error, DataError::EmptySplit { split: "val", .. }), "{error}");
+    assert!(error.to_string().starts_with("the val split"), "{error}");
 }

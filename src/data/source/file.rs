@@ -6,15 +6,13 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use super::{BadLines, Sink, SourceOptions, jsonl, text};
+use super::{BadLines, PrepareOptions, Sink, jsonl, text};
 #[cfg(not(target_arch = "wasm32"))]
 use super::{parquet, stdin};
 use crate::data::DataError;
 use crate::disk::File;
 
-/// Bytes per read.
 pub(super) const BLOCK: usize = 64 << 10;
 
 /// Bytes at the start of a file that show if it is text.
@@ -26,7 +24,6 @@ pub(super) struct SourceFile {
     pub path: PathBuf,
     pub format: Format,
     pub compression: Compression,
-    /// Its size on disk.
     pub bytes: u64,
     /// The content, for stdin.
     #[cfg(not(target_arch = "wasm32"))]
@@ -92,7 +89,7 @@ impl SourceFile {
     /// Reads every document into `sink`, and adds the lines that are left out to `bad`.
     pub fn read(
         &self,
-        options: &SourceOptions,
+        options: &PrepareOptions,
         bad: &mut BadLines,
         sink: &mut Sink<'_>,
     ) -> Result<ControlFlow<()>, DataError> {
@@ -105,7 +102,7 @@ impl SourceFile {
             #[cfg(not(target_arch = "wasm32"))]
             Format::Parquet => parquet::read(&self.path, self.bytes, &options.text_field, sink),
             #[cfg(target_arch = "wasm32")]
-            Format::Parquet => Err(DataError::NotInBrowser { path: self.path.clone() }),
+            Format::Parquet => Err(self.not_in_browser()),
         }
     }
 
@@ -133,12 +130,16 @@ impl SourceFile {
                 zstd::stream::read::Decoder::new(file).map_err(io())?,
             )),
             #[cfg(target_arch = "wasm32")]
-            Compression::Zstd => {
-                return Err(DataError::NotInBrowser { path: self.path.clone() });
-            }
+            Compression::Zstd => return Err(self.not_in_browser()),
         };
         let compressed = self.compression != Compression::None;
         Ok(Input { reader, count, path: &self.path, compressed })
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn not_in_browser(&self) -> DataError {
+        let problem = "a browser does not read this format";
+        DataError::at(&self.path, problem, "choose a text or a .jsonl file")
     }
 }
 
@@ -158,14 +159,14 @@ impl Input<'_> {
 
     /// Wraps a read error, for `map_err`. Errors of a compressed file that have no OS error code
     /// come from the decoder.
-    pub fn read_error(&self) -> impl FnOnce(io::Error) -> DataError {
+    pub fn read_error(&self) -> impl FnOnce(io::Error) -> DataError + use<> {
         let (path, compressed) = (self.path.to_owned(), self.compressed);
         move |source| {
-            if compressed && source.raw_os_error().is_none() {
-                DataError::Decompress { path, source: Arc::new(source) }
-            } else {
-                DataError::io("read", &path)(source)
+            if !compressed || source.raw_os_error().is_some() {
+                return DataError::io("read", &path)(source);
             }
+            let problem = format!("cannot decompress {}: {source}", path.display());
+            DataError::bad(problem, "the file is damaged or incomplete: download it again")
         }
     }
 }

@@ -2,14 +2,17 @@
 
 use std::io::{BufRead, Read};
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::conversation::{MESSAGES, conversation};
 use super::file::Input;
-use super::{BadLines, DataError, Part, Sink, SourceOptions};
+use super::{BadLines, DataError, DocumentPart, PrepareOptions, Sink};
 use crate::data::Message;
+use crate::data::error::FIX_LINE;
+
+const FIX_TEXT_LINE: &str = "fix or remove the line, choose another field with --text-field, or leave \
+                             such lines out with --skip-bad-lines";
 
 /// Largest line in bytes. A longer document belongs in a text file.
 const MAX_LINE: u64 = 256 << 20;
@@ -36,20 +39,27 @@ pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bo
 /// empty documents, and bad lines if `options` say so.
 pub(super) fn read(
     input: &mut Input<'_>,
-    options: &SourceOptions,
+    options: &PrepareOptions,
     has_conversations: bool,
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<ControlFlow<()>, DataError> {
     let mut bytes = Vec::new();
     let mut offset = 0_u64;
+    let hint = if has_conversations { FIX_LINE } else { FIX_TEXT_LINE };
     for number in 1_u64.. {
         let length = read_line(input, number, &mut bytes)?;
         if length == 0 {
             break;
         }
-        let content = content(&bytes, number, options, has_conversations);
-        let content = content.map_err(|problem| problem.error(input.path, number, offset));
+        let content = str::from_utf8(&bytes)
+            .map_err(|error| {
+                DataError::not_utf8(input.path, offset.saturating_add(error.valid_up_to() as u64))
+            })
+            .and_then(|text| {
+                content(text, number, options, has_conversations)
+                    .map_err(|reason| DataError::line(input.path, number, &reason, hint))
+            });
         offset = offset.saturating_add(length);
         let content = match content {
             Ok(content) => content,
@@ -61,8 +71,8 @@ pub(super) fn read(
         };
         let parts = match &content {
             Content::Document(text) if text.is_empty() => continue,
-            Content::Document(text) => vec![Part::Text(text), Part::EndOfDocument],
-            Content::Conversation(messages) => vec![Part::Conversation(messages)],
+            Content::Document(text) => vec![DocumentPart::Text(text), DocumentPart::EndOfDocument],
+            Content::Conversation(messages) => vec![DocumentPart::Conversation(messages)],
         };
         let bytes_read = input.bytes_read();
         for part in parts {
@@ -82,61 +92,34 @@ fn read_line(input: &mut Input<'_>, line: u64, bytes: &mut Vec<u8>) -> Result<u6
         .read_until(b'\n', bytes)
         .map_err(input.read_error())? as u64;
     if length > MAX_LINE {
-        let path = input.path.to_owned();
-        return Err(DataError::LineTooLong { path, line, limit: MAX_LINE });
+        return Err(DataError::long_line(input.path, line, MAX_LINE));
     }
     Ok(length)
 }
 
-/// The content of a line.
 enum Content {
     Document(String),
     Conversation(Vec<Message>),
 }
 
-/// A problem with a line.
-enum Problem {
-    /// The first byte that is not UTF-8.
-    NotUtf8(usize),
-    /// A clause about a document.
-    Document(String),
-    /// A clause about a conversation.
-    Conversation(String),
-}
-
-impl Problem {
-    /// Returns the error for the line `number`, which begins at the byte `offset`.
-    fn error(self, path: &Path, number: u64, offset: u64) -> DataError {
-        let (path, line) = (path.to_owned(), number);
-        match self {
-            Self::NotUtf8(at) => {
-                DataError::InvalidUtf8 { path, offset: offset.saturating_add(at as u64) }
-            }
-            Self::Document(reason) => DataError::JsonLine { path, line, reason },
-            Self::Conversation(reason) => DataError::BadConversation { path, line, reason },
-        }
-    }
-}
-
+/// Parses a line. The error is a clause about the problem.
 fn content(
-    bytes: &[u8],
+    text: &str,
     number: u64,
-    options: &SourceOptions,
+    options: &PrepareOptions,
     has_conversations: bool,
-) -> Result<Content, Problem> {
-    let text = str::from_utf8(bytes).map_err(|error| Problem::NotUtf8(error.valid_up_to()))?;
-    let problem = if has_conversations { Problem::Conversation } else { Problem::Document };
-    let Some(mut object) = object(text, number).map_err(problem)? else {
+) -> Result<Content, String> {
+    let Some(mut object) = object(text, number)? else {
         return Ok(Content::Document(String::new()));
     };
     if has_conversations {
-        return conversation(&object).map(Content::Conversation).map_err(problem);
+        return conversation(&object).map(Content::Conversation);
     }
     let field = &options.text_field;
     match object.remove(field) {
         Some(Value::String(document)) => Ok(Content::Document(document)),
-        Some(_) => Err(problem(format!("field {field:?} is not a string"))),
-        None => Err(problem(no_field(field, &object))),
+        Some(_) => Err(format!("field {field:?} is not a string")),
+        None => Err(no_field(field, &object)),
     }
 }
 
@@ -162,6 +145,8 @@ pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::{Sources, documents};
     use super::*;
 
@@ -200,13 +185,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
-        let options = SourceOptions { skip_bad_lines: true, ..SourceOptions::default() };
+        let options = PrepareOptions { skip_bad_lines: true, ..PrepareOptions::default() };
         let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
         // Each pass counts them again.
         for _ in 0..2 {
             let mut texts = vec![];
             let bad = sources.read(&mut |part, _| {
-                if let Part::Text(text) = part {
+                if let DocumentPart::Text(text) = part {
                     texts.push(text.to_owned());
                 }
                 Ok(ControlFlow::Continue(()))
@@ -233,12 +218,12 @@ mod tests {
         ] {
             let path = folder.path().join("a.jsonl");
             std::fs::write(&path, &content).unwrap();
-            let options = SourceOptions { skip_bad_lines: true, ..SourceOptions::default() };
+            let options = PrepareOptions { skip_bad_lines: true, ..PrepareOptions::default() };
             let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
             assert_eq!(sources.has_conversations, expected, "{content}");
             let mut messages = 0;
             let read = sources.read(&mut |part, _| {
-                if let Part::Conversation(parts) = part {
+                if let DocumentPart::Conversation(parts) = part {
                     messages += parts.len();
                 }
                 Ok(ControlFlow::Continue(()))

@@ -1,7 +1,7 @@
 //! Streams documents from files.
 //!
 //! `.jsonl` and `.parquet` files have a document per line or row; any other file is UTF-8 text. The
-//! lines of a `.jsonl` file may be conversations instead, if those of all files are.
+//! lines of `.jsonl` files may be conversations instead, but then all files must have them.
 //! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
 //! are text, sorted by name.
 
@@ -18,7 +18,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::{DataError, Message};
+use super::{DataError, Message, PrepareOptions};
 use crate::disk;
 use file::{Format, SourceFile};
 
@@ -28,7 +28,7 @@ const STDIN: &str = "-";
 
 /// A part of the stream of documents.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum DocumentPart<'a> {
     /// Text of the current document; never empty.
     Text(&'a str),
     /// A whole document that is a conversation; no end follows.
@@ -38,28 +38,13 @@ pub(super) enum Part<'a> {
 }
 
 /// Receives the parts, each with the number of input bytes read so far. A break stops reading.
-pub(super) type Sink<'a> = dyn FnMut(Part<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
-
-/// Options of reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SourceOptions {
-    /// The text field of `.jsonl` and column of `.parquet` files.
-    pub text_field: String,
-    /// Leave out lines of `.jsonl` files that cannot be used, instead of an error at the first.
-    pub skip_bad_lines: bool,
-}
-
-impl Default for SourceOptions {
-    fn default() -> Self {
-        Self { text_field: "text".to_owned(), skip_bad_lines: false }
-    }
-}
+pub(super) type Sink<'a> =
+    dyn FnMut(DocumentPart<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// The lines that were left out.
 #[derive(Debug, Default)]
 pub(super) struct BadLines {
     pub count: u64,
-    /// The error of the first.
     pub first: Option<DataError>,
 }
 
@@ -74,7 +59,7 @@ impl BadLines {
 #[derive(Debug)]
 pub(super) struct Sources {
     files: Vec<SourceFile>,
-    options: SourceOptions,
+    options: PrepareOptions,
     /// True if they have conversations, false if they have documents.
     pub(super) has_conversations: bool,
     /// The entries of folders that are not UTF-8 text.
@@ -86,7 +71,7 @@ impl Sources {
     /// Stdin is copied first, and `copied` is called with the bytes so far.
     pub(super) fn find(
         inputs: &[PathBuf],
-        options: &SourceOptions,
+        options: &PrepareOptions,
         out: &Path,
         #[cfg_attr(target_arch = "wasm32", expect(unused_variables, reason = "it has no stdin"))]
         copied: &mut dyn FnMut(u64),
@@ -115,10 +100,14 @@ impl Sources {
         }
         if sources.files.is_empty() {
             let inputs: Vec<_> = inputs.iter().map(|i| i.display().to_string()).collect();
-            return Err(DataError::NoInputs {
-                inputs: inputs.join(", "),
-                skipped: sources.skipped.len(),
-            });
+            let skipped = match sources.skipped.len() {
+                0 => String::new(),
+                skipped => format!(" ({skipped} skipped, not UTF-8 text)"),
+            };
+            return Err(DataError::bad(
+                format!("no text files in {}{skipped}", inputs.join(", ")),
+                "give at least one file or folder with UTF-8 text",
+            ));
         }
         sources.find_conversations()?;
         Ok(sources)
@@ -133,8 +122,12 @@ impl Sources {
         let chat = self.files.iter().find(is_chat);
         let text = self.files.iter().find(|file| !is_chat(file));
         if let (Some(chat), Some(text)) = (chat, text) {
-            let (chat, text) = (chat.path.clone(), text.path.clone());
-            return Err(DataError::MixedForms { chat, text });
+            let problem = format!(
+                "{} has conversations and {} has text, which cannot be in one data folder",
+                chat.path.display(),
+                text.path.display()
+            );
+            return Err(DataError::bad(problem, "prepare each of them into its own folder"));
         }
         self.has_conversations = chat.is_some();
         Ok(())
@@ -171,7 +164,6 @@ impl Sources {
         Ok(())
     }
 
-    /// Returns the number of files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
@@ -195,7 +187,7 @@ impl Sources {
         let mut done = 0_u64;
         let mut bad = BadLines::default();
         for file in &self.files {
-            let mut sink = |part: Part<'_>, bytes| sink(part, done.saturating_add(bytes));
+            let mut sink = |part: DocumentPart<'_>, bytes| sink(part, done.saturating_add(bytes));
             let flow = file.read(&self.options, &mut bad, &mut sink)?;
             if flow.is_break() {
                 break;
@@ -211,15 +203,15 @@ impl Sources {
 pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {
     let mut documents = vec![];
     let mut current = String::new();
-    let options = SourceOptions { text_field: field.to_owned(), ..SourceOptions::default() };
+    let options = PrepareOptions { text_field: field.to_owned(), ..PrepareOptions::default() };
     Sources::find(inputs, &options, Path::new("out"), &mut |_| {})?.read(&mut |part, _| {
         match part {
-            Part::Conversation(_) => unreachable!("these files have documents"),
-            Part::Text(text) => {
+            DocumentPart::Conversation(_) => unreachable!("these files have documents"),
+            DocumentPart::Text(text) => {
                 assert!(!text.is_empty(), "an empty part");
                 current.push_str(text);
             }
-            Part::EndOfDocument => documents.push(std::mem::take(&mut current)),
+            DocumentPart::EndOfDocument => documents.push(std::mem::take(&mut current)),
         }
         Ok(ControlFlow::Continue(()))
     })?;

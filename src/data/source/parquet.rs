@@ -11,7 +11,7 @@ use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
 use ::parquet::schema::types::Type;
 
-use super::{DataError, Part, Sink};
+use super::{DataError, DocumentPart, Sink};
 
 /// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
@@ -23,18 +23,20 @@ pub(super) fn read(
     field: &str,
     sink: &mut Sink<'_>,
 ) -> Result<ControlFlow<()>, DataError> {
-    let failed = |error: ParquetError| DataError::Parquet {
-        path: path.to_owned(),
-        reason: error.to_string(),
+    let bad = |reason: String| {
+        DataError::bad(
+            format!("cannot read {}: {reason}", path.display()),
+            "the file may be damaged or use a compression other than snappy, gzip, lz4 or zstd",
+        )
     };
+    let failed = |error: ParquetError| bad(error.to_string());
     let file = File::open(path).map_err(DataError::io("read", path))?;
     let reader = SerializedFileReader::new(file).map_err(failed)?;
     let metadata = reader.metadata().file_metadata();
     let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
-    let projection = projection(metadata.schema(), field).ok_or_else(|| DataError::NoColumn {
-        path: path.to_owned(),
-        column: field.to_owned(),
-        available: columns(metadata.schema()),
+    let projection = projection(metadata.schema(), field).ok_or_else(|| {
+        let hint = format!("choose one of {} with --text-field", columns(metadata.schema()));
+        DataError::at(path, format!("no text column {field:?}"), hint)
     })?;
     let iter = RowIter::from_file_into(Box::new(reader))
         .project(Some(projection))
@@ -42,17 +44,14 @@ pub(super) fn read(
         .with_batch_size(ROWS);
     for (row, done) in iter.zip(1_u64..) {
         let row = row.map_err(failed)?;
-        let document = document(&row).map_err(|reason| DataError::Parquet {
-            path: path.to_owned(),
-            reason: format!("row {done}: {reason}"),
-        })?;
+        let document = document(&row).map_err(|reason| bad(format!("row {done}: {reason}")))?;
         if document.is_empty() {
             continue;
         }
         // The reader seeks, so progress in bytes is estimated from the rows.
         let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
         let bytes_read = u64::try_from(share).unwrap_or(bytes);
-        for part in [Part::Text(document), Part::EndOfDocument] {
+        for part in [DocumentPart::Text(document), DocumentPart::EndOfDocument] {
             if sink(part, bytes_read)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -152,11 +151,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
         for column in ["body", "id"] {
-            let message = documents(std::slice::from_ref(&path), column).unwrap_err().to_string();
-            assert!(
-                message.contains(&format!("{column:?}")) && message.contains("id, text"),
-                "{message}"
-            );
+            let error = documents(std::slice::from_ref(&path), column).unwrap_err();
+            assert!(error.to_string().contains(&format!("{column:?}")), "{error}");
+            assert!(error.hint().contains("id, text"), "{}", error.hint());
         }
     }
 

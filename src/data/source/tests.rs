@@ -13,7 +13,7 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 fn all_text(folder: &Path) -> Sources {
-    let options = SourceOptions::default();
+    let options = PrepareOptions::default();
     Sources::find(&[folder.to_owned()], &options, Path::new("out"), &mut |_| {}).unwrap()
 }
 
@@ -51,7 +51,7 @@ fn a_folder_is_read_recursively_and_in_order() {
     fs::write(at("out/meta.json"), "the output is not read").unwrap();
     let inputs = [folder.path().to_owned()];
     let sources =
-        Sources::find(&inputs, &SourceOptions::default(), &at("out"), &mut |_| {}).unwrap();
+        Sources::find(&inputs, &PrepareOptions::default(), &at("out"), &mut |_| {}).unwrap();
     assert_eq!(sources.names(), ["a.txt", "x.jsonl.gz", "y.md", "c.txt.zst"]);
     fs::remove_dir_all(at("out")).unwrap();
     let found = documents(&inputs, "text").unwrap();

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use super::super::tokenizer::END_OF_TEXT;
 use super::file::{BLOCK, Input};
-use super::{DataError, Part, Sink};
+use super::{DataError, DocumentPart, Sink};
 
 /// Reads the documents of a text file into `sink`.
 pub(super) fn read(
@@ -29,7 +29,7 @@ pub(super) fn read(
         let bytes_read = input.bytes_read();
         decoder
             .push(&block, end, &mut splitter.pending)
-            .map_err(|offset| DataError::InvalidUtf8 { path: input.path.to_owned(), offset })?;
+            .map_err(|offset| DataError::not_utf8(input.path, offset))?;
         let flow = splitter.split(end, &mut |part| sink(part, bytes_read))?;
         if end || flow.is_break() {
             return Ok(flow);
@@ -37,12 +37,10 @@ pub(super) fn read(
     }
 }
 
-/// Decodes UTF-8 across blocks.
 #[derive(Default)]
 struct Decoder {
     /// The first bytes of a character that continues in the next block.
     carry: Vec<u8>,
-    /// Bytes decoded so far.
     offset: u64,
 }
 
@@ -89,7 +87,7 @@ struct Splitter {
     has_text: bool,
 }
 
-type Parts<'a> = dyn FnMut(Part<'_>) -> Result<ControlFlow<()>, DataError> + 'a;
+type Parts<'a> = dyn FnMut(DocumentPart<'_>) -> Result<ControlFlow<()>, DataError> + 'a;
 
 impl Splitter {
     /// Passes on `pending`, except for a possible start of a separator before the end of the file.
@@ -131,12 +129,12 @@ impl Splitter {
     ) -> Result<ControlFlow<()>, DataError> {
         if !text.is_empty() {
             self.has_text = true;
-            if sink(Part::Text(text))?.is_break() {
+            if sink(DocumentPart::Text(text))?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         if last && std::mem::take(&mut self.has_text) {
-            return sink(Part::EndOfDocument);
+            return sink(DocumentPart::EndOfDocument);
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -170,9 +168,9 @@ mod tests {
             let _continue = splitter
                 .split(end, &mut |part| {
                     match part {
-                        Part::Text(text) => current.push_str(text),
-                        Part::EndOfDocument => found.push(std::mem::take(&mut current)),
-                        Part::Conversation(_) => unreachable!("a text has none"),
+                        DocumentPart::Text(text) => current.push_str(text),
+                        DocumentPart::EndOfDocument => found.push(std::mem::take(&mut current)),
+                        DocumentPart::Conversation(_) => unreachable!("a text has none"),
                     }
                     Ok(ControlFlow::Continue(()))
                 })

@@ -55,7 +55,7 @@ fn windows_span_files() {
     assert!(split.window(151, 0).unwrap().is_empty());
     for (start, count) in [(151, 1), (0, 152), (u64::MAX, 2)] {
         let error = split.window(start, count).unwrap_err();
-        assert!(matches!(error, DataError::OutsideSplit { .. }), "{error}");
+        assert!(error.to_string().contains("outside a split of"), "{error}");
     }
 }
 

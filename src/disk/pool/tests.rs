@@ -85,8 +85,7 @@ fn it_behaves_like_std_fs() {
     disk::create_dir_all("runs/a/checkpoints").unwrap();
     assert!(disk::is_dir(Path::new("runs/a")) && !disk::exists(path));
     for line in ["one\n", "two\n"] {
-        let options = disk::OpenOptions::new().create(true).append(true);
-        options.open(path).unwrap().write_all(line.as_bytes()).unwrap();
+        disk::append(path).unwrap().write_all(line.as_bytes()).unwrap();
     }
     assert_eq!(disk::read_to_string("./runs/a/events.jsonl").unwrap(), "one\ntwo\n");
     let mut file = disk::File::open(path).unwrap();

@@ -4,7 +4,7 @@ use eframe::egui::{self, text::LayoutJob};
 
 use super::suggest::Corpus;
 use super::{row, title};
-use crate::config::{Budget, Config, Dtype, InitFrom};
+use crate::config::{BUILTIN_STORIES, Budget, Config, Dtype, InitFrom};
 use crate::data::TokenizerKind;
 use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
@@ -13,9 +13,6 @@ use crate::gui::{AUTO, Intent, Shared, theme};
 use crate::plan::{self, Limits};
 use crate::protocol::{DataInfo, DeviceLine, StoredData, Texts};
 use crate::text::{count_in_words, percent};
-
-/// The built-in data set.
-const BUILTIN: &str = "builtin:stories";
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
 const PASTE_TIMEOUT: f64 = 0.5;
@@ -68,7 +65,7 @@ pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) ->
     let selected = form.text("data");
     row(ui, "Data", |ui, _| match selected.as_str() {
         "" => ui.weak("none yet"),
-        BUILTIN => ui.label("built-in stories"),
+        BUILTIN_STORIES => ui.label("built-in stories"),
         path => ui.add(egui::Label::new(path).truncate()),
     });
     preview(ui, form, &selected);
@@ -94,7 +91,7 @@ fn buttons(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<
     let mut intent = None;
     let mut chosen = None;
     if button(ui, "Built-in stories", None, "Simple generated stories: nothing to download") {
-        chosen = Some(BUILTIN.to_string());
+        chosen = Some(BUILTIN_STORIES.to_string());
     }
     if button(ui, "Files...", None, platform::TEXTS_HINT) {
         intent = Some(Intent::Choose(Choice::Texts));

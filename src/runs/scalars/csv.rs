@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Continued, Scalars};
-use crate::disk::{self, File, OpenOptions};
+use crate::disk::{self, File};
 
 const FILE: &str = "scalars.csv";
 const COLUMNS: [&str; 8] =
@@ -29,7 +29,7 @@ impl Csv {
         if kept.as_bytes() != former {
             disk::replace(&path, kept.as_bytes())?;
         }
-        Ok(Self { file: OpenOptions::new().append(true).open(&path)? })
+        Ok(Self { file: disk::append(&path)? })
     }
 
     /// Appends a row.

@@ -9,7 +9,7 @@ use std::path::Path;
 use web_time::{SystemTime, UNIX_EPOCH};
 
 use super::{Continued, Scalars};
-use crate::disk::{self, File, OpenOptions};
+use crate::disk::{self, File};
 
 /// TensorBoard reads files with `tfevents` in their names, in the order of their names.
 const PREFIX: &str = "events.out.tfevents.";
@@ -33,7 +33,7 @@ impl TensorBoard {
         let former = names.filter(is_log).count();
         // Two processes may start within a second.
         let name = format!("{PREFIX}{:010}.{former:04}.wgpt", now().as_secs());
-        let file = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
+        let file = disk::append(folder.join(name))?;
         let mut log = Self { file };
         log.event(0, Message::default().text(3, VERSION))?;
         // Field 7 is a `SessionLog` with the status START. The update at this iteration is made

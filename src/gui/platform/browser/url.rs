@@ -4,6 +4,7 @@ use wasm_bindgen::prelude::JsValue;
 use web_sys::Location;
 
 use crate::config::{KEYS, Layer, preset_names};
+use crate::data::is_builtin;
 use crate::gui::form::SettingsForm;
 use crate::gui::platform::Overrides;
 
@@ -53,7 +54,7 @@ fn fragment_of(form: &SettingsForm) -> String {
     let pairs = form.flags().into_iter().filter_map(|flag| {
         let (name, text) = flag.trim_start_matches("--").split_once('=')?;
         let is_first = name == PRESET && text == SettingsForm::default().preset();
-        if is_first || OF_THIS_BROWSER.contains(&name) && !text.starts_with("builtin:") {
+        if is_first || OF_THIS_BROWSER.contains(&name) && !is_builtin(text) {
             return None;
         }
         Some(format!("{name}={}", String::from(js_sys::encode_uri_component(text))))
