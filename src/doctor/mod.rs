@@ -20,7 +20,7 @@ use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct DoctorReport {
     pub build: Build,
     pub system: System,
@@ -44,7 +44,7 @@ pub(crate) struct DoctorReport {
     pub problems: Vec<Problem>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Build {
     pub version: &'static str,
     pub commit: Option<&'static str>,
@@ -53,7 +53,7 @@ pub(crate) struct Build {
     pub program: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct System {
     /// The operating system or the browser, with its version.
     pub os: String,
@@ -156,19 +156,11 @@ impl DoctorReport {
     /// Gathers the report of a page.
     #[cfg(target_arch = "wasm32")]
     pub fn of_page(browser: String, device: Option<&DeviceInfo>) -> Self {
-        let system = System { os: browser, kernel: None, cpu: None, threads: 1, memory: None };
         Self {
             build: Build::this(),
-            system,
+            system: System { os: browser, threads: 1, ..System::default() },
             devices: device.into_iter().map(DeviceReport::new).collect(),
-            auto: None,
-            no_cuda: None,
-            mpi: None,
-            folders: Vec::new(),
-            display: None,
-            file_dialogs: None,
-            variables: BTreeMap::new(),
-            problems: Vec::new(),
+            ..Self::default()
         }
         .with_problems()
     }

@@ -107,7 +107,7 @@ fn gpus(report: &DoctorReport) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::{Build, Folder, System};
+    use crate::doctor::Folder;
 
     fn device(id: &str, name: &str, kind: DeviceKind) -> DeviceReport {
         DeviceReport {
@@ -125,21 +125,7 @@ mod tests {
     }
 
     fn report(devices: Vec<DeviceReport>) -> DoctorReport {
-        let system =
-            System { os: String::new(), kernel: None, cpu: None, threads: 1, memory: None };
-        DoctorReport {
-            build: Build::this(),
-            system,
-            devices,
-            auto: None,
-            no_cuda: None,
-            mpi: None,
-            folders: Vec::new(),
-            display: None,
-            file_dialogs: None,
-            variables: Default::default(),
-            problems: Vec::new(),
-        }
+        DoctorReport { devices, ..DoctorReport::default() }
     }
 
     fn texts(report: &DoctorReport) -> Vec<String> {

@@ -145,14 +145,13 @@ fn settings(runs: &[RunRecord]) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Layer, resolve};
-    use crate::protocol::Progress;
+    use crate::config::{Layer, resolve};
+    use crate::report::record::examples::{eval, record, step};
 
     fn run(title: &str, settings: &[(&str, &str)]) -> RunRecord {
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let config: Config = resolve(vec![Layer::flags(settings).unwrap()]).unwrap().config;
-        let (title, progress) = (title.to_string(), Progress::default());
-        RunRecord { title, state: "finished", progress, config: Some(config) }
+        let config = resolve(vec![Layer::flags(settings).unwrap()]).unwrap().config;
+        RunRecord { config: Some(config), ..record(title, &[]) }
     }
 
     #[test]
@@ -175,24 +174,9 @@ mod tests {
 
     #[test]
     fn the_name_of_a_run_is_no_markup() {
-        let mut runs = [run("<b>", &[("data", "<script>")]), run("a", &[])];
-        for run in &mut runs {
-            for (iter, val_loss) in [(0, 4.0), (1, 3.0)] {
-                let (bits_per_byte, hellaswag) = (None, None);
-                let train_loss = val_loss;
-                run.progress.apply(&crate::protocol::Event::Eval {
-                    iter,
-                    train_loss,
-                    val_loss,
-                    bits_per_byte,
-                    hellaswag,
-                });
-            }
-            let step = r#"{"iter":0,"loss":4.0,"lr":1e-3,"grad_norm":1.0,"tokens":512,"ms":500.0,
-                "tokens_per_s":1024.0}"#;
-            let step = serde_json::from_str(step).unwrap();
-            run.progress.apply(&crate::protocol::Event::Step(step));
-        }
+        let events = [eval(0, 4.0, None), step(0, 4.0), eval(1, 3.0, None)];
+        let config = run("", &[("data", "<script>")]).config;
+        let runs = [RunRecord { config, ..record("<b>", &events) }, run("a", &[])];
         let comparison = Comparison::new(runs.into());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ab.md");

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::plan::Plan;
-    use crate::protocol::{Event, Progress};
+    use crate::report::record::examples::{eval, record};
     use crate::runs::checkpoint::{State, VERSION};
 
     #[test]
@@ -117,19 +117,9 @@ mod tests {
             data: String::new(),
             hashes: BTreeMap::new(),
         });
-        let mut progress = Progress::default();
-        for (iter, val_loss, share) in [(10, 2.5, 0.25), (20, 3.0, 0.375), (30, 4.0, 0.5)] {
-            let hellaswag = Some(share);
-            let bits_per_byte = None;
-            progress.apply(&Event::Eval {
-                iter,
-                train_loss: 3.0,
-                val_loss,
-                bits_per_byte,
-                hellaswag,
-            });
-        }
-        let run = RunRecord { title: "r".into(), state: "finished", progress, config: None };
+        let evals =
+            [eval(10, 2.5, Some(0.25)), eval(20, 3.0, Some(0.375)), eval(30, 4.0, Some(0.5))];
+        let run = record("r", &evals);
         let card = card("m", &source, Some(&run), false);
         assert!(card.contains("after 20 iterations, with a validation loss of 3.0000"), "{card}");
         assert!(card.contains("| best val loss | 2.5000 at iteration 10 |"), "{card}");

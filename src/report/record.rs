@@ -253,74 +253,87 @@ impl RunRecord {
     }
 }
 
+/// Records for the tests of pages.
 #[cfg(test)]
-mod tests {
+pub(super) mod examples {
     use super::*;
-    use crate::protocol::{Event, RankLine};
+    use crate::protocol::Event;
 
-    fn facts(lines: &[&str]) -> RunRecord {
+    /// Returns the record of a run with these events.
+    pub fn record(title: &str, events: &[String]) -> RunRecord {
         let mut progress = Progress::default();
-        for line in lines {
-            progress.apply(&serde_json::from_str::<Event>(line).unwrap());
+        for event in events {
+            progress.apply(&serde_json::from_str::<Event>(event).unwrap());
         }
-        RunRecord { title: "r".into(), state: "finished", progress, config: None }
+        RunRecord { title: title.into(), state: "finished", progress, config: None }
     }
 
-    fn step(iter: u64, loss: f64) -> String {
+    pub fn step(iter: u64, loss: f64) -> String {
         format!(
             r#"{{"event":"step","iter":{iter},"loss":{loss},"lr":1e-3,"grad_norm":1.0,"tokens":512,
                 "ms":500.0,"tokens_per_s":1024.0,"vram_peak_bytes":1048576}}"#
         )
     }
 
+    /// Returns an evaluation with two bytes per token.
+    pub fn eval(iter: u64, loss: f64, hellaswag: Option<f64>) -> String {
+        let bits = loss / LN_2 / 2.0;
+        let event = json!({
+            "event": "eval", "iter": iter, "train_loss": 3.0, "val_loss": loss,
+            "bits_per_byte": bits, "hellaswag": hellaswag,
+        });
+        event.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{eval, record, step};
+    use super::*;
+    use crate::protocol::RankLine;
+
     #[test]
     fn the_results_are_those_of_the_best_evaluation() {
-        let [first, second] = [step(0, 4.0), step(1, 3.0)];
-        let eval = |iter: u64, loss: f64| {
-            format!(
-                r#"{{"event":"eval","iter":{iter},"train_loss":3.0,"val_loss":{loss},
-                    "bits_per_byte":{}}}"#,
-                loss / LN_2 / 2.0
-            )
-        };
-        let evals = [eval(0, 4.0), eval(1, 2.5), eval(2, 3.0)];
-        let facts = facts(&[&evals[0], &first, &evals[1], &second, &evals[2]]);
-        assert_eq!(facts.best(), Some([1.0, 2.5]));
-        let bits = facts.bits_per_byte().unwrap();
+        let run = record(
+            "r",
+            &[
+                eval(0, 4.0, None),
+                step(0, 4.0),
+                eval(1, 2.5, None),
+                step(1, 3.0),
+                eval(2, 3.0, None),
+            ],
+        );
+        assert_eq!(run.best(), Some([1.0, 2.5]));
+        let bits = run.bits_per_byte().unwrap();
         assert!((bits - 2.5 / LN_2 / 2.0).abs() < 1e-9, "{bits}");
-        assert_eq!((facts.tokens(), facts.time()), (1024.0, Duration::from_secs(1)));
-        assert_eq!((facts.speed(), facts.memory()), (Some(1024.0), Some(1 << 20)));
-        let results = facts.results();
+        assert_eq!((run.tokens(), run.time()), (1024.0, Duration::from_secs(1)));
+        assert_eq!((run.speed(), run.memory()), (Some(1024.0), Some(1 << 20)));
+        let results = run.results();
         assert_eq!(results[0], ("best val loss", "2.5000 at iteration 1".into()));
         // Without a configuration, the operations are unknown.
-        assert_eq!(facts.losses(Over::Compute).len(), 0);
-        let validation = &facts.losses(Over::Tokens)[1];
+        assert_eq!(run.losses(Over::Compute).len(), 0);
+        let validation = &run.losses(Over::Tokens)[1];
         assert_eq!(validation.points, [[0.0, 4.0], [512.0, 2.5], [1024.0, 3.0]]);
-        assert_eq!(Over::time(facts.time()), Over::Minutes);
-        let validation = &facts.losses(Over::Minutes)[1];
+        assert_eq!(Over::time(run.time()), Over::Minutes);
+        let validation = &run.losses(Over::Minutes)[1];
         assert_eq!(validation.points[1], [0.5 / 60.0, 2.5]);
     }
 
     #[test]
     fn hellaswag_is_that_of_the_best_evaluation_or_of_a_checkpoint() {
-        let eval = |iter: u64, loss: f64, share: &str| {
-            format!(
-                r#"{{"event":"eval","iter":{iter},"train_loss":3.0,"val_loss":{loss},
-                    "hellaswag":{share}}}"#
-            )
-        };
-        let evals = [eval(1, 4.0, "0.25"), eval(2, 2.5, "0.375"), eval(3, 3.0, "0.5")];
-        let score = |facts: &RunRecord, iteration| {
-            let results = facts.results_of(iteration);
+        let evals = [eval(1, 4.0, Some(0.25)), eval(2, 2.5, Some(0.375)), eval(3, 3.0, Some(0.5))];
+        let score = |run: &RunRecord, iteration| {
+            let results = run.results_of(iteration);
             results.into_iter().find(|(name, _)| *name == "HellaSwag").unwrap().1
         };
-        let three = facts(&[&evals[0], &evals[1], &evals[2]]);
+        let three = record("r", &evals);
         assert!(three.results().contains(&("HellaSwag", "37.5% at iteration 2".into())));
         assert_eq!(three.json()["hellaswag"], json!(0.375));
         assert_eq!(score(&three, Some(3.0)), "50.0% at iteration 3");
         assert_eq!((score(&three, Some(4.0)), score(&three, None)), ("-".into(), "-".into()));
         // The best evaluation asked no questions.
-        let best = facts(&[&evals[0], &eval(2, 2.5, "null")]);
+        let best = record("r", &[eval(1, 4.0, Some(0.25)), eval(2, 2.5, None)]);
         assert!(best.results().contains(&("HellaSwag", "-".into())));
         assert_eq!(best.json()["hellaswag"], json!(null));
     }
@@ -335,14 +348,14 @@ mod tests {
 
     #[test]
     fn the_devices_are_those_of_all_ranks() {
-        let mut facts = facts(&[]);
-        assert_eq!(facts.devices(), None);
+        let mut run = record("r", &[]);
+        assert_eq!(run.devices(), None);
         let rank = |device: &str| {
             let machine = Some("box".into());
             RankLine { device: device.into(), machine, sequences: 4 }
         };
-        facts.progress.ranks = ["a", "b", "a"].map(rank).into();
-        assert_eq!(facts.devices().as_deref(), Some("2 × a, b"));
-        assert_eq!(facts.json()["ranks"], json!(["a", "b", "a"]));
+        run.progress.ranks = ["a", "b", "a"].map(rank).into();
+        assert_eq!(run.devices().as_deref(), Some("2 × a, b"));
+        assert_eq!(run.json()["ranks"], json!(["a", "b", "a"]));
     }
 }
