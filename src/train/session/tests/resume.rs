@@ -20,11 +20,12 @@ fn due(events: &[Event]) -> [Vec<u64>; 2] {
 fn an_evaluation_is_made_once_and_a_sample_by_each_process() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("r");
-    let settings = [("max_iters", "20"), ("sample_interval", "5"), ("sample_tokens", "3")];
-    let request = request(&run, &settings);
-    let first = stopped(request.clone(), Group::alone(), 10);
-    assert_eq!(due(&first), [vec![0, 10], vec![0, 5, 10]]);
-    assert_eq!(due(&resumed(request)), [vec![20], vec![10, 15, 20]]);
+    let until = |last: &str| {
+        let settings = [("max_iters", last), ("sample_interval", "5"), ("sample_tokens", "3")];
+        request(&run, &settings)
+    };
+    assert_eq!(due(&alone(&until("10"))), [vec![0, 10], vec![0, 5, 10]]);
+    assert_eq!(due(&resumed(until("20"))), [vec![20], vec![10, 15, 20]]);
 }
 
 #[test]
