@@ -59,7 +59,7 @@ pub(crate) use reported_memory::{ReportedMemory, host_memory, reported_memory};
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
 pub(crate) use transfer::{Reading, begin_read, is_done};
-pub use watchdog::Watchdog;
+pub use watchdog::{AllowedSilence, Watchdog};
 
 /// The name of the thread that tries out a device. A panic there is a result of the test and not a
 /// bug of wgpt, so panic hooks don't report it.

@@ -113,9 +113,16 @@ impl Watchdog {
         *timer = timer.map(|timer| timer.restart(Instant::now()));
     }
 
-    /// Restarts the timer and allows a silence of `allowed` until the next answer, while the device
-    /// has nothing to do.
-    pub fn allow_silence(&self, allowed: Duration) {
+    /// Allows a silence of `allowed` while the returned value lives, because something else than the
+    /// device takes that long. Restarts the timer, and again at the end.
+    #[must_use = "the silence is allowed only while this value lives"]
+    pub fn allow_silence(&self, allowed: Duration) -> AllowedSilence {
+        let before = self.timer().map_or(Duration::ZERO, |timer| timer.allowed);
+        self.restart_allowing(allowed);
+        AllowedSilence { watchdog: self.clone(), before }
+    }
+
+    fn restart_allowing(&self, allowed: Duration) {
         let mut timer = self.timer();
         *timer = timer.map(|timer| Timer { allowed, ..timer.restart(Instant::now()) });
     }
@@ -155,6 +162,20 @@ impl Watchdog {
     }
 }
 
+/// A silence of the device that a [`Watchdog`] allows until this value is dropped.
+#[derive(Debug)]
+pub struct AllowedSilence {
+    watchdog: Watchdog,
+    /// The silence that was allowed around this one.
+    before: Duration,
+}
+
+impl Drop for AllowedSilence {
+    fn drop(&mut self) {
+        self.watchdog.restart_allowing(self.before);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,10 +210,14 @@ mod tests {
         watchdog.restart();
         watchdog.check();
         assert!(watchdog.failure().is_none());
-        watchdog.allow_silence(MIN_LIMIT * 3);
+        let outer = watchdog.allow_silence(MIN_LIMIT * 3);
+        // What is allowed meanwhile ends with its own value.
+        drop(watchdog.allow_silence(MIN_LIMIT * 9));
         watchdog.timer().as_mut().unwrap().silence = MIN_LIMIT * 2;
         watchdog.check();
         assert!(watchdog.failure().is_none());
+        drop(outer);
+        assert!(watchdog.timer().unwrap().allowed.is_zero());
         *watchdog.timer() = silent(4);
         watchdog.check();
         let failure = watchdog.failure().unwrap().to_string();

@@ -21,6 +21,7 @@ mod gradients;
 mod half_weights;
 mod hugging_face;
 mod init;
+mod loss_scale;
 mod nanogpt;
 mod sample;
 mod weights;
@@ -36,6 +37,7 @@ pub(crate) use hugging_face::{
     ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
 };
 pub(crate) use init::RandomWeights;
+pub use loss_scale::LossScale;
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};

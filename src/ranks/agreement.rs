@@ -11,7 +11,6 @@ use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
 use crate::protocol::RankLine;
-use crate::train::TrainError;
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
 /// folder is that of rank 0.
@@ -53,10 +52,10 @@ pub fn agree(
     introduction: Introduction,
     fixed: &[f64],
     recorded: Option<Vec<RankLine>>,
-) -> Result<Division, TrainError> {
+) -> Result<Division, RanksError> {
     if group.is_alone() {
         if fixed.len() > 1 {
-            return Err(RanksError::Shares { given: fixed.len(), ranks: 1 }.into());
+            return Err(RanksError::Shares { given: fixed.len(), ranks: 1 });
         }
         return Ok(Division::whole(config));
     }
@@ -68,7 +67,7 @@ pub fn agree(
         RankLine { device, machine, sequences: 0 }
     };
     let ranks = ranks.into_iter().map(line).collect();
-    Ok(Division::new(config, ranks, fixed, recorded)?)
+    Division::new(config, ranks, fixed, recorded)
 }
 
 impl Introduction {

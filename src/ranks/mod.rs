@@ -24,6 +24,7 @@ mod other_states;
 mod plan_limit;
 mod ring;
 mod sharding;
+mod sums;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -36,6 +37,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::gpu::{AllowedSilence, Watchdog};
+
 pub(crate) use agreement::{Introduction, OWN_SETTINGS, SharedWeights, agree};
 pub(crate) use division::Division;
 pub use error::RanksError;
@@ -44,6 +47,7 @@ pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within_limit};
 pub use sharding::Shard;
 pub(crate) use sharding::Sharding;
+pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
 pub(crate) use threads::on_threads;
 pub use wire::Wire;
@@ -122,12 +126,29 @@ impl Ranks for Alone {
 }
 
 /// The ranks of a run, as one of them sees them.
-pub(crate) struct Group(Box<dyn Ranks>);
+pub(crate) struct Group {
+    ranks: Box<dyn Ranks>,
+    watchdog: Watchdog,
+}
 
 impl Group {
     /// The group of a run in one process.
     pub fn alone() -> Self {
-        Self(Box::new(Alone))
+        Self::of(Alone)
+    }
+
+    pub fn of(ranks: impl Ranks + 'static) -> Self {
+        Self { ranks: Box::new(ranks), watchdog: Watchdog::default() }
+    }
+
+    /// Tells the watchdog of this rank's device when the rank waits for others, so that the device is
+    /// not taken for hung.
+    pub fn set_watchdog(&mut self, watchdog: &Watchdog) {
+        self.watchdog = watchdog.clone();
+    }
+
+    fn wait(&self) -> Option<AllowedSilence> {
+        (!self.is_alone()).then(|| self.watchdog.allow_silence(Duration::MAX))
     }
 
     /// The group of the processes that a launcher has started with this one; each waits at most
@@ -138,7 +159,8 @@ impl Group {
     pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
         #[cfg(unix)]
         {
-            let mut group = mpi::open(launch, limit).map(Self)?;
+            let ranks = mpi::open(launch, limit)?;
+            let mut group = Self { ranks, watchdog: Watchdog::default() };
             group.check_version(env!("CARGO_PKG_VERSION"))?;
             Ok(group)
         }
@@ -149,19 +171,14 @@ impl Group {
         }
     }
 
-    #[cfg(test)]
-    pub fn of(ranks: impl Ranks + 'static) -> Self {
-        Self(Box::new(ranks))
-    }
-
     /// Returns the number of this rank, from 0.
     pub fn rank(&self) -> usize {
-        self.0.rank()
+        self.ranks.rank()
     }
 
     /// Returns the number of ranks.
     pub fn size(&self) -> usize {
-        self.0.size()
+        self.ranks.size()
     }
 
     /// Returns true for a run in one process.
@@ -183,7 +200,8 @@ impl Group {
             return Ok(value);
         }
         let mut bytes = if self.is_first() { to_bytes(&value)? } else { Vec::new() };
-        self.0.broadcast(&mut bytes)?;
+        let _silence = self.wait();
+        self.ranks.broadcast(&mut bytes)?;
         // On rank 0 too: a number that is read from text may differ in its last bit.
         from_bytes(&bytes)
     }
@@ -196,7 +214,7 @@ impl Group {
         &mut self,
         value: &T,
     ) -> Result<Vec<T>, RanksError> {
-        let gathered = self.0.gather(&to_bytes(value)?)?;
+        let gathered = self.gather(&to_bytes(value)?)?;
         let values: Vec<serde_json::Value> =
             gathered.iter().map(|bytes| from_bytes(bytes)).collect::<Result<_, _>>()?;
         let values = self.share(values)?;
@@ -208,7 +226,8 @@ impl Group {
     /// # Errors
     /// If a rank does not answer.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
-        self.0.gather(bytes)
+        let _silence = self.wait();
+        self.ranks.gather(bytes)
     }
 
     /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
@@ -221,7 +240,8 @@ impl Group {
         values: &mut [f32],
         parts: &[Range<usize>],
     ) -> Result<(), RanksError> {
-        self.0.all_gather(values, parts)
+        let _silence = self.wait();
+        self.ranks.all_gather(values, parts)
     }
 
     /// Replaces values by their sums over all ranks.
@@ -229,7 +249,8 @@ impl Group {
     /// # Errors
     /// If a rank does not answer.
     pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
-        self.0.all_reduce(values, wire)
+        let _silence = self.wait();
+        self.ranks.all_reduce(values, wire)
     }
 
     /// Replaces values by those of rank 0, of which there are as many.
@@ -240,11 +261,13 @@ impl Group {
         if self.is_alone() {
             return Ok(());
         }
-        let mut bytes: Vec<u8> = match self.is_first() {
-            true => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            false => Vec::new(),
+        let mut bytes: Vec<u8> = if self.is_first() {
+            values.iter().flat_map(|value| value.to_le_bytes()).collect()
+        } else {
+            Vec::new()
         };
-        self.0.broadcast(&mut bytes)?;
+        let _silence = self.wait();
+        self.ranks.broadcast(&mut bytes)?;
         if !self.is_first() {
             let shared = bytes.as_chunks::<4>().0.iter().map(|&value| f32::from_le_bytes(value));
             *values = shared.collect();
@@ -266,12 +289,12 @@ impl Group {
 
     /// Ends the communication, after the last call of every rank.
     pub fn finish(&mut self) {
-        self.0.finish();
+        self.ranks.finish();
     }
 
     /// Returns a function that ends all ranks at once.
     pub fn abort(&self) -> Abort {
-        self.0.abort()
+        self.ranks.abort()
     }
 }
 

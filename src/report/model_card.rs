@@ -96,14 +96,14 @@ mod tests {
     use crate::config::Config;
     use crate::plan::Plan;
     use crate::report::record::examples::{eval, record};
-    use crate::runs::checkpoint::{State, VERSION};
+    use crate::runs::checkpoint::{CheckpointState, VERSION};
 
     #[test]
     fn a_card_has_the_hellaswag_of_its_checkpoint() {
         let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/hf_tiny");
         let mut source = ModelSource::open(&tiny).unwrap();
         let config = Config::default();
-        source.state = Some(State {
+        source.state = Some(CheckpointState {
             version: VERSION,
             iteration: 20,
             last_eval: Some(20),

@@ -7,26 +7,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::TrainError;
 use super::folder::write_atomically;
-use super::own_states::OwnStates;
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File};
 use crate::model::{
-    ARCHITECTURE_FILE, Architecture, Gpt, Parameter, TensorFile, WEIGHTS_FILE, WeightFile,
-    WeightSource, write_architecture, write_tensors,
+    ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WEIGHTS_FILE, WeightFile,
+    write_architecture, write_tensors,
 };
-use crate::ops::OpsMode;
 use crate::plan::Plan;
-use crate::ranks::{Group, OtherStates, Shard, SharedWeights};
-use crate::train::{LossScale, Masters, OUTER, Optimizer, TrainError};
+use crate::ranks::{Group, OtherStates, SharedWeights};
 
 /// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
-pub(super) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";
 /// The version of `state.json`.
 pub const VERSION: u32 = 1;
@@ -34,7 +32,7 @@ pub const VERSION: u32 = 1;
 /// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
 /// iteration, so no random generator has to be saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct CheckpointState {
     /// The version of this file.
     pub version: u32,
     /// Updates made.
@@ -62,7 +60,7 @@ pub struct State {
     pub hashes: BTreeMap<String, String>,
 }
 
-impl State {
+impl CheckpointState {
     /// Returns true if no earlier evaluation of the run was better.
     pub fn is_best(&self) -> bool {
         self.val_loss.is_some() && self.val_loss == self.best_val_loss
@@ -75,21 +73,19 @@ pub struct Checkpoint {
     /// Its folder.
     pub path: PathBuf,
     /// Its state.
-    pub state: State,
+    pub state: CheckpointState,
 }
 
 impl Checkpoint {
     /// Writes a checkpoint into `folder` and removes old ones: the newest `keep` and the best stay.
-    /// Returns `None` if the checkpoint is on the disk already. What the optimizer does not have comes
-    /// from `others`.
+    /// Returns `None` if the checkpoint is on the disk already. States without parts come from `others`.
     ///
     /// # Errors
     /// If it cannot be written; former checkpoints are then unchanged.
     pub async fn write(
         folder: &Path,
-        mut state: State,
-        model: &Gpt,
-        optimizer: &Optimizer,
+        mut state: CheckpointState,
+        tensors: SavedTensors<'_>,
         others: &mut OtherStates<'_>,
         keep: u32,
     ) -> Result<Option<Self>, TrainError> {
@@ -108,7 +104,7 @@ impl Checkpoint {
             return Ok(Some(Self { path, state }));
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
-        let result = write_files(&temporary, &mut state, model, optimizer, others)
+        let result = write_files(&temporary, &mut state, tensors, others)
             .await
             .and_then(|()| publish(&temporary, &path, folder));
         if let Err(error) = result {
@@ -166,7 +162,7 @@ impl Checkpoint {
     pub(super) fn open_unverified(path: &Path) -> Result<Self, TrainError> {
         let file = path.join(STATE_FILE);
         let text = disk::read(&file).map_err(TrainError::io("read", &file))?;
-        let state: State = serde_json::from_slice(&text)
+        let state: CheckpointState = serde_json::from_slice(&text)
             .map_err(|error| TrainError::checkpoint(&file, format!("damaged: {error}")))?;
         if state.version != VERSION {
             let reason = format!("version {}, this wgpt reads {VERSION}", state.version);
@@ -218,58 +214,15 @@ impl Checkpoint {
         }
     }
 
-    /// Loads the model onto `device`, and the optimizer's states to the same place or, with
-    /// `masters`, to host memory. Rank 0 of `group` reads the files, and sends the others what it reads;
-    /// states of its `own` each reads itself.
-    ///
-    /// # Errors
-    /// If a file is not what the architecture needs, or a rank does not answer.
-    pub fn load(
-        &self,
-        config: &Config,
-        architecture: &Architecture,
-        device: &Device,
-        mut masters: Option<Masters>,
-        mode: OpsMode,
-        (group, own): (&mut Group, &mut OwnStates),
-    ) -> Result<(Gpt, Optimizer), TrainError> {
-        let rank = group.rank();
-        let mut weights = self.shared(WEIGHTS_FILE, group)?;
-        let model = match &mut masters {
-            Some(masters) => masters.model(mode.precision, architecture, &mut weights, device)?,
-            None => Gpt::new(architecture, &mut weights, device)?,
-        };
-        drop(weights);
-        let shard = Shard::of(config, group);
-        let has_outer = config.trains_apart() && self.has_outer(group)?;
-        let mut shared = self.shared(OPTIMIZER_FILE, group)?;
-        let saved = |name: &str, shape: &[usize]| {
-            let shape = saved_shape(architecture, name, shape);
-            match &mut own.file {
-                Some(file) => file.weight(name, &shape),
-                None => shared.weight(name, &shape),
-            }
-        };
-        let mut optimizer = Optimizer::load(config, &model, masters, shard, mode, saved)?;
-        if has_outer {
-            let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
-            optimizer.load_outer(&model, |name, of| shared.weight(name, &shape(name, of)))?;
-        }
-        let optimizer = match own.loss_scale(rank)?.or(self.state.loss_scale) {
-            Some(saved) => optimizer.with_loss_scale(saved),
-            None => optimizer,
-        };
-        Ok((model, optimizer))
-    }
-
-    /// Returns true if the checkpoint has the momentum of an outer step.
-    fn has_outer(&self, group: &mut Group) -> Result<bool, TrainError> {
+    /// Returns true if the optimizer's states have a tensor with `prefix` before the name of a weight.
+    pub fn has_states(&self, prefix: &str, group: &mut Group) -> Result<bool, TrainError> {
         let file = self.path.join(OPTIMIZER_FILE);
-        let is_there = group.is_first() && WeightFile::open(&file)?.has_any(OUTER);
-        Ok(group.share(is_there)?)
+        let has_states = group.is_first() && WeightFile::open(&file)?.has_any(prefix);
+        Ok(group.share(has_states)?)
     }
 
-    fn shared<'a>(
+    /// Opens the tensors of the file `name`, which rank 0 of `group` reads and sends to the others.
+    pub fn shared<'a>(
         &self,
         name: &str,
         group: &'a mut Group,
@@ -277,6 +230,14 @@ impl Checkpoint {
         let file = self.path.join(name);
         SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
     }
+}
+
+/// The tensors of a checkpoint, in the order of the model.
+pub struct SavedTensors<'a> {
+    pub architecture: &'a Architecture,
+    pub weights: Vec<Parameter>,
+    /// The optimizer's states.
+    pub states: Vec<Parameter>,
 }
 
 /// A damaged checkpoint.
@@ -358,18 +319,13 @@ fn loss(checkpoint: &Checkpoint) -> f64 {
 /// Writes and syncs all files of a checkpoint.
 async fn write_files(
     folder: &Path,
-    state: &mut State,
-    model: &Gpt,
-    optimizer: &Optimizer,
+    state: &mut CheckpointState,
+    SavedTensors { architecture, weights, mut states }: SavedTensors<'_>,
     others: &mut OtherStates<'_>,
 ) -> Result<(), TrainError> {
     let _ = disk::remove_dir_all(folder);
     disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
-    let architecture = model.architecture();
-    let weights = optimizer.weights(model);
     write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
-    let mut states = optimizer.saved_states(model);
-    states.extend(optimizer.saved_outer(model));
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
@@ -445,7 +401,7 @@ pub async fn write_model(
 
 /// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
 /// is zero.
-pub(super) fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
+pub fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
     match name.ends_with("wte.weight") {
         true => vec![architecture.vocab_size, architecture.n_embd],
         false => shape.to_vec(),
@@ -462,7 +418,7 @@ fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainErro
     disk::sync_folder(folder).map_err(TrainError::io("sync", folder))
 }
 
-fn json(state: &State) -> Vec<u8> {
+fn json(state: &CheckpointState) -> Vec<u8> {
     // Numbers, strings and maps with string keys: serializing cannot fail.
     let mut text = serde_json::to_vec_pretty(state).unwrap_or_default();
     text.push(b'\n');

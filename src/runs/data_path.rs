@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use super::TrainError;
 use crate::config::Config;
 use crate::data::{Dataset, is_builtin};
 use crate::disk;
-use crate::train::TrainError;
 
 /// Returns where the data of the run in the folder `run` is now.
 ///

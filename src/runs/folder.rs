@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
+use super::TrainError;
 use super::checkpoint;
 use super::scalars::{Continued, Logs};
 use crate::config::{Config, ScalarLogs};
 use crate::disk::{self, File, TryLockError};
 use crate::protocol::Event;
 use crate::ranks::RANKS_FOLDER;
-use crate::train::TrainError;
 
 /// The resolved configuration.
 pub const CONFIG_FILE: &str = "config.toml";

@@ -4,6 +4,7 @@ pub(crate) mod archive;
 pub(crate) mod checkpoint;
 mod data_path;
 mod device_profile;
+mod error;
 mod folder;
 mod index;
 mod model_source;
@@ -12,6 +13,7 @@ mod scalars;
 mod speeds;
 
 pub use device_profile::device_profile;
+pub use error::TrainError;
 pub use model_source::ModelSource;
 
 pub(crate) use data_path::{absolute_data, find_data};

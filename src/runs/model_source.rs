@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 #[cfg(not(target_arch = "wasm32"))]
+use super::TrainError;
 use super::checkpoint::hash_file;
-use super::checkpoint::{Checkpoint, Damaged, STATE_FILE, State};
+use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
@@ -16,7 +17,6 @@ use crate::model::{
     Architecture, Gpt, NanoGptCheckpoint, RandomWeights, WEIGHTS_FILE, WeightError, WeightFile,
     WeightSource, read_architecture,
 };
-use crate::train::TrainError;
 
 /// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
@@ -36,7 +36,7 @@ pub struct ModelSource {
     /// True if the tokenizer follows from nothing but the size of the vocabulary.
     is_guess: bool,
     /// The training state, for a checkpoint of wgpt.
-    pub state: Option<State>,
+    pub state: Option<CheckpointState>,
     /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
     /// not supported.
     pub warnings: Vec<String>,
@@ -150,7 +150,7 @@ impl ModelSource {
     /// # Errors
     /// If the data is not found.
     pub fn data(&self) -> Result<Option<String>, TrainError> {
-        let Some(State { config, .. }) = &self.state else { return Ok(None) };
+        let Some(CheckpointState { config, .. }) = &self.state else { return Ok(None) };
         // RUN/checkpoints/ITERATION
         let path = disk::absolute(&self.path);
         let run = path.ancestors().nth(2).unwrap_or(&path);

@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::TrainError;
 use super::checkpoint::{Checkpoint, OPTIMIZER_FILE, saved_shape};
 use crate::config::Config;
 use crate::disk;
-use crate::model::{Gpt, WeightError, WeightFile, WeightSource, write_tensors};
+use crate::model::{
+    Architecture, LossScale, Parameter, WeightError, WeightFile, WeightSource, write_tensors,
+};
 use crate::ranks::{Group, RANKS_FOLDER};
-use crate::train::{LossScale, Optimizer, TrainError};
 
 /// The ends of file names: of states, and of states that are being written.
 const SUFFIX: &str = "safetensors";
@@ -26,12 +28,14 @@ pub fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub async fn write(file: &Path, model: &Gpt, optimizer: &Optimizer) -> Result<(), TrainError> {
-    let mut states = optimizer.saved_states(model);
+pub async fn write(
+    file: &Path,
+    architecture: &Architecture,
+    mut states: Vec<Parameter>,
+) -> Result<(), TrainError> {
     for saved in &mut states {
-        saved.shape = saved_shape(model.architecture(), &saved.name, &saved.shape);
+        saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
-    states.push(optimizer.saved_loss_scale());
     let temporary = file.with_extension(UNFINISHED);
     let result = async {
         write_tensors(&temporary, &states, HashMap::new()).await?;

@@ -1,16 +1,18 @@
-//! Training: commands in, events out, no front end.
+//! Training: commands in, events out, no front end, no files and no talk between ranks.
 
-mod batches;
 mod commands;
-mod error;
-mod loss_scale;
+mod job;
+mod journal;
+mod learner;
+mod micro_batches;
 mod optimizer;
+mod position;
+mod rank_part;
 mod session;
 mod setup;
 
-pub use error::TrainError;
-pub use loss_scale::LossScale;
-pub(crate) use optimizer::OUTER;
+pub use crate::model::LossScale;
+pub use crate::runs::TrainError;
 pub use optimizer::{Masters, Optimizer};
 
 pub(crate) use commands::{Commands, Next};

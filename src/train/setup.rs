@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use burn::tensor::Device;
 use web_time::Instant;
 
-use super::optimizer::Masters;
-use super::{Optimizer, TrainError};
+use super::TrainError;
+use super::job::{Job, StepPlan};
+use super::rank_part::RankPart;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Precision;
 use crate::config::{Config, InitFrom};
@@ -15,16 +15,13 @@ use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
-use crate::model::{Architecture, Gpt, RandomWeights, read_architecture};
+use crate::model::{Architecture, read_architecture};
 use crate::ops::{MAX_SHARDS, OpsMode};
-use crate::plan::{self, Forecast, Limits};
-use crate::ranks::{
-    Division, Group, Introduction, PlanLimit, Shard, SharedWeights, Wire, agree, within_limit,
-};
+use crate::plan;
+use crate::ranks::{Division, Group, Introduction, PlanLimit, Shard, Wire, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
-    ModelSource, OwnStates, RunFolder, absolute_data, check_same, device_profile, find_data,
-    has_checkpoint,
+    ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
 };
 
 /// A request to train.
@@ -51,34 +48,21 @@ pub struct Request {
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
 /// on a device yet.
 pub struct Setup {
-    pub(super) started: Instant,
-    pub(super) config: Config,
-    pub(super) mode: OpsMode,
-    pub(super) dataset: Dataset,
-    /// The questions of evaluations, if there are any.
-    pub(super) quiz: Option<Quiz>,
-    pub(super) limits: Limits,
-    pub(super) forecast: Forecast,
-    /// The limit of the next process of this rank if this one runs out of memory.
-    pub(super) plan_limit: PlanLimit,
+    pub(super) job: Job,
+    pub(super) steps: StepPlan,
+    pub(super) ranks: RankPart,
     pub(super) folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
     /// True for a run that was to be resumed and has no checkpoint yet.
-    pub(super) starts_over: bool,
+    starts_over: bool,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
-    /// The processes that train the run.
-    pub(super) group: Group,
-    /// The part of each in the global batch.
-    pub(super) division: Division,
-    /// The dtype of gradients on their way between them.
-    pub(super) wire: Wire,
     /// True if ranks that trained apart continue with the optimizer state of rank 0.
     pub(super) lacks_states: bool,
     /// The initial weights, if they are not random.
     pub(super) source: Option<ModelSource>,
-    architecture: Architecture,
+    pub(super) architecture: Architecture,
 }
 
 /// The folder of a run, and what it continues from or starts with.
@@ -153,26 +137,19 @@ impl Setup {
         let is_sharded = Shard::of(&config, &group).is_some();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
         let plan = forecast.plan.clone();
-        let plan_limit = PlanLimit::new(folder.path(), group.rank(), plan, can_offload);
+        let limit = PlanLimit::new(folder.path(), group.rank(), plan, can_offload);
+        let config = with_absolute_paths(config, &data, &run);
         Ok(Self {
-            started,
-            config: with_absolute_paths(config, &data, &run),
-            mode,
-            dataset,
-            quiz,
-            limits,
-            forecast,
-            plan_limit,
+            job: Job { config, mode, dataset, quiz, started },
+            steps: StepPlan { limits, forecast, limit },
+            ranks: RankPart::new(group, division, wire),
             folder,
             loaded,
             starts_over,
             plans_schedule,
-            group,
-            division,
-            wire,
             lacks_states: false,
-            architecture,
             source,
+            architecture,
         })
     }
 
@@ -180,64 +157,38 @@ impl Setup {
     /// plans of the session.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn plan_limit(&self) -> PlanLimit {
-        self.plan_limit.clone()
+        self.steps.limit.clone()
     }
 
     /// Returns the precision of the run, in which its device is to be opened.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn precision(&self) -> Precision {
-        self.mode.precision
+        self.job.mode.precision
     }
 
     /// Returns the bytes of a checkpoint of the run.
     #[cfg(target_arch = "wasm32")]
     pub fn checkpoint_bytes(&self) -> u64 {
-        plan::checkpoint_bytes(&self.config, self.architecture.vocab_size as u32)
+        plan::checkpoint_bytes(&self.job.config, self.architecture.vocab_size as u32)
     }
 
-    /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
-    /// host memory if the plan has them there.
-    pub(super) fn load(&mut self, device: &Device) -> Result<(Gpt, Optimizer), TrainError> {
-        let Self { config, architecture, mode, group, folder, .. } = self;
-        let masters = match self.forecast.plan.offload_optimizer {
-            true => Masters::new(config),
-            false => None,
-        };
-        let keeps_copies = masters.is_none();
-        let (mut model, optimizer) = match &self.loaded {
-            Some((checkpoint, _)) => {
-                let mut own = OwnStates::find(checkpoint, config, folder.path(), group)?;
-                self.lacks_states = own.are_missing;
-                let ranks = (group, &mut own);
-                checkpoint.load(config, architecture, device, masters, *mode, ranks)?
-            }
-            None => self.initialize(device, masters)?,
-        };
-        if keeps_copies {
-            model.keep_half_weights(self.mode.precision);
+    /// Returns sentences about where the run starts.
+    pub(super) fn warnings(&mut self) -> Vec<String> {
+        let mut warnings = self
+            .source
+            .as_mut()
+            .map_or_else(Vec::new, |source| std::mem::take(&mut source.warnings));
+        if self.starts_over {
+            warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }
-        Ok((model, optimizer))
-    }
-
-    fn initialize(
-        &mut self,
-        device: &Device,
-        masters: Option<Masters>,
-    ) -> Result<(Gpt, Optimizer), TrainError> {
-        let Self { config, architecture, mode, source, group, .. } = self;
-        let shard = Shard::of(config, group);
-        let mut weights = SharedWeights::new(group, || match source {
-            Some(source) => source.weights(),
-            None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
-        })?;
-        let Some(mut masters) = masters else {
-            let model = Gpt::new(architecture, &mut weights, device)?;
-            let optimizer = Optimizer::sharded(config, &model, shard, *mode);
-            return Ok((model, optimizer));
-        };
-        let model = masters.model(mode.precision, architecture, &mut weights, device)?;
-        let optimizer = Optimizer::offloaded(config, &model, masters, *mode);
-        Ok((model, optimizer))
+        if self.lacks_states {
+            warnings.push(
+                "not every rank has its optimizer state of this checkpoint: all continue with that \
+                 of rank 0, and losses will differ slightly from those of an undisturbed run"
+                    .into(),
+            );
+        }
+        warnings
     }
 }
 

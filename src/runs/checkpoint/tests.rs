@@ -3,7 +3,7 @@ use super::*;
 /// Writes the state of a checkpoint, without the files of a model.
 fn write(folder: &Path, iteration: u64, val_loss: Option<f64>, version: u32) -> PathBuf {
     let config = Config::default();
-    let state = State {
+    let state = CheckpointState {
         version,
         iteration,
         last_eval: val_loss.map(|_| iteration),

@@ -6,10 +6,9 @@ use std::time::Duration;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Shape, Tensor};
 
-use super::LossScale;
 use crate::config::{Config, OptimizerKind};
 use crate::gpu::Watchdog;
-use crate::model::{Gpt, HalfWeights, Parameter, parameters};
+use crate::model::{Gpt, HalfWeights, LossScale, Parameter, parameters};
 use crate::ops::{
     self, AdamW, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
 };
@@ -27,7 +26,7 @@ pub use state::Masters;
 use state::{Part, Rule, State, cut, pieces};
 
 /// The name of the outer step's momentum in checkpoints, before that of a parameter.
-pub(crate) const OUTER: &str = "outer";
+pub(super) const OUTER: &str = "outer";
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -68,19 +67,15 @@ impl Optimizer {
         Self::with_zeros(config, model, None, None, mode)
     }
 
-    /// Creates an optimizer for `model` with zero states on its device: with all of them, or with those
-    /// of a `shard`.
-    pub fn sharded(config: &Config, model: &Gpt, shard: Option<Shard>, mode: OpsMode) -> Self {
-        Self::with_zeros(config, model, None, shard, mode)
-    }
-
     /// Creates an optimizer for `model` with zero states and master weights in host memory. The CPU
     /// applies AdamW there, on the gradients of the device, which is sent the new weights.
     pub fn offloaded(config: &Config, model: &Gpt, masters: Masters, mode: OpsMode) -> Self {
         Self::with_zeros(config, model, Some(masters), None, mode)
     }
 
-    fn with_zeros(
+    /// Creates an optimizer for `model` with zero states: in host memory with `masters`, and with those
+    /// of a `shard` or with all of them.
+    pub(super) fn with_zeros(
         config: &Config,
         model: &Gpt,
         masters: Option<Masters>,
@@ -181,17 +176,19 @@ impl Optimizer {
     /// Continues with a saved state of loss scaling. In a precision without scaling, keeps only the
     /// number of skipped updates, which are none of Adam's steps.
     pub fn with_loss_scale(self, saved: LossScale) -> Self {
-        let saved = match self.mode.precision.scales_loss() {
-            true => saved,
-            false => LossScale { skipped: saved.skipped, ..LossScale::new(false) },
+        let saved = if self.mode.precision.scales_loss() {
+            saved
+        } else {
+            LossScale { skipped: saved.skipped, ..LossScale::new(false) }
         };
         Self { loss_scale: saved.upload(&self.loss_scale.device()), ..self }
     }
 
     /// Reports to `watchdog` that the device has answered, during updates in host memory.
-    pub fn watched_by(self, watchdog: &Watchdog) -> Self {
-        let offload = self.offload.map(|offload| Offload { watchdog: watchdog.clone(), ..offload });
-        Self { offload, ..self }
+    pub fn set_watchdog(&mut self, watchdog: &Watchdog) {
+        if let Some(offload) = &mut self.offload {
+            offload.watchdog = watchdog.clone();
+        }
     }
 
     /// Returns true if the states are divided among ranks.

@@ -90,7 +90,7 @@ impl Session<'_> {
             return BTreeMap::new();
         }
         let known = [Class::Weights, Class::Optimizer];
-        let of = |class| Some((class, *self.forecast.classes.get(&class)?));
+        let of = |class| Some((class, *self.steps.forecast.classes.get(&class)?));
         known.into_iter().filter_map(of).collect()
     }
 
@@ -98,7 +98,7 @@ impl Session<'_> {
     /// back to the driver; if they exceed it again, steps are split smaller.
     pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
         let held = self.memory.read(&self.device).held;
-        let (Some(budget), Some(held)) = (self.limits.budget, held) else { return Ok(()) };
+        let (Some(budget), Some(held)) = (self.steps.limits.budget, held) else { return Ok(()) };
         let crossings = self.memory.count_crossing(held, budget);
         if crossings == 0 {
             return Ok(());
@@ -108,48 +108,49 @@ impl Session<'_> {
             return Ok(());
         }
         let text = format!("the run used {} of a budget of {}", bytes(held), bytes(budget));
-        let Some(plan) = plan::smaller(&self.forecast.plan) else {
+        let Some(plan) = plan::smaller(self.steps.plan()) else {
             if crossings == 2 {
-                self.warn(format!("{text}, and its steps cannot be split smaller"));
+                self.journal.warn(format!("{text}, and its steps cannot be split smaller"));
             }
             return Ok(());
         };
-        let forecast = Forecast::of(plan, &self.own_config(), self.vocabulary(), &self.limits);
+        let config = self.ranks.own_config(&self.job.config);
+        let forecast = Forecast::of(plan, &config, self.learner.vocabulary(), &self.steps.limits);
         self.replan(text, forecast).await
     }
 
     /// Changes the budget, and the plan if it no longer fits.
     pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
-        let limits = plan::Limits { budget: Some(budget), ..self.limits };
-        let (config, vocab) = (self.own_config(), self.vocabulary());
-        let plan = &self.forecast.plan;
-        let speed = known_speed(&self.device.info, self.mode);
+        let limits = plan::Limits { budget: Some(budget), ..self.steps.limits };
+        let config = self.ranks.own_config(&self.job.config);
+        let speed = known_speed(&self.device.info, self.job.mode);
+        let (plan, vocab) = (self.steps.plan(), self.learner.vocabulary());
         match plan::replan(&config, plan, vocab, &limits, speed.as_ref()) {
             Ok(forecast) => {
-                self.limits = limits;
-                self.config.vram_budget = Budget::Bytes(budget);
-                if let Err(error) = self.folder.write_config(&self.config) {
-                    self.warn(format!("the new budget was not saved: {error}"));
+                self.steps.limits = limits;
+                self.job.config.vram_budget = Budget::Bytes(budget);
+                if let Err(error) = self.journal.folder.write_config(&self.job.config) {
+                    self.journal.warn(format!("the new budget was not saved: {error}"));
                 }
                 self.replan(format!("the budget is now {}", bytes(budget)), forecast).await
             }
             Err(PlanError::TooBig { least, .. }) if least.predicted_bytes > budget => {
                 let least = bytes(least.predicted_bytes);
-                self.warn(format!(
+                self.journal.warn(format!(
                     "the budget stays: the run needs at least {least}, more than {}",
                     bytes(budget)
                 ));
                 Ok(())
             }
             Err(error) => {
-                self.warn(format!("the budget stays: {error}"));
+                self.journal.warn(format!("the budget stays: {error}"));
                 Ok(())
             }
         }
     }
 
     async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
-        let from = self.forecast.plan.clone();
+        let from = self.steps.plan().clone();
         if from != forecast.plan {
             // Each rank has a budget of its own, so that others need not be here to save their states.
             if !self.saves_together() {
@@ -157,19 +158,14 @@ impl Session<'_> {
             }
             let to = Some(forecast.plan.clone());
             let reason = ReplanReason::Budget;
-            self.emit(Event::Replan { reason, text, from: Some(from), to });
+            self.journal.emit(Event::Replan { reason, text, from: Some(from), to });
         }
-        self.emit(Event::Plan(Box::new(forecast.clone())));
-        self.forecast = forecast;
-        self.plan_limit.set(&self.forecast.plan);
+        self.journal.emit(Event::Plan(Box::new(forecast.clone())));
+        self.steps.change(forecast);
         self.memory.crossings = 0;
         // Frees empty pages of the former size.
         gpu::release_unused(&self.device.device);
         Ok(())
-    }
-
-    pub(super) fn vocabulary(&self) -> u32 {
-        self.model().architecture().vocab_size as u32
     }
 }
 

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use web_time::Instant;
+use serde::{Deserialize, Serialize};
 
-use super::together::Turn;
-use super::working::Reporter;
-use super::{MODEL, Session};
-use crate::config::Config;
+use super::Session;
 use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Setting, StopReason, Task};
@@ -16,41 +13,62 @@ use crate::train::{Commands, Next, TrainError};
 /// The default of `sample_prompt`.
 const DEFAULT_PROMPT: &str = "\n";
 
+/// What rank 0 decides between two updates, by its clock and its commands.
+#[derive(Serialize, Deserialize)]
+struct Turn {
+    /// True once the run has used up its `max_time`.
+    is_late: bool,
+    next: Next,
+}
+
 impl Session<'_> {
+    /// Returns the decision of rank 0, which is the same on every rank: all apply the same commands
+    /// between the same two updates.
+    fn turn(&mut self, commands: &mut impl Commands) -> Result<Turn, TrainError> {
+        let decides = self.ranks.group.is_first();
+        let is_late = decides && self.job.is_late();
+        let next = if decides && !is_late {
+            self.queued.pop_front().map_or_else(|| commands.next(), Next::Command)
+        } else {
+            Next::None
+        };
+        Ok(self.ranks.group.share(Turn { is_late, next })?)
+    }
+
     /// Returns true if a text is due, beside an evaluation or by `sample_interval`.
     pub(super) fn sample_is_due(&self, evaluates: bool) -> bool {
-        match self.config.sample_interval {
+        match self.job.config.sample_interval {
             0 => evaluates,
-            interval => self.is_due(interval),
+            interval => self.position.is_due(&self.job.config, interval),
         }
     }
 
     /// Generates a text from `sample_prompt`. The draws are the same each time, so that texts differ
     /// only as the weights do.
     pub(super) async fn sample_for_comparison(&mut self) {
-        if self.config.sample_tokens > 0 && self.group.is_first() {
-            self.sample(&self.config.sample_prompt.clone(), self.config.seed).await;
+        let config = &self.job.config;
+        if config.sample_tokens > 0 && self.ranks.group.is_first() {
+            self.sample(&config.sample_prompt.clone(), config.seed).await;
         }
     }
 
     /// Generates a text, if the tokenizer of the model is known.
     async fn sample(&mut self, prompt: &str, seed: u64) {
-        let Some(tokenizer) = self.dataset.tokenizer.clone() else { return };
+        let Some(tokenizer) = self.job.dataset.tokenizer.clone() else { return };
         let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {
             Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
-            Ok(_) => return self.warn("no sample: the prompt is empty".into()),
-            Err(error) => return self.warn(format!("no sample: {error}")),
+            Ok(_) => return self.journal.warn("no sample: the prompt is empty"),
+            Err(error) => return self.journal.warn(format!("no sample: {error}")),
         };
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let model = self.model.as_ref().expect(MODEL);
-        let mut sampler = Sampler::new(model, &ids, options, self.mode);
-        let (count, watchdog) = (self.config.sample_tokens, &self.device.watchdog);
-        let mut reporter = Reporter::new(Task::Sample, count.into(), watchdog, &mut *self.emit);
+        let mut sampler = Sampler::new(self.learner.model(), &ids, options, self.job.mode);
+        let count = self.job.config.sample_tokens;
+        let mut reporter = self.journal.report(Task::Sample, count.into());
         let mut tokens = Vec::new();
         for done in 0..count {
             reporter.report(done.into());
             let token = sampler.next_token().await;
-            watchdog.restart();
+            self.device.watchdog.restart();
             // An answer ends with its message.
             if tokenizer.chat().is_some_and(|template| template.is_special(token)) {
                 break;
@@ -58,7 +76,7 @@ impl Session<'_> {
             tokens.push(token);
         }
         let text = tokenizer.decode(&tokens);
-        self.emit(Event::Sample { iter: self.iteration, prompt, text });
+        self.journal.emit(Event::Sample { iter: self.position.iteration, prompt, text });
     }
 
     /// Returns the text and the tokens that a sample continues. In a run on conversations that is a
@@ -69,7 +87,7 @@ impl Session<'_> {
         tokenizer: &Tokenizer,
     ) -> Result<(String, Vec<u32>), DataError> {
         let is_default = prompt == DEFAULT_PROMPT;
-        let Some(template) = tokenizer.chat().filter(|_| self.dataset.val.has_conversations())
+        let Some(template) = tokenizer.chat().filter(|_| self.job.dataset.val.has_conversations())
         else {
             // The default is not in every vocabulary.
             let prompt = if is_default { tokenizer.default_prompt() } else { prompt.to_owned() };
@@ -80,7 +98,7 @@ impl Session<'_> {
             let message = Message::new(Role::User, prompt);
             return Ok((format!("{prompt}\n"), template.prompt(&[message])?));
         }
-        let mut ids = self.dataset.val.first_conversation()?;
+        let mut ids = self.job.dataset.val.first_conversation()?;
         let answer = ids.iter().position(|id| *id == template.opening(Role::Assistant));
         ids.truncate(answer.map_or(0, |at| at + 1));
         let mut messages = ids.split(|id| template.is_special(*id));
@@ -104,17 +122,16 @@ impl Session<'_> {
                 Next::Command(command) => command,
                 Next::None if paused => {
                     if !std::mem::replace(&mut announced, true) {
-                        self.emit(Event::Paused { iter: self.iteration });
+                        self.journal.emit(Event::Paused { iter: self.position.iteration });
                     }
-                    self.device.watchdog.allow_silence(Duration::MAX);
+                    let _silence = self.device.watchdog.allow_silence(Duration::MAX);
                     commands.idle().await;
-                    self.device.watchdog.restart();
                     continue;
                 }
                 // With the sender gone, nobody could resume a paused run.
                 Next::None | Next::Closed => {
                     if announced {
-                        self.emit(Event::Resumed { iter: self.iteration });
+                        self.journal.emit(Event::Resumed { iter: self.position.iteration });
                     }
                     return Ok(None);
                 }
@@ -124,8 +141,12 @@ impl Session<'_> {
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save().await?,
-                Command::Sample { prompt } if self.group.is_first() => {
-                    self.sample(&prompt, self.config.seed.wrapping_add(self.iteration)).await;
+                Command::Sample { prompt } if self.ranks.group.is_first() => {
+                    self.sample(
+                        &prompt,
+                        self.job.config.seed.wrapping_add(self.position.iteration),
+                    )
+                    .await;
                 }
                 Command::Sample { .. } => {}
                 Command::Set(setting) => self.set(setting).await?,
@@ -135,18 +156,13 @@ impl Session<'_> {
 
     async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {
         match setting {
-            Setting::LearningRate(rate) => self.learning_rate = Some(rate),
-            Setting::EvalInterval(interval) => self.config.eval_interval = interval,
-            Setting::LogInterval(interval) => self.config.log_interval = interval,
+            Setting::LearningRate(rate) => self.position.set_learning_rate(rate),
+            Setting::EvalInterval(interval) => self.job.config.eval_interval = interval,
+            Setting::LogInterval(interval) => self.job.config.log_interval = interval,
             Setting::VramBudget(bytes) => self.set_budget(bytes.get()).await?,
             // A setting of the process that reads stdin, which has applied it.
             Setting::StopOnClose(_) => {}
         }
         Ok(())
     }
-}
-
-/// Returns true once a run has used up its `max_time`.
-pub(super) fn is_late(config: &Config, started: Instant) -> bool {
-    config.max_time.is_some_and(|limit| started.elapsed() >= limit)
 }

@@ -2,13 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::control::is_late;
-use super::together::waiting;
-use super::working::Reporter;
-use super::{MODEL, Session};
-use crate::eval::{Evaluation, LossSum, Quiz, sum_losses};
+use super::Session;
+use crate::eval::{LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
-use crate::runs::has_checkpoint;
 use crate::train::{Commands, Next, TrainError};
 
 /// The part of a rank in an evaluation, or of several.
@@ -46,11 +42,9 @@ impl Session<'_> {
         commands: &mut impl Commands,
     ) -> Result<(), TrainError> {
         let Some(val_loss) = self.evaluate(commands).await? else { return Ok(()) };
-        let best = self.best_val_loss.is_none_or(|best| val_loss < best);
-        if best {
-            self.best_val_loss = Some(val_loss);
-        }
-        if self.iteration > 0 && (best || self.config.always_save_checkpoint) {
+        let is_best = self.position.is_best(val_loss);
+        let is_saved = is_best || self.job.config.always_save_checkpoint;
+        if self.position.iteration > 0 && is_saved {
             self.save().await?;
         }
         Ok(())
@@ -59,21 +53,19 @@ impl Session<'_> {
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
         let Some(own) = self.evaluate_part(commands).await? else { return Ok(None) };
-        let group = &mut self.group;
-        let parts = waiting(&self.device.watchdog, || group.collect(&own))?;
+        let parts = self.ranks.group.collect(&own)?;
         let Some(Part { train, val, right }) = parts.into_iter().reduce(Part::plus) else {
             return Ok(None);
         };
         let (train, val) = (train.mean(), val.mean());
-        let questions = self.quiz.as_ref().map(Quiz::len);
+        let questions = self.job.quiz.as_ref().map(Quiz::len);
         let hellaswag = questions.map(|questions| right as f64 / questions as f64);
-        let (iter, bits_per_byte) = (self.iteration, val.bits_per_byte());
+        let (iter, bits_per_byte) = (self.position.iteration, val.bits_per_byte());
         let (train_loss, val_loss) = (train.per_token, val.per_token);
-        (self.last_eval, self.val_loss) = (Some(iter), Some(val_loss));
-        self.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
+        self.position.evaluated(val_loss);
+        self.journal.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
-            let has_checkpoint = has_checkpoint(self.folder.path());
-            return Err(TrainError::NotFinite { iter, scaling: None, has_checkpoint });
+            return Err(self.journal.not_finite(iter, None));
         }
         Ok(Some(val_loss))
     }
@@ -86,22 +78,22 @@ impl Session<'_> {
         &mut self,
         commands: &mut impl Commands,
     ) -> Result<Option<Part>, TrainError> {
-        let (evaluation, wanted) = (self.evaluation(), self.eval_windows());
-        let (model, dataset) = (self.model.as_ref().expect(MODEL), &self.dataset);
-        let (rank, shares) = (self.group.rank(), &self.division.shares);
+        let evaluation = self.job.evaluation(self.steps.plan());
+        let (model, dataset, wanted) =
+            (self.learner.model(), &self.job.dataset, self.job.eval_windows());
+        let (rank, shares) = (self.ranks.group.rank(), &self.ranks.division.shares);
         let [of_train, of_val] = [&dataset.train, &dataset.val].map(|split| {
             let all = split.windows(evaluation.block_size).evaluation(wanted);
             all[shares.part(rank, all.len())].to_vec()
         });
-        let questions = self.quiz.as_ref().map_or(0..0, |quiz| shares.part(rank, quiz.len()));
+        let questions = self.job.quiz.as_ref().map_or(0..0, |quiz| shares.part(rank, quiz.len()));
         let (in_train, in_val) = (of_train.len() as u64, of_val.len() as u64);
         let total = in_train + in_val + questions.len() as u64;
-        let watchdog = &self.device.watchdog;
-        let mut reporter = Reporter::new(Task::Evaluation, total, watchdog, &mut *self.emit);
-        let may_stop = self.group.is_alone();
+        let mut reporter = self.journal.report(Task::Evaluation, total);
+        let may_stop = self.ranks.group.is_alone();
         let mut queued = std::mem::take(&mut self.queued);
         let mut stop = |done: u64| {
-            watchdog.restart();
+            self.device.watchdog.restart();
             reporter.report(done);
             if !may_stop {
                 return false;
@@ -109,7 +101,7 @@ impl Session<'_> {
             while let Next::Command(command) = commands.next() {
                 queued.push_back(command);
             }
-            queued.contains(&Command::Stop) || is_late(&self.config, self.started)
+            queued.contains(&Command::Stop) || self.job.is_late()
         };
         let split = &dataset.train;
         let train = sum_losses(model, dataset, split, &of_train, &evaluation, &mut stop).await;
@@ -117,26 +109,12 @@ impl Session<'_> {
         let split = &dataset.val;
         let val = sum_losses(model, dataset, split, &of_val, &evaluation, &mut stop).await;
         let mut stop = |done: u64| stop(in_val + done);
-        let right = match &self.quiz {
+        let right = match &self.job.quiz {
             Some(quiz) => quiz.right(questions, model, &evaluation, &mut stop).await,
             None => Some(0),
         };
         self.queued = queued;
         let (Some(train), Some(val), Some(right)) = (train?, val?, right) else { return Ok(None) };
         Ok(Some(Part { train, val, right }))
-    }
-
-    /// Returns the windows of each split that an evaluation covers, if there are so many.
-    fn eval_windows(&self) -> u64 {
-        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
-    }
-
-    pub(super) fn evaluation(&self) -> Evaluation {
-        Evaluation {
-            block_size: self.config.eval_block_size().get() as usize,
-            sequences: self.forecast.plan.eval_batch_size,
-            chunk: self.forecast.plan.loss_chunk,
-            mode: self.mode,
-        }
     }
 }

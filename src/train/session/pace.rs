@@ -5,15 +5,14 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::Session;
-use super::together::waiting;
-use super::update::MicroBatches;
 use crate::config::padded_vocab;
 use crate::gpu;
 use crate::model::WeightGradients;
-use crate::plan::{self, DataSize, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
+use crate::plan::{self, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
 use crate::ranks::within_limit;
 use crate::runs::{known_speed, remember_speed};
 use crate::train::TrainError;
+use crate::train::micro_batches::MicroBatches;
 
 /// The updates since the speed of a run was last kept, and their time.
 pub(super) struct PaceMonitor {
@@ -31,6 +30,24 @@ impl Default for PaceMonitor {
     fn default() -> Self {
         let (time, next) = (Duration::ZERO, KNOWN_AFTER);
         Self { is_warm: false, time, updates: 0, next, is_told: false }
+    }
+}
+
+impl PaceMonitor {
+    /// Counts the updates of a log interval. Returns the seconds of an update when they are to be kept.
+    fn count(&mut self, time: Duration, updates: u64) -> Option<f64> {
+        if !std::mem::replace(&mut self.is_warm, true) {
+            return None;
+        }
+        self.time += time;
+        self.updates += updates;
+        if self.time < self.next || self.updates < KNOWN_UPDATES {
+            return None;
+        }
+        let seconds = self.time.as_secs_f64() / self.updates as f64;
+        (self.time, self.updates) = (Duration::ZERO, 0);
+        self.next = self.next.saturating_mul(2);
+        Some(seconds)
     }
 }
 
@@ -62,87 +79,90 @@ impl Session<'_> {
     /// no state of the run. Rank 0 plans. The planned numbers go into the configuration of the run, so
     /// that a resumed run keeps them.
     pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
-        let Some(limit) = self.config.max_time else { return Ok(None) };
+        let Some(limit) = self.job.config.max_time else { return Ok(None) };
         let point = self.measure_micro_batch().await?;
         let pace = self.pace_of_ranks(DeviceSpeed::measured(vec![point]))?;
-        let left = limit.saturating_sub(self.started.elapsed());
-        let decides = self.group.is_first();
-        let planned = pace.filter(|_| decides).and_then(|pace| pace.within(&self.config, left));
-        let before = self.config.clone();
-        self.config = planned.unwrap_or_else(|| before.clone());
-        self.share_schedule()?;
-        if self.config.max_iters == before.max_iters {
+        let left = limit.saturating_sub(self.job.started.elapsed());
+        let decides = self.ranks.group.is_first();
+        let config = &mut self.job.config;
+        let planned = pace.filter(|_| decides).and_then(|pace| pace.within(config, left));
+        let updates = config.max_iters;
+        if let Some(planned) = planned {
+            *config = planned;
+        }
+        self.ranks.share_schedule(config)?;
+        if config.max_iters == updates {
             return Ok(None);
         }
-        self.folder.write_config(&self.config)?;
+        self.journal.folder.write_config(config)?;
         Ok(Some(format!(
-            "max_time = {}: planned {} updates instead of {}, with {} of warmup, so that the \
+            "max_time = {}: planned {} updates instead of {updates}, with {} of warmup, so that the \
              schedule ends in time",
             humantime::format_duration(limit),
-            self.config.max_iters,
-            before.max_iters,
-            self.config.warmup_iters,
+            config.max_iters,
+            config.warmup_iters,
         )))
     }
 
-    /// Returns the pace of the run on all ranks, where this one has a device of `speed`: each has its part
-    /// of an update and of an evaluation, of which the slowest counts, and then the network.
+    /// Returns the pace of the run on all ranks, where this one has a device of `speed`. Each has its
+    /// part of an update and of an evaluation, and all wait for the slowest, then for the network.
     fn pace_of_ranks(&mut self, speed: Option<DeviceSpeed>) -> Result<Option<Pace>, TrainError> {
-        let (plan, vocab, data) = (&self.forecast.plan, self.vocabulary(), self.data_size());
-        let own = speed.map(|speed| Pace::new(&self.config, vocab, plan, Some(data), &speed));
-        if self.group.is_alone() {
+        let (config, vocab) = (&self.job.config, self.learner.vocabulary());
+        let data = Some(self.job.data_size());
+        let own = speed.map(|speed| Pace::new(config, vocab, self.steps.plan(), data, &speed));
+        if self.ranks.group.is_alone() {
             return Ok(own);
         }
-        let sequences = self.division.shares.sequences(self.group.rank());
-        let part = sequences as f64 / self.config.global_batch() as f64;
+        let share = self.ranks.share(config);
         let [update, evaluation] =
-            own.as_ref().map_or([0.0; 2], |own| [own.update, part * own.evaluation]);
+            own.as_ref().map_or([0.0; 2], |own| [own.update, share * own.evaluation]);
         let slowest = |times: Vec<f64>| times.into_iter().fold(0.0, f64::max);
-        let update = slowest(self.measured_by_ranks(update)?);
-        let evaluation = slowest(self.measured_by_ranks(evaluation)?);
+        let update = slowest(self.ranks.measurements(update)?);
+        let evaluation = slowest(self.ranks.measurements(evaluation)?);
         let update = update + self.network_seconds()?;
         let Some(mut pace) = own else { return Ok(None) };
         (pace.update, pace.evaluation) = (update, evaluation);
         Ok(Some(pace))
     }
 
-    /// Returns the seconds that the network takes in an update, from those of a small sum, as
-    /// [`plan::RanksEstimate`] has it from the speed of the network.
+    /// Returns the seconds that the network takes in an update, from the time of a small sum, as
+    /// [`plan::RanksEstimate`] has them from the speed of the network.
     fn network_seconds(&mut self) -> Result<f64, TrainError> {
-        let weights = self.config.parameters(padded_vocab(self.vocabulary()).into());
+        let weights = self.job.config.parameters(padded_vocab(self.learner.vocabulary()).into());
         let count = weights.min(SUMMED_VALUES);
         let mut values = vec![1.0; count as usize];
         let mut seconds = 0.0;
         // The first sum connects the ranks.
         for _ in 0..2 {
             let begun = Instant::now();
-            let (group, wire) = (&mut self.group, self.wire);
-            waiting(&self.device.watchdog, || group.sum(&mut values, wire))?;
+            self.ranks.group.sum(&mut values, self.ranks.wire)?;
             seconds = begun.elapsed().as_secs_f64();
         }
         // The weights of a sharded optimizer travel half as far as the gradients.
-        let rounds = if self.config.shard_optimizer { 1.5 } else { 1.0 };
+        let rounds = if self.job.config.shard_optimizer { 1.5 } else { 1.0 };
         let sums = weights as f64 / count as f64;
-        Ok(rounds * sums * seconds / self.config.sync_every.get() as f64)
+        Ok(rounds * sums * seconds / self.job.config.sync_every.get() as f64)
     }
 
     /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same
     /// time, unless their shares are known. Records the shares.
     pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
-        if self.division.is_unmeasured {
+        let run = self.journal.folder.path().to_path_buf();
+        if self.ranks.division.is_unmeasured {
             // Not a speed to keep: ranks on one machine slow each other down.
             let time = self.mean_micro_batch().await?;
-            let own = self.forecast.plan.micro_batch as f64 / time.as_secs_f64().max(1e-9);
-            let speeds = self.measured_by_ranks(own)?;
-            self.division.settle(&self.config, &speeds)?;
-            let own = within_limit(self.own_config(), self.folder.path(), self.group.rank());
-            let speed = known_speed(&self.device.info, self.mode);
-            let (plan, vocab) = (&self.forecast.plan, self.vocabulary());
-            self.forecast = plan::replan(&own, plan, vocab, &self.limits, speed.as_ref())?;
-            self.plan_limit.set(&self.forecast.plan);
+            let own = self.steps.plan().micro_batch as f64 / time.as_secs_f64().max(1e-9);
+            let speeds = self.ranks.measurements(own)?;
+            self.ranks.division.settle(&self.job.config, &speeds)?;
+            let own = self.ranks.own_config(&self.job.config);
+            let own = within_limit(own, &run, self.ranks.group.rank());
+            let speed = known_speed(&self.device.info, self.job.mode);
+            let (plan, vocab) = (self.steps.plan(), self.learner.vocabulary());
+            let limits = &self.steps.limits;
+            self.steps.change(plan::replan(&own, plan, vocab, limits, speed.as_ref())?);
         }
-        if self.group.is_first() && !self.group.is_alone() {
-            self.division.record(self.folder.path());
+        if self.ranks.group.is_first() && !self.ranks.group.is_alone() {
+            self.ranks.division.record(&run);
         }
         Ok(())
     }
@@ -151,10 +171,11 @@ impl Session<'_> {
     /// other down if they are on one machine.
     async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
         let time = self.mean_micro_batch().await?;
-        let work = Work::micro_batch(&self.config, self.vocabulary(), &self.forecast.plan);
+        let vocab = self.learner.vocabulary();
+        let work = Work::micro_batch(&self.job.config, vocab, self.steps.plan());
         let point = work.point(time.as_secs_f64());
-        if self.group.is_alone() {
-            remember_speed(&self.device.info, self.mode, &[point]);
+        if self.ranks.group.is_alone() {
+            remember_speed(&self.device.info, self.job.mode, &[point]);
         }
         Ok(point)
     }
@@ -177,32 +198,30 @@ impl Session<'_> {
 
     async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
         let start = Instant::now();
-        let mut grads = WeightGradients::default().scaled(self.optimizer.loss_scale());
-        let micro_batches = MicroBatches {
-            config: &self.config,
-            dataset: &self.dataset,
-            plan: &self.forecast.plan,
-            mode: self.mode,
-            iteration: self.iteration,
-            first_sequence: self.first_sequence(),
-            mean_over: self.mean_over(),
-        };
+        let mut grads = WeightGradients::default().scaled(self.learner.optimizer.loss_scale());
+        let (plan, iteration) = (self.steps.plan(), self.position.iteration);
+        let micro_batches = MicroBatches::new(&self.job, plan, &self.ranks, iteration);
         let counted = micro_batches.counted()?;
-        micro_batches.add_gradients(self.model(), 0, counted, &mut grads)?;
+        micro_batches.add_gradients(self.learner.model(), 0, counted, &mut grads)?;
         gpu::finish(&self.device.device).await?;
         self.device.watchdog.restart();
         Ok(start.elapsed())
     }
 
+    /// Returns the work of an update of this rank.
+    fn work(&self) -> Work {
+        Work::update(&self.job.config, self.learner.vocabulary(), self.steps.plan())
+    }
+
     /// Warns before a new run that takes longer than a user may expect. If the speed of the device
-    /// is unknown, measures it for a run that may be so long.
+    /// is unknown, measures it for a run that may take as long.
     pub(super) async fn warn_if_long(&mut self) -> Result<(), TrainError> {
-        if self.resumed_from.is_some() {
+        if self.position.resumed_from.is_some() {
             return Ok(());
         }
-        let mut speed = known_speed(&self.device.info, self.mode);
-        let update = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
-        if speed.is_none() && update.flop * self.config.max_iters.get() as f64 >= MUCH_WORK {
+        let mut speed = known_speed(&self.device.info, self.job.mode);
+        let flop = self.work().flop * self.job.config.max_iters.get() as f64;
+        if speed.is_none() && flop >= MUCH_WORK {
             speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
         }
         if let Some(speed) = speed {
@@ -212,43 +231,28 @@ impl Session<'_> {
     }
 
     fn warn_of_time(&mut self, speed: &DeviceSpeed) {
-        if self.pace.is_told {
+        if std::mem::replace(&mut self.pace.is_told, true) {
             return;
         }
-        self.pace.is_told = true;
+        let config = &self.job.config;
         // A limit is planned for, and a resumed run is no surprise.
-        if self.config.max_time.is_some() || self.resumed_from.is_some() {
+        if config.max_time.is_some() || self.position.resumed_from.is_some() {
             return;
         }
-        let (plan, data) = (&self.forecast.plan, Some(self.data_size()));
-        let totals = Totals::new(&self.config, self.vocabulary(), plan, data, Some(speed), false);
+        let (vocab, data) = (self.learner.vocabulary(), Some(self.job.data_size()));
+        let totals = Totals::new(config, vocab, self.steps.plan(), data, Some(speed), false);
         if let Some(warning) = totals.time.and_then(|time| time.warning()) {
-            self.warn(warning);
+            self.journal.warn(warning);
         }
     }
 
     /// Counts the updates of a log interval, and keeps their speed for later estimates.
     pub(super) fn count_pace(&mut self, time: Duration, updates: u64) {
-        if !std::mem::replace(&mut self.pace.is_warm, true) {
-            return;
-        }
-        self.pace.time += time;
-        self.pace.updates += updates;
-        if self.pace.time < self.pace.next || self.pace.updates < KNOWN_UPDATES {
-            return;
-        }
-        let seconds = self.pace.time.as_secs_f64() / self.pace.updates as f64;
-        (self.pace.time, self.pace.updates) = (Duration::ZERO, 0);
-        self.pace.next = self.pace.next.saturating_mul(2);
-        let work = Work::update(&self.config, self.vocabulary(), &self.forecast.plan);
-        let point = work.point(seconds);
-        remember_speed(&self.device.info, self.mode, &[point]);
+        let Some(seconds) = self.pace.count(time, updates) else { return };
+        let point = self.work().point(seconds);
+        remember_speed(&self.device.info, self.job.mode, &[point]);
         if let Some(speed) = DeviceSpeed::measured(vec![point]) {
             self.warn_of_time(&speed);
         }
-    }
-
-    fn data_size(&self) -> DataSize {
-        DataSize { train: self.dataset.train.len(), val: self.dataset.val.len() }
     }
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::{MODEL, Session};
-use crate::protocol::Event;
+use super::Session;
+use crate::plan;
+use crate::protocol::{Event, Task};
 use crate::ranks::{OtherStates, send_states};
-use crate::runs::checkpoint::{self, Checkpoint, State};
+use crate::runs::checkpoint::{self, Checkpoint, CheckpointState};
 use crate::runs::has_checkpoint;
 use crate::train::TrainError;
 
@@ -21,24 +22,23 @@ pub(super) const MAX_CHECKPOINT_AGE_AT_RISK: Duration = Duration::from_secs(60);
 /// hung.
 const MAX_SAVE_TIME: Duration = Duration::from_secs(30 * 60);
 
+/// The bytes of a checkpoint that is announced: smaller ones are written in a moment.
+const LARGE_CHECKPOINT: u64 = 64 << 20;
+
 impl Session<'_> {
     /// Writes a checkpoint if the last one is older than `age`.
     pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
-        // By the clock of rank 0, which alone writes.
-        let decides = self.group.is_first();
-        let is_due = decides && self.iteration > 0 && self.saved.elapsed() >= age;
         if !self.is_averaged() {
             return Ok(());
         }
+        // By the clock of rank 0, which alone writes.
+        let decides = self.ranks.group.is_first();
+        let mut is_due = decides && self.position.iteration > 0 && self.saved.elapsed() >= age;
         // The others have parts of it, or states of their own.
-        let is_due = match self.saves_together() {
-            true => self.decided(is_due)?,
-            false => is_due,
-        };
-        match is_due {
-            true => self.save().await,
-            false => Ok(()),
+        if self.saves_together() {
+            is_due = self.ranks.group.share(is_due)?;
         }
+        if is_due { self.save().await } else { Ok(()) }
     }
 
     /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end. While ranks
@@ -51,12 +51,10 @@ impl Session<'_> {
         match self.write_checkpoint().await {
             Err(error @ (TrainError::NotFinite { .. } | TrainError::Ranks(_))) => Err(error),
             Err(error) => {
-                let last = match has_checkpoint(self.folder.path()) {
-                    true => "; the last one is unchanged",
-                    false => "",
-                };
+                let has_checkpoint = has_checkpoint(self.journal.folder.path());
+                let last = if has_checkpoint { "; the last one is unchanged" } else { "" };
                 let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-                self.warn(format!("no checkpoint was written: {error}{last}{hint}"));
+                self.journal.warn(format!("no checkpoint was written: {error}{last}{hint}"));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -69,51 +67,51 @@ impl Session<'_> {
         self.saved = Instant::now();
         self.results().await?;
         self.write_own_states().await?;
-        let is_sharded = self.optimizer.is_sharded();
-        if !self.group.is_first() {
-            return if is_sharded { self.send_states().await } else { Ok(()) };
+        let is_sharded = self.learner.optimizer.is_sharded();
+        let group = &mut self.ranks.group;
+        if !group.is_first() {
+            if is_sharded {
+                let states = self.learner.optimizer.saved_states(self.learner.model());
+                send_states(group, &states).await?;
+            }
+            return Ok(());
         }
-        self.announce_checkpoint();
-        let loss_scale = self.optimizer.read_loss_scale().await;
-        let scales_loss = self.mode.precision.scales_loss();
-        let state = State {
-            version: checkpoint::VERSION,
-            iteration: self.iteration,
-            last_eval: self.last_eval,
-            val_loss: self.val_loss.filter(|_| self.last_eval == Some(self.iteration)),
-            best_val_loss: self.best_val_loss,
-            learning_rate: self.learning_rate,
-            loss_scale: Some(loss_scale).filter(|scale| scales_loss || scale.skipped > 0),
-            config: self.config.clone(),
-            plan: self.forecast.plan.clone(),
-            tokenizer: self.dataset.tokenizer.clone(),
-            data: self.dataset.fingerprint.clone(),
-            hashes: Default::default(),
-        };
-        let folder = self.folder.checkpoints();
-        let keep = self.config.keep_checkpoints.get();
-        self.device.watchdog.allow_silence(MAX_SAVE_TIME);
-        let model = self.model.as_ref().expect(MODEL);
-        let mut others = OtherStates::new(is_sharded.then_some(&mut self.group));
-        let written =
-            Checkpoint::write(&folder, state, model, &self.optimizer, &mut others, keep).await;
+        if plan::checkpoint_bytes(&self.job.config, self.learner.vocabulary()) >= LARGE_CHECKPOINT {
+            self.journal.report(Task::Checkpoint, 0).announce(0);
+        }
+        let state = self.checkpoint_state().await;
+        let folder = self.journal.folder.checkpoints();
+        let keep = self.job.config.keep_checkpoints.get();
+        let silence = self.device.watchdog.allow_silence(MAX_SAVE_TIME);
+        let mut others = OtherStates::new(is_sharded.then_some(&mut self.ranks.group));
+        let tensors = self.learner.saved();
+        let written = Checkpoint::write(&folder, state, tensors, &mut others, keep).await;
         let ended = others.end();
-        self.device.watchdog.restart();
+        drop(silence);
         ended?;
         if let Some(checkpoint) = written? {
-            let best = checkpoint.state.is_best();
-            self.emit(Event::Checkpoint { iter: self.iteration, path: checkpoint.path, best });
+            let (iter, best) = (self.position.iteration, checkpoint.state.is_best());
+            self.journal.emit(Event::Checkpoint { iter, path: checkpoint.path, best });
         }
         Ok(())
     }
 
-    /// Sends rank 0 the states of this rank that a checkpoint needs.
-    async fn send_states(&mut self) -> Result<(), TrainError> {
-        let states = self.optimizer.saved_states(self.model());
-        // Until the disk of rank 0 has taken the weights.
-        self.device.watchdog.allow_silence(Duration::MAX);
-        let sent = send_states(&mut self.group, &states).await;
-        self.device.watchdog.restart();
-        Ok(sent?)
+    /// Returns the state of a checkpoint, yet without the hashes of its files.
+    async fn checkpoint_state(&self) -> CheckpointState {
+        let Self { position, job, .. } = self;
+        CheckpointState {
+            version: checkpoint::VERSION,
+            iteration: position.iteration,
+            last_eval: position.last_eval,
+            val_loss: position.val_loss.filter(|_| position.was_evaluated()),
+            best_val_loss: position.best_val_loss,
+            learning_rate: position.set_rate(),
+            loss_scale: self.learner.saved_loss_scale().await,
+            config: job.config.clone(),
+            plan: self.steps.plan().clone(),
+            tokenizer: job.dataset.tokenizer.clone(),
+            data: job.dataset.fingerprint.clone(),
+            hashes: Default::default(),
+        }
     }
 }

@@ -14,9 +14,10 @@ use super::*;
 use crate::config::{Layer, resolve};
 use crate::disk::recorder::{Call, record};
 use crate::gpu::{DeviceChoice, DeviceInfo};
+use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::{RankLine, Step};
-use crate::ranks::{RanksError, on_threads};
+use crate::ranks::{Group, PlanLimit, RanksError, Wire, on_threads};
 use crate::train::Request;
 
 /// A model that trains in a moment, with settings that differ from these.

@@ -1,15 +1,14 @@
-//! Errors of training.
+//! Errors of a run, from its configuration to its end.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::LossScale;
 use crate::config::ConfigError;
 use crate::data::{DataError, DataErrorKind};
 use crate::gpu::DeviceError;
-use crate::model::WeightError;
+use crate::model::{LossScale, WeightError};
 use crate::plan::PlanError;
 use crate::protocol::{Cause, Exit};
 use crate::ranks::RanksError;

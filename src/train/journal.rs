@@ -1,13 +1,14 @@
-//! Reports of work that takes a while, for views that would stand still.
+//! The events of a run on their way to its folder and to the process that started it.
 
 use std::time::Duration;
 
 use web_time::Instant;
 
-use super::Session;
-use crate::gpu::{DeviceKind, OpenDevice, Watchdog};
-use crate::plan::checkpoint_bytes;
+use super::TrainError;
+use crate::gpu::Watchdog;
+use crate::model::LossScale;
 use crate::protocol::{Event, Task, Working};
+use crate::runs::{RunFolder, has_checkpoint};
 
 /// The time between two reports, and from the start of the work to the first.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -15,8 +16,46 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The same for an update. Those that are shorter have their results to show.
 const STEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The bytes of a checkpoint that is announced: smaller ones are written in a moment.
-const LARGE_CHECKPOINT: u64 = 64 << 20;
+/// Records events in the run folder, and sends them to the process that started the run.
+pub(super) struct Journal<'a> {
+    pub folder: RunFolder,
+    watchdog: Watchdog,
+    emit: &'a mut dyn FnMut(&Event),
+}
+
+impl<'a> Journal<'a> {
+    pub fn new(folder: RunFolder, watchdog: &Watchdog, emit: &'a mut dyn FnMut(&Event)) -> Self {
+        Self { folder, watchdog: watchdog.clone(), emit }
+    }
+
+    pub fn emit(&mut self, event: Event) {
+        // The reader of stdout may be slow.
+        let silence = self.watchdog.allow_silence(Duration::MAX);
+        // A log line that a full disk does not take must not end the run.
+        let _ = self.folder.record(&event);
+        let failed = self.folder.log_scalars(&event);
+        (self.emit)(&event);
+        drop(silence);
+        for text in failed {
+            self.warn(text);
+        }
+    }
+
+    pub fn warn(&mut self, text: impl Into<String>) {
+        self.emit(Event::Warning { text: text.into() });
+    }
+
+    /// Begins to report `task`, which has `total` parts, or an unknown number if that is 0. Views would
+    /// stand still meanwhile.
+    pub fn report(&mut self, task: Task, total: u64) -> Reporter<'_> {
+        Reporter::new(task, total, &self.watchdog, &mut *self.emit)
+    }
+
+    /// Returns the error of a run whose loss or gradient was not finite after `iter` updates.
+    pub fn not_finite(&self, iter: u64, scaling: Option<LossScale>) -> TrainError {
+        TrainError::NotFinite { iter, scaling, has_checkpoint: has_checkpoint(self.folder.path()) }
+    }
+}
 
 /// Reports work in parts.
 pub(super) struct Reporter<'a> {
@@ -30,8 +69,7 @@ pub(super) struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    /// Begins to report `task`, which has `total` parts.
-    pub fn new(
+    fn new(
         task: Task,
         total: u64,
         watchdog: &'a Watchdog,
@@ -39,24 +77,6 @@ impl<'a> Reporter<'a> {
     ) -> Self {
         let interval = if task == Task::Step { STEP_INTERVAL } else { INTERVAL };
         Self { task, total, watchdog, emit, interval, reported: Instant::now() }
-    }
-
-    /// Begins to report an update of `micro_batches`. Announces the first one of a process, which
-    /// waits for the compiler of the kernels.
-    pub fn update(
-        micro_batches: usize,
-        is_first: bool,
-        device: &'a OpenDevice,
-        emit: &'a mut dyn FnMut(&Event),
-    ) -> Self {
-        let compiles = is_first && device.info.kind != DeviceKind::Cpu;
-        let task = if compiles { Task::Compile } else { Task::Step };
-        let total = if micro_batches > 1 { micro_batches as u64 } else { 0 };
-        let mut reporter = Self::new(task, total, &device.watchdog, emit);
-        if compiles {
-            reporter.announce(0);
-        }
-        reporter
     }
 
     /// Reports that `done` parts are done, if that is due.
@@ -67,24 +87,12 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reports at once, before work that cannot report itself.
-    fn announce(&mut self, done: u64) {
+    pub fn announce(&mut self, done: u64) {
         // The reader of stdout may be slow.
-        self.watchdog.allow_silence(Duration::MAX);
+        let _silence = self.watchdog.allow_silence(Duration::MAX);
         let working = Working { task: self.task, done, total: self.total };
         (self.emit)(&Event::Working(working));
-        self.watchdog.restart();
         self.reported = Instant::now();
-    }
-}
-
-impl Session<'_> {
-    /// Announces a checkpoint that takes a while to write.
-    pub(super) fn announce_checkpoint(&mut self) {
-        let vocab = self.model().architecture().vocab_size as u32;
-        if checkpoint_bytes(&self.config, vocab) >= LARGE_CHECKPOINT {
-            let watchdog = &self.device.watchdog;
-            Reporter::new(Task::Checkpoint, 0, watchdog, &mut *self.emit).announce(0);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::model::values;
+use super::values;
 
 /// The state of loss scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,65 @@
+//! What a run trains, and how its steps are split.
+
+use web_time::Instant;
+
+use crate::config::Config;
+use crate::data::Dataset;
+use crate::eval::{Evaluation, Quiz};
+use crate::ops::OpsMode;
+use crate::plan::{DataSize, Forecast, Limits, Plan};
+use crate::ranks::PlanLimit;
+
+/// What a run trains.
+pub(super) struct Job {
+    /// Commands change a few of its settings while the run trains.
+    pub config: Config,
+    pub mode: OpsMode,
+    pub dataset: Dataset,
+    /// The questions of evaluations, if there are any.
+    pub quiz: Option<Quiz>,
+    pub started: Instant,
+}
+
+impl Job {
+    /// Returns true once the run has used up its `max_time`.
+    pub fn is_late(&self) -> bool {
+        self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
+    }
+
+    pub fn data_size(&self) -> DataSize {
+        DataSize { train: self.dataset.train.len(), val: self.dataset.val.len() }
+    }
+
+    /// Returns the number of windows of each split that an evaluation covers, if the split has as many.
+    pub fn eval_windows(&self) -> u64 {
+        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
+    }
+
+    pub fn evaluation(&self, plan: &Plan) -> Evaluation {
+        Evaluation {
+            block_size: self.config.eval_block_size().get() as usize,
+            sequences: plan.eval_batch_size,
+            chunk: plan.loss_chunk,
+            mode: self.mode,
+        }
+    }
+}
+
+/// How the steps of this rank are split, and the memory that they may take.
+pub(super) struct StepPlan {
+    pub limits: Limits,
+    pub forecast: Forecast,
+    /// Passes the plan on to the watcher of the device, which limits the next process to a smaller one.
+    pub limit: PlanLimit,
+}
+
+impl StepPlan {
+    pub fn plan(&self) -> &Plan {
+        &self.forecast.plan
+    }
+
+    pub fn change(&mut self, forecast: Forecast) {
+        self.limit.set(&forecast.plan);
+        self.forecast = forecast;
+    }
+}

@@ -1,0 +1,105 @@
+//! The micro-batches of an update.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+
+use super::TrainError;
+use super::job::Job;
+use super::rank_part::RankPart;
+use crate::data::DataError;
+use crate::model::{Gpt, MicroBatch, Pass, StepDropout, WeightGradients};
+use crate::ops::CrossEntropy;
+use crate::plan::Plan;
+
+/// The micro-batches of an update that this rank computes.
+pub(super) struct MicroBatches<'a> {
+    job: &'a Job,
+    plan: &'a Plan,
+    /// Updates made before.
+    iteration: u64,
+    /// The first sequence of this rank in the global batch.
+    first_sequence: usize,
+    /// The sequences of the global batch over whose tokens the loss is a mean.
+    mean_over: Range<usize>,
+}
+
+impl<'a> MicroBatches<'a> {
+    pub fn new(job: &'a Job, plan: &'a Plan, ranks: &RankPart, iteration: u64) -> Self {
+        let (first_sequence, mean_over) = (ranks.first_sequence(), ranks.mean_over(&job.config));
+        Self { job, plan, iteration, first_sequence, mean_over }
+    }
+
+    /// Returns the tokens over which the loss is a mean. Those of conversations are read once more for
+    /// that, since the first micro-batch needs their number. Each rank reads those of all ranks: to ask
+    /// the others would be one more wait in each update.
+    pub fn counted(&self) -> Result<usize, TrainError> {
+        if !self.job.dataset.train.has_conversations() {
+            return Ok(self.mean_over.len() * self.job.config.block_size.get() as usize);
+        }
+        let mut counted = 0;
+        for sequence in self.mean_over.clone() {
+            counted += self.read(sequence, 1)?.counted();
+        }
+        Ok(counted)
+    }
+
+    /// Reads sequences `first..first + count` of the global batch. They depend on the seed, the
+    /// iteration and their number only, not on the micro-batch.
+    fn read(&self, first: usize, count: usize) -> Result<MicroBatch, DataError> {
+        let Job { config, dataset, .. } = self.job;
+        let windows = dataset.train.windows(config.block_size.get() as usize);
+        let tokens_of = |number| windows.training(config.seed, self.iteration, number as u64);
+        MicroBatch::read(&windows, (first..first + count).map(tokens_of))
+    }
+
+    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
+    /// mean loss, which is over `counted` tokens.
+    pub fn add_gradients(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        counted: usize,
+        sums: &mut WeightGradients,
+    ) -> Result<Tensor<1>, TrainError> {
+        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
+        Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums))
+    }
+
+    /// As [`add_gradients`](Self::add_gradients), for the last micro-batch: gives the sums to `take`,
+    /// each as soon as nothing more is added to it.
+    pub fn last_gradients(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        counted: usize,
+        sums: WeightGradients,
+        take: &mut dyn FnMut(Tensor<1>),
+    ) -> Result<Tensor<1>, TrainError> {
+        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
+        Ok(model.last_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
+    }
+
+    fn micro_batch(
+        &self,
+        model: &Gpt,
+        micro_step: usize,
+        counted: usize,
+    ) -> Result<(MicroBatch, CrossEntropy, Pass), TrainError> {
+        let Plan { micro_batch, loss_chunk, .. } = *self.plan;
+        let loss = CrossEntropy {
+            vocab: model.architecture().vocab_size,
+            chunk: loss_chunk,
+            scale: 1.0 / counted as f32,
+        };
+        let first = self.first_sequence + micro_step * micro_batch;
+        let batch = self.read(first, micro_batch)?;
+        let dropout = (self.job.config.dropout > 0.0).then_some(StepDropout {
+            rate: self.job.config.dropout as f32,
+            seed: self.job.config.seed,
+            step: self.iteration,
+            first_sequence: first as u32,
+        });
+        Ok((batch, loss, Pass { mode: self.job.mode, dropout }))
+    }
+}

@@ -1,0 +1,89 @@
+//! The part of this rank in a run.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use web_time::Instant;
+
+use super::TrainError;
+use crate::config::Config;
+use crate::plan;
+use crate::protocol::RankStep;
+use crate::ranks::{Division, Group, Wire};
+
+/// The part of this rank in a run, and its connection to the others.
+pub(super) struct RankPart {
+    /// The processes that train the run in step, each with a session like this one.
+    pub group: Group,
+    pub division: Division,
+    /// The dtype of gradients on their way between ranks.
+    pub wire: Wire,
+    /// The time in the communication between ranks since the last log line.
+    pub network: Duration,
+}
+
+impl RankPart {
+    pub fn new(group: Group, division: Division, wire: Wire) -> Self {
+        Self { group, division, wire, network: Duration::ZERO }
+    }
+
+    /// Returns the sequences of the global batch that this rank computes.
+    pub fn sequences(&self) -> u64 {
+        self.division.shares.sequences(self.group.rank())
+    }
+
+    /// Returns the first of them.
+    pub fn first_sequence(&self) -> usize {
+        self.division.shares.first(self.group.rank()) as usize
+    }
+
+    /// Returns this rank's share of the global batch.
+    pub fn share(&self, config: &Config) -> f64 {
+        self.sequences() as f64 / config.global_batch() as f64
+    }
+
+    /// Returns the configuration of this rank's share of the global batch.
+    pub fn own_config(&self, config: &Config) -> Config {
+        plan::of_share(config, self.sequences())
+    }
+
+    /// Returns the sequences of the global batch over whose tokens the loss of an update is a mean, and
+    /// its gradient: all, or this rank's while ranks train apart.
+    pub fn mean_over(&self, config: &Config) -> Range<usize> {
+        let first = self.first_sequence();
+        if config.trains_apart() {
+            first..first + self.sequences() as usize
+        } else {
+            0..config.global_batch() as usize
+        }
+    }
+
+    /// Sums values over all ranks, and counts the time.
+    pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), TrainError> {
+        let begun = Instant::now();
+        self.group.sum(values, wire)?;
+        self.network += begun.elapsed();
+        Ok(())
+    }
+
+    /// Returns the measurements of all ranks, with the same bits on each.
+    pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
+        let all = self.group.collect(&own.to_bits())?;
+        Ok(all.into_iter().map(f64::from_bits).collect())
+    }
+
+    /// Takes the schedule of rank 0, which has measured the time of an update.
+    pub fn share_schedule(&mut self, config: &mut Config) -> Result<(), TrainError> {
+        let own = (config.max_iters, config.warmup_iters, config.lr_decay_iters);
+        (config.max_iters, config.warmup_iters, config.lr_decay_iters) = self.group.share(own)?;
+        Ok(())
+    }
+
+    /// Returns the parts of all ranks in the last updates; none for a run in one process.
+    pub fn steps(&mut self, own: RankStep) -> Result<Vec<RankStep>, TrainError> {
+        if self.group.is_alone() {
+            return Ok(Vec::new());
+        }
+        Ok(self.group.collect(&own)?)
+    }
+}
