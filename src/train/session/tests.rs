@@ -12,7 +12,6 @@ use burn::tensor::Device;
 
 use super::*;
 use crate::config::{Layer, resolve};
-use crate::disk::recorder::{Call, record};
 use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
@@ -272,32 +271,6 @@ fn a_sharded_run_continues_with_another_number_of_ranks() {
     let [(expected, expected_files), (found, found_files)] = all;
     assert_eq!((found.len(), &found), (12, &expected));
     assert!(found_files == expected_files, "another checkpoint");
-}
-
-/// A power failure leaves either no checkpoint of this name or a whole one.
-#[test]
-fn a_checkpoint_is_synced_before_its_name_and_its_folder_after() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
-    let request = request(&run, &[("eval_interval", "2"), ("max_iters", "2")]);
-    let (_, calls) = record(|| alone(&request));
-    let checkpoints = run.join("checkpoints");
-    let path = checkpoints.join("00000002");
-    let is_named = |call: &Call| matches!(call, Call::Rename(_, to) if *to == path);
-    let named = calls.iter().position(is_named).unwrap();
-    let Call::Rename(temporary, _) = &calls[named] else { unreachable!() };
-    for entry in std::fs::read_dir(&path).unwrap() {
-        let name = entry.unwrap().file_name();
-        let file = temporary.join(&name);
-        // The last file is written under a temporary name, too.
-        let is_synced = |call: &Call| match call {
-            Call::SyncFile(synced) => *synced == file,
-            Call::Rename(_, to) => *to == file && name == "state.json",
-            Call::SyncFolder(_) => false,
-        };
-        assert!(calls[..named].iter().any(is_synced), "{name:?} in {calls:?}");
-    }
-    assert!(calls[named..].contains(&Call::SyncFolder(checkpoints)), "{calls:?}");
 }
 
 #[test]
