@@ -131,10 +131,8 @@ fn compare_with_the_plan(mode: OpsMode, places: &[bool]) {
     let _guard = one_at_a_time();
     // Cube kernels are compiled anew for each shape. Twelve have every value of every setting.
     let shapes = if mode.implementation == Implementation::Cube { 12 } else { 30 };
-    let (device, kind) = match mode.precision.is_half() {
-        true => vulkan_in(mode.precision),
-        false => vulkan_in(float16()),
-    };
+    let (device, kind) =
+        if mode.precision.is_half() { vulkan_in(mode.precision) } else { vulkan_in(float16()) };
     let mut worst = 0.0f64;
     for number in 0..shapes {
         for &place in places {

@@ -47,9 +47,10 @@ impl Division {
         recorded: Option<Vec<RankLine>>,
     ) -> Result<Self, RanksError> {
         if !fixed.is_empty() {
-            return match fixed.len() == ranks.len() {
-                true => Self::in_proportion(config, ranks, fixed),
-                false => Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() }),
+            return if fixed.len() == ranks.len() {
+                Self::in_proportion(config, ranks, fixed)
+            } else {
+                Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() })
             };
         }
         if let Some(shares) = recorded.and_then(|recorded| kept(config, &ranks, &recorded)) {
@@ -132,10 +133,7 @@ fn evened(ranks: &[RankLine], speeds: &[f64]) -> Vec<f64> {
     };
     let means: Vec<f64> = ranks.iter().map(mean).collect();
     let fastest = means.iter().copied().fold(0.0, f64::max);
-    match means.iter().all(|mean| mean * ALIKE >= fastest) {
-        true => vec![1.0; means.len()],
-        false => means,
-    }
+    if means.iter().all(|mean| mean * ALIKE >= fastest) { vec![1.0; means.len()] } else { means }
 }
 
 #[cfg(test)]

@@ -126,9 +126,10 @@ pub(super) fn library() -> Result<String, String> {
     let opened = Opened::find(false)?;
     let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();
     let version = opened.version.split_whitespace().collect::<Vec<_>>().join(" ");
-    match is_known {
-        true => Ok(format!("{version} ({})", opened.name)),
-        false => Err(format!("{} is not of Open MPI or MPICH's family: {version}", opened.name)),
+    if is_known {
+        Ok(format!("{version} ({})", opened.name))
+    } else {
+        Err(format!("{} is not of Open MPI or MPICH's family: {version}", opened.name))
     }
 }
 
@@ -139,10 +140,8 @@ impl Opened {
     /// With the names that were tried and the errors of the system.
     fn find(is_mpich: bool) -> Result<Self, String> {
         let named = std::env::var(MPI_LIBRARY).ok().filter(|name| !name.is_empty());
-        let usual = match is_mpich {
-            true => MPICH.iter().chain(&OPEN_MPI),
-            false => OPEN_MPI.iter().chain(&MPICH),
-        };
+        let usual =
+            if is_mpich { MPICH.iter().chain(&OPEN_MPI) } else { OPEN_MPI.iter().chain(&MPICH) };
         let names: Vec<String> = match named {
             Some(name) => vec![name],
             None => usual.map(|name| name.to_string()).collect(),
@@ -331,10 +330,7 @@ impl<H: Copy + 'static> MpiLink<H> {
             if waited >= limit {
                 return Err(RanksError::Silent { rank, seconds: waited.as_secs() });
             }
-            match waited < SPIN {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(PAUSE),
-            }
+            if waited < SPIN { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
     }
 

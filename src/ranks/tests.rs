@@ -150,9 +150,12 @@ fn a_silent_rank_is_named_within_the_limit() {
 
 #[test]
 fn something_else_than_what_is_expected_is_no_panic() {
-    let errors = on_threads(2, |mut group| match group.is_first() {
-        true => group.share("text".to_string()).map(|_| ()).err(),
-        false => group.share(7u64).map(|_| ()).err(),
+    let errors = on_threads(2, |mut group| {
+        if group.is_first() {
+            group.share("text".to_string()).map(|_| ()).err()
+        } else {
+            group.share(7u64).map(|_| ()).err()
+        }
     });
     assert_eq!(errors[0], None);
     assert!(matches!(&errors[1], Some(error @ RanksError::Message { .. }) if error.is_usage()));

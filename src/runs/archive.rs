@@ -30,9 +30,10 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
             }
             let bytes = disk::metadata(&path)?.len();
             // Weights do not compress.
-            let method = match path.extension().is_some_and(|ending| ending == "safetensors") {
-                true => CompressionMethod::Stored,
-                false => CompressionMethod::Deflated,
+            let method = if path.extension().is_some_and(|ending| ending == "safetensors") {
+                CompressionMethod::Stored
+            } else {
+                CompressionMethod::Deflated
             };
             let options = SimpleFileOptions::default()
                 .compression_method(method)

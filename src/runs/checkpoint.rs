@@ -350,12 +350,11 @@ async fn write_states(
     let all: Vec<&Parameter> = states.iter().collect();
     let mut file = TensorFile::create(path, &all, HashMap::new())?;
     for state in all {
-        match state.parts.is_empty() {
-            false => file.write(state).await?,
-            true => {
-                let elements = state.shape.iter().product();
-                others.read(&state.name, elements, |bytes| file.append(bytes))?;
-            }
+        if state.parts.is_empty() {
+            let elements = state.shape.iter().product();
+            others.read(&state.name, elements, |bytes| file.append(bytes))?;
+        } else {
+            file.write(state).await?
         }
     }
     Ok(())
@@ -402,9 +401,10 @@ pub async fn write_model(
 /// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
 /// is zero.
 pub fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
-    match name.ends_with("wte.weight") {
-        true => vec![architecture.vocab_size, architecture.n_embd],
-        false => shape.to_vec(),
+    if name.ends_with("wte.weight") {
+        vec![architecture.vocab_size, architecture.n_embd]
+    } else {
+        shape.to_vec()
     }
 }
 

@@ -31,17 +31,15 @@ pub fn find_data(config: &Config, run: &Path) -> Result<String, TrainError> {
 
 /// Returns an absolute path for data as it was typed, so that a later process finds it too.
 pub fn absolute_data(data: &str) -> String {
-    match is_builtin(data) {
-        true => data.to_owned(),
-        false => text(&disk::absolute(Path::new(data)), data),
-    }
+    if is_builtin(data) { data.to_owned() } else { text(&disk::absolute(Path::new(data)), data) }
 }
 
 /// Returns a path of Windows with the separators of this system.
 fn readable(path: &str) -> Cow<'_, str> {
-    match !cfg!(windows) && (has_drive(path) || path.starts_with(r"\\")) {
-        true => path.replace('\\', "/").into(),
-        false => path.into(),
+    if !cfg!(windows) && (has_drive(path) || path.starts_with(r"\\")) {
+        path.replace('\\', "/").into()
+    } else {
+        path.into()
     }
 }
 

@@ -93,9 +93,10 @@ impl ModelSource {
             return Self::open(&nanogpt);
         }
         let path = path.to_path_buf();
-        Err(match disk::exists(&path) {
-            true => TrainError::NoCheckpoint { path },
-            false => TrainError::NoSuchModel { path },
+        Err(if disk::exists(&path) {
+            TrainError::NoCheckpoint { path }
+        } else {
+            TrainError::NoSuchModel { path }
         })
     }
 
@@ -179,9 +180,10 @@ impl ModelSource {
     /// If the file cannot be read.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, TrainError> {
-        match disk::is_dir(&self.path) {
-            true => hash_file(&self.path.join(WEIGHTS_FILE)),
-            false => hash_file(&self.path),
+        if disk::is_dir(&self.path) {
+            hash_file(&self.path.join(WEIGHTS_FILE))
+        } else {
+            hash_file(&self.path)
         }
     }
 

@@ -95,10 +95,8 @@ impl Setup {
         // The run keeps what `auto` has become.
         let config = Config { dtype: mode.precision.dtype(), ..config };
         let block_size = u64::from(config.block_size.get());
-        let data = match resume {
-            true => find_data(&config, &run)?,
-            false => config.require_data()?.to_owned(),
-        };
+        let data =
+            if resume { find_data(&config, &run)? } else { config.require_data()?.to_owned() };
         let dataset = Dataset::open(&data, block_size)?;
         let vocab_size = vocabulary(&config, &dataset)?;
         let config = match config.vocab_size {
@@ -120,10 +118,11 @@ impl Setup {
         let quiz = group.share(quiz)?;
         let share = division.shares.sequences(group.rank());
         let own = plan::of_share(&config, share);
-        let own = match group.is_alone() {
-            true => own,
+        let own = if group.is_alone() {
+            own
+        } else {
             // In a run of one process, the supervisor passes the limit on.
-            false => within_limit(own, &run, group.rank()),
+            within_limit(own, &run, group.rank())
         };
         let mut forecast = plan::plan(&own, vocab, &limits, speed)?;
         let origin = Origin::open(&run, resume, &config, &architecture, &dataset, &mut group)?;
@@ -203,14 +202,15 @@ impl Origin {
         dataset: &Dataset,
         group: &mut Group,
     ) -> Result<Self, TrainError> {
-        let origin = match group.is_first() {
-            true => Self::of_first_rank(run, resume, config, architecture, dataset)?,
-            false => Self {
+        let origin = if group.is_first() {
+            Self::of_first_rank(run, resume, config, architecture, dataset)?
+        } else {
+            Self {
                 folder: RunFolder::of_rank(run, group.rank())?,
                 loaded: None,
                 starts_over: false,
                 source: None,
-            },
+            }
         };
         if group.is_alone() {
             return Ok(origin);

@@ -213,9 +213,8 @@ impl Optimizer {
         let mut weights = parameters(model);
         let mut own = self.parts.iter();
         for Parameter { parts, .. } in &mut weights {
-            let masters = |(part, own): (Tensor<1>, &Part)| match own.masters.is_empty() {
-                true => vec![part],
-                false => own.masters.clone(),
+            let masters = |(part, own): (Tensor<1>, &Part)| {
+                if own.masters.is_empty() { vec![part] } else { own.masters.clone() }
             };
             *parts =
                 std::mem::take(parts).into_iter().zip(own.by_ref()).flat_map(masters).collect();
@@ -317,9 +316,10 @@ impl Optimizer {
         let Take { taken, weights, halves, .. } = taken;
         let scalars = self.scalars(learning_rate);
         // Of a sharded optimizer with more ranks than weights, a rank may have none.
-        let updated = match weights.is_empty() {
-            true => Vec::new(),
-            false => ops::adamw(weights, control, scalars, self.mode),
+        let updated = if weights.is_empty() {
+            Vec::new()
+        } else {
+            ops::adamw(weights, control, scalars, self.mode)
         };
         let updated = updated.into_iter();
         let mut put = Put { taken: taken.into_iter(), updated, parts: Vec::new(), halves };

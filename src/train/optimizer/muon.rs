@@ -143,15 +143,17 @@ fn orthogonalize(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
     let mut scale = 1.0;
     for _ in 0..STEPS {
         let transposed = x.clone().transpose();
-        let gram = match wide {
-            true => product(x.clone(), transposed, None),
-            false => product(transposed, x.clone(), None),
+        let gram = if wide {
+            product(x.clone(), transposed, None)
+        } else {
+            product(transposed, x.clone(), None)
         };
         let h = gram * (b / a * scale * scale);
         let polynomial = product(h.clone() * (a * c / (b * b)), h.clone(), Some(h));
-        x = match wide {
-            true => product(polynomial, x.clone(), Some(x)),
-            false => product(x.clone(), polynomial, Some(x)),
+        x = if wide {
+            product(polynomial, x.clone(), Some(x))
+        } else {
+            product(x.clone(), polynomial, Some(x))
         };
         scale *= a;
     }

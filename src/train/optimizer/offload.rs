@@ -42,10 +42,8 @@ impl Optimizer {
         let dry = gpu::is_dry_run();
         let scalars = self.scalars(learning_rate);
         let muon = self.muon(learning_rate, control.clone());
-        let control: Vec<f32> = match dry {
-            true => vec![1.0; 4],
-            false => values(control).await.iter().collect(),
-        };
+        let control: Vec<f32> =
+            if dry { vec![1.0; 4] } else { values(control).await.iter().collect() };
         offload.watchdog.restart();
         let begun = Instant::now();
         let applied = control[1] != 0.0;
@@ -171,13 +169,12 @@ impl Update<'_> {
             }
         }
         let has_masters = !masters.is_empty();
-        let (masters, weight) = match has_masters {
-            true => {
-                // Its memory is free for the master weight.
-                drop(weight);
-                self.assemble(masters, elements, &device)
-            }
-            false => (masters, weight),
+        let (masters, weight) = if has_masters {
+            // Its memory is free for the master weight.
+            drop(weight);
+            self.assemble(masters, elements, &device)
+        } else {
+            (masters, weight)
         };
         let (momenta, m) = self.assemble(momenta, elements, &device);
         let (weight, _, momentum) =

@@ -348,9 +348,10 @@ fn a_command_reaches_every_rank_at_the_same_update() {
     let all = on_threads(3, |group| {
         let rate = Command::Set(crate::protocol::Setting::LearningRate(5e-4));
         // A rank other than the first takes no commands.
-        let commands = match group.is_first() {
-            true => vec![rate, Command::Pause, Command::Resume, Command::Stop],
-            false => vec![Command::Set(crate::protocol::Setting::LearningRate(1.0))],
+        let commands = if group.is_first() {
+            vec![rate, Command::Pause, Command::Resume, Command::Stop]
+        } else {
+            vec![Command::Set(crate::protocol::Setting::LearningRate(1.0))]
         };
         train(request(&run, &[]), group, &commands).unwrap()
     });
