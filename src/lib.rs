@@ -1,31 +1,29 @@
 //! wgpt trains GPT-2 on the graphics card a person already owns.
 //!
-//! Data flows one way: `config -> plan -> data -> ops -> model -> eval -> train -> protocol -> front ends`.
-//! docs/architecture.md follows a batch, the memory budget and an event through these modules.
+//! Data flows one way: `text, disk -> config -> plan -> data -> gpu -> ops -> model -> eval -> ranks,
+//! runs -> train -> protocol -> worker -> front ends`. docs/architecture.md has the picture, and follows
+//! a batch, the memory budget and an event through these modules.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `text` | formats bytes, counts, durations and percentages |
-//! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
-//! | [`plan`] | fits a step into a device's limits: how it is split, and every tensor with its bytes |
 //! | `disk` | files: the system's, or a browser's |
+//! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
+//! | [`plan`] | fits a run into a device's limits: how a step is split, every tensor with its bytes, the time |
 //! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
-//! | [`gpu`] | lists, selects and opens devices |
+//! | [`gpu`] | lists, selects and opens devices; memory, watchdog, kernel launch |
 //! | [`ops`] | one folder per op: forward and backward pass in every implementation |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
-//! | `eval` | what is done with a model: its loss, HellaSwag, conversations |
-//! | [`train`] | optimizer, step, evaluation, checkpoints, the session: commands in, events out |
-//! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
-//! | [`bench`](mod@bench) | measures kernels and steps |
-//! | `ranks` | the processes of one run: sums over them, over MPI |
+//! | `eval` | a model's loss on data, HellaSwag, conversations |
+//! | `ranks` | several processes that train one run: transport, sums, shares, agreement |
 //! | [`runs`] | what is on the disk of a run, and the list of all runs |
-//! | `report` | pages about runs, model cards, pictures of benchmarks |
-//! | `doctor` | reports what a bug report needs: build, machine, devices, folders |
-//! | [`version`] | the version, commit, features and target of this build |
+//! | [`train`] | the loop: optimizers, steps, evaluation; commands in, events out |
+//! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
 //! | `worker` | answers requests, runs trainings and supervises them |
-//! | [`cli`] | subcommands; prints events as text, bars or JSON lines |
-//! | `gui` | the window: panels over the same events and commands |
-//! | `web` | the browser build: page and worker |
+//! | `report` | pages about runs, model cards, pictures of benchmarks |
+//! | [`bench`](mod@bench), `doctor` | measure a device; gather what a bug report needs |
+//! | [`cli`], `gui`, `web` | the command line, the window, the browser build |
+//! | [`version`] | the version, commit, features and target of this build |
 
 #![deny(unsafe_code)]
 // A browser build, one without the window, or one without MPI (not Unix) uses only a part of some
