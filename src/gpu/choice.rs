@@ -1,10 +1,68 @@
-//! Chooses the device of a run: the one that is named, or the best.
+//! Lists the devices, and chooses the device of a run: the one that is named, or the best.
 
+#[cfg(feature = "wgpu")]
+use super::webgpu;
 use super::{
-    Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, GRAPHICS, OpenDevice,
-    SelectedDevice, cuda, graphics_devices,
+    Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, OpenDevice,
+    SelectedDevice, cuda,
 };
 use crate::config::Precision;
+
+/// wgpu's backends on a desktop, in the order in which their devices are listed.
+const GRAPHICS: [Backend; 4] = [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl];
+
+/// Lists every device, the CPU last.
+pub fn devices() -> Vec<DeviceInfo> {
+    let mut found = cuda::devices();
+    found.extend(graphics_devices(&GRAPHICS));
+    found.push(DeviceInfo::cpu());
+    found
+}
+
+/// Lists the devices that wgpu reaches through `backends`.
+fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
+    #[cfg(feature = "wgpu")]
+    return pollster::block_on(webgpu::devices(backends));
+    #[cfg(not(feature = "wgpu"))]
+    {
+        let _ = backends;
+        Vec::new()
+    }
+}
+
+/// Explains why none of `found` is a CUDA device. Returns `None` if one is, or if this build has no
+/// CUDA.
+pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
+    let is_missing = cfg!(feature = "cuda") && !found.iter().any(DeviceInfo::is_cuda);
+    is_missing.then(cuda::absence)
+}
+
+impl DeviceInfo {
+    fn is_cuda(&self) -> bool {
+        self.id.backend == Backend::Cuda
+    }
+
+    /// Returns the rank of the device for `--device=auto`. The best device has the lowest. A device
+    /// without a rank is used only if the user names it: a software renderer is slower than the CPU
+    /// backend.
+    fn rank(&self) -> Option<u32> {
+        let kind = match self.kind {
+            DeviceKind::Discrete => 0,
+            DeviceKind::Virtual => 1,
+            DeviceKind::Integrated => 2,
+            DeviceKind::Cpu => 3,
+            DeviceKind::Software | DeviceKind::Unknown => return None,
+        };
+        let backend = match self.id.backend {
+            Backend::Cuda => 0,
+            Backend::Vulkan | Backend::Metal | Backend::WebGpu => 1,
+            Backend::Dx12 => 2,
+            Backend::Gl => 3,
+            Backend::Cpu => 4,
+        };
+        Some(kind * 10 + backend)
+    }
+}
 
 /// Selects the requested device. Searches only its own backend, so that a run loads no libraries of
 /// another.
@@ -104,7 +162,7 @@ fn select_best() -> SelectedDevice {
 }
 
 /// Returns the best of `found`, which `--device=auto` takes, and the reason.
-pub(crate) fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
+pub fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
     let ranked = found.iter().filter_map(|info| Some((info.rank()?, info)));
     let Some((_, info)) = ranked.min_by_key(|(rank, _)| *rank) else {
         return (DeviceInfo::cpu(), "the only device".into());

@@ -112,15 +112,12 @@ mod pools {
         }
     }
 
-    struct Peak {
-        device: Device,
-        in_use: AtomicU64,
-    }
+    /// Calls a function at each launch.
+    struct OnLaunch<F>(F);
 
-    impl LaunchObserver for Peak {
+    impl<F: Fn() + Send + Sync> LaunchObserver for OnLaunch<F> {
         fn launched(&self, _kernel: &'static str) {
-            let in_use = memory(&self.device).map_or(0, |memory| memory.in_use);
-            self.in_use.fetch_max(in_use, Ordering::Relaxed);
+            self.0();
         }
     }
 
@@ -129,12 +126,16 @@ mod pools {
     /// the result of `work` and the most bytes of live tensors on `device` at a launch.
     pub fn dry_run<R>(device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         let guard = DryRun::new();
-        let peak = Arc::new(Peak { device: device.clone(), in_use: AtomicU64::new(0) });
-        let observation = LaunchObservation::new(peak.clone());
+        let peak = Arc::new(AtomicU64::new(0));
+        let (device, most) = (device.clone(), peak.clone());
+        let observation = LaunchObservation::new(Arc::new(OnLaunch(move || {
+            let in_use = memory(&device).map_or(0, |memory| memory.in_use);
+            most.fetch_max(in_use, Ordering::Relaxed);
+        })));
         let result = work();
         drop(observation);
         drop(guard);
-        (result, peak.in_use.load(Ordering::Relaxed))
+        (result, peak.load(Ordering::Relaxed))
     }
 
     /// Returns true within [`dry_run`].
@@ -142,23 +143,17 @@ mod pools {
         cube_dry_run()
     }
 
-    #[derive(Default)]
-    struct Launches(AtomicUsize);
-
-    impl LaunchObserver for Launches {
-        fn launched(&self, _kernel: &'static str) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Runs `work`. Returns its result and the number of kernels that this process launched during
     /// that time.
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
-        let launches = Arc::new(Launches::default());
-        let observation = LaunchObservation::new(launches.clone());
+        let launches = Arc::new(AtomicUsize::new(0));
+        let count = launches.clone();
+        let observation = LaunchObservation::new(Arc::new(OnLaunch(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })));
         let result = work();
         drop(observation);
-        (result, launches.0.load(Ordering::Relaxed))
+        (result, launches.load(Ordering::Relaxed))
     }
 }
 

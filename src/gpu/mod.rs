@@ -41,9 +41,7 @@ mod webgpu;
 
 pub use adapter::AdapterReport;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use choice::best;
-#[cfg(not(target_arch = "wasm32"))]
-pub use choice::{open, select, select_for_rank};
+pub use choice::{best, devices, open, select, select_for_rank, why_no_cuda};
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
 pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
@@ -100,11 +98,6 @@ impl DeviceInfo {
         }
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
-    fn is_cuda(&self) -> bool {
-        self.id.backend == Backend::Cuda
-    }
-
     /// Returns the description of the device in events.
     pub fn line(&self) -> DeviceLine {
         DeviceLine {
@@ -121,41 +114,6 @@ impl DeviceInfo {
         let known = abilities.dtypes();
         DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
     }
-
-    /// Returns the rank of the device for `--device=auto`. The best device has the lowest. A device
-    /// without a rank is used only if the user names it: a software renderer is slower than the CPU
-    /// backend.
-    #[cfg(not(target_arch = "wasm32"))]
-    fn rank(&self) -> Option<u32> {
-        let kind = match self.kind {
-            DeviceKind::Discrete => 0,
-            DeviceKind::Virtual => 1,
-            DeviceKind::Integrated => 2,
-            DeviceKind::Cpu => 3,
-            DeviceKind::Software | DeviceKind::Unknown => return None,
-        };
-        let backend = match self.id.backend {
-            Backend::Cuda => 0,
-            Backend::Vulkan | Backend::Metal | Backend::WebGpu => 1,
-            Backend::Dx12 => 2,
-            Backend::Gl => 3,
-            Backend::Cpu => 4,
-        };
-        Some(kind * 10 + backend)
-    }
-}
-
-/// wgpu's backends on a desktop, in the order in which their devices are listed.
-#[cfg(not(target_arch = "wasm32"))]
-const GRAPHICS: [Backend; 4] = [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl];
-
-/// Lists every device, the CPU last.
-#[cfg(not(target_arch = "wasm32"))]
-pub fn devices() -> Vec<DeviceInfo> {
-    let mut found = cuda::devices();
-    found.extend(graphics_devices(&GRAPHICS));
-    found.push(DeviceInfo::cpu());
-    found
 }
 
 /// A build without CUDA has none of its devices.
@@ -174,26 +132,6 @@ mod cuda {
     pub fn without_tensor_cores(_: &DeviceInfo, _: Dtype) -> Option<String> {
         None
     }
-}
-
-/// Lists the devices that wgpu reaches through `backends`.
-#[cfg(not(target_arch = "wasm32"))]
-fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
-    #[cfg(feature = "wgpu")]
-    return pollster::block_on(webgpu::devices(backends));
-    #[cfg(not(feature = "wgpu"))]
-    {
-        let _ = backends;
-        Vec::new()
-    }
-}
-
-/// Explains why none of `found` is a CUDA device. Returns `None` if one is, or if this build has no
-/// CUDA.
-#[cfg(not(target_arch = "wasm32"))]
-pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
-    let is_missing = cfg!(feature = "cuda") && !found.iter().any(DeviceInfo::is_cuda);
-    is_missing.then(cuda::absence)
 }
 
 /// Returns the dtypes in which the hardware of `device` can store and multiply activations. wgpt may
