@@ -1,7 +1,7 @@
-//! Launching the kernels of `shaders/`.
+//! Launches the kernels of `shaders/`.
 //!
-//! A kernel is WGSL text behind a generated header. One value, the [`Spec`], gives both the text
-//! and the key under which the compiled pipeline is cached, so that the two cannot differ.
+//! A kernel is WGSL text behind a generated header. Both the text and the key of the cached pipeline
+//! come from one value, the [`Spec`], so they cannot differ.
 
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
@@ -20,18 +20,18 @@ pub use super::queue::{Queue, Workgroups};
 use super::unroll::{repeat, unroll};
 use crate::config::Matrices;
 
-/// A file of `shaders/` with the files that it depends on.
+/// A file of `shaders/` and the files that it needs.
 #[derive(Debug)]
 pub struct Shader {
     /// The file's name without its extension, or another name that no other shader has.
     pub name: &'static str,
-    /// The texts of all files, in the order in which they are concatenated.
+    /// The texts of all files in their order.
     pub parts: &'static [&'static str],
     /// The type of its parameters, `Params` in the source.
     pub params: ParamType,
 }
 
-// By name: each launch looks its pipeline up, and should not hash kilobytes of text for it.
+// Only the name counts: each launch looks up its pipeline and should not hash kilobytes of text.
 impl PartialEq for Shader {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -57,9 +57,7 @@ pub(crate) use wgsl;
 /// The value of a constant in a kernel's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Constant {
-    /// A `u32`.
     Count(u32),
-    /// A `bool`.
     Flag(bool),
 }
 
@@ -75,13 +73,12 @@ impl From<bool> for Constant {
     }
 }
 
-/// The type of a tensor's elements in memory. Kernels compute in f32: they widen what they load and
-/// round what they store.
+/// The type of a tensor's elements in memory. Kernels compute in f32. They widen loaded elements and
+/// round stored ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// float32.
     F32,
-    /// float16, where the device has `shader-f16`.
+    /// Needs `shader-f16`.
     F16,
 }
 
@@ -89,7 +86,6 @@ impl Element {
     /// All types, for the variants of kernels.
     pub const ALL: [Self; 2] = [Element::F32, Element::F16];
 
-    /// The type of a tensor's elements.
     pub fn of(tensor: &CubeTensor) -> Self {
         match tensor.dtype {
             DType::F16 => Element::F16,
@@ -105,7 +101,7 @@ impl Element {
     }
 }
 
-/// One variant of a kernel: every value that decides its source.
+/// One variant of a kernel: all values that its source depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     shader: &'static Shader,
@@ -113,22 +109,22 @@ pub struct Spec {
     workgroup: u32,
     /// Elements per memory access, 4 or 1.
     pack: u32,
-    /// The types of the buffers that are not f32 in all variants: the source's name for a pack of
-    /// elements in memory, and their type.
+    /// The source's name for a pack of elements in memory and their type, for each buffer that is not
+    /// f32 in all variants.
     stored: Vec<(&'static str, Element)>,
-    /// The cooperative matrices that it multiplies.
     matrices: Option<Matrices>,
     constants: Vec<(&'static str, Constant)>,
 }
 
 impl Spec {
-    /// A variant with `workgroup` invocations, no constants but `WG`, and one element per access.
+    /// Returns a variant with `workgroup` invocations, one element per access, and no constants but
+    /// `WG`.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
         let (stored, constants) = (Vec::new(), Vec::new());
         Self { shader, workgroup, pack: 1, stored, matrices: None, constants }
     }
 
-    /// Sets the number of elements per memory access: see [`pack_of`].
+    /// Sets the number of elements per memory access, see [`pack_of`].
     pub fn packed(mut self, width: u32) -> Self {
         self.pack = width;
         self
@@ -141,7 +137,7 @@ impl Spec {
         self
     }
 
-    /// Multiplies cooperative matrices of this side: `matrices8.wgsl` or `matrices16.wgsl`.
+    /// Adds the cooperative matrices of `matrices8.wgsl` or `matrices16.wgsl`.
     pub fn multiplying(mut self, matrices: Matrices) -> Self {
         self.matrices = Some(matrices);
         self
@@ -153,38 +149,33 @@ impl Spec {
         self
     }
 
-    /// The kernel's name.
     pub fn name(&self) -> &'static str {
         self.shader.name
     }
 
-    /// Elements per memory access.
     pub fn pack(&self) -> u32 {
         self.pack
     }
 
-    /// Invocations in a workgroup.
     pub fn workgroup(&self) -> u32 {
         self.workgroup
     }
 
-    /// The type of the parameters.
     pub fn params(&self) -> ParamType {
         self.shader.params
     }
 
-    /// The cooperative matrices that it multiplies.
     pub fn matrices(&self) -> Option<Matrices> {
         self.matrices
     }
 
-    /// Runs on `count` tensors, `TENSORS` in the source, at once: see `repeat` in `unroll.rs`.
+    /// Runs on `count` tensors at once, `TENSORS` in the source, see `repeat` in `unroll.rs`.
     pub fn on_tensors(self, count: usize) -> Self {
         self.with("TENSORS", count as u32)
     }
 
-    /// The whole WGSL text: the header, then the files with their marked parts repeated for each
-    /// tensor and their marked loops unrolled.
+    /// Returns the whole WGSL text: the header, then the files with marked parts repeated for each
+    /// tensor and marked loops unrolled.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
         let half = self.stored.iter().any(|&(_, element)| element == Element::F16);
@@ -223,7 +214,7 @@ impl Spec {
     }
 }
 
-/// A constant that may be the bound of a loop.
+/// Returns a constant that can be the bound of a loop.
 fn count(&(name, value): &(&'static str, Constant)) -> Option<(&'static str, u32)> {
     match value {
         Constant::Count(value) => Some((name, value)),
@@ -231,23 +222,23 @@ fn count(&(name, value): &(&'static str, Constant)) -> Option<(&'static str, u32
     }
 }
 
-/// The number of elements per memory access for rows of these lengths: 4 if all are multiples of 4,
-/// else 1.
+/// Returns the number of elements per memory access for rows of these lengths: 4 if all are multiples
+/// of 4, else 1.
 pub fn pack_of(row_lengths: &[usize]) -> u32 {
     if row_lengths.iter().all(|length| length.is_multiple_of(4)) { 4 } else { 1 }
 }
 
-/// Shared with the keys of pipelines, of which each launch makes some.
-struct Text(Arc<Spec>);
+/// The source of a kernel. The keys of its pipeline share it, because each launch makes several.
+struct SpecSource(Arc<Spec>);
 
-impl KernelSource for Text {
+impl KernelSource for SpecSource {
     fn source(&self) -> SourceTemplate {
         SourceTemplate::new(self.0.source())
     }
 
     fn id(&self) -> KernelId {
-        // Unchecked: the kernels guard their own loops, and a bound that the compiler adds would
-        // keep drivers from unrolling.
+        // Unchecked, because the kernels guard their own loops, and with a bound from the compiler
+        // drivers would not unroll them.
         KernelId::new::<Self>()
             .info(self.0.clone())
             .cube_dim(CubeDim::new_1d(self.0.workgroup).0)
@@ -261,7 +252,7 @@ impl KernelSource for Text {
 
 impl Queue {
     /// Queues a kernel on `buffers`, its bindings in order, and `params`, the uniform binding after
-    /// them. A placeholder is bound in place of an operand that is `None`. Does not wait.
+    /// them. Binds a placeholder for an operand that is `None`. Does not wait.
     pub fn launch<P: Param>(
         &self,
         spec: Spec,
@@ -270,8 +261,8 @@ impl Queue {
         params: &P,
     ) {
         assert_eq!(P::TYPE, spec.params(), "the parameters of {}", spec.name());
-        // Uniform buffers are read in units of 16 bytes. The device caches them by content: shapes
-        // are static, so a step uploads few.
+        // Uniform buffers have units of 16 bytes. The device caches them by content, and shapes are
+        // static, so a step uploads few.
         let mut words = Vec::new();
         params.write(&mut words);
         words.resize(words.len().next_multiple_of(4), 0);
@@ -284,7 +275,7 @@ impl Queue {
             .with_buffers(buffers.iter().map(handle).collect())
             .with_info(MetadataBindingInfo::custom(words));
         let dim = CubeDim::new_1d(spec.workgroup);
-        let kernel = SourceKernel::new(Text(Arc::new(spec)), dim);
+        let kernel = SourceKernel::new(SpecSource(Arc::new(spec)), dim);
         self.client.launch(Box::new(kernel), workgroups.count(), arguments);
     }
 }

@@ -1,4 +1,4 @@
-//! The queue of a device, on which kernels of either language are launched.
+//! The queue of a device, which launches the kernels of both languages.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
@@ -10,22 +10,21 @@ use burn_cubecl::tensor::CubeTensor;
 /// The number of workgroups of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Workgroups {
-    /// A line of workgroups; the kernel computes its number from both dimensions of the grid.
+    /// A line of workgroups. The kernel computes its number from both dimensions of the grid.
     Line(usize),
     /// A grid of two dimensions.
     Plane(usize, usize),
 }
 
-/// The most workgroups in one dimension that WebGPU guarantees.
+/// WebGPU guarantees this many workgroups in one dimension.
 const MAX_WORKGROUPS: usize = 65_535;
 
 impl Workgroups {
-    /// Enough workgroups of `workgroup` invocations for one invocation per item.
+    /// Returns enough workgroups of `workgroup` invocations for one invocation per item.
     pub fn cover(items: usize, workgroup: u32) -> Self {
         Workgroups::Line(items.div_ceil(workgroup as usize))
     }
 
-    /// The grid.
     pub fn count(self) -> CubeCount {
         let (x, y) = match self {
             Workgroups::Line(count) => {
@@ -46,12 +45,12 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The queue of a tensor's device.
+    /// Returns the queue of a tensor's device.
     pub fn of(tensor: &CubeTensor) -> Self {
         Self { client: tensor.client.clone(), device: tensor.device.clone() }
     }
 
-    /// The queue of a device.
+    /// Returns the queue of a device.
     pub fn on(device: CubeDevice) -> Self {
         Self { client: device.client(), device }
     }
@@ -61,11 +60,11 @@ impl Queue {
         self.client.name() == "wgpu<wgsl>"
     }
 
-    /// The number of invocations in a subgroup, if it is fixed. Adapters with a fixed size let
-    /// subgroups exchange values, and `gpu::open` asks for that feature; cubecl's own flag for it
-    /// leaves software adapters out.
+    /// Returns the number of invocations in a subgroup, if it is fixed. Adapters with a fixed size let
+    /// subgroups exchange values, and `gpu::open` asks for that feature. cubecl's own flag for it
+    /// excludes software adapters.
     pub fn subgroup(&self) -> Option<u32> {
-        // wgpu cannot ask for that feature in browsers yet.
+        // wgpu cannot ask for this feature in browsers yet.
         if cfg!(target_arch = "wasm32") {
             return None;
         }
@@ -74,36 +73,37 @@ impl Queue {
         (min == max).then_some(max)
     }
 
-    /// Returns true if an invocation has few registers: on Intel, which alone has subgroups of 8 or
-    /// 16 to 32 invocations. The larger ones leave each a half or a quarter of the registers.
+    /// Returns true if an invocation has few registers. This is so on Intel, which alone has subgroups
+    /// of 8 or 16 to 32 invocations: in the larger ones, each has a half or a quarter of the
+    /// registers.
     pub fn few_registers(&self) -> bool {
         let hardware = &self.client.properties().hardware;
         let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
         min < max && max <= 32
     }
 
-    /// burn's handle of the device.
+    /// Returns burn's handle of the device.
     pub fn device(&self) -> CubeDevice {
         self.device.clone()
     }
 
-    /// The memory that a workgroup shares, in bytes.
+    /// Returns the memory that a workgroup shares, in bytes.
     pub fn workgroup_memory(&self) -> usize {
         self.client.properties().hardware.max_shared_memory_size
     }
 
-    /// The storage buffers that a kernel may bind: at least the 8 that WebGPU guarantees.
+    /// Returns the number of storage buffers that a kernel may bind, at least WebGPU's 8.
     pub fn storage_buffers(&self) -> usize {
-        // cubecl counts one less than the device has, which Metal needs for the uniforms.
+        // cubecl counts one less than the device has, because Metal needs one for the uniforms.
         self.client.properties().hardware.max_bindings.max(8) as usize
     }
 
-    /// A new f32 tensor with uninitialised elements.
+    /// Returns a new f32 tensor with uninitialised elements.
     pub fn empty(&self, shape: impl Into<Shape>) -> CubeTensor {
         self.empty_of(shape, DType::F32)
     }
 
-    /// A new tensor with uninitialised elements.
+    /// Returns a new tensor with uninitialised elements.
     pub fn empty_of(&self, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
         let shape = shape.into();
         let handle = self.client.empty(dtype.size() * shape.num_elements().max(1));
@@ -118,7 +118,7 @@ impl Queue {
         CubeTensor::new_contiguous(client, device, shape, handle, DType::U32)
     }
 
-    /// A placeholder for an optional operand of a kernel: enough memory for a binding to be valid.
+    /// Returns a placeholder for an optional operand of a kernel, large enough for a valid binding.
     pub fn nothing(&self) -> CubeTensor {
         self.empty([4])
     }
