@@ -78,9 +78,6 @@ impl LossSum {
 ///
 /// Calls `stop` before each micro-batch with the number of windows done so far. Returns `None` if
 /// `stop` returned true.
-///
-/// # Errors
-/// If the data cannot be read.
 pub async fn sum_losses(
     model: &Gpt,
     dataset: &Dataset,
@@ -132,9 +129,6 @@ impl DataLosses {
     /// Evaluates at most `windows` windows of each split, or with 0 the whole validation split. The
     /// windows are evenly spread and always the same. `show` gets the number of windows that are
     /// done, and their total.
-    ///
-    /// # Errors
-    /// If the data cannot be read.
     pub async fn of(
         model: &Gpt,
         dataset: &Dataset,

@@ -79,9 +79,6 @@ pub struct Quiz {
 
 impl Quiz {
     /// Reads the questions that a configuration asks for; `None` if it asks for none.
-    ///
-    /// # Errors
-    /// If they cannot be read or tokenized.
     pub fn open(config: &Config, dataset: &Dataset) -> Result<Option<Self>, DataError> {
         if config.hellaswag.is_empty() {
             return Ok(None);
@@ -184,9 +181,6 @@ impl EncodedQuestion {
 /// Answers questions in micro-batches. The longest questions come first, so that the first micro-batch
 /// takes the most memory. `answered` gets the answers of each micro-batch, and can end the evaluation
 /// with an error.
-///
-/// # Errors
-/// Those of `answered`.
 pub async fn answer<E>(
     model: &Gpt,
     mut questions: Vec<EncodedQuestion>,

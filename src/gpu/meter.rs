@@ -82,9 +82,6 @@ mod pools {
     }
 
     /// Waits, without blocking this thread, until the device has finished all queued work.
-    ///
-    /// # Errors
-    /// If the device failed.
     pub async fn finish(device: &Device) -> Result<(), DeviceError> {
         let Some(device) = cube(device) else { return Ok(()) };
         let done = device.client().sync().await;

@@ -143,9 +143,6 @@ pub fn dtypes(device: &Device) -> Vec<Dtype> {
 }
 
 /// Waits until the device has finished all queued work.
-///
-/// # Errors
-/// If the device failed.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
     device.sync().map_err(|error| {

@@ -70,9 +70,6 @@ mod kernels {
 
     /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run
     /// WGSL.
-    ///
-    /// # Errors
-    /// If the device fails.
     pub fn peaks(device: &Device, slow: bool) -> Result<Option<Peaks>, DeviceError> {
         let Some(queue) = cube(device).map(Queue::on).filter(Queue::runs_wgsl) else {
             return Ok(None);

@@ -60,9 +60,6 @@ impl SelectedDevice {
     }
 
     /// Opens the device for a run in this precision.
-    ///
-    /// # Errors
-    /// If its driver refuses.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         if self.info.kind == DeviceKind::Cpu {
@@ -72,9 +69,6 @@ impl SelectedDevice {
     }
 
     /// Opens the device for runs in this precision, without blocking this thread.
-    ///
-    /// # Errors
-    /// If its driver refuses.
     pub async fn open_async(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         let watchdog = Watchdog::new(!self.info.kind.is_gpu());
         let device = match self.info.id.backend {

@@ -118,9 +118,6 @@ async fn find(id: DeviceId) -> Option<Listed> {
 }
 
 /// Checks that a device multiplies the cooperative matrices that it lists.
-///
-/// # Errors
-/// If it does not, with the reason.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
     let Some(listed) = info.abilities.matrices else { return Ok(()) };
@@ -134,9 +131,6 @@ pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
 /// Opens a wgpu device with all limits of the adapter, because WebGPU's default binding limit of 128
 /// MiB is smaller than GPT-2's embedding. Enables cooperative matrices, which are experimental in wgpu,
 /// only for a run that uses them.
-///
-/// # Errors
-/// If the driver refuses.
 pub(super) async fn request(
     adapter: &wgpu::Adapter,
     uses_matrices: bool,

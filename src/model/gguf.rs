@@ -101,9 +101,6 @@ pub struct GgufFile<'a> {
 
 impl GgufFile<'_> {
     /// Writes a new file. Calls `progress` with the number of tensors written so far and their total.
-    ///
-    /// # Errors
-    /// If a weight cannot be read or the file cannot be written.
     pub fn write(
         &self,
         path: &Path,

@@ -132,9 +132,6 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// Reads the windows with these ranges of tokens.
-    ///
-    /// # Errors
-    /// If the data cannot be read.
     pub(crate) fn read(
         windows: &Windows<'_>,
         tokens_of: impl Iterator<Item = Range<u64>>,
@@ -181,9 +178,6 @@ impl Pass {
 
 impl Gpt {
     /// Builds a model on `device` with the weights of `source`.
-    ///
-    /// # Errors
-    /// If `source` fails.
     pub fn new(
         architecture: &Architecture,
         source: &mut dyn WeightSource,
@@ -194,9 +188,6 @@ impl Gpt {
     }
 
     /// Builds a model like [`new`](Self::new), with the token embedding in up to `shards` shards.
-    ///
-    /// # Errors
-    /// If `source` fails.
     pub fn with_shards(
         architecture: &Architecture,
         source: &mut dyn WeightSource,
@@ -209,9 +200,6 @@ impl Gpt {
     /// Builds a model like [`new`](Self::new), with matrices and embeddings in the dtype of the
     /// activations in `precision`. In half precision they take half the memory, and an offloaded
     /// optimizer has the master weights. Biases and layer norms are f32.
-    ///
-    /// # Errors
-    /// If `source` fails.
     pub fn stored_in(
         precision: Precision,
         architecture: &Architecture,

@@ -124,9 +124,6 @@ impl WeightFile {
     }
 
     /// Returns true if the file has a bias other than zero.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
         let infos = self.metadata.tensors();
         let biases = infos.iter().filter(|(name, _)| {
@@ -250,9 +247,6 @@ pub(crate) struct TensorFile {
 
 impl TensorFile {
     /// Creates a file for these tensors. Write their values next, in the same order.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn create(
         path: &Path,
         tensors: &[&Parameter],
@@ -267,9 +261,6 @@ impl TensorFile {
 
     /// Writes the values of a tensor, without blocking this thread. Reads them from the device in
     /// pieces.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub async fn write(&mut self, tensor: &Parameter) -> Result<(), WeightError> {
         // The padding is at the end, and files do not have it.
         let mut remaining = bytes(tensor);
@@ -287,18 +278,12 @@ impl TensorFile {
     }
 
     /// Writes the next bytes of a tensor whose values are on another rank.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), WeightError> {
         self.file.write_all(bytes).map_err(WeightError::io(&self.path))
     }
 }
 
 /// Writes tensors to an f32 safetensors file, sorted by their names.
-///
-/// # Errors
-/// If the file cannot be written.
 pub async fn write_tensors(
     path: &Path,
     tensors: &[Parameter],
