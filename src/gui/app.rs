@@ -6,7 +6,7 @@ use std::time::Duration;
 use eframe::egui::{self, util::History};
 use egui_tiles::Tree;
 
-use super::control::{self, ControlState};
+use super::control::{self, ControlBar};
 use super::finished::{self, Click};
 use super::form::SettingsForm;
 use super::layout::{self, Pane, Panels};
@@ -43,7 +43,6 @@ const LIST_RUNS: Duration = Duration::from_secs(5);
 /// The number of frames whose mean time the menu shows.
 const FRAMES: usize = 240;
 
-/// The window.
 pub struct App {
     options: Options,
     shared: Shared,
@@ -58,7 +57,7 @@ pub struct App {
     /// unchanged.
     overridden: Option<(Vec<String>, SettingsForm)>,
     obstacles: Vec<Obstacle>,
-    control: ControlState,
+    control: ControlBar,
     closing: Closing,
     path_dialog: Option<PathDialog>,
     help: Help,
@@ -84,7 +83,7 @@ impl App {
             frames: History::new(0..FRAMES, f32::INFINITY),
             overridden: None,
             obstacles: Vec::new(),
-            control: ControlState::default(),
+            control: ControlBar::default(),
             closing: Closing::No,
             path_dialog: None,
             help: Help::default(),
@@ -163,7 +162,7 @@ impl App {
         }
         egui::Panel::bottom("control").show(ui, |ui| {
             let shown = &self.shared.shown;
-            intents.extend(control::show(ui, &shown.progress, &mut self.control, shown.is_live()));
+            intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
         });
         egui::CentralPanel::no_frame().show(ui, |ui| {
             intents.extend(self.panels.ui(ui, &mut self.shared, &mut self.tree));

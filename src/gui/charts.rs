@@ -31,7 +31,6 @@ const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1
 /// A run whose curves are drawn with the curves of the shown one.
 pub(super) struct Overlay {
     pub run: PathBuf,
-    /// The name in the legend.
     pub name: String,
     /// The source of its curves; empty until it was read.
     pub progress: Progress,

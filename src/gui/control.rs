@@ -13,9 +13,9 @@ use crate::text::{bytes, clock, grouped};
 pub(super) use headline::status;
 pub(super) use headline::{headline, obstacle, title};
 
-/// Input that the trainer has not acknowledged yet.
+/// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
-pub(super) struct ControlState {
+pub(super) struct ControlBar {
     /// The learning rate being typed; `None` while the field is not edited.
     rate: Option<String>,
     /// The iteration at which a learning rate was sent, and its text: shown until the next step
@@ -29,7 +29,7 @@ pub(super) struct ControlState {
     waiting: Option<(u32, f64)>,
 }
 
-impl ControlState {
+impl ControlBar {
     /// Returns the seconds until the next attempt of a run that waits for its device.
     fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
         let RunPhase::Waiting { attempt, seconds, .. } = progress.state else {
@@ -42,39 +42,134 @@ impl ControlState {
         };
         Some((seconds as f64 - (now - since)).ceil().max(0.0) as u64)
     }
-}
 
-/// Draws the progress bar, buttons and figures. `live` is true while a process trains the displayed
-/// run.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    state: &mut ControlState,
-    live: bool,
-) -> Option<Intent> {
-    let can_stop =
-        matches!(progress.state, RunPhase::Running | RunPhase::Paused | RunPhase::Waiting { .. });
-    state.stopping &= live && can_stop;
-    ui.add_space(4.0);
-    let total = grouped(progress.max_iters as f64, 0);
-    let done = grouped(progress.iteration as f64, 0);
-    let text = match progress.max_iters {
-        0 => "no iterations yet".into(),
-        _ => format!("{done:>width$} of {total} iterations", width = total.len()),
-    };
-    let bar = egui::ProgressBar::new(progress.fraction()).corner_radius(2);
-    ui.add(bar.text(RichText::new(text).monospace()));
-    let mut intent = None;
-    ui.horizontal_wrapped(|ui| {
-        intent = buttons(ui, progress, state, live);
-        ui.separator();
-        let new_rate = learning_rate(ui, progress, state, live);
-        intent = intent.take().or(new_rate);
-        ui.separator();
-        figures(ui, progress);
-    });
-    ui.add_space(2.0);
-    intent
+    /// Draws the progress bar, buttons and figures. `live` is true while a process trains the run.
+    pub fn show(&mut self, ui: &mut egui::Ui, progress: &Progress, live: bool) -> Option<Intent> {
+        let can_stop = matches!(
+            progress.state,
+            RunPhase::Running | RunPhase::Paused | RunPhase::Waiting { .. }
+        );
+        self.stopping &= live && can_stop;
+        ui.add_space(4.0);
+        let total = grouped(progress.max_iters as f64, 0);
+        let done = grouped(progress.iteration as f64, 0);
+        let text = match progress.max_iters {
+            0 => "no iterations yet".into(),
+            _ => format!("{done:>width$} of {total} iterations", width = total.len()),
+        };
+        let bar = egui::ProgressBar::new(progress.fraction()).corner_radius(2);
+        ui.add(bar.text(RichText::new(text).monospace()));
+        let mut intent = None;
+        ui.horizontal_wrapped(|ui| {
+            intent = self.buttons(ui, progress, live);
+            ui.separator();
+            let new_rate = self.learning_rate(ui, progress, live);
+            intent = intent.take().or(new_rate);
+            ui.separator();
+            figures(ui, progress);
+        });
+        ui.add_space(2.0);
+        intent
+    }
+
+    fn buttons(&mut self, ui: &mut egui::Ui, progress: &Progress, live: bool) -> Option<Intent> {
+        let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
+        let reason = match &progress.state {
+            _ if self.stopping => Some("The run is stopping."),
+            RunPhase::Idle => Some("No run yet. Start one on the left."),
+            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
+                Some("The run has ended.")
+            }
+            _ if !live => Some("This run is not active."),
+            RunPhase::Starting | RunPhase::Recovering => Some("The run is starting."),
+            RunPhase::Waiting { .. } => Some("The run waits for its device."),
+            RunPhase::Running | RunPhase::Paused => None,
+        };
+        let mut intent = None;
+        let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
+            // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
+            action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
+        };
+        let next = pause_or_continue(progress, live);
+        let (text, help) = match &next {
+            Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
+            Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
+            _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
+        };
+        let disabled = reason.filter(|_| self.stopping || next.is_none());
+        if button(ui, text, disabled, help) {
+            intent = next;
+        }
+        let (disabled, help) = if live && !self.stopping && is_waiting {
+            (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
+        } else {
+            (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
+        };
+        if button(ui, "Stop and save", disabled, help) {
+            self.stopping = true;
+            intent = Some(Intent::Send(Command::Stop));
+        }
+        if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
+            intent = Some(Intent::Send(Command::Checkpoint));
+        }
+        let newest = progress.checkpoints.last();
+        let missing = newest.is_none().then_some("There is no checkpoint yet.");
+        let help = "Export the newest checkpoint as a Hugging Face folder (Ctrl+E).";
+        if button(ui, "Export", missing, help) {
+            intent = newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())));
+        }
+        intent
+    }
+
+    /// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
+    fn learning_rate(
+        &mut self,
+        ui: &mut egui::Ui,
+        progress: &Progress,
+        live: bool,
+    ) -> Option<Intent> {
+        let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
+        if !enabled {
+            (self.rate, self.sent, self.error) = (None, None, None);
+        }
+        let step = progress.last_step.as_ref();
+        let sent = self.sent.as_ref().filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
+        let current = sent.map(|(_, text)| text.clone());
+        let current = current.or_else(|| step.map(|step| format!("{:.3e}", step.lr)));
+        let mut text = self.rate.clone().or(current).unwrap_or_default();
+        let label = ui.weak("learning rate");
+        let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
+        let edit = ui.add_enabled(enabled, edit.font(egui::TextStyle::Monospace));
+        let edit = edit
+            .labelled_by(label.id)
+            .on_hover_text(
+                "Type a learning rate and press Enter. It then stays constant: the schedule ends.",
+            )
+            .on_disabled_hover_text("The learning rate can be changed while a run is active.");
+        let entered = entered(ui, &edit);
+        if edit.changed() {
+            self.error = None;
+            self.rate = Some(text.clone());
+        }
+        if let Some(error) = &self.error {
+            ui.colored_label(theme::error(ui), error);
+        }
+        if !edit.lost_focus() {
+            return None;
+        }
+        // Losing the focus without Enter discards what was typed.
+        let typed = self.rate.take().filter(|_| entered)?;
+        match parse_rate(&typed) {
+            Some(value) => {
+                self.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
+                Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
+            }
+            None => {
+                self.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
+                None
+            }
+        }
+    }
 }
 
 /// Returns the intent of the pause button and the space bar: pauses or resumes a `live` run,
@@ -91,110 +186,6 @@ pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Inten
             progress.run.clone().map(Intent::Continue)
         }
         _ => None,
-    }
-}
-
-fn buttons(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    state: &mut ControlState,
-    live: bool,
-) -> Option<Intent> {
-    let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
-    let reason = match &progress.state {
-        _ if state.stopping => Some("The run is stopping."),
-        RunPhase::Idle => Some("No run yet. Start one on the left."),
-        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
-            Some("The run has ended.")
-        }
-        _ if !live => Some("This run is not active."),
-        RunPhase::Starting | RunPhase::Recovering => Some("The run is starting."),
-        RunPhase::Waiting { .. } => Some("The run waits for its device."),
-        RunPhase::Running | RunPhase::Paused => None,
-    };
-    let mut intent = None;
-    let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
-        // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
-        action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
-    };
-    let next = pause_or_continue(progress, live);
-    let (text, help) = match &next {
-        Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
-        Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
-        _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
-    };
-    let disabled = reason.filter(|_| state.stopping || next.is_none());
-    if button(ui, text, disabled, help) {
-        intent = next;
-    }
-    let (disabled, help) = if live && !state.stopping && is_waiting {
-        (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
-    } else {
-        (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
-    };
-    if button(ui, "Stop and save", disabled, help) {
-        state.stopping = true;
-        intent = Some(Intent::Send(Command::Stop));
-    }
-    if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
-        intent = Some(Intent::Send(Command::Checkpoint));
-    }
-    let newest = progress.checkpoints.last();
-    let missing = newest.is_none().then_some("There is no checkpoint yet.");
-    let help = "Export the newest checkpoint as a Hugging Face folder (Ctrl+E).";
-    if button(ui, "Export", missing, help) {
-        intent = newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())));
-    }
-    intent
-}
-
-/// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
-fn learning_rate(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    state: &mut ControlState,
-    live: bool,
-) -> Option<Intent> {
-    let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
-    if !enabled {
-        (state.rate, state.sent, state.error) = (None, None, None);
-    }
-    let step = progress.last_step.as_ref();
-    let sent = state.sent.as_ref().filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
-    let current = sent.map(|(_, text)| text.clone());
-    let current = current.or_else(|| step.map(|step| format!("{:.3e}", step.lr)));
-    let mut text = state.rate.clone().or(current).unwrap_or_default();
-    let label = ui.weak("learning rate");
-    let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
-    let edit = ui.add_enabled(enabled, edit.font(egui::TextStyle::Monospace));
-    let edit = edit
-        .labelled_by(label.id)
-        .on_hover_text(
-            "Type a learning rate and press Enter. It then stays constant: the schedule ends.",
-        )
-        .on_disabled_hover_text("The learning rate can be changed while a run is active.");
-    let entered = entered(ui, &edit);
-    if edit.changed() {
-        state.error = None;
-        state.rate = Some(text.clone());
-    }
-    if let Some(error) = &state.error {
-        ui.colored_label(theme::error(ui), error);
-    }
-    if !edit.lost_focus() {
-        return None;
-    }
-    // Losing the focus without Enter discards what was typed.
-    let typed = state.rate.take().filter(|_| entered)?;
-    match parse_rate(&typed) {
-        Some(value) => {
-            state.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-            Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
-        }
-        None => {
-            state.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
-            None
-        }
     }
 }
 
@@ -280,7 +271,7 @@ mod tests {
             attempts: 9,
             seconds,
         };
-        let (mut progress, mut state) = (Progress::default(), ControlState::default());
+        let (mut progress, mut state) = (Progress::default(), ControlBar::default());
         assert_eq!(state.countdown(&progress, 1.0), None);
         progress.apply(&waiting(3, 5));
         let left: Vec<_> =

@@ -1,9 +1,9 @@
 //! A conversation with the shown model.
 
-use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit};
+use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit, Ui};
 
 use super::Intent;
-use super::prompt::{self, PromptState, field_width};
+use super::prompt::{PromptState, field_width};
 use super::samples::SampleState;
 use super::widgets::button;
 use crate::data::{Message, Role};
@@ -17,7 +17,6 @@ pub(super) struct ChatState {
     /// True if the conversation is shown in place of the samples.
     pub is_open: bool,
     system: String,
-    /// The message being typed.
     draft: String,
     /// The messages of both, without the system prompt.
     messages: Vec<Message>,
@@ -90,27 +89,29 @@ impl ChatState {
     }
 }
 
-/// Draws the conversation, the fields for a message and the system prompt, and the options.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    on_cpu: bool,
-    state: &mut SampleState,
-) -> Option<Intent> {
-    let SampleState { prompt, chat, .. } = state;
-    let reason = obstacle(progress, prompt);
-    let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
-    let intent = input.show(ui, |ui| {
-        ui.add_space(4.0);
-        let intent = message_field(ui, reason, chat);
-        ui.add_enabled_ui(!chat.is_writing(), |ui| prompt.options.show(ui, on_cpu));
-        intent
-    });
-    ui.horizontal(|ui| head(ui, chat));
-    ui.separator();
-    let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-    area.auto_shrink(false).show(ui, |ui| conversation(ui, chat));
-    intent.inner
+impl SampleState {
+    /// Draws the conversation, the fields for a message and the system prompt, and the options.
+    pub fn conversation(
+        &mut self,
+        ui: &mut egui::Ui,
+        progress: &Progress,
+        on_cpu: bool,
+    ) -> Option<Intent> {
+        let Self { prompt, chat, .. } = self;
+        let reason = obstacle(progress, prompt);
+        let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
+        let intent = input.show(ui, |ui| {
+            ui.add_space(4.0);
+            let intent = message_field(ui, reason, chat);
+            ui.add_enabled_ui(!chat.is_writing(), |ui| prompt.options.show(ui, on_cpu));
+            intent
+        });
+        ui.horizontal(|ui| head(ui, chat));
+        ui.separator();
+        let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
+        area.auto_shrink(false).show(ui, |ui| conversation(ui, chat));
+        intent.inner
+    }
 }
 
 /// Draws the choice between the conversation and texts.
@@ -136,11 +137,7 @@ fn head(ui: &mut egui::Ui, state: &mut ChatState) {
 }
 
 /// Draws the field for a message with its button. Enter sends it.
-fn message_field(
-    ui: &mut egui::Ui,
-    reason: Option<&'static str>,
-    state: &mut ChatState,
-) -> Option<Intent> {
+fn message_field(ui: &mut Ui, reason: Option<&str>, state: &mut ChatState) -> Option<Intent> {
     ui.horizontal(|ui| {
         let label = ui.label("Message");
         // Enter is taken here: in the field it would be a line break.
@@ -169,7 +166,6 @@ fn message_field(
     .inner
 }
 
-/// Draws the messages.
 fn conversation(ui: &mut egui::Ui, state: &ChatState) {
     if state.messages.is_empty() {
         ui.weak("This model was trained on conversations: write to it.");
@@ -207,7 +203,7 @@ fn obstacle(progress: &Progress, prompt: &PromptState) -> Option<&'static str> {
         RunPhase::Running | RunPhase::Paused => {
             Some("The run trains: write to it once it has ended.")
         }
-        _ => prompt::obstacle(progress, false, prompt),
+        _ => prompt.obstacle(progress, false),
     }
 }
 
@@ -229,7 +225,7 @@ mod tests {
         let progress = Progress { run: Some("models/chat".into()), ..Progress::default() };
         let state = Drawn { progress, samples: SampleState::default(), intents: Vec::new() };
         let draw = |ui: &mut egui::Ui, drawn: &mut Drawn| {
-            drawn.intents.extend(show(ui, &drawn.progress, false, &mut drawn.samples));
+            drawn.intents.extend(drawn.samples.conversation(ui, &drawn.progress, false));
         };
         Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)
     }

@@ -69,7 +69,6 @@ const MIN_BUDGET: f64 = 0.5;
 const MAX_BUDGET: f64 = 24.0;
 
 impl FitState {
-    /// Sets the selected device.
     pub fn set_device(&mut self, device: DeviceProfile) {
         self.device = Some(device);
         // Its speed may be new.
@@ -116,7 +115,6 @@ impl FitState {
     }
 }
 
-/// The panel.
 #[derive(Default)]
 pub(super) struct FitPanel {
     /// A budget that was set by hand but not yet sent to the active run.

@@ -92,7 +92,6 @@ impl SettingsForm {
         *self = Self { data, ..Self::new(preset, wanted) };
     }
 
-    /// Returns the selected preset.
     pub fn preset(&self) -> &'static str {
         self.preset
     }
@@ -161,7 +160,6 @@ impl SettingsForm {
         !is_same(key, typed, self.preset_text(key.name))
     }
 
-    /// Returns the resolved configuration.
     pub fn config(&self) -> Result<&Config, &ConfigError> {
         self.resolved.as_ref()
     }
@@ -186,11 +184,16 @@ impl SettingsForm {
         }
     }
 
+    /// Returns the settings whose values differ from the preset's, as typed.
+    pub fn changes(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let typed = self.typed.iter().map(|(name, text)| (*name, text.as_str()));
+        typed.filter(|(name, _)| self.is_changed(name))
+    }
+
     /// Returns the arguments of `wgpt train` that start this run.
     pub fn flags(&self) -> Vec<String> {
-        let changed = self.typed.iter().filter(|(name, _)| self.is_changed(name));
-        let flags = changed.map(|(name, text)| format!("--{name}={text}"));
-        std::iter::once(format!("--preset={}", self.preset)).chain(flags).collect()
+        let changes = self.changes().map(|(name, text)| format!("--{name}={text}"));
+        std::iter::once(format!("--preset={}", self.preset)).chain(changes).collect()
     }
 
     fn refresh(&mut self) {
@@ -251,14 +254,15 @@ fn key_of(error: &ConfigError) -> Option<&'static str> {
     }
 }
 
-/// Returns the message shown under a field. It leaves out the place, which is the field itself.
+/// Returns the message shown under a field, which names neither the setting nor its source.
 fn field_message(error: &ConfigError) -> String {
     let text = match error {
-        ConfigError::WrongType { expected, hint, .. } => format!("expected {expected}; {hint}"),
-        ConfigError::NotAllowed { rule, hint, .. } => format!("{rule}; {hint}"),
-        other => format!("{other}; {}", other.hint().unwrap_or_default()),
+        ConfigError::WrongType { expected, .. } => format!("expected {expected}"),
+        ConfigError::NotAllowed { rule, .. } => rule.to_string(),
+        other => other.to_string(),
     };
-    capitalize(&text)
+    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+    capitalize(&(text + &hint))
 }
 
 /// Returns `text` with its first character in upper case.

@@ -13,7 +13,6 @@ use crate::version;
 /// time.
 const PAGE: usize = 100;
 
-/// The panel.
 #[derive(Default)]
 pub(super) struct LogPanel {
     /// Hide lines of level info.

@@ -89,18 +89,19 @@ enum Intent {
     Try,
     /// Generates a text with the shown run or model, which does not train.
     Generate(SampleInput),
-    /// Opens a dialog.
     Choose(Choice),
     /// Asks for a path in the window, because the system has no dialog.
     TypePath(Choice),
-    /// Puts data into the form.
     UseData(PathBuf),
     /// Shows that a text is being read.
     Reading(String),
     /// Tokenizes texts and puts the data into the form.
     Prepare(Texts),
     /// Stores the zip of a model under this name.
-    Import { name: String, zip: Vec<u8> },
+    Import {
+        name: String,
+        zip: Vec<u8>,
+    },
     /// Lists the runs in this folder.
     ListRuns(PathBuf),
     /// Puts settings into the form.

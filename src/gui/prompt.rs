@@ -10,7 +10,6 @@ use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 /// State of the prompt between frames.
 #[derive(Debug, Default)]
 pub(super) struct PromptState {
-    /// The prompt being typed.
     text: String,
     pub options: TextOptions,
     /// The text that is being generated while the run does not train: its prompt and the text so
@@ -51,51 +50,67 @@ const FIRST_PROMPT: &str = "Once upon a time";
 /// Width of the button next to a field, in points.
 const BUTTON_WIDTH: f32 = 66.0;
 
-/// Draws the prompt, its button and the options.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    on_cpu: bool,
-    state: &mut PromptState,
-) -> Option<Intent> {
-    // A run that trains generates with its present weights, and its own options.
-    let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
-    let answers = (progress.samples.len(), progress.log.len());
-    state.requested = state.requested.filter(|&before| is_live && before == answers);
-    let reason = obstacle(progress, is_live, state);
-    let intent = ui.horizontal(|ui| {
-        let label = ui.label("Prompt");
-        let edit = TextEdit::singleline(&mut state.text).desired_width(field_width(ui));
-        let edit = ui.add(edit.hint_text(FIRST_PROMPT)).labelled_by(label.id);
-        if std::mem::take(&mut state.focus) {
+impl PromptState {
+    /// Draws the prompt, its button and the options.
+    pub fn show(&mut self, ui: &mut egui::Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
+        // A run that trains generates with its present weights, and its own options.
+        let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
+        let answers = (progress.samples.len(), progress.log.len());
+        self.requested = self.requested.filter(|&before| is_live && before == answers);
+        let reason = self.obstacle(progress, is_live);
+        let intent = ui.horizontal(|ui| {
+            let label = ui.label("Prompt");
+            let edit = TextEdit::singleline(&mut self.text).desired_width(field_width(ui));
+            let edit = ui.add(edit.hint_text(FIRST_PROMPT)).labelled_by(label.id);
+            if std::mem::take(&mut self.focus) {
+                edit.request_focus();
+            }
+            if self.writing.is_some() {
+                let stop = button(ui, "Stop", None, "Keep the text as it is");
+                return stop.then_some(Intent::Ask(Request::StopSample));
+            }
+            let clicked = button(ui, "Generate", reason, "Continue this text (Enter)");
+            if !(clicked || entered(ui, &edit) && reason.is_none()) {
+                return None;
+            }
+            // The next prompt is often a small change of this one.
             edit.request_focus();
+            let text = if self.text.is_empty() { FIRST_PROMPT } else { &self.text };
+            let prompt = text.to_string();
+            Some(if is_live {
+                self.requested = Some(answers);
+                Intent::Send(Command::Sample { prompt })
+            } else {
+                Intent::Generate(SampleInput::Prompt(prompt))
+            })
+        });
+        if self.requested.is_some() {
+            ui.weak("The run generates the text after its present iteration.");
+        } else if !is_live && progress.run.is_some() {
+            let options = &mut self.options;
+            ui.add_enabled_ui(self.writing.is_none(), |ui| options.show(ui, on_cpu));
         }
-        if state.writing.is_some() {
-            let stop = button(ui, "Stop", None, "Keep the text as it is");
-            return stop.then_some(Intent::Ask(Request::StopSample));
-        }
-        let clicked = button(ui, "Generate", reason, "Continue this text (Enter)");
-        if !(clicked || entered(ui, &edit) && reason.is_none()) {
-            return None;
-        }
-        // The next prompt is often a small change of this one.
-        edit.request_focus();
-        let text = if state.text.is_empty() { FIRST_PROMPT } else { &state.text };
-        let prompt = text.to_string();
-        Some(if is_live {
-            state.requested = Some(answers);
-            Intent::Send(Command::Sample { prompt })
-        } else {
-            Intent::Generate(SampleInput::Prompt(prompt))
-        })
-    });
-    if state.requested.is_some() {
-        ui.weak("The run generates the text after its present iteration.");
-    } else if !is_live && progress.run.is_some() {
-        let options = &mut state.options;
-        ui.add_enabled_ui(state.writing.is_none(), |ui| options.show(ui, on_cpu));
+        intent.inner
     }
-    intent.inner
+
+    /// Returns why no text can be generated now.
+    pub fn obstacle(&self, progress: &Progress, is_live: bool) -> Option<&'static str> {
+        match progress.state {
+            RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
+                Some("The run is starting.")
+            }
+            _ if progress.run.is_none() && !is_live => {
+                Some("Show a run or a model first, under Runs.")
+            }
+            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
+                if progress.checkpoints.is_empty() =>
+            {
+                Some("This run has no checkpoint to generate from.")
+            }
+            _ if self.requested.is_some() => Some("A text is on its way."),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the width of a field with a button next to it, in points.
@@ -127,27 +142,6 @@ fn field(ui: &mut egui::Ui, name: &str, value: DragValue<'_>, help: &str) {
     ui.add(value).labelled_by(label.id).on_hover_text(help);
 }
 
-/// Returns why no text can be generated now.
-pub(super) fn obstacle(
-    progress: &Progress,
-    is_live: bool,
-    state: &PromptState,
-) -> Option<&'static str> {
-    match progress.state {
-        RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
-            Some("The run is starting.")
-        }
-        _ if progress.run.is_none() && !is_live => Some("Show a run or a model first, under Runs."),
-        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
-            if progress.checkpoints.is_empty() =>
-        {
-            Some("This run has no checkpoint to generate from.")
-        }
-        _ if state.requested.is_some() => Some("A text is on its way."),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +151,7 @@ mod tests {
     fn a_text_needs_a_model() {
         let state = PromptState::default();
         let mut progress = Progress::default();
-        let reason = |progress: &Progress, state: &PromptState| obstacle(progress, false, state);
+        let reason = |progress: &Progress, state: &PromptState| state.obstacle(progress, false);
         assert_eq!(reason(&progress, &state), Some("Show a run or a model first, under Runs."));
         progress.run = Some("models/gpt2".into());
         assert_eq!(reason(&progress, &state), None);

@@ -24,13 +24,11 @@ const MAX_OFFERS: usize = 3;
 /// Space between columns, in points.
 const GAP: f32 = 8.0;
 
-/// The panel.
 #[derive(Default)]
 pub(super) struct RunsPanel {
     /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
     /// again.
     dismissed: Vec<(PathBuf, SystemTime)>,
-    /// The dialog that is open.
     dialog: Option<Dialog>,
 }
 
@@ -54,7 +52,7 @@ impl Panel for RunsPanel {
         let Library { runs, selected, .. } = library;
         selected.retain(|path| runs.iter().any(|run| run.path == *path));
         intent = intent.or(self.offers(ui, runs));
-        intent = intent.or(buttons::show(ui, library, shown, &mut self.dialog));
+        intent = intent.or(self.buttons(ui, library, shown));
         ui.separator();
         let before = library.selected.clone();
         intent = intent.or(table::show(ui, library, shown));

@@ -3,7 +3,7 @@
 use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
 
 use super::conversation::{self, ChatState};
-use super::prompt::{self, PromptState};
+use super::prompt::PromptState;
 use super::selection::Selection;
 use super::widgets::button;
 use super::{Intent, Panel, Shared};
@@ -24,6 +24,29 @@ impl SampleState {
         let focus = if self.chat.is_open { &mut self.chat.focus } else { &mut self.prompt.focus };
         *focus = true;
     }
+
+    /// Draws the prompt and one sample of the run.
+    fn texts(&mut self, ui: &mut egui::Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
+        let requested = self.prompt.show(ui, progress, on_cpu);
+        if requested.is_some() {
+            // The new text is the newest.
+            self.selection.follow_newest();
+        }
+        if let Some((prompt, written)) = &self.prompt.writing {
+            ui.separator();
+            ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
+        } else if let Some(index) = self.selection.shown(progress.samples.len()) {
+            selector(ui, progress, &mut self.selection, index);
+            ui.separator();
+            let sample = &progress.samples[index];
+            let text = layout(ui, &sample.prompt, &sample.text);
+            ui.add(egui::Label::new(text).wrap().selectable(true));
+        } else {
+            ui.add_space(4.0);
+            ui.weak(placeholder(progress));
+        }
+        requested
+    }
 }
 
 /// Shows the conversation with a model that was trained on some, else texts.
@@ -40,41 +63,13 @@ impl Panel for SamplesPanel {
         let progress = &shown.progress;
         if state.chat.is_offered {
             if state.chat.is_open {
-                return conversation::show(ui, progress, on_cpu, state);
+                return state.conversation(ui, progress, on_cpu);
             }
             ui.horizontal(|ui| conversation::choice(ui, &mut state.chat));
         }
         let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
-        scroll.show(ui, |ui| texts(ui, progress, on_cpu, state)).inner
+        scroll.show(ui, |ui| state.texts(ui, progress, on_cpu)).inner
     }
-}
-
-/// Draws the prompt and one sample of the run.
-fn texts(
-    ui: &mut egui::Ui,
-    progress: &Progress,
-    on_cpu: bool,
-    state: &mut SampleState,
-) -> Option<Intent> {
-    let requested = prompt::show(ui, progress, on_cpu, &mut state.prompt);
-    if requested.is_some() {
-        // The new text is the newest.
-        state.selection.follow_newest();
-    }
-    if let Some((prompt, written)) = &state.prompt.writing {
-        ui.separator();
-        ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
-    } else if let Some(index) = state.selection.shown(progress.samples.len()) {
-        selector(ui, progress, &mut state.selection, index);
-        ui.separator();
-        let sample = &progress.samples[index];
-        let text = layout(ui, &sample.prompt, &sample.text);
-        ui.add(egui::Label::new(text).wrap().selectable(true));
-    } else {
-        ui.add_space(4.0);
-        ui.weak(placeholder(progress));
-    }
-    requested
 }
 
 /// Draws the slider over all samples and the copy button.

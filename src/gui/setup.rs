@@ -39,7 +39,6 @@ const TITLES: &[(&str, &str)] = &[
 /// Width of the labels before preset, data and device, in points.
 const LABEL_WIDTH: f32 = 44.0;
 
-/// The panel.
 #[derive(Default)]
 pub(super) struct SetupPanel {
     /// Search text for the settings; empty shows all.

@@ -9,7 +9,7 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use web_time::SystemTime;
 
-use super::control::{self, ControlState};
+use super::control::ControlBar;
 use super::log::LogPanel;
 use super::run_list::RunsPanel;
 use super::samples::SamplesPanel;
@@ -71,8 +71,8 @@ fn progress(state: RunPhase) -> Progress {
 }
 
 fn control(progress: Progress, live: bool) -> Alone {
-    let mut state = ControlState::default();
-    Alone::new(move |ui| control::show(ui, &progress, &mut state, live))
+    let mut bar = ControlBar::default();
+    Alone::new(move |ui| bar.show(ui, &progress, live))
 }
 
 #[test]

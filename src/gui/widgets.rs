@@ -14,7 +14,6 @@ pub(super) fn note(ui: &mut Ui, text: impl Into<String>, color: Color32) -> Resp
     wrapped(ui, RichText::new(text).small().color(color))
 }
 
-/// Draws small weak text.
 pub(super) fn weak_note(ui: &mut Ui, text: impl Into<String>) {
     note(ui, text, ui.visuals().weak_text_color());
 }

@@ -17,7 +17,6 @@ pub(super) struct Help {
     details: Details,
 }
 
-/// The details of this machine.
 #[derive(Default)]
 enum Details {
     #[default]

@@ -10,7 +10,6 @@ use crate::gui::form::SettingsForm;
 use crate::gui::layout::{self, Pane};
 use crate::gui::{AUTO, platform};
 
-/// The key of the settings.
 const SETTINGS: &str = "wgpt";
 
 /// The key of the layout. It is stored separately, so that another version's layout does not lose

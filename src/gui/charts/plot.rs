@@ -28,13 +28,11 @@ const OVERSCAN: f64 = 0.1;
 /// Mouse wheel travel that zooms by a factor of e, in points.
 const WHEEL: f32 = 200.0;
 
-/// Opacity of the grid lines.
 const GRID: f32 = 0.5;
 
 /// Smallest distance between dots, in pixels: closer ones would merge into a line.
 const DOT_DISTANCE: usize = 8;
 
-/// A curve.
 pub(super) struct Curve<'a> {
     pub series: &'a Series,
     /// The count of its run that the x axis shows; `None` for iterations.
@@ -122,7 +120,6 @@ impl<'a> Curve<'a> {
 
 /// A horizontal line at a fixed value.
 pub(super) struct ReferenceLine {
-    /// The name in the legend.
     pub name: String,
     pub value: f64,
     pub color: Color32,
@@ -148,7 +145,6 @@ pub(super) struct Chart<'a> {
     pub height: Option<f32>,
 }
 
-/// A chart that was drawn.
 pub(super) struct Drawn {
     pub response: egui::Response,
     pub transform: PlotTransform,

@@ -96,16 +96,13 @@ pub(super) fn show(
     ribbon.circles(ui);
 }
 
-/// The marks on the screen.
 struct Ribbon<'a> {
     marks: &'a [Mark<'a>],
     /// The place of each mark.
     places: Vec<Pos2>,
     /// The marks in the visible part of the chart.
     visible: Vec<usize>,
-    /// The sample that is shown.
     shown: usize,
-    /// The plot.
     frame: Rect,
 }
 

@@ -13,17 +13,12 @@ const LABEL_STEPS: f64 = 4.0;
 pub(super) enum Unit {
     /// Nats per token.
     Loss,
-    /// A learning rate.
     Rate,
-    /// The norm of a gradient.
     Norm,
-    /// Tokens per second.
     Speed,
-    /// Bytes of memory.
     Bytes,
 }
 
-/// A y axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
     pub unit: Unit,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use eframe::egui::{self, RichText};
 
-use super::ControlState;
+use super::ControlBar;
 use crate::gui::form::capitalize;
 use crate::gui::theme;
 use crate::gui::widgets::dot;
@@ -72,7 +72,7 @@ pub(in crate::gui) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint
 }
 
 /// Draws the run's device and state.
-pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlState) {
+pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
         // A browser may reveal no more than the kind, which is then the name too.

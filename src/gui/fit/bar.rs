@@ -20,7 +20,6 @@ pub(super) struct Contents<'a> {
     pub now: Option<&'a Step>,
 }
 
-/// A segment of the bar.
 struct MemorySegment {
     name: &'static str,
     help: &'static str,

@@ -84,7 +84,6 @@ fn in_words(set: &[(&str, String)]) -> String {
     capitalize(&words.collect::<Vec<_>>().join(", "))
 }
 
-/// Changes settings in the form.
 pub(super) fn apply(form: &mut SettingsForm, set: &[(&str, String)]) {
     for (key, value) in set {
         form.set(key, value);

@@ -38,10 +38,8 @@ pub mod entry {
     pub use super::desktop::{GuiError, open};
 }
 
-/// The subject of a dialog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Texts to tokenize.
     Texts,
     /// A folder with tokens or texts. On a page, the zip of a model.
     DataFolder,
@@ -71,7 +69,6 @@ pub(super) struct Overrides {
     pub preset: Option<String>,
     /// The device as `--device` takes it.
     pub device: Option<String>,
-    /// Settings by their keys.
     pub settings: Vec<(String, String)>,
     /// True if they replace everything that was typed before.
     pub replace_all: bool,

@@ -10,7 +10,6 @@ use crate::gui::{Intent, theme};
 use crate::protocol::Request;
 use crate::runs::{About, RunSummary};
 
-/// A dialog that is open.
 #[derive(Debug)]
 pub(super) enum Dialog {
     /// The display name and the note of a run.

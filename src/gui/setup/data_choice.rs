@@ -17,7 +17,6 @@ use crate::text::{count_in_words, percent};
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
 const PASTE_TIMEOUT: f64 = 0.5;
 
-/// Lines of the excerpt.
 const EXCERPT_LINES: usize = 3;
 
 /// A model with this many times the parameters is worth a suggestion.
@@ -192,7 +191,6 @@ fn epochs_in_words(epochs: f64) -> String {
 }
 
 impl Shared {
-    /// Selects data in the form.
     pub fn choose_data(&mut self, spec: &str) {
         let form = &mut self.settings.form;
         if form.text("data") != spec {

@@ -22,7 +22,6 @@ const NEEDS_GPU: u64 = 100_000_000;
 pub(super) struct Corpus {
     /// Tokens of the training split.
     pub tokens: u64,
-    /// Tokens in the vocabulary.
     pub vocab: u32,
 }
 

@@ -8,7 +8,6 @@ use crate::gui::platform::Frame;
 use crate::protocol::{Progress, RunPhase};
 use crate::web::document;
 
-/// The id of the element.
 const ELEMENT: &str = "status";
 
 /// The least time between two changes of the attributes, and of the text, which is read aloud, in

@@ -51,18 +51,16 @@ fn fragment() -> Option<String> {
 
 /// The form as `name=value` pairs of what differs from the first preset.
 fn fragment_of(form: &SettingsForm) -> String {
-    let pairs = form.flags().into_iter().filter_map(|flag| {
-        let (name, text) = flag.trim_start_matches("--").split_once('=')?;
-        let is_first = name == PRESET && text == SettingsForm::default().preset();
-        if is_first || OF_THIS_BROWSER.contains(&name) && !is_builtin(text) {
-            return None;
-        }
-        Some(format!("{name}={}", String::from(js_sys::encode_uri_component(text))))
-    });
+    let preset = (PRESET, form.preset());
+    let preset = Some(preset).filter(|(_, preset)| *preset != SettingsForm::default().preset());
+    let means_something =
+        |(name, text): &(&str, &str)| !OF_THIS_BROWSER.contains(name) || is_builtin(text);
+    let pairs = preset.into_iter().chain(form.changes().filter(means_something));
+    let pairs = pairs
+        .map(|(name, text)| format!("{name}={}", String::from(js_sys::encode_uri_component(text))));
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The whole URL.
 pub(super) fn href() -> Option<String> {
     location()?.href().ok()
 }

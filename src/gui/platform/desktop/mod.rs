@@ -37,7 +37,6 @@ pub(in crate::gui) fn drop_hint() -> &'static str {
     }
 }
 
-/// Reads `WGPT_*` environment variables.
 pub(in crate::gui) fn overrides() -> Overrides {
     let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
     let settings = std::env::vars_os().filter_map(|(name, text)| {

@@ -14,7 +14,6 @@ const IDLE: f64 = 2.0;
 /// The time between two checks that the run has ended.
 const CHECK: Duration = Duration::from_millis(200);
 
-/// A screenshot that was requested.
 pub(super) struct Screenshot {
     /// The file to write, a PNG.
     pub path: PathBuf,

@@ -27,7 +27,6 @@ pub enum GuiError {
 }
 
 impl GuiError {
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             GuiError::Library(_) => {
@@ -67,7 +66,6 @@ pub(super) const APP: &str = "wgpt";
 const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 
-/// Connects to the display.
 pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
     match catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build()) {
         Ok(built) => built.map_err(|error| unconnected(reason(&error))),
