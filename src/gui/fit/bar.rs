@@ -131,7 +131,7 @@ fn legend(ui: &mut egui::Ui, segments: &[MemorySegment]) {
         for MemorySegment { name, help, bytes: count, color } in segments {
             let small = TextStyle::Small.resolve(ui.style());
             // The proportional font has no square.
-            let mono = FontId::monospace(small.size);
+            let mono = FontId::monospace(small.size + 3.0);
             // One label, so that no line breaks between a color and its name.
             let mut job = LayoutJob::default();
             job.append("■ ", 0.0, TextFormat::simple(mono, *color));
