@@ -43,9 +43,6 @@ pub struct Introduction {
 /// Returns the division of the run of `config` among the ranks of `group`, to which this one
 /// introduces itself. `fixed` are the numbers of `--share`, `recorded` the ranks that rank 0 has found
 /// in the run folder.
-///
-/// # Errors
-/// If the ranks would train different runs, or there are too many.
 pub fn agree(
     group: &mut Group,
     config: &Config,

@@ -37,9 +37,6 @@ impl Division {
 
     /// Divides the global batch of `config` among `ranks`, whose sequences are yet unknown: in
     /// proportion to the numbers `fixed` if there are any, else as the run `recorded`, else equally.
-    ///
-    /// # Errors
-    /// If there are too many ranks, or more or fewer numbers.
     pub fn new(
         config: &Config,
         ranks: Vec<RankLine>,
@@ -62,9 +59,6 @@ impl Division {
     }
 
     /// Divides the global batch anew, in proportion to the measured speed of each rank.
-    ///
-    /// # Errors
-    /// If a speed is not above zero.
     pub fn settle(&mut self, config: &Config, speeds: &[f64]) -> Result<(), RanksError> {
         let speeds = evened(&self.ranks, speeds);
         *self = Self::in_proportion(config, std::mem::take(&mut self.ranks), &speeds)?;

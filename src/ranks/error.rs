@@ -18,7 +18,6 @@ pub enum RanksError {
     /// A library that is neither Open MPI nor of MPICH's family.
     #[error("{name} is an MPI library that wgpt does not know: {version}")]
     UnknownLibrary {
-        /// Its file.
         name: String,
         /// What it says of itself.
         version: String,
@@ -34,7 +33,6 @@ pub enum RanksError {
         "{launched} processes were started together, but {library} connects {connected} of them"
     )]
     NotConnected {
-        /// The library.
         library: String,
         /// The processes that the launcher has started.
         launched: usize,
@@ -44,32 +42,22 @@ pub enum RanksError {
     /// A rank that does not answer.
     #[error("rank {rank} has not answered for {seconds} s")]
     Silent {
-        /// The rank.
         rank: usize,
         /// The time that was waited.
         seconds: u64,
     },
     /// A call that failed.
     #[error("MPI could not {action} (error {code})")]
-    Failed {
-        /// The verb.
-        action: &'static str,
-        /// MPI's error.
-        code: i32,
-    },
+    Failed { action: &'static str, code: i32 },
     /// A message that cannot be read.
     #[error("a message of another rank cannot be read: {reason}")]
-    Message {
-        /// The reason.
-        reason: String,
-    },
+    Message { reason: String },
     /// Ranks that would train different runs.
     #[error("{0}")]
     Disagree(String),
     /// More ranks than sequences.
     #[error("{ranks} ranks share a global batch of {sequences} sequences: each needs at least one")]
     TooMany {
-        /// The ranks.
         ranks: usize,
         /// The sequences of the global batch.
         sequences: u64,
@@ -79,7 +67,6 @@ pub enum RanksError {
     Shares {
         /// The numbers that were given.
         given: usize,
-        /// The ranks.
         ranks: usize,
     },
 }

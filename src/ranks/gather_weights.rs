@@ -19,9 +19,6 @@ use crate::model::{Gpt, HalfWeights, STAGED_ELEMENTS, parameters};
 impl Sharding {
     /// Brings the weights that other ranks have updated to this one. Also returns the time that the
     /// communication took.
-    ///
-    /// # Errors
-    /// If a rank does not answer, or the device fails.
     pub async fn gather_weights<E: From<RanksError> + From<DeviceError>>(
         &self,
         mut model: Gpt,

@@ -153,9 +153,6 @@ impl Group {
 
     /// The group of the processes that a launcher has started with this one; each waits at most
     /// `limit` for another.
-    ///
-    /// # Errors
-    /// If no MPI library can be opened, or it does not connect these processes.
     pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
         #[cfg(unix)]
         {
@@ -207,9 +204,6 @@ impl Group {
     }
 
     /// Returns the values of all ranks, in their order, on every rank.
-    ///
-    /// # Errors
-    /// As [`share`](Self::share).
     pub fn collect<T: Serialize + DeserializeOwned>(
         &mut self,
         value: &T,
@@ -222,9 +216,6 @@ impl Group {
     }
 
     /// Returns the bytes of each rank on rank 0, and nothing on the others.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
         let _silence = self.wait();
         self.ranks.gather(bytes)
@@ -232,9 +223,6 @@ impl Group {
 
     /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
     /// the same on all.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn all_gather(
         &mut self,
         values: &mut [f32],
@@ -245,18 +233,12 @@ impl Group {
     }
 
     /// Replaces values by their sums over all ranks.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
         let _silence = self.wait();
         self.ranks.all_reduce(values, wire)
     }
 
     /// Replaces values by those of rank 0, of which there are as many.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn share_values(&mut self, values: &mut Vec<f32>) -> Result<(), RanksError> {
         if self.is_alone() {
             return Ok(());

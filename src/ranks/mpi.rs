@@ -93,9 +93,6 @@ struct Opened {
 }
 
 /// Connects this process with those that were started with it.
-///
-/// # Errors
-/// If no library can be opened or is known, or it belongs to another launcher.
 pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Box<dyn Ranks>, RanksError> {
     let opened = Opened::find(launch.is_mpich)
         .map_err(|reason| RanksError::NoLibrary { size: launch.size, reason })?;
@@ -119,9 +116,6 @@ pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Box<dyn Ranks>, R
 
 /// Opens the library of a run on several ranks without connecting any; returns its file and what it says
 /// of itself.
-///
-/// # Errors
-/// If none can be opened, or it is not known, with the reason.
 pub(super) fn library() -> Result<String, String> {
     let opened = Opened::find(false)?;
     let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();

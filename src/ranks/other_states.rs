@@ -35,9 +35,6 @@ impl<'a> OtherStates<'a> {
     }
 
     /// Reads the first `elements` of a tensor piece by piece: calls `write` with their bytes.
-    ///
-    /// # Errors
-    /// If the rank that has them does not answer, or `write` fails.
     pub fn read<E: From<RanksError>>(
         &mut self,
         name: &str,
@@ -62,9 +59,6 @@ impl<'a> OtherStates<'a> {
     }
 
     /// Tells the other ranks that nothing more is asked for.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn end(self) -> Result<(), RanksError> {
         match self.group {
             Some(group) => group.share(None::<Piece>).map(drop),
@@ -74,9 +68,6 @@ impl<'a> OtherStates<'a> {
 }
 
 /// Sends rank 0 what it asks for of `states`, until it ends.
-///
-/// # Errors
-/// If it does not answer.
 pub async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
     while let Some(Piece { name, first, elements }) = group.share(None::<Piece>)? {
         let asked_for = |state: &&Parameter| state.name == name && !state.parts.is_empty();

@@ -25,7 +25,6 @@ const LENGTH_BYTES: usize = 8;
 /// A message that is to be sent or received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
-    /// The other rank.
     pub rank: usize,
     /// At most [`MESSAGE_BYTES`].
     pub bytes: usize,
@@ -42,9 +41,6 @@ pub(super) trait Link {
 
     /// Sends the first bytes of [`outgoing`](Self::outgoing) and receives a message, both at once, each
     /// if there is one. Returns the bytes received.
-    ///
-    /// # Errors
-    /// If the other rank does not answer within `limit`.
     fn exchange(
         &mut self,
         send: Option<Message>,

@@ -27,7 +27,6 @@ impl Shard {
 
 /// The division of a model's weights among ranks.
 pub struct Sharding {
-    /// This rank.
     pub rank: usize,
     /// The rank that updates each weight, in the order of the model.
     pub owners: Vec<usize>,

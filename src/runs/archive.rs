@@ -16,9 +16,6 @@ const ZIP32_BYTES: u64 = u32::MAX as u64;
 const MOST_FILES: usize = 64;
 
 /// Writes the files of a folder to a zip, without those of its subfolders.
-///
-/// # Errors
-/// If a file cannot be read, or the zip cannot be written.
 pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     let write = || -> io::Result<()> {
         let mut zip = ZipWriter::new(to);
@@ -49,9 +46,6 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
 
 /// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be
 /// in a folder of the zip.
-///
-/// # Errors
-/// If it is not a zip, it has too many files, or the folder cannot be written.
 pub fn unpack(from: impl Read + Seek, folder: &Path) -> Result<(), TrainError> {
     let read = || -> io::Result<()> {
         let mut zip = ZipArchive::new(from)?;

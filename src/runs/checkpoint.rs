@@ -35,7 +35,6 @@ pub const VERSION: u32 = 1;
 pub struct CheckpointState {
     /// The version of this file.
     pub version: u32,
-    /// Updates made.
     pub iteration: u64,
     /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,
@@ -52,7 +51,6 @@ pub struct CheckpointState {
     pub config: Config,
     /// The plan of a step.
     pub plan: Plan,
-    /// The tokenizer, where known.
     pub tokenizer: Option<Tokenizer>,
     /// The fingerprint of the data.
     pub data: String,
@@ -70,9 +68,7 @@ impl CheckpointState {
 /// A checkpoint on the disk.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Its folder.
     pub path: PathBuf,
-    /// Its state.
     pub state: CheckpointState,
 }
 
@@ -117,17 +113,11 @@ impl Checkpoint {
     }
 
     /// Opens a checkpoint and verifies the hashes of all its files.
-    ///
-    /// # Errors
-    /// If it is not a checkpoint, or a file is missing or damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         Self::open_with(path, |_| true)
     }
 
     /// Opens a checkpoint for its model only: the optimizer state may be missing or damaged.
-    ///
-    /// # Errors
-    /// If it is not a checkpoint, or a file of the model is missing or damaged.
     pub fn open_model(path: &Path) -> Result<Self, TrainError> {
         Self::open_with(path, |name| name != OPTIMIZER_FILE)
     }
@@ -236,16 +226,13 @@ impl Checkpoint {
 pub struct SavedTensors<'a> {
     pub architecture: &'a Architecture,
     pub weights: Vec<Parameter>,
-    /// The optimizer's states.
     pub states: Vec<Parameter>,
 }
 
 /// A damaged checkpoint.
 #[derive(Debug)]
 pub struct Damaged {
-    /// Its folder.
     pub path: PathBuf,
-    /// The damage.
     pub error: TrainError,
 }
 
@@ -362,9 +349,6 @@ async fn write_states(
 
 /// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`
 /// and the files of the tokenizer. `weights` are those of a model, in its order.
-///
-/// # Errors
-/// If the folder cannot be written.
 pub async fn write_model(
     folder: &Path,
     architecture: &Architecture,

@@ -12,9 +12,6 @@ use crate::data::{Dataset, is_builtin};
 use crate::disk;
 
 /// Returns where the data of the run in the folder `run` is now.
-///
-/// # Errors
-/// If it has no data, or none of the possible paths exists.
 pub fn find_data(config: &Config, run: &Path) -> Result<String, TrainError> {
     let data = config.require_data()?;
     if is_builtin(data) {

@@ -35,12 +35,7 @@ pub enum TrainError {
     Weights(WeightError),
     /// A damaged checkpoint.
     #[error("{}: {reason}", path.display())]
-    Checkpoint {
-        /// The file or folder.
-        path: PathBuf,
-        /// The damage.
-        reason: String,
-    },
+    Checkpoint { path: PathBuf, reason: String },
     /// A folder without a model.
     #[error("{}: no model and no intact checkpoint in this folder", path.display())]
     NoCheckpoint {
@@ -49,40 +44,26 @@ pub enum TrainError {
     },
     /// A model path that does not exist.
     #[error("{}: does not exist", path.display())]
-    NoSuchModel {
-        /// The path.
-        path: PathBuf,
-    },
+    NoSuchModel { path: PathBuf },
     /// A folder for a new run that holds another run.
     #[error("{}: this folder already has a run", path.display())]
-    RunExists {
-        /// The run folder.
-        path: PathBuf,
-    },
+    RunExists { path: PathBuf },
     /// A run that another process trains.
     #[error("{}: another process trains this run", path.display())]
-    Locked {
-        /// The run folder.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// A setting that differs from that of the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel {
-        /// The setting.
         key: &'static str,
         /// Its value in the configuration.
         configured: String,
         /// Its value in the loaded model.
         loaded: String,
-        /// The loaded model.
         path: PathBuf,
     },
     /// Data for a model with another tokenizer.
     #[error("{}: this model tokenizes text in another way than the data was tokenized", path.display())]
-    OtherTokenizer {
-        /// The model.
-        path: PathBuf,
-    },
+    OtherTokenizer { path: PathBuf },
     /// Ranks that do not train together, or one that does not answer.
     #[error(transparent)]
     Ranks(#[from] RanksError),
@@ -92,13 +73,10 @@ pub enum TrainError {
     /// A weight that is larger than the device can bind to a kernel.
     #[error("the weight `{name}` takes {}, but {device} binds at most {} to a kernel", bytes(*need), bytes(*have))]
     BindingTooLarge {
-        /// The weight.
         name: String,
-        /// Its size in bytes.
         need: u64,
         /// The limit of the device in bytes.
         have: u64,
-        /// The device.
         device: String,
     },
     /// A loss or gradients that are not finite: training diverged.
@@ -114,9 +92,7 @@ pub enum TrainError {
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// The verb.
         action: &'static str,
-        /// The file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,

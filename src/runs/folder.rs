@@ -62,9 +62,6 @@ impl RunFolder {
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
     /// of the same name.
-    ///
-    /// # Errors
-    /// If it cannot be created.
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
         let folder = path.join(RANKS_FOLDER);
         disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
@@ -113,9 +110,6 @@ impl RunFolder {
     }
 
     /// Appends an event to the record, as JSON and as text.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         self.record.append(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
@@ -163,9 +157,6 @@ pub fn json_line(event: &Event) -> String {
 
 /// Appends an event to the record of a run that no process has locked, like the reason for a
 /// restart.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
     let written = Record::open(run)?.append(event);
     written.map_err(TrainError::io("write", &run.join(EVENTS_FILE)))
@@ -173,9 +164,6 @@ pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
 
 /// Replaces the content of a file. After a crash, the file has the old content or the new one,
 /// never a part.
-///
-/// # Errors
-/// If the new content cannot be written.
 pub(super) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), TrainError> {
     disk::replace(path, content).map_err(TrainError::io("write", path))
 }

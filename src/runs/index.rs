@@ -32,33 +32,25 @@ const ABOUT_FILE: &str = "about.toml";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// The display name.
     pub name: String,
-    /// The note.
     pub note: String,
 }
 
 /// A summary of a run folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// The folder.
     pub path: PathBuf,
-    /// The folder's name.
     pub name: String,
     /// Its display name and note.
     #[serde(default)]
     pub about: About,
-    /// Its state.
     pub state: RunState,
-    /// Updates made.
     pub iteration: u64,
     /// Updates that it is to make, where known.
     pub max_iters: Option<u64>,
     /// The loss of the last step.
     pub loss: Option<f64>,
-    /// The last validation loss.
     pub val_loss: Option<f64>,
-    /// The best validation loss.
     pub best_val_loss: Option<f64>,
     /// The device that trains it.
     pub device: Option<DeviceLine>,
@@ -156,9 +148,6 @@ pub fn is_training(run: &Path) -> bool {
 }
 
 /// Reads the record of a run; also returns a reader of the events after it.
-///
-/// # Errors
-/// If its record cannot be read.
 pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
     let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
     tail.read_each(&mut |event| progress.apply(&event))?;
@@ -166,9 +155,6 @@ pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
 }
 
 /// Sends a command to the process that trains in a run folder.
-///
-/// # Errors
-/// If it cannot be written there.
 pub fn command(run: &Path, command: &Command) -> io::Result<()> {
     let mut file = disk::append(run.join(COMMANDS_FILE))?;
     let mut line = serde_json::to_vec(command)?;
@@ -185,9 +171,6 @@ pub fn config(run: &Path) -> Option<Config> {
 }
 
 /// Writes the display name and the note of a run.
-///
-/// # Errors
-/// If they cannot be written.
 pub fn describe(run: &Path, about: &About) -> io::Result<()> {
     let text = toml::to_string(about).map_err(io::Error::other)?;
     disk::replace(&run.join(ABOUT_FILE), text.as_bytes())

@@ -29,9 +29,7 @@ const NANOGPT_VOCABULARY: usize = 50_304;
 pub struct ModelSource {
     /// Its file or folder; for a run, that of the checkpoint.
     pub path: PathBuf,
-    /// Its architecture.
     pub architecture: Architecture,
-    /// Its tokenizer, where known.
     pub tokenizer: Option<Tokenizer>,
     /// True if the tokenizer follows from nothing but the size of the vocabulary.
     is_guess: bool,
@@ -47,9 +45,6 @@ pub struct ModelSource {
 
 impl ModelSource {
     /// Opens the model at `path`; for a run, its best checkpoint, else its newest.
-    ///
-    /// # Errors
-    /// If the model does not exist or is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         if disk::is_dir(&checkpoints) {
@@ -147,9 +142,6 @@ impl ModelSource {
     }
 
     /// Returns the data that the run of this checkpoint was trained on; `None` for other models.
-    ///
-    /// # Errors
-    /// If the data is not found.
     pub fn data(&self) -> Result<Option<String>, TrainError> {
         let Some(CheckpointState { config, .. }) = &self.state else { return Ok(None) };
         // RUN/checkpoints/ITERATION
@@ -159,25 +151,16 @@ impl ModelSource {
     }
 
     /// Begins a conversation with the model.
-    ///
-    /// # Errors
-    /// If it was not trained on conversations.
     pub fn conversation(&self) -> Result<Conversation, ChatError> {
         Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
     }
 
     /// Loads the model onto `device`.
-    ///
-    /// # Errors
-    /// If a file is not what the architecture needs.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
 
     /// Returns the BLAKE3 hash of the weights' file, in hexadecimal: the same model has the same.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, TrainError> {
         if disk::is_dir(&self.path) {
@@ -189,9 +172,6 @@ impl ModelSource {
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
     /// a model. For one with more tokens, the others begin near the mean of all.
-    ///
-    /// # Errors
-    /// If the file is not one of weights.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, TrainError> {
         let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFile::open(&self.path.join(WEIGHTS_FILE))?)

@@ -25,9 +25,6 @@ pub fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
 }
 
 /// Writes the states of this rank.
-///
-/// # Errors
-/// If the file cannot be written.
 pub async fn write(
     file: &Path,
     architecture: &Architecture,
@@ -80,9 +77,6 @@ pub struct OwnStates {
 impl OwnStates {
     /// Finds the states of all ranks in a run of `config` that continues from `checkpoint`. Ranks that
     /// sum their gradients have the same.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn find(
         checkpoint: &Checkpoint,
         config: &Config,
@@ -104,9 +98,6 @@ impl OwnStates {
     }
 
     /// Reads the state of loss scaling of this rank, if it has one of its own.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
     pub fn loss_scale(&mut self, rank: usize) -> Result<Option<LossScale>, WeightError> {
         let file = self.file.as_mut().filter(|_| rank > 0);
         file.map(|file| file.weight(LossScale::NAME, &[4]).map(LossScale::of)).transpose()

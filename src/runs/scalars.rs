@@ -47,7 +47,6 @@ impl Scalars {
 /// The point that a run continues from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Continued {
-    /// Updates made.
     pub iteration: u64,
     /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,

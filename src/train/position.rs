@@ -7,7 +7,6 @@ use crate::runs::checkpoint::CheckpointState;
 /// The updates and evaluations of a run so far.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// Updates made.
     pub iteration: u64,
     pub resumed_from: Option<u64>,
     /// The iteration of the last evaluation.

@@ -62,9 +62,6 @@ const MUCH_PADDING: f64 = 0.5;
 
 impl<'a> Session<'a> {
     /// Loads the model of a run onto the device.
-    ///
-    /// # Errors
-    /// If the weights cannot be read.
     pub fn open(
         mut setup: Setup,
         device: OpenDevice,
@@ -209,9 +206,6 @@ impl<'a> Session<'a> {
 
     /// Waits for the other ranks and ends the communication with them, after a run that ended without
     /// an error. The end of MPI would wait without a limit for a rank that still writes.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn finish(mut self) -> Result<(), TrainError> {
         self.ranks.group.collect(&())?;
         self.ranks.group.finish();

@@ -27,9 +27,7 @@ use crate::runs::{
 /// A request to train.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The resolved configuration.
     pub config: Config,
-    /// The run folder.
     pub run: PathBuf,
     /// True to continue from its newest checkpoint, or from the beginning without one.
     pub resume: bool,

@@ -93,9 +93,6 @@ impl Optimizer {
     /// `saved` returns the values of a tensor by its name in checkpoints and the shape of its parameter;
     /// padding at their end may be missing. It is asked for all tensors, whatever the shard: ranks read
     /// them together.
-    ///
-    /// # Errors
-    /// If `saved` fails.
     pub fn load<E>(
         config: &Config,
         model: &Gpt,

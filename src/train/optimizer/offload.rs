@@ -127,7 +127,7 @@ impl Update<'_> {
         let mut updated = Part::default();
         let of_pieces = part.masters.into_iter().zip(part.states).zip(pieces(weight.dims()[0]));
         for ((master, state), piece) in of_pieces {
-            let grad = self.slices.as_mut().and_then(ReadAhead::next);
+            let grad = self.slices.as_mut().and_then(ReadAhead::wait);
             let (mut master, state) = match (grad, state) {
                 (Some(grad), State::AdamW(moments)) => {
                     let grad = Tensor::from_data(grad, &self.host);
@@ -231,7 +231,8 @@ impl Update<'_> {
             let copy = TensorData::new(f32s(&read).to_vec(), read.shape().clone());
             Tensor::from_data(copy, &self.host)
         };
-        ReadAhead::new(sliced(new), self.watchdog).map(copied).collect()
+        let mut read = ReadAhead::new(sliced(new), self.watchdog);
+        std::iter::from_fn(|| read.wait()).map(copied).collect()
     }
 }
 
@@ -255,14 +256,12 @@ impl<'a> ReadAhead<'a> {
         let begun = tensors.next().map(gpu::begin_read);
         Self { tensors: Box::new(tensors), begun, watchdog }
     }
-}
 
-impl Iterator for ReadAhead<'_> {
-    type Item = TensorData;
-
+    /// Waits for the next tensor. It blocks this thread: a mapper of weights cannot wait in another way.
+    ///
     /// # Panics
     /// If the device fails, as every read of a model does.
-    fn next(&mut self) -> Option<TensorData> {
+    fn wait(&mut self) -> Option<TensorData> {
         let read = pollster::block_on(self.begun.take()?).expect("the device still works");
         self.watchdog.restart();
         self.begun = self.tensors.next().map(gpu::begin_read);

@@ -119,9 +119,6 @@ impl Optimizer {
     }
 
     /// Continues with the saved momentum of the outer step. `saved` is as in [`load`](Self::load).
-    ///
-    /// # Errors
-    /// If `saved` fails.
     pub fn load_outer<E>(
         &mut self,
         model: &Gpt,

@@ -48,9 +48,6 @@ impl Rule {
 
     /// Returns the states of a parameter's parts. `tensors` returns one of their tensors for each
     /// part, all `[elements]`, by its name in checkpoints: `m`, and for AdamW `v`.
-    ///
-    /// # Errors
-    /// If `tensors` fails.
     pub fn states<E>(
         self,
         mut tensors: impl FnMut(&'static str) -> Result<Vec<Tensor<1>>, E>,
@@ -138,9 +135,6 @@ impl Masters {
 
     /// Builds a model with the weights of `source`, matrices and embeddings in the dtype of
     /// activations in `precision`, and keeps the weights that the host updates.
-    ///
-    /// # Errors
-    /// If `source` fails.
     pub fn model(
         &mut self,
         precision: Precision,

@@ -94,9 +94,6 @@ impl Session<'_> {
     /// Writes the optimizer states of the ranks other than the first, which belong to the checkpoint
     /// that rank 0 writes then. One that cannot be written is a warning: a run can continue without it,
     /// and an error would end rank 0 before the checkpoint.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub(super) async fn write_own_states(&mut self) -> Result<(), TrainError> {
         let group = &mut self.ranks.group;
         if !self.job.config.trains_apart() || group.is_alone() {
