@@ -20,14 +20,14 @@ fn every_variant_is_valid() {
         let source = spec.source();
         let other = by_key.insert(spec.clone(), source.clone());
         if other.is_some_and(|other| other != source) {
-            failures.push(format!("{}: another kernel has its key", spec.name()));
+            failures.push(format!("{}: another kernel has its key", spec.shader.name));
         }
         if !seen.insert(source.clone()) {
             continue;
         }
         let of_header = |line: &&str| line.starts_with("const") || line.starts_with("alias");
         let header = source.lines().take(20).filter(of_header);
-        let variant = format!("{} {}", spec.name(), header.collect::<Vec<_>>().join(" "));
+        let variant = format!("{} {}", spec.shader.name, header.collect::<Vec<_>>().join(" "));
         let module = match naga::front::wgsl::parse_str(&source) {
             Ok(module) => module,
             Err(error) => {
@@ -39,7 +39,7 @@ fn every_variant_is_valid() {
         // only devices with more workgroup memory have.
         let mut capabilities = Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16;
         let mut most_memory = 16_384;
-        if spec.matrices().is_some() {
+        if spec.matrices.is_some() {
             capabilities |= Capabilities::COOPERATIVE_MATRIX;
             most_memory = 32_768;
         }
@@ -54,7 +54,7 @@ fn every_variant_is_valid() {
             continue;
         }
         let entry = &module.entry_points[0];
-        if entry.name != "main" || entry.workgroup_size != [spec.workgroup(), 1, 1] {
+        if entry.name != "main" || entry.workgroup_size != [spec.workgroup, 1, 1] {
             failures.push(format!("{variant}: {} {:?}", entry.name, entry.workgroup_size));
         }
         let storage = module
@@ -68,7 +68,7 @@ fn every_variant_is_valid() {
         let params = module.global_variables.iter().map(|(_, variable)| variable);
         let params = params.filter(|variable| variable.space == naga::AddressSpace::Uniform);
         let declared = params.map(|variable| fields(&module, variable.ty, "", 0));
-        let written = laid_out(spec.params(), "", &mut 0);
+        let written = laid_out(spec.shader.params, "", &mut 0);
         if declared.flatten().collect::<Vec<_>>() != written {
             failures.push(format!("{variant}: the parameters are not {written:?}"));
         }
@@ -147,7 +147,7 @@ fn every_file_is_part_of_a_kernel() {
 fn every_variant_becomes_hlsl() {
     let (mut failures, mut of_fxc) = (Vec::new(), 0);
     let mut seen = BTreeSet::new();
-    for spec in kernel_variants().into_iter().filter(|spec| spec.matrices().is_none()) {
+    for spec in kernel_variants().into_iter().filter(|spec| spec.matrices.is_none()) {
         let source = spec.source();
         if !seen.insert(source.clone()) {
             continue;
@@ -163,7 +163,7 @@ fn every_variant_becomes_hlsl() {
             of_fxc += 1;
             models.push(hlsl::ShaderModel::V5_1);
             failures.extend(
-                refused_by_fxc(&module, &info).map(|what| format!("{}: {what}", spec.name())),
+                refused_by_fxc(&module, &info).map(|what| format!("{}: {what}", spec.shader.name)),
             );
         }
         for shader_model in models {
@@ -176,7 +176,7 @@ fn every_variant_becomes_hlsl() {
                     ..Default::default()
                 };
                 if let Err(error) = to_hlsl(&module, &info, &options) {
-                    failures.push(format!("{}, {shader_model:?}: {error}", spec.name()));
+                    failures.push(format!("{}, {shader_model:?}: {error}", spec.shader.name));
                 }
             }
         }

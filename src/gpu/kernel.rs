@@ -104,15 +104,15 @@ impl Element {
 /// One variant of a kernel: all values that its source depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
-    shader: &'static Shader,
+    pub shader: &'static Shader,
     /// Invocations in a workgroup, `WG` in the source.
-    workgroup: u32,
+    pub workgroup: u32,
     /// Elements per memory access, 4 or 1.
-    pack: u32,
+    pub pack: u32,
     /// The source's name for a pack of elements in memory and their type, for each buffer that is not
     /// f32 in all variants.
     stored: Vec<(&'static str, Element)>,
-    matrices: Option<Matrices>,
+    pub matrices: Option<Matrices>,
     constants: Vec<(&'static str, Constant)>,
 }
 
@@ -147,26 +147,6 @@ impl Spec {
     pub fn with(mut self, name: &'static str, value: impl Into<Constant>) -> Self {
         self.constants.push((name, value.into()));
         self
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.shader.name
-    }
-
-    pub fn pack(&self) -> u32 {
-        self.pack
-    }
-
-    pub fn workgroup(&self) -> u32 {
-        self.workgroup
-    }
-
-    pub fn params(&self) -> ParamType {
-        self.shader.params
-    }
-
-    pub fn matrices(&self) -> Option<Matrices> {
-        self.matrices
     }
 
     /// Runs on `count` tensors at once, `TENSORS` in the source, see `repeat` in `unroll.rs`.
@@ -260,7 +240,7 @@ impl Queue {
         buffers: &[Option<&CubeTensor>],
         params: &P,
     ) {
-        assert_eq!(P::TYPE, spec.params(), "the parameters of {}", spec.name());
+        assert_eq!(P::TYPE, spec.shader.params, "the parameters of {}", spec.shader.name);
         // Uniform buffers have units of 16 bytes. The device caches them by content, and shapes are
         // static, so a step uploads few.
         let mut words = Vec::new();

@@ -90,7 +90,7 @@ pub(super) fn forward(
     let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations);
     let ids = kernels.queue.upload(&tokens);
     let spec = forward_spec(c, [&shard, &base, &y].map(Element::of));
-    let width = c / spec.pack() as usize;
+    let width = c / spec.pack as usize;
     let packs = tokens.len() * width;
     kernels.queue.launch(
         spec,
@@ -115,7 +115,7 @@ pub(super) fn backward(
     let dshard = owned(into);
     let activation = Element::of(&dy);
     let by_token = spec(&TOKENS, c, activation);
-    let width = c / by_token.pack() as usize;
+    let width = c / by_token.pack as usize;
     let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
     if !places.is_empty() {
         let params = TokensParams {

@@ -140,7 +140,7 @@ pub(super) fn weight_gradients(
         let [groups, _, c] = partial.shape().dims();
         Segment {
             buffers: vec![partial, gamma, beta],
-            packs: 2 * c / spec.pack() as usize,
+            packs: 2 * c / spec.pack as usize,
             word: groups as u32,
         }
     });

@@ -129,7 +129,7 @@ impl<'a> Head<'a> {
         }
         let (logits, loss_scale) = (Element::of(&self.logits), self.loss_scale.as_ref());
         let spec = rows_spec(kernels.tier, logits, padded, gradient, loss_scale.is_some());
-        let width = padded / spec.pack() as usize;
+        let width = padded / spec.pack as usize;
         kernels.queue.launch(
             spec,
             Workgroups::Line(rows),
