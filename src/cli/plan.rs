@@ -381,7 +381,7 @@ fn table(title: &str, rows: &[Row], width: usize) {
     let rows = visible(rows, (0.05 * unit) as u64);
     output!("{:<11} {title:<width$} {name:>9}", "class");
     for class in Class::ALL {
-        for row in rows.iter().filter(|row| row.class == class) {
+        for row in rows.iter().filter(|row| row.class == *class) {
             let bar = "#".repeat((row.bytes as f64 / total as f64 * BAR).round() as usize);
             let size = row.bytes as f64 / unit;
             output!("{}", format!("{class:<11} {:<width$} {size:>9.1} {bar}", row.name).trim_end());

@@ -20,7 +20,6 @@ pub enum Budget {
     Unlimited,
 }
 
-/// Units of memory with their bytes; binary units have an i.
 const UNITS: &[(&str, u64)] = &[
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -55,9 +54,10 @@ impl FromStr for Budget {
             .parse()
             .map_err(|_| format!("`{text}` is not an amount of memory"))?;
         if unit == "%" {
-            return match number > 0.0 && number <= 100.0 {
-                true => Ok(Budget::Percent(number)),
-                false => Err("a percentage must be above 0% and at most 100%".into()),
+            return if number > 0.0 && number <= 100.0 {
+                Ok(Budget::Percent(number))
+            } else {
+                Err("a percentage must be above 0% and at most 100%".into())
             };
         }
         let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));

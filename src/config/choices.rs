@@ -1,61 +1,42 @@
 //! The types of settings that are one of a few names.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
-/// The form of the GELU activation (Hendrycks and Gimpel, 2016).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Gelu {
-    /// The tanh approximation: OpenAI's and Hugging Face's GPT-2.
-    Tanh,
-    /// The exact form with the error function: nanoGPT.
-    Erf,
-}
+use super::word_enum::words;
 
-impl fmt::Display for Gelu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Gelu::Tanh => "tanh",
-            Gelu::Erf => "erf",
-        })
+words! {
+    /// The form of the GELU activation (Hendrycks and Gimpel, 2016).
+    pub enum Gelu {
+        /// The tanh approximation: OpenAI's and Hugging Face's GPT-2.
+        Tanh = "tanh",
+        /// The exact form with the error function: nanoGPT.
+        Erf = "erf",
     }
 }
 
-/// A way to save memory that takes time: forced, forbidden, or left to the plan.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Choice {
-    /// If the fastest plan that fits the budget uses it.
-    #[default]
-    Auto,
-    /// Always.
-    True,
-    /// Never.
-    False,
+words! {
+    /// A way to save memory that takes time: forced, forbidden, or left to the plan.
+    #[derive(Default)]
+    pub enum Choice {
+        /// If the fastest plan that fits the budget uses it.
+        #[default]
+        Auto = "auto",
+        True = "true",
+        False = "false",
+    }
 }
 
-/// The optimizer of the matrices of the blocks. AdamW updates embeddings, biases and layer norms in
-/// any case.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerKind {
-    /// Decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101): two moments a weight.
-    #[default]
-    AdamW,
-    /// Orthogonalised momentum (Keller Jordan, 2024; Liu et al., arXiv:2502.16982): one moment a
-    /// weight.
-    Muon,
-}
-
-impl fmt::Display for OptimizerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            OptimizerKind::AdamW => "adamw",
-            OptimizerKind::Muon => "muon",
-        })
+words! {
+    /// The optimizer of the matrices of the blocks. AdamW updates embeddings, biases and layer norms in
+    /// any case.
+    #[derive(Default)]
+    pub enum OptimizerKind {
+        /// Decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101): two moments a weight.
+        #[default]
+        AdamW = "adamw",
+        /// Orthogonalised momentum (Keller Jordan, 2024; Liu et al., arXiv:2502.16982): one moment a
+        /// weight.
+        Muon = "muon",
     }
 }
 
@@ -69,10 +50,14 @@ pub struct ScalarLogs {
     pub csv: bool,
 }
 
-impl FromStr for ScalarLogs {
-    type Err = String;
+impl ScalarLogs {
+    pub(super) const WORDS: &[&'static str] = &["tensorboard", "csv"];
+}
 
-    fn from_str(names: &str) -> Result<Self, String> {
+impl TryFrom<String> for ScalarLogs {
+    type Error = String;
+
+    fn try_from(names: String) -> Result<Self, String> {
         let mut logs = Self::default();
         for name in names.split(',').filter(|name| !name.is_empty()) {
             match name {
@@ -85,19 +70,10 @@ impl FromStr for ScalarLogs {
     }
 }
 
-impl TryFrom<String> for ScalarLogs {
-    type Error = String;
-
-    fn try_from(names: String) -> Result<Self, String> {
-        names.parse()
-    }
-}
-
 impl From<ScalarLogs> for String {
     fn from(ScalarLogs { tensorboard, csv }: ScalarLogs) -> Self {
-        let names = [(tensorboard, "tensorboard"), (csv, "csv")];
-        let names: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-        names.join(",")
+        let names = ScalarLogs::WORDS.iter().zip([tensorboard, csv]);
+        names.filter(|(_, on)| *on).map(|(name, _)| *name).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -1,33 +1,26 @@
 //! Errors in a configuration. Each says what is wrong and where, and has a hint at what to do.
 
-use super::preset_names;
-use super::value::InvalidValue;
+use super::kind::InvalidValue;
+use super::presets::preset_names;
 use std::fmt;
 
-/// The place where a value was set. The order is the precedence: a later variant wins.
+/// The place where a value was set; lines count from 1. The order is the precedence: a later variant
+/// wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provenance {
-    /// The default of the setting.
     Default,
     /// Implied by this nanoGPT config file.
     Implied(String),
-    /// A line of a built-in preset.
     Preset {
-        /// The name of the preset.
         name: String,
-        /// Line number, from 1.
         line: usize,
     },
     /// The path of the model that training starts from.
     Model(String),
-    /// A line of a file.
     File {
-        /// The name of the file as the caller gave it.
         name: String,
-        /// Line number, from 1.
         line: usize,
     },
-    /// An environment variable.
     Variable(String),
     /// A flag as typed, without its dashes.
     Flag(String),
@@ -84,7 +77,6 @@ pub enum ConfigError {
     #[error("{file}:{line}: {problem}\n    {quote}")]
     Syntax {
         file: String,
-        /// Line number, from 1.
         line: usize,
         /// The text of the line.
         quote: String,

@@ -7,7 +7,7 @@
 //! atom    = number | string | "True" | "False" | "(" sum ")"
 //! ```
 
-use super::value::Value;
+use super::literal::Value;
 
 /// Limit of nested parentheses, so that hostile text cannot overflow the stack.
 const MAX_DEPTH: usize = 32;

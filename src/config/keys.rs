@@ -4,20 +4,20 @@
 //! all follow from this table. To add a setting, add a row here and a field in
 //! [`Config`](super::Config); a test compares the two.
 
-use super::value::Kind::{
+use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
+use super::{Dtype, Gelu, OptimizerKind, ScalarLogs, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// The name in nanoGPT's spelling, with underscores.
+    /// In nanoGPT's spelling, with underscores.
     pub name: &'static str,
-    /// The type and range of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The heading in help texts and written files. Keys of one group are adjacent in [`KEYS`].
     pub group: &'static str,
-    /// One line of help, with the unit.
+    /// One line, with the unit.
     pub help: &'static str,
     /// The default, as typed on the command line.
     pub default: &'static str,
@@ -39,18 +39,18 @@ pub(super) const RESERVED_VARIABLES: &[&str] =
 
 // The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
 // sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
-const LAYERS: Kind = Count { min: 1, max: 1 << 10 };
-const WIDTH: Kind = Count { min: 1, max: 1 << 16 };
-const BLOCK: Kind = Count { min: 1, max: 1 << 20 };
-const EVAL_BLOCK: Kind = Count { min: 0, max: 1 << 20 };
-const BATCH_SIZE: Kind = Count { min: 1, max: 1 << 16 };
-const ACCUMULATION: Kind = Count { min: 1, max: 1 << 20 };
-const VOCABULARY: Kind = Count { min: 0, max: i32::MAX as u64 };
-const AUTO_U32: Kind = Count { min: 0, max: u32::MAX as u64 };
-const NONZERO_U32: Kind = Count { min: 1, max: u32::MAX as u64 };
+const LAYERS: ValueKind = Count { min: 1, max: 1 << 10 };
+const WIDTH: ValueKind = Count { min: 1, max: 1 << 16 };
+const BLOCK: ValueKind = Count { min: 1, max: 1 << 20 };
+const EVAL_BLOCK: ValueKind = Count { min: 0, max: 1 << 20 };
+const BATCH_SIZE: ValueKind = Count { min: 1, max: 1 << 16 };
+const ACCUMULATION: ValueKind = Count { min: 1, max: 1 << 20 };
+const VOCABULARY: ValueKind = Count { min: 0, max: i32::MAX as u64 };
+const AUTO_U32: ValueKind = Count { min: 0, max: u32::MAX as u64 };
+const NONZERO_U32: ValueKind = Count { min: 1, max: u32::MAX as u64 };
 // TOML integers end at i64::MAX, and the resolved config is written to the run folder as TOML.
-const AUTO_U64: Kind = Count { min: 0, max: i64::MAX as u64 };
-const NONZERO_U64: Kind = Count { min: 1, max: i64::MAX as u64 };
+const AUTO_U64: ValueKind = Count { min: 0, max: i64::MAX as u64 };
+const NONZERO_U64: ValueKind = Count { min: 1, max: i64::MAX as u64 };
 
 const DATA: &str = "data and run";
 const MODEL: &str = "model";
@@ -62,7 +62,7 @@ const OUTPUT: &str = "output";
 
 const fn key(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     group: &'static str,
     default: &'static str,
     help: &'static str,
@@ -85,19 +85,19 @@ pub const KEYS: &[Key] = &[
     key("block_size", BLOCK, MODEL, "1024", "context length in tokens"),
     key("bias", Bool, MODEL, "false", "biases in linear layers and layer norms, as in GPT-2"),
     key("dropout", Fraction, MODEL, "0.0", "dropout probability; 0 = off"),
-    key("gelu", Choice(&["tanh", "erf"]), MODEL, "tanh", "GELU variant: tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
+    key("gelu", Choice(Gelu::WORDS), MODEL, "tanh", "GELU variant: tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
 
     key("batch_size", BATCH_SIZE, BATCH, "12", "sequences per accumulation step"),
     key("gradient_accumulation_steps", ACCUMULATION, BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),
     key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
-    key("grad_checkpoint", Choice(&["auto", "true", "false"]), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
-    key("offload_optimizer", Choice(&["auto", "true", "false"]), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
+    key("grad_checkpoint", Choice(choices::Choice::WORDS), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
+    key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory the run may use: 10GiB, 90%, none, or auto = what is free"),
-    key("dtype", Choice(&["auto", "float32", "tf32", "bfloat16", "float16"]), BATCH, "auto", "dtype of activations and matrix products; auto = the fastest that the device has"),
+    key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "dtype of activations and matrix products; auto = the fastest that the device has"),
 
-    key("optimizer", Choice(&["adamw", "muon"]), OPTIMIZER, "adamw", "adamw, or muon for the matrices of the blocks and adamw for the rest"),
+    key("optimizer", Choice(OptimizerKind::WORDS), OPTIMIZER, "adamw", "adamw, or muon for the matrices of the blocks and adamw for the rest"),
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),
     key("weight_decay", NonNegative, OPTIMIZER, "0.1", "weight decay of tensors with two or more dimensions"),
     key("beta1", Fraction, OPTIMIZER, "0.9", "decay rate of AdamW's first moment"),
@@ -126,7 +126,7 @@ pub const KEYS: &[Key] = &[
     key("hellaswag_questions", AUTO_U32, EVALUATION, "400", "questions at each evaluation, evenly spread over the file; 0 = all"),
 
     key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
-    key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
+    key("log", Words(ScalarLogs::WORDS), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
     key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
 ];
@@ -139,7 +139,7 @@ pub const DATASET: &Key =
 /// A nanoGPT key that is accepted with a warning and has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ignored {
-    /// The name; a trailing `*` matches any ending.
+    /// A trailing `*` matches any ending.
     pub name: &'static str,
     /// The reason, or what to use instead.
     pub reason: &'static str,

@@ -4,9 +4,10 @@ use super::error::{ConfigError, Provenance};
 use super::keys::{
     self, DATASET, IGNORED, Ignored, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX,
 };
+use super::kind::{InvalidValue, ValueKind};
+use super::literal::Value;
 use super::presets::preset_texts;
 use super::python::{self, quote};
-use super::value::{InvalidValue, Kind, Value};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 use toml::de::{DeTable, DeValue};
@@ -14,15 +15,11 @@ use toml::de::{DeTable, DeValue};
 /// The source of a [`Layer`], in order of precedence: a later one wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// A built-in config.
     Preset,
     /// The model that training starts from.
     Model,
-    /// A config file.
     File,
-    /// `WGPT_*` variables.
     Environment,
-    /// The command line.
     Flags,
 }
 
@@ -38,11 +35,8 @@ pub struct Layer {
     pub(super) warnings: Vec<String>,
 }
 
-/// Decodes the text of a config file. A byte order mark, as some editors write it, is dropped.
-/// `file` is the name for errors.
-///
-/// # Errors
-/// If it is not UTF-8, with the line.
+/// Decodes the text of a config file, without the byte order mark that some editors write. `file` is
+/// the name for errors.
 pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let (valid, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
@@ -60,15 +54,12 @@ pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
     Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
 }
 
-/// The hint at a line of TOML that has a backslash and does not parse.
+/// The hint for a line of TOML with a backslash that does not parse.
 const BACKSLASH_HINT: &str = "a backslash in \"quotes\" begins an escape: write a Windows path in \
                               'single quotes', or with /";
 
 impl Layer {
     /// Reads a built-in config; `preset_names` lists them.
-    ///
-    /// # Errors
-    /// If no preset has this name.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
         let texts =
             preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset { name: name.into() })?;
@@ -79,19 +70,14 @@ impl Layer {
         })
     }
 
-    /// Parses a TOML config. `file` is the name for errors.
-    ///
-    /// # Errors
-    /// If the text is not a flat TOML table of valid settings.
+    /// Parses a TOML config, a flat table of settings. `file` is the name for errors.
     pub fn toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let provenance = |line| Provenance::File { name: file.into(), line };
         Self::new(Source::File).with_toml(file, text, provenance)
     }
 
-    /// Parses a nanoGPT `.py` config without running it. `file` is the name for errors.
-    ///
-    /// # Errors
-    /// If a line is not `name = literal`, or does not set a valid setting.
+    /// Parses a nanoGPT `.py` config, lines of `name = literal`, without running it. `file` is the name
+    /// for errors.
     pub fn python(file: &str, text: &str) -> Result<Self, ConfigError> {
         let mut layer = Self { nanogpt_file: Some(file.into()), ..Self::new(Source::File) };
         for assignment in python::assignments(file, text) {
@@ -104,9 +90,6 @@ impl Layer {
     }
 
     /// Takes the architecture of the model at `path`, as pairs of key and text.
-    ///
-    /// # Errors
-    /// If a value is not valid.
     pub fn model<'a>(
         path: &str,
         settings: impl IntoIterator<Item = (&'a str, String)>,
@@ -122,9 +105,6 @@ impl Layer {
     /// Reads the environment. Skips variables of other programs, empty ones and those that other
     /// parts of wgpt read. An unknown `WGPT_*` variable causes a warning and not an error, because
     /// it may belong to another version.
-    ///
-    /// # Errors
-    /// If a value is not valid.
     pub fn environment(
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
@@ -149,9 +129,6 @@ impl Layer {
 
     /// Parses flags, given as pairs of name and text: `("batch-size", "8")` or
     /// `("batch_size", "8")`.
-    ///
-    /// # Errors
-    /// If a name or a value is not valid.
     pub fn flags(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Flags);
         for (flag, text) in pairs {
@@ -179,7 +156,7 @@ impl Layer {
         name: &str,
         provenance: Provenance,
         shown: String,
-        read: impl FnOnce(&Kind) -> Result<Value, InvalidValue>,
+        read: impl FnOnce(&ValueKind) -> Result<Value, InvalidValue>,
     ) -> Result<(), ConfigError> {
         match keys::lookup(name) {
             Some(KnownKey::Setting(key)) => {
@@ -218,9 +195,10 @@ impl Layer {
         let table = DeTable::parse(text).map_err(|error| {
             let line = line_at(error.span().map_or(0, |span| span.start));
             let problem = error.message().trim_end().replace('\n', ", ");
-            let hint = match text.lines().nth(line - 1).unwrap_or_default().contains('\\') {
-                true => BACKSLASH_HINT,
-                false => "write one `key = value` per line, with text in \"quotes\"",
+            let hint = if text.lines().nth(line - 1).unwrap_or_default().contains('\\') {
+                BACKSLASH_HINT
+            } else {
+                "write one `key = value` per line, with text in \"quotes\""
             };
             syntax(line, problem, hint)
         })?;
@@ -246,27 +224,25 @@ impl Layer {
         if let Some((Value::Text(dataset), provenance)) = self.values.remove(DATASET.name) {
             // Windows takes `/mnt` for relative, and joins nothing before `C:`.
             let first = Path::new(&dataset).components().next();
-            let data = match matches!(first, Some(Component::RootDir | Component::Prefix(_))) {
-                true => Value::Text(dataset),
-                false => Value::Text(format!("data/{dataset}")),
-            };
-            self.values.entry("data").or_insert((data, provenance));
+            let is_absolute = matches!(first, Some(Component::RootDir | Component::Prefix(_)));
+            let data = if is_absolute { dataset } else { format!("data/{dataset}") };
+            self.values.entry("data").or_insert((Value::Text(data), provenance));
         }
         self
     }
 }
 
 /// Converts a TOML value to a literal. `kind` is the expected kind, for errors.
-fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, InvalidValue> {
+fn literal(value: &DeValue<'_>, kind: &ValueKind) -> Result<Value, InvalidValue> {
     match value {
         DeValue::Boolean(value) => Ok(Value::Bool(*value)),
         DeValue::String(text) => Ok(Value::Text(text.to_string())),
-        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
-            .map(Value::Int)
-            .map_err(|_| InvalidValue::Range {
-                rule: "it does not fit in 64 bits".into(),
-                hint: format!("the largest integer is {}", i64::MAX),
-            }),
+        DeValue::Integer(digits) => {
+            i64::from_str_radix(digits.as_str(), digits.radix()).map(Value::Int).map_err(|_| {
+                let hint = format!("the largest integer is {}", i64::MAX);
+                InvalidValue::range("it does not fit in 64 bits", hint)
+            })
+        }
         DeValue::Float(digits) => {
             let number = digits.as_str().parse();
             number.map(Value::Float).map_err(|_| kind.type_error())
@@ -278,15 +254,13 @@ fn literal(value: &DeValue<'_>, kind: &Kind) -> Result<Value, InvalidValue> {
 /// Settings that are paths.
 const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellaswag"];
 
-/// Refuses control characters in a path: they come of the backslashes of Windows, like the tab of
+/// Refuses control characters in a path. They come from the backslashes of Windows, like the tab in
 /// `"C:\texts"`.
 fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
     match &value {
         Value::Text(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
-            Err(InvalidValue::Range {
-                rule: "a path has no control characters".into(),
-                hint: "double its backslashes, or write / in their place".into(),
-            })
+            let hint = "double its backslashes, or write / in their place";
+            Err(InvalidValue::range("a path has no control characters", hint))
         }
         _ => Ok(value),
     }
@@ -308,7 +282,6 @@ fn unknown_variable(variable: &str) -> String {
     }
 }
 
-/// Returns the warning for a key that is accepted without effect.
 pub(super) fn ignored_warning(name: &str, provenance: &Provenance) -> String {
     let ignored = IGNORED.iter().find(|ignored| ignored.name == name);
     let reason = ignored.map_or("only nanoGPT uses it", |Ignored { reason, .. }| *reason);

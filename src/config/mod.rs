@@ -11,26 +11,29 @@ mod choices;
 mod error;
 mod expression;
 mod keys;
+mod kind;
 mod layer;
+mod literal;
 mod names;
 mod precision;
 mod presets;
 mod python;
 mod resolve;
 mod schedule;
-mod value;
+mod word_enum;
 
 pub use budget::Budget;
 pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, ScalarLogs};
 pub use error::{ConfigError, Provenance};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
+pub(crate) use kind::ValueKind;
 pub use layer::{Layer, decode};
-pub(crate) use names::file_name;
+pub(crate) use names::{file_name, run_name};
 pub use precision::{Abilities, Dtype, Matrices, Precision};
-pub(crate) use presets::{preset_names, run_name};
+pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
 pub(crate) use schedule::learning_rate;
-pub(crate) use value::Kind;
+pub(crate) use word_enum::words;
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -45,7 +48,8 @@ pub(crate) const BUILTIN: &str = "builtin:";
 pub(crate) const BUILTIN_STORIES: &str = "builtin:stories";
 pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
 
-/// The settings of a training run, under nanoGPT's names where it has the same setting.
+/// The settings of a training run, under nanoGPT's names where it has the same setting. [`KEYS`] says
+/// what each is.
 ///
 /// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types
 /// only, which is enough for a config that was resolved before (an event, a state file).
@@ -55,128 +59,85 @@ pub struct Config {
     /// A prepared data folder or a built-in corpus; empty if not set. nanoGPT's `dataset = 'x'` is
     /// `data/x`.
     pub data: String,
-    /// Tokens in the vocabulary; 0 = from the data.
     pub vocab_size: u32,
-    /// Run folder; empty = the caller creates a new one.
+    /// Empty = the caller creates a new folder.
     pub out_dir: String,
-    /// Source of the initial weights.
     pub init_from: InitFrom,
-    /// Seed for the initial weights, the data order and dropout; at most `i64::MAX`.
+    /// At most `i64::MAX`, which is the largest integer of TOML.
     pub seed: u64,
 
-    /// Transformer blocks.
     pub n_layer: NonZeroU32,
-    /// Attention heads per block; divides `n_embd`.
+    /// Divides `n_embd`.
     pub n_head: NonZeroU32,
-    /// Width of the residual stream.
     pub n_embd: NonZeroU32,
-    /// Context length in tokens.
     pub block_size: NonZeroU32,
-    /// Biases in the linear layers and layer norms: true in GPT-2, false in nanoGPT.
     pub bias: bool,
-    /// Dropout probability, in [0, 1); 0 = off.
     pub dropout: f64,
-    /// Form of the GELU activation.
     pub gelu: Gelu,
 
     /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,
-    /// Accumulation steps per update: the global batch is `batch_size` times this, and the loss of
-    /// a step is the mean over the global batch.
+    /// The global batch is `batch_size` times this, and the loss of a step is the mean over it.
     pub gradient_accumulation_steps: NonZeroU32,
-    /// Sequences on the device at once; 0 = `batch_size`.
     pub micro_batch: u32,
-    /// Rows of logits computed at once; 0 = automatic.
     pub loss_chunk: u32,
-    /// Activation checkpointing: blocks save only their inputs and are recomputed in the backward
-    /// pass.
     #[serde(default)]
     pub grad_checkpoint: Choice,
-    /// Optimizer state and master weights in host memory, where the CPU updates them.
     #[serde(default)]
     pub offload_optimizer: Choice,
-    /// Divide the optimizer state among the ranks of a run. One process has all of it.
     #[serde(default)]
     pub shard_optimizer: bool,
-    /// Device memory that the run may use.
     #[serde(default)]
     pub vram_budget: Budget,
-    /// Precision of activations and matrix products.
     pub dtype: Dtype,
 
-    /// The optimizer of the matrices of the blocks.
     #[serde(default)]
     pub optimizer: OptimizerKind,
-    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Weight decay, on tensors of two or more dimensions.
     pub weight_decay: f64,
-    /// Decay rate of AdamW's first moment.
     pub beta1: f64,
-    /// Decay rate of AdamW's second moment.
     pub beta2: f64,
-    /// Gradients are scaled down to this global norm; 0 = off.
     pub grad_clip: f64,
-    /// Updates that each rank makes by itself before the weights of all are averaged (DiLoCo); 1 = the
-    /// ranks sum the gradients of each update.
     #[serde(default = "off")]
     pub sync_every: NonZeroU64,
-    /// Learning rate of the outer step, if `sync_every` is above 1.
     #[serde(default = "outer_learning_rate")]
     pub outer_learning_rate: f64,
-    /// Nesterov momentum of the outer step, if `sync_every` is above 1.
     #[serde(default = "outer_momentum")]
     pub outer_momentum: f64,
 
-    /// Optimizer updates in the whole run.
     pub max_iters: NonZeroU64,
-    /// Time limit of the run; `None` = no limit. Plans a shorter schedule if the length of the run
-    /// is not set. Serialized as text, like `2h`.
+    /// `None` = no limit. Plans a shorter schedule if the length of the run is not set. Serialized as
+    /// text, like `2h`.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
-    /// Warm up and decay the learning rate; false = constant.
     pub decay_lr: bool,
-    /// Iterations of linear warmup; at most `lr_decay_iters`.
+    /// At most `lr_decay_iters`.
     pub warmup_iters: u64,
-    /// Iteration at which the learning rate reaches `min_lr`.
     pub lr_decay_iters: u64,
-    /// Learning rate after the decay; at most `learning_rate` if `decay_lr` is set.
+    /// At most `learning_rate` if `decay_lr` is set.
     pub min_lr: f64,
 
-    /// Iterations between evaluations.
     pub eval_interval: NonZeroU64,
-    /// Batches per evaluation and split.
     pub eval_iters: NonZeroU32,
-    /// Sequences per evaluation batch; 0 = automatic.
     pub eval_batch_size: u32,
-    /// Context length in evaluation, in tokens; 0 = `block_size`.
+    /// At most `block_size`; 0 = `block_size`.
     #[serde(default)]
     pub eval_block_size: u32,
-    /// Evaluate once and stop.
     pub eval_only: bool,
-    /// Iterations between samples; 0 = one at each evaluation. The first is before the training,
-    /// the last at its end.
     pub sample_interval: u64,
-    /// Prompt of the samples.
     pub sample_prompt: String,
-    /// Tokens per sample; 0 = no samples. A token takes a forward pass of one position, so 200
-    /// tokens cost less than an evaluation of 200 batches.
+    /// 0 = no samples. A token takes a forward pass of one position, so 200 tokens cost less than an
+    /// evaluation of 200 batches.
     pub sample_tokens: u32,
-    /// A file of questions in the form of HellaSwag; empty = none.
     #[serde(default)]
     pub hellaswag: String,
-    /// Questions that are answered at each evaluation, evenly spread over the file; 0 = all.
     #[serde(default)]
     pub hellaswag_questions: u32,
 
-    /// Iterations between progress lines.
     pub log_interval: NonZeroU64,
-    /// Logs of the run for other programs.
     #[serde(default)]
     pub log: ScalarLogs,
-    /// Save a checkpoint at every evaluation, not only when the validation loss improves.
     pub always_save_checkpoint: bool,
-    /// Number of most recent checkpoints to keep, besides the best.
     pub keep_checkpoints: NonZeroU32,
 }
 
@@ -202,10 +163,6 @@ impl Config {
         NonZeroU32::new(self.eval_block_size).unwrap_or(self.block_size)
     }
 
-    /// Returns the training data.
-    ///
-    /// # Errors
-    /// [`ConfigError::NoData`], which says how to set it.
     pub(crate) fn require_data(&self) -> Result<&str, ConfigError> {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
@@ -225,10 +182,18 @@ impl Config {
         blocks.saturating_add(embeddings).saturating_mul(width)
     }
 
-    /// Counts the weights in the matrices of the blocks, which Muon updates: 12 C^2 in each.
+    /// Counts the weights in the matrices of the blocks: 12 C^2 in each.
     pub(crate) fn block_matrices(&self) -> u64 {
         let [layers, width] = [self.n_layer, self.n_embd].map(|n| u64::from(n.get()));
         12 * width * width * layers
+    }
+
+    /// Counts the weights that Muon updates; AdamW updates the others.
+    pub(crate) fn muon_weights(&self) -> u64 {
+        match self.optimizer {
+            OptimizerKind::AdamW => 0,
+            OptimizerKind::Muon => self.block_matrices(),
+        }
     }
 
     /// Returns the config with these settings, as they are typed; `None` if one is not valid by itself.
@@ -269,6 +234,16 @@ impl Config {
     }
 }
 
+#[cfg(test)]
+impl Config {
+    /// Returns a preset with some settings as they are typed.
+    pub(crate) fn of_preset(name: &str, flags: &[(&str, &str)]) -> Self {
+        let flags = flags.iter().map(|(key, text)| (key.to_string(), text.to_string()));
+        let layers = vec![Layer::preset(name).unwrap(), Layer::flags(flags).unwrap()];
+        resolve(layers).unwrap().config
+    }
+}
+
 impl Default for Config {
     /// Returns nanoGPT's defaults: [`resolve()`] without layers.
     fn default() -> Self {
@@ -300,26 +275,15 @@ pub(crate) fn padded_vocab(vocab: u32) -> u32 {
 }
 
 /// Quotes text as a TOML string on one line. The toml crate writes a text with line breaks over
-/// several lines, which leaves no room for the comment.
+/// several lines, which leaves no room for the comment. JSON has the same escapes, but none for DEL.
 fn basic_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        let _ = match c {
-            '"' | '\\' => write!(quoted, "\\{c}"),
-            '\n' => write!(quoted, "\\n"),
-            '\t' => write!(quoted, "\\t"),
-            c if c.is_control() => write!(quoted, "\\u{:04X}", u32::from(c)),
-            c => write!(quoted, "{c}"),
-        };
-    }
-    quoted.push('"');
-    quoted
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
 /// Serializes `max_time` as text, like `2h`, since TOML has no durations.
 mod max_time {
     use super::Duration;
-    use super::value::parse_duration;
+    use super::kind::parse_duration;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {

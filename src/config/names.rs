@@ -1,5 +1,9 @@
 //! Names of files and folders that every system takes.
 
+use std::path::Path;
+
+use super::{BUILTIN, Config, Layer, resolve};
+
 /// The longest name, in characters.
 const LONGEST: usize = 40;
 
@@ -9,10 +13,10 @@ const DEVICES: [&str; 4] = ["con", "prn", "aux", "nul"];
 /// Names of devices with a digit after them.
 const NUMBERED_DEVICES: [&str; 2] = ["com", "lpt"];
 
-/// Returns a name for a file or a folder that says `text`, or `otherwise` if nothing of it can be said.
+/// Returns a name for a file or a folder after `text`, or `otherwise` if no character of it can stay.
 ///
-/// It has letters, digits, `-`, `_` and `.` alone, and neither begins nor ends with a dot. The name of a
-/// Windows device gets a dash: `aux-`, `nul-.txt`.
+/// It consists of letters, digits, `-`, `_` and `.`, and neither begins nor ends with a dot. The name of
+/// a Windows device gets a dash: `aux-`, `nul-.txt`.
 pub(crate) fn file_name(text: &str, otherwise: &str) -> String {
     let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = text.chars().take(LONGEST).map(safe).collect();
@@ -31,6 +35,24 @@ fn is_device(name: &str) -> bool {
     let is_digit = |rest: &str| matches!(rest.as_bytes(), [b'0'..=b'9']);
     let numbered = |device: &&str| name.strip_prefix(*device).is_some_and(is_digit);
     DEVICES.contains(&name.as_str()) || NUMBERED_DEVICES.iter().any(numbered)
+}
+
+/// Returns a name for the folder of a run that starts from a preset with this configuration.
+///
+/// A run with the preset's model, and with its data if it has some, is named after the preset, so that
+/// `gpt2-xl-1` is never a model of two layers. Other runs are named after their data and the shape of
+/// their model, like `foxes-6x384`. A name that no preset has is returned as it is.
+pub(crate) fn run_name(preset: &str, config: &Config) -> String {
+    let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
+    let Ok(base) = layer.map(|resolved| resolved.config) else { return preset.to_string() };
+    let shape = |config: &Config| (config.n_layer, config.n_head, config.n_embd);
+    let same_data = base.data.is_empty() || base.data == config.data;
+    if shape(&base) == shape(config) && same_data {
+        return preset.to_string();
+    }
+    let data = config.data.strip_prefix(BUILTIN).unwrap_or(&config.data);
+    let data = Path::new(data).file_name().unwrap_or_default().to_string_lossy();
+    format!("{}-{}x{}", file_name(&data, "gpt"), config.n_layer, config.n_embd)
 }
 
 #[cfg(test)]
@@ -57,5 +79,21 @@ mod tests {
             assert_eq!(file_name(text, "text"), name, "{text:?}");
         }
         assert_eq!(file_name(&"\u{fc}".repeat(100), "text").chars().count(), LONGEST);
+    }
+
+    #[test]
+    fn a_run_is_named_after_its_preset_only_if_it_has_its_model() {
+        let name = |preset: &str, flags: &[(&str, &str)]| {
+            run_name(preset, &Config::of_preset(preset, flags))
+        };
+        assert_eq!(name("demo", &[]), "demo");
+        assert_eq!(name("demo", &[("max_iters", "9")]), "demo");
+        assert_eq!(name("demo", &[("data", "/a/my foxes")]), "my-foxes-2x96");
+        assert_eq!(name("gpt2-xl", &[("data", "data/openwebtext")]), "gpt2-xl");
+        let small = [("n_layer", "2"), ("data", "builtin:stories")];
+        assert_eq!(name("gpt2-xl", &small), "stories-2x1600");
+        assert_eq!(name("gpt2", &[("n_layer", "2")]), "gpt-2x768");
+        assert_eq!(name("gpt2", &[("n_layer", "2"), ("data", "..")]), "gpt-2x768");
+        assert_eq!(run_name("mine", &Config::default()), "mine");
     }
 }

@@ -5,35 +5,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The precision of activations and matrix products. Master weights, gradients, moments and sums
-/// are always float32.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// The fastest that the device has: float16 with cooperative matrices, bfloat16 with tensor cores
-    /// on CUDA, else float32. A run keeps what this became.
-    #[default]
-    Auto,
-    /// float32 everywhere.
-    Float32,
-    /// float32 storage; products use tensor cores, which read the upper 19 bits.
-    Tf32,
-    /// bfloat16, with the range of float32: activations take half the memory.
-    Bfloat16,
-    /// float16, with more digits than bfloat16 and a smaller range: activations take half the
-    /// memory, and the loss is scaled.
-    Float16,
-}
+use super::word_enum::words;
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Dtype::Auto => "auto",
-            Dtype::Float32 => "float32",
-            Dtype::Tf32 => "tf32",
-            Dtype::Bfloat16 => "bfloat16",
-            Dtype::Float16 => "float16",
-        })
+words! {
+    /// The precision of activations and matrix products. Master weights, gradients, moments and sums
+    /// are always float32.
+    #[derive(Default)]
+    pub enum Dtype {
+        /// The fastest that the device has: float16 with cooperative matrices, bfloat16 with tensor
+        /// cores on CUDA, else float32. A run keeps what this became.
+        #[default]
+        Auto = "auto",
+        /// float32 everywhere.
+        Float32 = "float32",
+        /// float32 storage; products use tensor cores, which read the upper 19 bits.
+        Tf32 = "tf32",
+        /// bfloat16, with the range of float32: activations take half the memory.
+        Bfloat16 = "bfloat16",
+        /// float16, with more digits than bfloat16 and a smaller range: activations take half the
+        /// memory, and the loss is scaled.
+        Float16 = "float16",
     }
 }
 

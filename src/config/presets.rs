@@ -1,9 +1,5 @@
 //! The built-in configs of `--preset`.
 
-use std::path::Path;
-
-use super::{BUILTIN, Config, Layer, file_name, resolve};
-
 const GPT2: &str = include_str!("../../assets/presets/gpt2.toml");
 const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
 const GPT2_LARGE: &str = include_str!("../../assets/presets/gpt2-large.toml");
@@ -26,7 +22,6 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("card-24gb", &[GPT2_XL, include_str!("../../assets/presets/card-24gb.toml")]),
 ];
 
-/// Lists the presets that [`Layer::preset`](super::Layer::preset) knows.
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -36,31 +31,13 @@ pub(super) fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
     PRESETS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts)
 }
 
-/// Returns a name for the folder of a run that starts from a preset with this configuration.
-///
-/// The name is the preset's as long as the run has its model, and its data where it brings some: a
-/// run `gpt2-xl-1` is never a model of two layers. Else the name says the data and the shape of the
-/// model, as `foxes-6x384`. A name that is not a preset's is returned as it is.
-pub(crate) fn run_name(preset: &str, config: &Config) -> String {
-    let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
-    let Ok(base) = layer.map(|resolved| resolved.config) else { return preset.to_string() };
-    let shape = |config: &Config| (config.n_layer, config.n_head, config.n_embd);
-    let same_data = base.data.is_empty() || base.data == config.data;
-    if shape(&base) == shape(config) && same_data {
-        return preset.to_string();
-    }
-    let data = config.data.strip_prefix(BUILTIN).unwrap_or(&config.data);
-    let data = Path::new(data).file_name().unwrap_or_default().to_string_lossy();
-    format!("{}-{}x{}", file_name(&data, "gpt"), config.n_layer, config.n_embd)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Gelu;
+    use crate::config::{Config, Gelu, Layer, resolve};
 
     fn preset(name: &str) -> Config {
-        resolve(vec![Layer::preset(name).unwrap()]).unwrap().config
+        Config::of_preset(name, &[])
     }
 
     #[test]
@@ -85,24 +62,6 @@ mod tests {
             assert_eq!(config.global_batch(), 480, "{name}");
             assert!((config.min_lr * 10.0 - config.learning_rate).abs() < 1e-12, "{name}");
         }
-    }
-
-    #[test]
-    fn a_run_is_named_after_its_preset_only_if_it_has_its_model() {
-        let name = |preset: &str, flags: &[(&str, &str)]| {
-            let flags = flags.iter().map(|(key, text)| (key.to_string(), text.to_string()));
-            let layers = vec![Layer::preset(preset).unwrap(), Layer::flags(flags).unwrap()];
-            run_name(preset, &resolve(layers).unwrap().config)
-        };
-        assert_eq!(name("demo", &[]), "demo");
-        assert_eq!(name("demo", &[("max_iters", "9")]), "demo");
-        assert_eq!(name("demo", &[("data", "/a/my foxes")]), "my-foxes-2x96");
-        assert_eq!(name("gpt2-xl", &[("data", "data/openwebtext")]), "gpt2-xl");
-        let small = [("n_layer", "2"), ("data", "builtin:stories")];
-        assert_eq!(name("gpt2-xl", &small), "stories-2x1600");
-        assert_eq!(name("gpt2", &[("n_layer", "2")]), "gpt-2x768");
-        assert_eq!(name("gpt2", &[("n_layer", "2"), ("data", "..")]), "gpt-2x768");
-        assert_eq!(run_name("mine", &Config::default()), "mine");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::ConfigError;
 use super::expression;
 use super::keys::{self, KnownKey};
-use super::value::Value;
+use super::literal::Value;
 
 /// A line `name = literal` of a config.
 #[derive(Debug, PartialEq)]

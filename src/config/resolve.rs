@@ -3,31 +3,27 @@
 use super::error::{ConfigError, Provenance};
 use super::keys::{KEYS, Key};
 use super::layer::{Layer, ignored_warning};
-use super::value::Value;
+use super::literal::Value;
 use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom};
 use std::collections::BTreeMap;
 
-/// Largest head size. The attention kernels keep one row of a head in registers or workgroup
-/// memory.
+/// The attention kernels keep one row of a head in registers or workgroup memory.
 const MAX_HEAD_SIZE: u32 = 256;
 
-/// The built-in data sets.
 const BUILTIN_DATA: &[&str] = &[BUILTIN_STORIES, BUILTIN_CHATS];
 
 /// A valid config, and the warnings about its sources.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// The config.
     pub config: Config,
-    /// Messages for the user.
     pub warnings: Vec<String>,
-    /// The provenance of each value, by key, for `wgpt config show`.
+    /// By key, for `wgpt config show`.
     pub provenance: BTreeMap<&'static str, Provenance>,
 }
 
 impl Resolved {
     /// Returns true if a file, a variable or a flag sets the length of the run. Then `max_time` only
-    /// ends it early; else it plans a schedule that ends in time.
+    /// ends it early; otherwise it plans a schedule that ends in time.
     pub fn sets_length(&self) -> bool {
         ["max_iters", "lr_decay_iters"].iter().any(|key| {
             matches!(
@@ -45,9 +41,6 @@ type Merged = BTreeMap<&'static str, (Value, Provenance)>;
 ///
 /// The precedence is defaults < preset < model < file < environment < flags, in whatever order the
 /// layers are given. Of two layers from the same kind of source, the later one wins.
-///
-/// # Errors
-/// If values conflict.
 pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     layers.sort_by_key(|layer| layer.source);
     let mut merged = defaults()?;
@@ -167,7 +160,8 @@ impl Check<'_> {
         if !(config.shard_optimizer && config.trains_apart()) {
             return Ok(());
         }
-        let rule = "ranks that train apart have an optimizer each, which cannot be divided";
+        let rule =
+            "with local updates each rank has an optimizer of its own, which cannot be divided";
         let hint = "set sync_every to 1, or shard_optimizer to false";
         Err(self.error(&["sync_every", "shard_optimizer"], config.sync_every, rule, hint))
     }

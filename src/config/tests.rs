@@ -28,16 +28,16 @@ fn the_table_and_the_struct_have_the_same_keys() {
 fn every_valid_value_fits_its_field() {
     for key in KEYS {
         let texts = match key.kind {
-            Kind::Bool => vec!["true".to_owned(), "false".into()],
-            Kind::Count { min, max } => vec![min.to_string(), max.to_string()],
-            Kind::Positive => vec!["1e-300".into(), "3e38".into()],
-            Kind::NonNegative => vec!["0".into(), "3e38".into()],
-            Kind::Fraction => vec!["0".into(), "0.999".into()],
-            Kind::Text => vec!["".into(), "x".into()],
-            Kind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
-            Kind::Words(words) => vec!["".into(), words.join(", ")],
-            Kind::Duration => vec!["".into(), "100years".into(), "99years".into()],
-            Kind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
+            ValueKind::Bool => vec!["true".to_owned(), "false".into()],
+            ValueKind::Count { min, max } => vec![min.to_string(), max.to_string()],
+            ValueKind::Positive => vec!["1e-300".into(), "3e38".into()],
+            ValueKind::NonNegative => vec!["0".into(), "3e38".into()],
+            ValueKind::Fraction => vec!["0".into(), "0.999".into()],
+            ValueKind::Text => vec!["".into(), "x".into()],
+            ValueKind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
+            ValueKind::Words(words) => vec!["".into(), words.join(", ")],
+            ValueKind::Duration => vec!["".into(), "100years".into(), "99years".into()],
+            ValueKind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
         };
         for text in texts {
             // A rule between keys may reject the value; the struct must not.
@@ -142,7 +142,7 @@ fn errors_between_keys_suggest_valid_values() {
         (vec![("micro_batch", "7")], vec!["global batch of 480", "set micro_batch to 6"]),
         (
             vec![("sync_every", "5"), ("shard_optimizer", "true")],
-            vec!["sync_every = 5", "an optimizer each", "shard_optimizer to false"],
+            vec!["sync_every = 5", "an optimizer of its own", "shard_optimizer to false"],
         ),
         (vec![("warmup-iters", "600_001")], vec!["--warmup-iters", "lr_decay_iters = 600000"]),
         (vec![("lr_decay_iters", "0")], vec!["lr_decay_iters = 0", "decay_lr to false"]),

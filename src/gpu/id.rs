@@ -46,11 +46,9 @@ impl FromStr for DeviceChoice {
             Some((backend, index)) => (backend, index.parse().map_err(|_| unknown())?),
             None => (name, 0),
         };
-        let backend = Backend::NAMES
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(backend))
-            .map(|&(_, backend)| backend)
-            .ok_or_else(unknown)?;
+        let mut backends = Backend::ALL.iter().copied().zip(Backend::WORDS);
+        let (backend, _) =
+            backends.find(|(_, known)| known.eq_ignore_ascii_case(backend)).ok_or_else(unknown)?;
         if backend == Backend::Cpu && index != 0 {
             return Err(unknown());
         }

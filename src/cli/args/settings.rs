@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::values::Suggested;
-use crate::config::{DATASET, IGNORED, KEYS, Kind, preset_names};
+use crate::config::{DATASET, IGNORED, KEYS, ValueKind, preset_names};
 
 /// The sources of a configuration on the command line.
 #[derive(Debug, Args)]
@@ -48,8 +48,8 @@ impl Args for ConfigFlags {
                 .allow_negative_numbers(true)
                 .overrides_with(key.name);
             arg = match key.kind {
-                Kind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
-                Kind::Bool => {
+                ValueKind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
+                ValueKind::Bool => {
                     arg.value_parser(Suggested::new(["true", "false"])).hide_possible_values(true)
                 }
                 _ => arg,

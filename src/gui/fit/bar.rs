@@ -94,7 +94,7 @@ fn segments(ui: &egui::Ui, contents: &Contents<'_>) -> Vec<MemorySegment> {
         bytes: contents.others.unwrap_or(0),
         color: ui.visuals().weak_text_color().gamma_multiply(0.4),
     };
-    let all = Class::ALL.into_iter().map(of_class).chain([others]);
+    let all = Class::ALL.iter().copied().map(of_class).chain([others]);
     all.filter(|segment| segment.bytes > 0).collect()
 }
 

@@ -3,7 +3,7 @@
 use eframe::egui::{self, Align, Key as Press, Modifiers, RichText};
 
 use super::visible;
-use crate::config::{KEYS, Key, Kind};
+use crate::config::{KEYS, Key, ValueKind};
 use crate::gui::form::{SettingsForm, is_same};
 use crate::gui::theme;
 use crate::gui::widgets::{cell, note};
@@ -95,7 +95,7 @@ fn help(form: &SettingsForm, key: &Key) -> String {
 
 fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     match key.kind {
-        Kind::Bool => {
+        ValueKind::Bool => {
             let mut is_on = form.text(key.name).trim().eq_ignore_ascii_case("true");
             let response = ui.checkbox(&mut is_on, "");
             if response.changed() {
@@ -103,7 +103,7 @@ fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> 
             }
             response
         }
-        Kind::Choice(choices) => {
+        ValueKind::Choice(choices) => {
             let mut selected = form.text(key.name);
             let combo = egui::ComboBox::from_id_salt(key.name).selected_text(selected.as_str());
             let shown = combo.width(width).truncate().show_ui(ui, |ui| {
@@ -123,7 +123,7 @@ fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> 
 fn text_field(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     let id = egui::Id::unique(("setting", key.name));
     let mut text = form.text(key.name);
-    if let Kind::Count { min, max } = key.kind
+    if let ValueKind::Count { min, max } = key.kind
         && ui.memory(|memory| memory.has_focus(id))
         && let Some(next) = step_count(&text, arrow_steps(ui), min, max)
     {
