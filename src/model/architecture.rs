@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config, Gelu};
-use crate::ops;
+use crate::plan;
 
 /// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
 /// these limits no product of sizes overflows.
@@ -47,13 +47,13 @@ impl Architecture {
     }
 
     /// Returns the number of shards of the token embedding on a device that binds at most `largest`
-    /// bytes to a kernel. Returns more than [`ops::MAX_SHARDS`] if even that many shards would be too
+    /// bytes to a kernel. Returns more than [`plan::MAX_SHARDS`] if even that many shards would be too
     /// large. GPT-2's embedding of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
-        let shards = 1..=ops::MAX_SHARDS;
+        let shards = 1..=plan::MAX_SHARDS;
         let enough = |&shards: &usize| fits(4 * self.shard_rows(shards)[0] * self.n_embd);
-        shards.clone().find(enough).unwrap_or(ops::MAX_SHARDS + 1)
+        shards.clone().find(enough).unwrap_or(plan::MAX_SHARDS + 1)
     }
 
     /// Returns the number of rows of each shard, the largest first.

@@ -11,6 +11,7 @@ use crate::config::{Dtype, Precision};
 use crate::data::{DataError, Windows};
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
+use crate::plan::CAST_ROWS;
 
 mod architecture;
 mod block;
@@ -26,6 +27,7 @@ mod nanogpt;
 mod sample;
 mod weights;
 
+pub(crate) use crate::plan::STAGED_ELEMENTS;
 pub use architecture::Architecture;
 use block::{Block, BlockPass, Norm};
 use builder::Builder;
@@ -41,7 +43,7 @@ pub use loss_scale::LossScale;
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
-pub(crate) use weights::{STAGED_ELEMENTS, TensorFile, WeightFile, write_tensors};
+pub(crate) use weights::{TensorFile, WeightFile, write_tensors};
 
 /// Reads a tensor from its device, without blocking this thread.
 ///
@@ -95,10 +97,6 @@ pub struct Gpt {
     #[module(skip)]
     architecture: Architecture,
 }
-
-/// The number of rows of an embedding in half precision that sampling casts at a time. For GPT-2 XL
-/// these are 26 MB in f32.
-const CAST_ROWS: usize = 4096;
 
 /// The dropout of one micro-batch: everything that determines which elements are dropped.
 #[derive(Clone, Copy, Debug)]

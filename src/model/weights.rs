@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::{Gpt, WeightSource};
 use crate::disk::File;
+use crate::plan::STAGED_ELEMENTS;
 
 /// An error of reading or writing weights.
 #[derive(Debug, Error)]
@@ -297,11 +298,6 @@ pub async fn write_tensors(
     }
     Ok(())
 }
-
-/// The most elements that one transfer between device and host has: 4 MiB of f32. With whole
-/// embeddings, a checkpoint would be the peak of a run's memory. With smaller pieces, submissions would
-/// take longer than copies: a submission costs as much time as 1 MiB over PCI Express.
-pub(crate) const STAGED_ELEMENTS: usize = 1 << 20;
 
 /// Returns the size of a tensor in the file.
 fn bytes(tensor: &Parameter) -> usize {

@@ -41,7 +41,6 @@ pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };
 pub use mode::{Implementation, OpsMode};
-pub use shared::MAX_SHARDS;
 pub use softmax::softmax;
 pub use update_control::{UpdateControl, UpdateSettings, update_control};
 

@@ -9,23 +9,20 @@ use crate::text::bytes;
 /// additional launches.
 const MIN_CHUNK: usize = 32;
 
-/// Plans whose times are within this factor count as equally fast: estimates are no better, and what
-/// was requested is to change as little as possible.
+/// Plans whose times are within this factor count as equally fast: estimates are no better, and the
+/// request should change as little as possible.
 const TIE: f64 = 1.05;
 
 /// Returns the fastest plan for a step of `config` that fits the limits.
 ///
-/// The requested split is taken if it fits. Else the candidates are all smaller micro-batches with
+/// The requested split is taken if it fits. Otherwise the candidates are all smaller micro-batches with
 /// more accumulation, then smaller logits chunks, each without and with activation checkpointing and
 /// with the optimizer on the device and in host memory, as far as the configuration leaves that
-/// open. The one with the shortest estimated update wins; of equally fast ones, the first in this
-/// order. A larger logits chunk takes what is left of the budget. `speed` is that of the device; if
-/// it is unknown, an assumed one serves for the comparison.
+/// open. The candidate with the shortest estimated update wins; of equally fast ones, the first in this
+/// order. A larger logits chunk takes the rest of the budget. If the device's `speed` is unknown, plans
+/// are compared with an assumed one.
 ///
 /// The global batch, the order of the data and the result of evaluations stay the same.
-///
-/// # Errors
-/// If no plan fits, with changes to the configuration that would.
 pub fn plan(
     config: &Config,
     vocab: u32,
@@ -40,11 +37,8 @@ pub fn plan(
     Ok(forecast)
 }
 
-/// Returns the plan of a running trainer under new limits: `plan` if it fits, else the fastest that
-/// leaves the optimizer where it is.
-///
-/// # Errors
-/// As [`plan()`].
+/// Returns the plan of a running trainer under new limits: `plan` if it fits, otherwise the fastest plan
+/// that leaves the optimizer where it is.
 pub(crate) fn replan(
     config: &Config,
     plan: &Plan,
@@ -83,8 +77,8 @@ pub(crate) fn keep(
 }
 
 /// Returns the next smaller plan for the same step: with half the micro-batch, then half the logits
-/// chunk, then activation checkpointing. `None` if none is smaller. The optimizer stays where it is,
-/// so that a running trainer can change to the plan.
+/// chunk, then activation checkpointing. The optimizer stays where it is, so that a running trainer can
+/// change to the plan.
 pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     let global = plan.micro_batch * plan.accumulation;
     if plan.micro_batch > 1 {
@@ -99,14 +93,13 @@ pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     (!plan.grad_checkpoint).then(|| Plan { grad_checkpoint: true, ..plan.clone() })
 }
 
-/// Returns the next smaller plan for a trainer that is restarted: as [`smaller()`], and at last with
+/// Returns the next smaller plan for a trainer that is restarted: as [`smaller()`] does, and finally with
 /// the optimizer in host memory, if `can_offload`.
 pub(crate) fn smaller_or_offloaded(plan: &Plan, can_offload: bool) -> Option<Plan> {
     let offloaded = || Plan { offload_optimizer: true, ..plan.clone() };
     smaller(plan).or_else(|| (can_offload && !plan.offload_optimizer).then(offloaded))
 }
 
-/// A search for the plan of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Search<'a> {
     pub config: &'a Config,
@@ -117,7 +110,7 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Returns the fastest plan that fits, without a larger logits chunk and without an explanation.
+    /// Returns the fastest plan that fits, without a larger logits chunk and an explanation.
     pub(super) fn fastest(&self) -> Option<Forecast> {
         let candidates = self.candidates();
         let forecast = |index: usize| Some(self.forecast(candidates.get(index)?.clone()));
@@ -138,7 +131,6 @@ impl Search<'_> {
         Forecast::of(plan, self.config, self.vocab, self.limits)
     }
 
-    /// Returns the estimated time of an update.
     fn seconds(&self, plan: &Plan) -> f64 {
         self.speed.seconds(Work::update(self.config, self.vocab, plan))
     }
@@ -151,7 +143,7 @@ impl Search<'_> {
         let micro_batches: Vec<u64> =
             (1..=requested).rev().filter(|&micro| global.is_multiple_of(micro)).collect();
         let offloads = match config.offload_optimizer {
-            // It has no other memory.
+            // The CPU has no other memory.
             _ if limits.kernels == Kernels::Cpu => &[false][..],
             // The weights that a rank sends are on its device.
             _ if limits.shards_optimizer() => &[false],
@@ -179,9 +171,9 @@ impl Search<'_> {
         plans
     }
 
-    /// Doubles the logits chunk of a plan as long as it fits the budget, up to the whole
-    /// micro-batch. Without a budget, or with a chunk that is set, it stays. So does the CPU's, whose
-    /// caches a larger one exceeds.
+    /// Doubles the logits chunk of a plan as long as it fits the budget, up to the whole micro-batch. It
+    /// stays without a budget, if the configuration sets it, and on the CPU, where a larger one would
+    /// exceed the caches.
     fn with_larger_chunk(&self, mut forecast: Forecast) -> Forecast {
         let Self { config, vocab, limits, .. } = *self;
         if config.loss_chunk > 0 || limits.budget.is_none() || limits.kernels == Kernels::Cpu {
@@ -202,7 +194,7 @@ impl Search<'_> {
     }
 
     /// Explains how and why the chosen plan differs from the requested one, and what that costs in
-    /// time. Empty if it does not.
+    /// time. Empty if the two are equal.
     fn explain(&self, chosen: &Forecast) -> String {
         let Some(requested) = self.candidates().into_iter().next() else { return String::new() };
         let (from, to) = (&requested, &chosen.plan);
@@ -240,14 +232,14 @@ impl Search<'_> {
         format!("{}: {reason}", changes.join(", "))
     }
 
-    /// Returns the error for a run of which no plan fits.
+    /// Returns the error of a run that no plan makes fit.
     fn refusal(&self) -> PlanError {
         let forecasts: Vec<Forecast> =
             self.candidates().into_iter().map(|plan| self.forecast(plan)).collect();
         let missing = |forecast: &Forecast| {
             forecast.host_bytes.saturating_sub(forecast.host_budget_bytes.unwrap_or(u64::MAX))
         };
-        // What fits the device lacks host memory.
+        // A plan that fits the device lacks host memory.
         let of_device = forecasts.iter().filter(|forecast| forecast.fits_device(self.limits));
         let least = of_device
             .min_by_key(|forecast| missing(forecast))
@@ -258,7 +250,7 @@ impl Search<'_> {
         if let Some(have) = self.limits.largest_tensor.filter(|&have| need > have) {
             return PlanError::TensorTooLarge { need, have };
         }
-        // The least of the device's memory with which the host has enough.
+        // The smallest budget of the device with which the host has enough.
         let on_host = forecasts.iter().filter(|forecast| forecast.fits_host());
         let budget = on_host.map(|forecast| forecast.predicted_bytes).min();
         PlanError::TooBig { least: Box::new(least), fixes: FixSearch(*self).fixes(budget) }

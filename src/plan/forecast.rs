@@ -13,14 +13,13 @@ use crate::text::{bytes, bytes_of};
 /// A plan and its predicted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// How a step is split.
     #[serde(flatten)]
     pub plan: Plan,
-    /// Peak memory in bytes.
+    /// Peak memory of the device.
     pub predicted_bytes: u64,
-    /// Bytes that the run may use; `None` = no limit.
+    /// `None` = no limit.
     pub budget_bytes: Option<u64>,
-    /// The largest single tensor, in bytes.
+    /// In bytes.
     pub largest_tensor: u64,
     /// The tensors that are live at the peak.
     pub rows: Vec<Row>,
@@ -28,14 +27,13 @@ pub struct Forecast {
     #[serde(default)]
     pub classes: BTreeMap<Class, u64>,
     /// Host memory of the run, without the program itself; empty if the optimizer is on the device and
-    /// ranks do not train apart.
+    /// there are no local updates.
     #[serde(default)]
     pub host_rows: Vec<Row>,
-    /// The sum of `host_rows`.
     #[serde(default)]
     pub host_bytes: u64,
-    /// Bytes of host memory that `host_rows` may take; `None` = no limit. Where the memory of the
-    /// device is the machine's, what the device's rows leave of it.
+    /// The limit of `host_bytes`; `None` = no limit. If the device uses the machine's memory, its rows
+    /// are subtracted.
     #[serde(default)]
     pub host_budget_bytes: Option<u64>,
     /// How and why the plan differs from the requested settings, and what that costs in time; empty
@@ -43,9 +41,9 @@ pub struct Forecast {
     pub why: String,
 }
 
-/// Fixed overhead in bytes: a page of the pool for small buffers (8 MiB), the driver's blocks for
-/// allocations smaller than a page, on the device and for staging (4 MiB each), a slice of weights
-/// read for a checkpoint (4 MiB), and ids, sums and masks (4 MiB).
+/// A page of the pool for small buffers (8 MiB), the driver's blocks for allocations smaller than a
+/// page, on the device and for staging (4 MiB each), a slice of weights read for a checkpoint (4 MiB),
+/// and ids, sums and masks (4 MiB).
 const FIXED_SLACK: u64 = 24 << 20;
 
 /// One in this many bytes of the pools is lost at the ends of pages, measured over models of many
@@ -55,12 +53,12 @@ const FRAGMENTATION: u64 = 32;
 /// cubecl makes a page this much larger than the tensor that it is for, and rounds up to a multiple.
 const PAGE_MARGIN: u64 = 1 << 20;
 
-/// Predicts the bytes that pools hold beyond their tensors.
+/// Predicts the bytes that pools hold beyond their tensors, which take `held` bytes.
 ///
-/// The tensors take `held` bytes. The largest, of `largest` bytes, fills a page, and `next` is the
-/// size of the second largest. The bound is a page and a quarter plus fragmentation or, if that is
-/// less, the rest of whole pages, where the last page loses the room of four tensors of size `next`,
-/// at most three quarters. tests/budget compares it with a driver that counts allocations.
+/// The largest tensor, of `largest` bytes, fills a page; `next` is the size of the second largest. The
+/// bound is a page and a quarter plus fragmentation or, if that is less, the rest of whole pages, where
+/// the last page loses the room of four tensors of size `next`, at most three quarters. tests/budget
+/// compares it with a driver that counts allocations.
 fn pool_overhead(held: u64, largest: u64, next: u64) -> u64 {
     let page = (largest + PAGE_MARGIN).next_multiple_of(PAGE_MARGIN);
     let loose = page * 5 / 4 + held / FRAGMENTATION;
@@ -70,17 +68,17 @@ fn pool_overhead(held: u64, largest: u64, next: u64) -> u64 {
     loose.min((pages * page).saturating_sub(held))
 }
 
-/// Fixed overhead on the CPU, in bytes: the program, its threads and their buffers.
+/// The program, its threads and their buffers, on the CPU.
 const HOST_SLACK: u64 = 48 << 20;
 
-/// One in this many bytes on the CPU is lost between tensors: freed memory that the allocator has
-/// not returned.
+/// One in this many bytes on the CPU is lost between tensors: freed memory that the allocator has not
+/// returned.
 const HOST_FRAGMENTATION: u64 = 16;
 
-/// Smallest page of the pools in bytes: holds several weights of a small model.
+/// Smallest page of the pools: holds several weights of a small model.
 const MIN_PAGE: u64 = 8 << 20;
 
-/// Returns the tensor for which the pools make pages, in bytes, if tensors have up to `largest`.
+/// Returns the size of the tensor for which the pools make pages, if the largest one has `largest` bytes.
 fn page_bytes(largest: u64) -> u64 {
     largest.max(MIN_PAGE)
 }
@@ -122,7 +120,7 @@ impl Forecast {
         }
     }
 
-    /// Returns whether the run fits its budget, as a line for the user.
+    /// Says in a line whether the run fits its budget.
     pub fn verdict(&self) -> String {
         let shortage = self.shortage();
         if !shortage.is_empty() {
@@ -139,8 +137,8 @@ impl Forecast {
         }
     }
 
-    /// Returns what the run needs and what it may take, of the device's memory or else of the host's;
-    /// empty if it fits both.
+    /// Says what the run needs and what it may take of the device's memory or, if that suffices, of the
+    /// host's; empty if it fits both.
     pub(crate) fn shortage(&self) -> String {
         let (need, budget) = (self.predicted_bytes, self.budget_bytes.unwrap_or(u64::MAX));
         if need > budget {
@@ -208,13 +206,13 @@ impl fmt::Display for Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Abilities, Dtype, Layer, Matrices, resolve};
+    use crate::config::{Abilities, Dtype, Matrices};
     use crate::plan::{Fix, PlanError};
 
     const GIB: u64 = 1 << 30;
 
     fn forecast(preset: &str, limits: Limits) -> Forecast {
-        let config = resolve(vec![Layer::preset(preset).unwrap()]).unwrap().config;
+        let config = Config::of_preset(preset, &[]);
         Forecast::of(Plan::new(&config, 50_257), &config, 50_257, &limits)
     }
 
@@ -260,9 +258,7 @@ mod tests {
 
     #[test]
     fn half_precision_halves_activations_and_keeps_copies_of_the_weights() {
-        let flags = [("batch_size".to_string(), "8".to_string())];
-        let layers = vec![Layer::preset("gpt2").unwrap(), Layer::flags(flags).unwrap()];
-        let config = resolve(layers).unwrap().config;
+        let config = Config::of_preset("gpt2", &[("batch_size", "8")]);
         let forecast = |abilities: Abilities, kernels, dtype| {
             let largest_tensor = Some(128 << 20);
             let precision = abilities.planned(dtype);
@@ -311,9 +307,7 @@ mod tests {
     #[test]
     fn a_weight_takes_16_bytes_or_8_or_6_and_12_on_the_host() {
         let per_weight = |flags: &[(&str, &str)], offload_optimizer| {
-            let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-            let layers = vec![Layer::preset("gpt2-xl").unwrap(), Layer::flags(flags).unwrap()];
-            let config = resolve(layers).unwrap().config;
+            let config = Config::of_preset("gpt2-xl", flags);
             let float16 = config.dtype == Dtype::Float16;
             let matrices = float16.then_some(Matrices::Sixteen);
             let abilities = Abilities { float16, matrices, ..Abilities::default() };
@@ -352,7 +346,7 @@ mod tests {
 
     #[test]
     fn ranks_that_train_apart_keep_twelve_bytes_a_weight_on_the_host() {
-        let config = resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config;
+        let config = Config::of_preset("gpt2", &[]);
         let apart = Config { sync_every: 10u64.try_into().unwrap(), ..config.clone() };
         let limits = Limits { host_budget: Some(GIB), pools: true, ..Limits::default() };
         let of = |config: &Config| Forecast::of(Plan::new(config, 50_257), config, 50_257, &limits);

@@ -15,53 +15,49 @@ pub struct Limits {
     pub largest_tensor: Option<u64>,
     /// True if memory comes from the pools of the device, which hold more than their tensors.
     pub pools: bool,
-    /// The kernels, which decide what an op allocates besides its results.
     pub kernels: Kernels,
-    /// The precision, which decides the size of activations.
     #[serde(default)]
     pub precision: Precision,
-    /// The memory of the device, where known: no larger budget is offered.
+    /// The memory of the device, where known. No larger budget is suggested.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Host memory that the run may take for its optimizer; `None` where nothing reports it, 0
-    /// where no host computes, as in a browser.
+    /// Host memory that the run may take for its optimizer; `None` where nothing reports it, 0 in a
+    /// browser, which has no CPU backend.
     #[serde(default)]
     pub host_budget: Option<u64>,
-    /// True if the memory of the device is the machine's, as of software renderers and integrated
-    /// GPUs: then an offloaded run must fit `host_budget` with what it takes of both.
+    /// True if the device uses the machine's memory, like integrated GPUs and software renderers. Then
+    /// device and host memory together must fit `host_budget`.
     #[serde(default)]
     pub unified: bool,
-    /// The ranks among which the optimizer state is divided; up to 1 if it is not.
+    /// The ranks that the optimizer state is divided among; at most 1 if it is not divided.
     #[serde(default)]
     pub optimizer_shards: u32,
 }
 
 impl Limits {
-    /// Returns the limits of a rank that has a part of the optimizer state of `config`, if that divides
-    /// it among `ranks`.
+    /// Returns the limits of one of `ranks` ranks, which has a part of the optimizer state if `config` says
+    /// so.
     pub(crate) fn sharded(self, config: &Config, ranks: usize) -> Self {
         let shards = if config.shard_optimizer { ranks } else { 1 };
         Self { optimizer_shards: u32::try_from(shards).unwrap_or(u32::MAX), ..self }
     }
 
-    /// Returns true if the optimizer state is divided among ranks.
     pub(super) fn shards_optimizer(&self) -> bool {
         self.optimizer_shards > 1
     }
 }
 
-/// The kernels of a device.
+/// The kernels of a device, which decide what an op allocates besides its results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernels {
     /// WGSL kernels with fused epilogues.
     #[default]
     Wgsl,
-    /// The ops of `ops::cube`. Their matrix products come from a library, so that intermediate
-    /// results of fused WGSL kernels are tensors there.
+    /// cubecl kernels. Their matrix products come from a library, so the values between fused ops are
+    /// tensors.
     Cube,
-    /// Loops on the CPU around the matrix products of a library. Memory comes from the system, which
-    /// has no pools.
+    /// Loops on the CPU around the matrix products of a library. The system's memory has no pools.
     Cpu,
 }
 
@@ -73,35 +69,29 @@ pub enum DeviceMemory {
     Unknown,
     /// The driver or the system reports it, in bytes.
     Reported {
-        /// All memory of the device.
         total: u64,
         /// The part that no program uses.
         free: u64,
-        /// The reporter, for messages.
+        /// Who reports it, for messages.
         source: String,
     },
-    /// A GPU of this size in bytes that need not be in this machine.
+    /// A GPU with this many bytes that need not be in this machine.
     Target(u64),
-    /// A browser, which reports nothing: a run gets this budget in bytes unless it asks for
-    /// another.
+    /// A browser, which reports nothing. A run gets this budget in bytes unless it asks for another.
     Assumed(u64),
 }
 
 /// A device as the planner sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
-    /// Its memory.
     pub memory: DeviceMemory,
     /// See [`Limits::largest_tensor`].
     pub largest_tensor: Option<u64>,
     /// See [`Limits::pools`].
     pub pools: bool,
-    /// See [`Limits::kernels`].
     pub kernels: Kernels,
-    /// The dtypes and matrices that its kernels support besides float32.
     #[serde(default)]
     pub abilities: Abilities,
-    /// Its speed, where known.
     #[serde(default)]
     pub speed: Option<DeviceSpeed>,
     /// See [`Limits::host_budget`].

@@ -52,14 +52,10 @@ pub struct Plan {
     pub accumulation: usize,
     /// Rows of logits computed at once.
     pub loss_chunk: usize,
-    /// Activation checkpointing: blocks save only their inputs and are recomputed in the backward
-    /// pass.
     #[serde(default)]
     pub grad_checkpoint: bool,
-    /// Optimizer state and master weights are in host memory, where the CPU updates them.
     #[serde(default)]
     pub offload_optimizer: bool,
-    /// Sequences per micro-batch of an evaluation.
     pub eval_batch_size: usize,
 }
 
@@ -81,9 +77,9 @@ pub enum PlanError {
         bytes(*have)
     )]
     TensorTooLarge {
-        /// Size of the tensor in bytes.
+        /// Bytes of the tensor.
         need: u64,
-        /// The largest binding of the device in bytes.
+        /// Bytes of the device's largest binding.
         have: u64,
     },
 }
@@ -120,7 +116,7 @@ impl PlanError {
 pub struct Fix {
     /// The settings to change, each with its new value as it is typed.
     pub set: Vec<(&'static str, String)>,
-    /// Peak memory with the change, in bytes.
+    /// Peak memory with the change.
     pub predicted_bytes: u64,
 }
 
@@ -146,17 +142,31 @@ pub(crate) const GPT2_SIZES: [([u32; 3], &str); 4] = [
     ([12, 12, 768], "GPT-2, 124M"),
 ];
 
-/// Default size of a logits chunk in bytes: enough rows to keep a large product busy, a fortieth of
-/// the logits of 16 x 1024 tokens of GPT-2.
+/// Default bytes of a logits chunk: enough rows to keep a large product busy, a fortieth of the logits of
+/// 16 x 1024 tokens of GPT-2.
 const LOGITS_BYTES: u64 = 64 << 20;
 
-/// The most that it takes of what is left of the budget, in bytes. Each chunk reads the embedding
-/// and its gradient once more, which 64 MiB makes a twentieth of a step; eight times as much makes
-/// the rest too small to count.
+/// The most bytes that a logits chunk takes of the rest of the budget. Each chunk reads the embedding and
+/// its gradient once more. That is a twentieth of a step with chunks of 64 MiB, and too little to count
+/// with eight times as much.
 const MAX_LOGITS_BYTES: u64 = 512 << 20;
 
-/// Rows of a matrix product's tile on GPUs; a chunk that ends within a tile wastes the rest of it.
+/// Rows of a matrix product's tile on GPUs. A chunk that ends within a tile wastes the rest of it.
 const TILE_ROWS: u64 = 128;
+
+/// Largest number of shards of an embedding. Kernels have an argument for each.
+pub(crate) const MAX_SHARDS: usize = 4;
+
+/// Workgroups that share the rows of a layer norm's backward pass.
+pub(crate) const NORM_GROUPS: usize = 128;
+
+/// Rows of a half-precision embedding that sampling casts at a time.
+pub(crate) const CAST_ROWS: usize = 4096;
+
+/// The most elements that one transfer between device and host has: 4 MiB of f32. With whole
+/// embeddings, a checkpoint would be the peak of a run's memory. With smaller pieces, submissions would
+/// take longer than copies: a submission costs as much time as 1 MiB over PCI Express.
+pub(crate) const STAGED_ELEMENTS: usize = 1 << 20;
 
 /// Default limit of the sequences per micro-batch of an evaluation.
 const EVAL_BATCH: u64 = 8;

@@ -1,4 +1,4 @@
-//! The time that several ranks spend in the network between them.
+//! The time that several ranks spend on the network.
 
 use serde::Serialize;
 
@@ -7,34 +7,32 @@ use super::{DeviceSpeed, Plan, Totals, Work};
 use crate::config::{Config, padded_vocab};
 use crate::text::{bit_rate, bytes, estimate, percent};
 
-/// Bytes of a gradient or a weight on its way.
+/// Bytes of a gradient or a weight on the network.
 const VALUE_BYTES: u64 = 4;
 
 /// An estimate of a run on several ranks with equal devices and shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RanksEstimate {
-    /// The ranks.
     pub ranks: u32,
-    /// The sequences of the global batch that the rank with the most computes in an update.
+    /// The sequences per update of the rank with the largest share of the global batch.
     pub sequences: u64,
-    /// The updates between two exchanges; 1 unless ranks train apart.
+    /// The updates between two exchanges; 1 without local updates.
     pub sync_every: u64,
-    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of what the
-    /// weights have moved by, and, with a sharded optimizer, about `(n - 1) / n` of the weights.
+    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of the changes
+    /// of the weights, and, with a sharded optimizer, about `(n - 1) / n` of the weights.
     pub network_bytes: u64,
-    /// The speed of the network, in bits per second.
     pub network_bits_per_second: f64,
     /// The seconds that these bytes take, per update.
     pub network_seconds: f64,
-    /// The speed of all ranks as a share of as many times the speed of one; `None` if that of the
-    /// device is unknown.
+    /// The speed of `n` ranks divided by `n` times the speed of one; `None` if the device's speed is
+    /// unknown.
     pub efficiency: Option<f64>,
-    /// The bytes of the optimizer state, and those that the fullest rank has of them, if it is sharded.
+    /// The bytes of the whole optimizer state and of the largest shard, if it is sharded.
     pub optimizer_bytes: Option<[u64; 2]>,
 }
 
 impl RanksEstimate {
-    /// Estimates a run of `config` on `ranks` ranks, whose steps are split by `plan`.
+    /// Estimates a run of `config` on `ranks` ranks whose steps are split by `plan`.
     pub fn new(
         config: &Config,
         vocab: u32,
@@ -69,7 +67,7 @@ impl RanksEstimate {
         }
     }
 
-    /// Adds the time in the network to the totals of a run.
+    /// Adds the time on the network to the totals of a run.
     pub fn add_to(&self, totals: &mut Totals) {
         if let Some(time) = &mut totals.time {
             time.seconds_per_update += self.network_seconds;
@@ -77,7 +75,7 @@ impl RanksEstimate {
         }
     }
 
-    /// Returns lines for the user, as [`Totals::lines`] does.
+    /// Returns lines with labels, as [`Totals::lines`] does.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { ranks, sequences, sync_every, network_seconds, .. } = *self;
         let (sent, rate) = (bytes(self.network_bytes), bit_rate(self.network_bits_per_second));
@@ -105,10 +103,7 @@ impl RanksEstimate {
     }
 }
 
-/// Reads the speed of a network, like `1Gbit`, `100Mbit/s` or `2.5 Gbit`, in bits per second.
-///
-/// # Errors
-/// With the forms that are read.
+/// Parses the speed of a network, like `1Gbit`, `100Mbit/s` or `2.5 Gbit`. Returns bits per second.
 pub fn parse_network(text: &str) -> Result<f64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let number = lower.trim_end_matches("/s").trim_end_matches("bit").trim_end_matches("bps");
@@ -125,11 +120,11 @@ pub fn parse_network(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, Precision, resolve};
+    use crate::config::Precision;
     use crate::plan::{gpu_named, of_share};
 
     fn gpt2() -> Config {
-        resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config
+        Config::of_preset("gpt2", &[])
     }
 
     #[test]

@@ -3,25 +3,25 @@
 //! It lists the live tensors at each point of a run: at the loss, in the backward pass of each
 //! block, at the update, in an evaluation, while sampling. The point with the largest sum is the
 //! peak, and its tensors are the rows. Gradients, optimizer state and statistics are f32;
-//! activations have the dtype of the precision. Weights are f32, except with the optimizer in host
-//! memory in half precision: then the masters are there, and the device has the matrices and
-//! embeddings in half. `host` lists the host's memory.
+//! activations have the dtype of the precision. Weights are f32, except in half precision with the
+//! optimizer in host memory: then the master weights are on the host, and the device's matrices and
+//! embeddings are half. `host` lists the host's memory.
 //!
-//! On the CPU each new product counts twice: memory that ops have freed waits for the next tensor of
-//! its size.
+//! On the CPU each new product counts twice, because memory that an op has freed is kept for the next
+//! tensor of its size.
 
 mod host;
 
 use super::products::{Tiling, ranges_of_k};
 use super::sharding::largest_part;
-use super::{Class, Kernels, Limits, Plan, Row};
+use super::{CAST_ROWS, Class, Kernels, Limits, MAX_SHARDS, NORM_GROUPS, Plan, Row};
 use crate::config::{self, Config, OptimizerKind, Precision};
 
 /// The sizes of a model, in elements unless noted.
 pub(super) struct Sizes {
     precision: Precision,
     optimizer: OptimizerKind,
-    /// True if ranks train apart, and average their weights on the host.
+    /// True if the ranks make local updates and average their weights on the host.
     trains_apart: bool,
     kernels: Kernels,
     layers: u64,
@@ -36,24 +36,21 @@ pub(super) struct Sizes {
     /// Weights in the matrices of the blocks.
     matrices: u64,
     parameters: u64,
-    /// Weights whose state this rank has at most if it is sharded: those of Muon and of AdamW.
-    shard: Option<[u64; 2]>,
+    /// Weights of Muon and of AdamW whose state is on this rank: all, or the largest shard.
+    by_optimizer: [u64; 2],
     /// The largest tensor that the device binds, in bytes.
     largest: Option<u64>,
 }
 
-/// Largest number of shards of an embedding, as in `ops`.
-const MAX_SHARDS: u64 = 4;
-
-/// Workgroups that share the rows of a layer norm's backward pass, as in `ops`.
-const NORM_GROUPS: u64 = 128;
-
-/// Rows of a half embedding that sampling casts at a time, as in `model`.
-const CAST_ROWS: u64 = 4096;
-
 impl Sizes {
     pub fn new(config: &Config, vocab: u32, limits: &Limits) -> Self {
         let vocab = u64::from(config::padded_vocab(vocab));
+        let [parameters, muon] = [config.parameters(vocab), config.muon_weights()];
+        let by_optimizer = if limits.shards_optimizer() {
+            largest_part(config, vocab, limits.optimizer_shards as usize)
+        } else {
+            [muon, parameters - muon]
+        };
         Self {
             precision: limits.precision,
             optimizer: config.optimizer,
@@ -68,21 +65,20 @@ impl Sizes {
             dropout: config.dropout > 0.0,
             vocab,
             matrices: config.block_matrices(),
-            parameters: config.parameters(vocab),
-            shard: limits
-                .shards_optimizer()
-                .then(|| largest_part(config, vocab, limits.optimizer_shards as usize)),
+            parameters,
+            by_optimizer,
             largest: limits.largest_tensor,
         }
     }
 
-    /// Returns true if what comes before and after a product is computed into tensors of its own,
-    /// not in the kernel of the product.
+    /// Returns true if the ops around a product write tensors of their own, because the product's kernel
+    /// does not include them.
     fn unfused(&self) -> bool {
         self.kernels == Kernels::Cube
     }
 
-    /// Returns true if the matrices and embeddings on the device are half, their masters on the host.
+    /// Returns true if the matrices and embeddings on the device are half precision, with master weights
+    /// on the host.
     fn has_half_weights(&self, plan: &Plan) -> bool {
         plan.offload_optimizer && self.precision.is_half()
     }
@@ -109,19 +105,24 @@ impl Sizes {
         plan.eval_batch_size as u64 * self.eval_block_size
     }
 
-    /// Counts the parameters of one block.
-    fn block_parameters(&self) -> u64 {
-        let (matrices, vectors) = (12 * self.width, if self.bias { 13 } else { 2 });
-        (matrices + vectors) * self.width
+    /// Counts the parameters of one layer norm.
+    fn norm_parameters(&self) -> u64 {
+        self.width * if self.bias { 2 } else { 1 }
     }
 
-    /// Returns the size of the embedding in f32, in bytes, or of a shard of it: one that is larger
-    /// than the device binds is split.
+    /// Counts the parameters of one block, without its layer norms: their gradients are partial sums until
+    /// the end of the backward pass.
+    fn block_parameters(&self) -> u64 {
+        (12 * self.width + if self.bias { 9 } else { 0 }) * self.width
+    }
+
+    /// Returns the size of the embedding in f32, in bytes. An embedding that is larger than the device
+    /// binds is split; then this is the size of a shard.
     fn embedding_shard(&self) -> u64 {
         let embedding = 4 * self.vocab * self.width;
         match self.largest {
             Some(largest) if embedding > largest => {
-                embedding.div_ceil(embedding.div_ceil(largest).min(MAX_SHARDS))
+                embedding.div_ceil(embedding.div_ceil(largest).min(MAX_SHARDS as u64))
             }
             _ => embedding,
         }
@@ -130,7 +131,7 @@ impl Sizes {
     /// Counts the elements of the partial sums for the weights of a layer norm, over groups of rows.
     fn norm_sums(&self, plan: &Plan) -> u64 {
         let n = self.tokens(plan);
-        let groups = if self.cpu() { 1 } else { n.div_ceil(n.div_ceil(NORM_GROUPS).max(1)) };
+        let groups = if self.cpu() { 1 } else { n.div_ceil(n.div_ceil(NORM_GROUPS as u64).max(1)) };
         2 * groups * self.width
     }
 
@@ -169,6 +170,16 @@ impl Sizes {
         rows
     }
 
+    /// Lists what `blocks` blocks save in the forward pass of a training micro-batch.
+    fn forward(&self, plan: &Plan, blocks: u64) -> Vec<Row> {
+        let n = self.tokens(plan);
+        if plan.grad_checkpoint {
+            vec![self.activations("checkpointed block inputs", n * self.width * blocks)]
+        } else {
+            self.saved(n, blocks)
+        }
+    }
+
     fn activations(&self, name: &str, elements: u64) -> Row {
         self.row(name, Class::Activations, elements)
     }
@@ -203,11 +214,12 @@ impl Sizes {
         if plan.offload_optimizer {
             return self.permanent_offloaded();
         }
-        let copied = match self.precision.keeps_half_weights() {
-            true => self.matrices + self.vocab * self.width,
-            false => 0,
+        let copied = if self.precision.keeps_half_weights() {
+            self.matrices + self.vocab * self.width
+        } else {
+            0
         };
-        let [muon, adamw] = self.shard.unwrap_or_else(|| self.by_optimizer());
+        let [muon, adamw] = self.by_optimizer;
         vec![
             Row::f32("parameters", Class::Weights, self.parameters),
             self.row("half copies of weight matrices", Class::Weights, copied),
@@ -216,24 +228,21 @@ impl Sizes {
         ]
     }
 
-    /// The sums over earlier micro-batches, if a step has more than one.
-    fn accumulated_gradients(&self, plan: &Plan) -> Row {
+    /// What lives from the loss to the end of the last block: also the sums over earlier micro-batches, if
+    /// a step has more than one, and the embedding's gradient.
+    fn backward(&self, plan: &Plan) -> Vec<Row> {
         let sums = if plan.accumulation > 1 { self.parameters } else { 0 };
-        Row::f32("accumulated gradients", Class::Gradients, sums)
+        let mut rows = self.permanent(plan);
+        rows.push(Row::f32("accumulated gradients", Class::Gradients, sums));
+        rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
+        rows
     }
 
     /// The loss, with the forward pass saved.
     fn loss(&self, plan: &Plan) -> Vec<Row> {
         let n = self.tokens(plan);
-        let mut rows = self.permanent(plan);
-        rows.push(self.accumulated_gradients(plan));
-        let embedding = self.vocab * self.width;
-        rows.push(Row::f32("embedding gradient", Class::Gradients, embedding));
-        match plan.grad_checkpoint {
-            true => rows
-                .push(self.activations("checkpointed block inputs", n * self.width * self.layers)),
-            false => rows.extend(self.saved(n, self.layers)),
-        }
+        let mut rows = self.backward(plan);
+        rows.extend(self.forward(plan, self.layers));
         rows.push(self.activations("final residual", n * self.width));
         rows.push(Row::f32("final layer norm statistics", Class::Activations, 2 * n));
         rows.extend(self.head(plan, n));
@@ -245,7 +254,7 @@ impl Sizes {
         rows.push(self.partial_products(&sizes));
         if self.cpu() {
             // Of the logits, or of the gradient that a chunk adds to the embedding's.
-            let of_gradient = if chunk < n { 2 * embedding } else { embedding };
+            let of_gradient = vocab * width * if chunk < n { 2 } else { 1 };
             let copy = of_gradient.max(chunk * self.vocab);
             rows.push(Row::f32("copies of new products", Class::Workspace, copy));
             let joined = if chunk < n { n * self.width } else { 0 };
@@ -254,9 +263,9 @@ impl Sizes {
         rows
     }
 
-    /// The products over ranges of k that a product `[m, n, k]` is the sum of, if `ops` splits it
-    /// where few tiles would leave a GPU idle: the largest of several products. CUDA counts its
-    /// multiprocessors, which the plan does not know: it may take up to 24 MiB more or less.
+    /// The partial products of the largest of several products `[m, n, k]`: `ops` splits k into ranges
+    /// where few tiles would leave a GPU idle. CUDA counts its multiprocessors, which the plan does not
+    /// know, so it may take up to 24 MiB more or less.
     fn partial_products(&self, sizes: &[[u64; 3]]) -> Row {
         let elements = |&[m, n, k]: &[u64; 3]| {
             let ranges = match self.precision.matrices() {
@@ -288,15 +297,16 @@ impl Sizes {
     fn block_backward(&self, plan: &Plan, block: u64) -> Vec<Row> {
         let n = self.tokens(plan);
         let wide = n * self.width;
-        // The CPU's products take the activated input and return its gradient as whole tensors, of
-        // which the new one exists twice.
+        // The CPU's products take the activated input and return its gradient as whole tensors. The new
+        // one exists twice.
         let of_mlp = if self.cpu() { 13 * wide } else { 5 * wide };
         let of_second = of_mlp + if self.dropout { wide } else { 0 };
         let matrix = self.largest_matrix();
-        // In the first layer, the gradient of the second one's weight exists too, and three tensors
-        // take the place of the pre-activations.
+        // In the first layer, the weight gradient of the second one exists too, and three tensors take
+        // the place of the pre-activations.
         let of_first = 2 * wide;
-        // Elsewhere the weight's are gone when the memory is fullest, at the gradient of the input.
+        // Unless ops are fused, the weight's partial products are gone when the memory is fullest, at the
+        // gradient of the input.
         let partial = |[from, to]: [u64; 2]| {
             let [of_input, of_weight] = [[n, from, to], [from, to, n]];
             let of_weight = if self.unfused() { of_weight } else { of_input };
@@ -309,29 +319,25 @@ impl Sizes {
         };
         let first_is_larger =
             !self.cpu() && size(of_first, 2, &partial_first) > size(of_second, 1, &partial_second);
-        let (temporary, matrices, partial) = match first_is_larger {
-            true => (of_first, 2, partial_first),
-            false => (of_second, 1, partial_second),
+        let (temporary, matrices, partial) = if first_is_larger {
+            (of_first, 2, partial_first)
+        } else {
+            (of_second, 1, partial_second)
         };
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
-        let vectors = self.width * if self.bias { 2 } else { 1 };
-        // Those of the layer norms are partial sums until the end of the pass.
-        let of_block = self.block_parameters() - 2 * vectors;
-        let gradients = finished * of_block + vectors + matrices * matrix;
+        let gradients =
+            finished * self.block_parameters() + self.norm_parameters() + matrices * matrix;
         let norms = 2 * (self.layers - 1 - block) + 1;
-        let mut rows = self.permanent(plan);
-        rows.push(self.accumulated_gradients(plan));
-        rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
+        let mut rows = self.backward(plan);
         rows.push(Row::f32("block gradients", Class::Gradients, gradients));
         let sums = norms * self.norm_sums(plan);
         rows.push(Row::f32("layer norm gradients, partial sums", Class::Workspace, sums));
-        match plan.grad_checkpoint {
-            true => {
-                rows.push(self.activations("checkpointed block inputs", wide * block));
-                rows.extend(self.saved(n, 1));
-            }
-            false => rows.extend(self.saved(n, block + 1)),
+        if plan.grad_checkpoint {
+            rows.extend(self.forward(plan, block));
+            rows.extend(self.saved(n, 1));
+        } else {
+            rows.extend(self.forward(plan, block + 1));
         }
         rows.push(self.row("temporary gradients", Class::Workspace, temporary));
         rows.push(partial);
@@ -350,19 +356,13 @@ impl Sizes {
     /// matrices, and nothing of what it saved but its input.
     fn block_end(&self, plan: &Plan, block: u64) -> Vec<Row> {
         let wide = self.tokens(plan) * self.width;
-        let vectors = self.width * if self.bias { 2 } else { 1 };
         let finished = if plan.accumulation > 1 { 1 } else { self.layers - block };
-        let gradients = finished * (self.block_parameters() - 2 * vectors);
+        let gradients = finished * self.block_parameters();
         let sums = (2 * (self.layers - block) + 1) * self.norm_sums(plan);
-        let mut rows = self.permanent(plan);
-        rows.push(self.accumulated_gradients(plan));
-        rows.push(Row::f32("embedding gradient", Class::Gradients, self.vocab * self.width));
+        let mut rows = self.backward(plan);
         rows.push(Row::f32("block gradients", Class::Gradients, gradients));
         rows.push(Row::f32("layer norm gradients, partial sums", Class::Workspace, sums));
-        match plan.grad_checkpoint {
-            true => rows.push(self.activations("checkpointed block inputs", wide * block)),
-            false => rows.extend(self.saved(self.tokens(plan), block)),
-        }
+        rows.extend(self.forward(plan, block));
         // The input, the gradient of the output, that of the residual, and the sum of both.
         rows.push(self.row("temporary gradients", Class::Workspace, 4 * wide));
         rows
@@ -387,8 +387,8 @@ impl Sizes {
         let mut rows = self.permanent(plan);
         rows.push(Row::f32("gradients of all weights", Class::Gradients, self.parameters));
         if self.optimizer == OptimizerKind::Muon {
-            // Beside the gradient, whose memory X takes: a product of [C, 4 C] or its transpose, and
-            // one of [C, C]. The CPU copies the new product.
+            // X takes the memory of the gradient. There are also a product of [C, 4 C] or its transpose,
+            // and one of [C, C]. The CPU copies the new product.
             let matrix = self.largest_matrix();
             let copied = if self.cpu() { matrix } else { 0 };
             let products = matrix + matrix / 4 + copied;
@@ -435,7 +435,7 @@ impl Sizes {
         rows.push(Row::f32("KV cache of a sample", Class::Workspace, cache + scores));
         if self.has_half_weights(plan) {
             let matrix = if self.unfused() { self.largest_matrix() } else { 0 };
-            let bytes = 4 * matrix.max(CAST_ROWS.min(self.vocab) * self.width);
+            let bytes = 4 * matrix.max(self.vocab.min(CAST_ROWS as u64) * self.width);
             rows.push(Row::new("weight in float32", Class::Workspace, bytes));
         }
         rows

@@ -1,10 +1,10 @@
 //! The division of the optimizer state among ranks, as in stage 1 of ZeRO (Rajbhandari et al. 2020,
 //! arXiv:1910.02054).
 //!
-//! Whole weights are divided, not ranges of all elements: Muon needs whole matrices, and a checkpoint
-//! needs no other form. The price is that no part is smaller than the largest weight's state. With
-//! AdamW and 4 ranks the fullest one has 31% of the state of GPT-2 small, whose token embedding is
-//! that large, and 25% of that of GPT-2 XL.
+//! A rank gets whole weights, not a range of all elements: Muon needs whole matrices, and checkpoints
+//! stay as they are. The price is that no part is smaller than the state of the largest weight. With
+//! AdamW and 4 ranks the fullest rank has 31% of the state of GPT-2 small, because of the token
+//! embedding, and 25% of the state of GPT-2 XL.
 
 use std::cmp::Reverse;
 
@@ -13,8 +13,8 @@ use crate::config::{Config, OptimizerKind};
 /// Bytes of an element of the state.
 const STATE_BYTES: u64 = 4;
 
-/// Returns the owner of each weight among `ranks`, from the elements of their states. The largest goes
-/// first, each to the rank that has least by then; of several, to the first.
+/// Returns the rank that owns each weight, from the elements of their states. The largest state goes
+/// first, each to the rank that has least so far; among equals to the first.
 pub(crate) fn owners(states: &[u64], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..states.len()).collect();
     // A stable sort: equal ones stay in the order of the model.
@@ -29,8 +29,8 @@ pub(crate) fn owners(states: &[u64], ranks: usize) -> Vec<usize> {
     owners
 }
 
-/// Returns the weights of Muon and of AdamW whose state the fullest of `ranks` has, with `vocab` rows
-/// of the embedding.
+/// Counts the weights of Muon and of AdamW whose state is on the fullest of `ranks`, with `vocab` rows of
+/// the embedding.
 pub(super) fn largest_part(config: &Config, vocab: u64, ranks: usize) -> [u64; 2] {
     let weights = weights(config, vocab);
     let owners = owners(&weights.iter().map(states).collect::<Vec<_>>(), ranks);
@@ -42,17 +42,17 @@ pub(super) fn largest_part(config: &Config, vocab: u64, ranks: usize) -> [u64; 2
     parts.into_iter().max_by_key(states).unwrap_or_default()
 }
 
-/// Returns the bytes of the optimizer state that the fullest of `ranks` has.
+/// Returns the bytes of the optimizer state on the fullest of `ranks`.
 pub(super) fn state_bytes(config: &Config, vocab: u64, ranks: usize) -> u64 {
     STATE_BYTES.saturating_mul(states(&largest_part(config, vocab, ranks)))
 }
 
-/// The elements of the state of weights: a momentum, or two moments.
+/// Counts the elements of the state: a momentum of Muon's weights, two moments of AdamW's.
 fn states([muon, adamw]: &[u64; 2]) -> u64 {
     muon.saturating_add(adamw.saturating_mul(2))
 }
 
-/// Lists the weights of a model in its order, each as elements that Muon and that AdamW updates.
+/// Lists the weights of a model in their order: the elements that Muon updates, and those that AdamW does.
 pub(crate) fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
     let c = u64::from(config.n_embd.get());
     let vector = |elements: u64| [0, elements];
@@ -84,11 +84,10 @@ pub(crate) fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, padded_vocab, resolve};
+    use crate::config::padded_vocab;
 
     fn config(preset: &str, optimizer: OptimizerKind) -> Config {
-        let config = resolve(vec![Layer::preset(preset).unwrap()]).unwrap().config;
-        Config { optimizer, ..config }
+        Config { optimizer, ..Config::of_preset(preset, &[]) }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 
-/// The units into which a global batch is cut for each rank, if it can be: shares are then within 6% of
-/// what speeds ask for.
+/// The units that a global batch is divided into for each rank, if it can be. Shares then differ by at
+/// most 6% from the proportions of the speeds.
 const UNITS_PER_RANK: u64 = 8;
 
 /// The sequences of each rank.
@@ -16,11 +16,11 @@ const UNITS_PER_RANK: u64 = 8;
 pub(crate) struct Shares(Vec<u64>);
 
 impl Shares {
-    /// Divides a global batch of `global` sequences among as many ranks as there are `speeds`, in
-    /// proportion to them. Each has at least one sequence.
+    /// Divides a global batch of `global` sequences among ranks, in proportion to their `speeds`. Each rank
+    /// gets at least one sequence.
     ///
-    /// Shares are multiples of a divisor of `global`, up to `micro_batch` where that leaves units
-    /// enough, so that each rank can split its share into micro-batches of the same size.
+    /// Shares are multiples of a divisor of `global`, up to `micro_batch` where that leaves enough units,
+    /// so that each rank can split its share into micro-batches of the same size.
     ///
     /// Returns `None` if there are more ranks than sequences, or a speed is not above zero.
     pub fn of(global: u64, micro_batch: u64, speeds: &[f64]) -> Option<Self> {
@@ -36,7 +36,7 @@ impl Shares {
         let all: f64 = speeds.iter().sum();
         let wanted: Vec<f64> = speeds.iter().map(|speed| units as f64 * speed / all).collect();
         let mut counts: Vec<u64> = wanted.iter().map(|wanted| (*wanted as u64).max(1)).collect();
-        // The rest that rounding has left, or taken too much.
+        // Rounding leaves a rest, or takes too much.
         while counts.iter().sum::<u64>() < units {
             let lacks = |rank: &usize| wanted[*rank] - counts[*rank] as f64;
             // Of equal ranks the first.
@@ -50,19 +50,17 @@ impl Shares {
         Some(Self(counts.into_iter().map(|count| count * unit).collect()))
     }
 
-    /// The shares of ranks that have as many sequences; `None` if they are not a division of a global
-    /// batch of `global`.
+    /// Returns shares of these sizes; `None` if they do not add up to a global batch of `global`.
     pub fn known(global: u64, sequences: Vec<u64>) -> Option<Self> {
         let all = sequences.iter().try_fold(0u64, |all, &own| all.checked_add(own));
         (all == Some(global) && sequences.iter().all(|&own| own > 0)).then_some(Self(sequences))
     }
 
-    /// The share of a run in one process.
+    /// Returns the share of a run in one process.
     pub fn whole(global: u64) -> Self {
         Self(vec![global])
     }
 
-    /// Returns the sequences of `rank`.
     pub fn sequences(&self, rank: usize) -> u64 {
         self.0[rank]
     }
@@ -82,16 +80,15 @@ impl Shares {
     }
 }
 
-/// Returns the configuration of a rank that computes `share` sequences of the global batch of `config`:
-/// the planner splits its global batch, as it does that of a run in one process.
+/// Returns the configuration of a rank that computes `share` sequences of the global batch of `config`.
+/// The planner splits the share as it splits the global batch of a run in one process.
 pub(crate) fn of_share(config: &Config, share: u64) -> Config {
     if share == config.global_batch() {
         return config.clone();
     }
     let most = u64::from(config.micro_batch().get()).min(share);
     let micro_batch = (1..=most).rev().find(|micro| share.is_multiple_of(*micro)).unwrap_or(1);
-    // Both are at most those of the configuration, or their product, within 32 bits for any share
-    // that fits a computer.
+    // For any share that fits a computer, both counts are within 32 bits.
     let count = |count: u64| {
         NonZeroU32::new(u32::try_from(count).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN)
     };

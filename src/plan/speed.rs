@@ -1,29 +1,27 @@
 //! The speed of a device, and the time that work takes on it.
 //!
 //! Work is counted in floating-point operations and in ops: launches on a GPU, parallel loops on
-//! the CPU. An op takes a fixed time plus that of its arithmetic, so that a device is described by
-//! the seconds per op over the operations per op. Between measurements that curve is a straight
-//! line, beyond the largest a constant rate of arithmetic. Transfers and the CPU's part of an update
-//! take seconds that do not depend on the device.
+//! the CPU. An op takes a fixed time plus the time of its arithmetic, so a curve describes a device:
+//! seconds per op over operations per op. Between measurements the curve is a straight line; above the
+//! largest one the rate of arithmetic is constant. Transfers and the CPU's part of an update take
+//! seconds that do not depend on the device.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Gpu, Kernels, Work};
 use crate::config::{Dtype, Precision};
 
-/// A measured point of the curve, or one that is derived from a peak.
+/// A point of the curve, per op: measured, or derived from a peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedPoint {
-    /// Floating-point operations per op.
     pub flop: f64,
-    /// Seconds per op.
     pub seconds: f64,
 }
 
 /// The speed of a device in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSpeed {
-    /// By rising operations per op; never empty.
+    /// In the order of rising operations per op; never empty.
     points: Vec<SpeedPoint>,
     /// The published peak that the points are derived from, as text; `None` if they were measured.
     published: Option<String>,
@@ -37,8 +35,8 @@ const SUSTAINED: f64 = 1.0 / 3.0;
 /// thirds of its peak in f32 (llama.cpp, pull request 12260); the rest of a step is no faster.
 const SUSTAINED_IN_MATRICES: f64 = 0.5;
 
-/// The seconds that an op takes on a GPU without any arithmetic: a launch and its share of the
-/// waits between dependent kernels.
+/// The seconds of an op on a GPU without any arithmetic: a launch, and its share of the waits between
+/// dependent kernels.
 const LAUNCH_SECONDS: f64 = 10e-6;
 
 /// The uncertainty of a time, as a factor either way.
@@ -58,7 +56,7 @@ impl DeviceSpeed {
     }
 
     /// Returns the expected speed of the WGSL kernels on a GPU that was not measured; `None` in a
-    /// precision that they do not have.
+    /// precision that they do not support.
     pub fn published(gpu: &Gpu, precision: Precision) -> Option<Self> {
         let (sustained, share) = match (precision.dtype(), precision.matrices()) {
             (Dtype::Float16, Some(_)) => (SUSTAINED_IN_MATRICES, "half"),
@@ -71,24 +69,21 @@ impl DeviceSpeed {
         Some(Self { points, published: Some(source) })
     }
 
-    /// Returns the speed that plans are compared with where that of the device is unknown: of a GPU
-    /// in the middle of the list, or of a CPU with eight cores. It is no estimate to show.
+    /// Returns the speed for comparing plans if the device's is unknown: that of a GPU in the middle of the
+    /// list, or of a CPU with eight cores. It is no estimate to show.
     pub(super) fn assumed(kernels: Kernels) -> Self {
         let flop_per_s = if kernels == Kernels::Cpu { 1e11 } else { 7e12 };
         Self { points: line(flop_per_s), published: Some("assumed".into()) }
     }
 
-    /// Returns true if the device itself was measured.
     pub fn is_measured(&self) -> bool {
         self.published.is_none()
     }
 
-    /// Returns the source of the figure, for the user.
     pub fn source(&self) -> String {
         self.published.clone().unwrap_or_else(|| "measured on this device".into())
     }
 
-    /// Returns the seconds that `work` takes.
     pub fn seconds(&self, work: Work) -> f64 {
         work.ops * self.seconds_per_op(work.flop / work.ops) + work.host_seconds
     }
@@ -113,9 +108,10 @@ impl DeviceSpeed {
         let flop = work.flop / work.ops;
         let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
         let nearest = self.points.iter().map(ratio).fold(f64::INFINITY, f64::min);
-        match self.is_measured() {
-            true if nearest <= SIMILAR_WORK => SIMILAR,
-            true if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
+        match nearest {
+            _ if !self.is_measured() => GUESSED,
+            ..=SIMILAR_WORK => SIMILAR,
+            _ if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
             _ => GUESSED,
         }
     }
@@ -123,7 +119,7 @@ impl DeviceSpeed {
 
 /// Returns the points of a GPU with this rate of arithmetic.
 fn line(flop_per_s: f64) -> Vec<SpeedPoint> {
-    // So much that the launch does not count.
+    // With so many operations the launch does not count.
     let flop = 1e12;
     let seconds = LAUNCH_SECONDS + flop / flop_per_s;
     vec![SpeedPoint { flop: 0.0, seconds: LAUNCH_SECONDS }, SpeedPoint { flop, seconds }]

@@ -9,53 +9,45 @@ use super::{DeviceSpeed, Plan, Work};
 use crate::config::Config;
 use crate::text::{bytes, count, estimate, grouped, two_digits};
 
-/// The tokens of a data set.
+/// The tokens of the splits of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSize {
-    /// Tokens of the training split.
     pub train: u64,
-    /// Tokens of the validation split.
     pub val: u64,
 }
 
 /// The size of a run: parameters, updates, tokens, disk and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Totals {
-    /// Parameters of the model, without padding.
+    /// Without padding.
     pub parameters: u64,
-    /// Updates of the weights.
     pub updates: u64,
     /// The updates before `max_time` shortened the schedule, if it did.
     pub shortened_from: Option<u64>,
-    /// Tokens of an update: the global batch.
     pub tokens_per_update: u64,
-    /// Tokens of the run.
     pub tokens: u64,
     /// Tokens of the training split, where known.
     pub data_tokens: Option<u64>,
-    /// Passes over the training split, where its size is known.
+    /// Passes over the training split.
     pub epochs: Option<f64>,
-    /// Bytes of a checkpoint: weights and optimizer state in f32, and small files.
     pub checkpoint_bytes: u64,
-    /// The most checkpoints on the disk at once: those that are kept, the best one, and one that is
-    /// being written.
+    /// The most checkpoints on the disk at once: the newest ones that the run keeps, the best one, and
+    /// one that is being written.
     pub checkpoints: u64,
-    /// Bytes of all checkpoints.
     pub disk_bytes: u64,
-    /// The time, if the speed of the device is known.
+    /// `None` if the speed of the device is unknown.
     pub time: Option<TimeEstimate>,
 }
 
 /// An estimated time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeEstimate {
-    /// Seconds of an update.
     pub seconds_per_update: f64,
-    /// Seconds of the whole run, evaluations included; samples and checkpoints are not.
+    /// Of the whole run, with evaluations but without samples and checkpoints.
     pub seconds: f64,
     /// The true time is expected between the estimate divided by this factor and multiplied by it.
     pub uncertainty: f64,
-    /// The source of the figures.
+    /// Where the figures come from.
     pub source: String,
 }
 
@@ -73,7 +65,7 @@ pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
         .saturating_add(SMALL_FILES)
 }
 
-/// Seconds from which a run is so long that a user is told before it starts: a week.
+/// A run of more seconds, a week, gets a warning before it starts.
 const LONG: f64 = 7.0 * 86400.0;
 
 impl Totals {
@@ -117,8 +109,7 @@ impl Totals {
         }
     }
 
-    /// Returns the totals as lines for the user, each with its label; a line that continues the one
-    /// before has an empty label.
+    /// Returns the totals as lines with labels. A line that continues the one before has an empty label.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![
             ("model", format!("{} parameters", count(self.parameters))),
@@ -184,11 +175,9 @@ impl std::fmt::Display for TimeEstimate {
     }
 }
 
-/// The times of the parts of a run.
+/// The seconds of an update and of an evaluation.
 pub(crate) struct Pace {
-    /// Seconds of an update.
     pub update: f64,
-    /// Seconds of an evaluation.
     pub evaluation: f64,
     eval_interval: u64,
     uncertainty: f64,
@@ -242,9 +231,10 @@ impl Pace {
         let (mut fits, mut exceeds) = (1, updates);
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
-            match self.estimate(middle).seconds <= seconds {
-                true => fits = middle,
-                false => exceeds = middle,
+            if self.estimate(middle).seconds <= seconds {
+                fits = middle;
+            } else {
+                exceeds = middle;
             }
         }
         Some(config.with_updates(fits))
@@ -266,7 +256,7 @@ fn planned_seconds(limit: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, OptimizerKind, Precision, resolve};
+    use crate::config::{OptimizerKind, Precision};
     use crate::plan::gpu_named;
 
     fn published(name: &str) -> DeviceSpeed {
@@ -274,7 +264,7 @@ mod tests {
     }
 
     fn gpt2() -> Config {
-        resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config
+        Config::of_preset("gpt2", &[])
     }
 
     fn totals(data: Option<DataSize>) -> Totals {

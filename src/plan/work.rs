@@ -1,16 +1,16 @@
 //! The work of a run: operations, ops, and the part of an update that the host does.
 
-use super::{Plan, SpeedPoint, TILE_ROWS};
+use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS};
 use crate::config::{self, Config, Dtype, OptimizerKind};
 
-/// Computation to be timed.
+/// Computation whose time can be estimated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
     /// Floating-point operations of the matrix products and of attention.
     pub flop: f64,
-    /// Ops, at least 1.
+    /// At least 1.
     pub ops: f64,
-    /// Seconds of transfers and of the CPU, for which the device waits.
+    /// Seconds of transfers and of the CPU that the device waits for.
     pub host_seconds: f64,
 }
 
@@ -19,44 +19,42 @@ pub struct Work {
 const OPS_PER_BLOCK: f64 = 20.0;
 const FORWARD_OPS_PER_BLOCK: f64 = 7.0;
 
-/// Weights of a block, each of which is added to its sum by an op of its own.
+/// Weights of a block. An op adds each gradient to its sum.
 const WEIGHTS_PER_BLOCK: f64 = 12.0;
 
-/// Weights that an op of an update takes at once, of the norm or of AdamW.
+/// Weights that one op of the gradient norm or of AdamW takes.
 const WEIGHTS_AT_ONCE: f64 = 12.0;
 
 /// Ops of a logits chunk.
 const OPS_PER_CHUNK: f64 = 4.0;
 
 /// Operations of Muon on a block, in units of C^3: each of five steps takes `6 C^3` on each of four
-/// matrices [C, C], of which three are `c_attn`, and `18 C^3` on each of two [C, 4 C].
+/// matrices [C, C] (`c_attn` is three of them) and `18 C^3` on each of two matrices [C, 4 C].
 const MUON_FLOP: f64 = 5.0 * (4.0 * 6.0 + 2.0 * 18.0);
 
 /// Ops of Muon on a block: about 9 in a step and 10 around the steps of each of the six matrices.
 const MUON_OPS: f64 = 6.0 * (5.0 * 9.0 + 10.0);
 
-/// The bytes that cross the bus per second: half of what PCIe 3.0 x16 or 4.0 x8 transfers, since
-/// each byte is copied once more on its way.
+/// The bytes that cross the bus per second: half the rate of PCIe 3.0 x16 or 4.0 x8, because each byte is
+/// copied once more on its way.
 const BUS_BYTES: f64 = 8e9;
 
 /// The bytes of its memory that the CPU reads and writes per second: half of the 51 GB/s of two
 /// channels of DDR4-3200, as loops on all cores reach them.
 const MEMORY_BYTES: f64 = 25e9;
 
-/// The bytes that AdamW reads and writes per weight on the CPU: gradient, master weight and two
-/// moments, and the latter three again, in f32.
+/// The bytes that AdamW reads and writes per weight on the CPU, in f32: it reads gradient, master weight
+/// and two moments, and writes the latter three.
 const ADAMW_BYTES: f64 = 28.0;
 
-/// Weights in a piece that crosses the bus, and seconds of a piece without its bytes: a read that
-/// waits for the device, and a submission.
-const PIECE_WEIGHTS: f64 = 1_048_576.0;
+/// Seconds of a piece that crosses the bus, without its bytes: a read that waits for the device, and a
+/// submission.
 const PIECE_SECONDS: f64 = 0.15e-3;
 
-/// The operations of a forward pass over one token and of each half of a backward pass over it.
+/// The operations per token of a forward pass, and of each half of a backward pass.
 struct TokenWork {
-    /// All weights: `2 P`, where the embedding counts for the output head.
+    /// `2 P` for all weights; the embedding counts for the output head.
     weights: f64,
-    /// The weights of the blocks.
     blocks: f64,
     /// Causal attention over `time` positions: `2 L C T`.
     attention: f64,
@@ -75,8 +73,8 @@ impl TokenWork {
 }
 
 impl Work {
-    /// Returns the gradients of one micro-batch: `6 P + 6 L C T` operations per token, and a
-    /// forward pass of the blocks more with activation checkpointing. Products take whole tiles of
+    /// Returns the work for the gradients of one micro-batch: `6 P + 6 L C T` operations per token, and
+    /// with activation checkpointing another forward pass of the blocks. Products take whole tiles of
     /// tokens.
     pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
         let tokens = plan.micro_batch as f64 * f64::from(config.block_size.get());
@@ -93,7 +91,6 @@ impl Work {
         Self { flop, ops, host_seconds: 0.0 }
     }
 
-    /// Returns one update of the weights.
     pub fn update(config: &Config, vocab: u32, plan: &Plan) -> Self {
         let micro_batch = Self::micro_batch(config, vocab, plan);
         let layers = f64::from(config.n_layer.get());
@@ -115,7 +112,6 @@ impl Work {
         }
     }
 
-    /// Returns a forward pass over `windows` windows of an evaluation.
     pub fn evaluation(config: &Config, vocab: u32, plan: &Plan, windows: u64) -> Self {
         let time = config.eval_block_size().get();
         let tokens = windows as f64 * f64::from(time);
@@ -128,7 +124,7 @@ impl Work {
         Self { flop, ops: ops.max(1.0), host_seconds: 0.0 }
     }
 
-    /// Returns the point of a device that did this work in `seconds`.
+    /// Returns the point on the curve of a device that did this work in `seconds`.
     pub fn point(self, seconds: f64) -> SpeedPoint {
         // The host's part is an estimate, which may exceed what was measured.
         let of_device = (seconds - self.host_seconds).max(0.1 * seconds);
@@ -136,24 +132,21 @@ impl Work {
     }
 }
 
-/// Returns the seconds that an update takes longer with the optimizer in host memory.
+/// Returns the additional seconds of an update with the optimizer in host memory.
 ///
-/// Gradients of what AdamW updates come down while the CPU works on those before; new weights go up
-/// after it. Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in half
-/// precision the master weight. The dtype `auto` counts as float32.
+/// AdamW's gradients come down while the CPU works on the previous ones, and new weights go up afterwards.
+/// Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in half precision the
+/// master weight. The dtype `auto` counts as float32.
 fn offload_seconds(config: &Config, vocab: u32) -> f64 {
     let is_half = matches!(config.dtype, Dtype::Float16 | Dtype::Bfloat16);
     let weights = config.parameters(config::padded_vocab(vocab).into()) as f64;
-    let muon = match config.optimizer {
-        OptimizerKind::AdamW => 0.0,
-        OptimizerKind::Muon => config.block_matrices() as f64,
-    };
+    let muon = config.muon_weights() as f64;
     let adamw = weights - muon;
     let (up, state) = if is_half { (2.0, 8.0) } else { (4.0, 4.0) };
     let waits = (4.0 * adamw / BUS_BYTES).max(ADAMW_BYTES * adamw / MEMORY_BYTES);
     let transfers = (up * adamw + 2.0 * state * muon) / BUS_BYTES;
     let tensors = WEIGHTS_PER_BLOCK * f64::from(config.n_layer.get());
-    let pieces = tensors + weights / PIECE_WEIGHTS;
+    let pieces = tensors + weights / STAGED_ELEMENTS as f64;
     waits + transfers + pieces * PIECE_SECONDS
 }
 
@@ -164,17 +157,11 @@ fn chunk_ops(plan: &Plan, tokens: f64) -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::{Layer, Precision, resolve};
+    use crate::config::Precision;
     use crate::plan::{DeviceSpeed, gpu_named};
 
     pub fn gpt2(flags: &[(&str, &str)]) -> Config {
-        preset("gpt2", flags)
-    }
-
-    fn preset(name: &str, flags: &[(&str, &str)]) -> Config {
-        let flags = flags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let layers = vec![Layer::preset(name).unwrap(), Layer::flags(flags).unwrap()];
-        resolve(layers).unwrap().config
+        Config::of_preset("gpt2", flags)
     }
 
     pub fn close(got: f64, expected: f64) {
@@ -199,7 +186,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_update_of_gpt2_xl_on_the_host_takes_seconds_of_minutes() {
-        let config = preset("gpt2-xl", &[("dtype", "float16")]);
+        let config = Config::of_preset("gpt2-xl", &[("dtype", "float16")]);
         let on_device = Plan::new(&config, 50_257);
         let offloaded = Plan { offload_optimizer: true, ..on_device.clone() };
         let work = |plan| Work::update(&config, 50_257, plan);
@@ -215,7 +202,7 @@ pub(super) mod tests {
         let measured = DeviceSpeed::measured(vec![work.point(500.0)]).unwrap();
         close(measured.seconds(work), 500.0);
         // The momentum of the matrices goes up and down, and the CPU has a twentieth of the weights.
-        let muon = preset("gpt2-xl", &[("optimizer", "muon")]);
+        let muon = Config::of_preset("gpt2-xl", &[("optimizer", "muon")]);
         let muon = Work::update(&muon, 50_257, &offloaded);
         assert!((1.0..3.0).contains(&muon.host_seconds), "{}", muon.host_seconds);
     }

@@ -326,12 +326,11 @@ impl Event {
 
     /// Returns the event as the terminal and the log show it, with its level in front.
     pub fn labelled(&self) -> String {
-        let label = match self {
-            Event::Warning { .. } | Event::Replan { .. } => "warning: ",
-            Event::Error { .. } => "error: ",
-            _ => "",
-        };
-        format!("{label}{self}")
+        match self {
+            Event::Warning { .. } | Event::Replan { .. } => format!("warning: {self}"),
+            Event::Error { .. } => format!("error: {self}"),
+            _ => self.to_string(),
+        }
     }
 }
 

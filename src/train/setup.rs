@@ -16,8 +16,8 @@ use crate::disk;
 use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
-use crate::ops::{MAX_SHARDS, OpsMode};
-use crate::plan;
+use crate::ops::OpsMode;
+use crate::plan::{self, MAX_SHARDS};
 use crate::ranks::{Division, Group, Introduction, PlanLimit, Shard, Wire, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{

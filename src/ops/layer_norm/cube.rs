@@ -12,13 +12,10 @@ use super::EPS;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, argument, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, owned};
+use crate::plan::NORM_GROUPS;
 
 /// Invocations that share a row.
 const UNITS: u32 = 128;
-
-/// Workgroups that share the rows of the backward pass. Each writes partial sums for the second
-/// stage, which take as much memory as that many rows.
-const GROUPS: usize = 128;
 
 /// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which is read once and held in
 /// registers.
@@ -197,7 +194,7 @@ pub(super) fn backward(
     let [n, c] = x.shape().dims();
     let accumulates = residual.is_some();
     let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
-    let rows_per_group = n.div_ceil(GROUPS);
+    let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);

@@ -8,6 +8,7 @@ use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, para
 use crate::ops::shared::kernels::{contiguous, owned};
 use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
+use crate::plan::NORM_GROUPS;
 
 params! {
     struct ForwardParams {
@@ -45,10 +46,6 @@ static WEIGHTS: Shader = Shader {
     parts: &[wgsl!("segments"), wgsl!("layer_norm_backward_weights")],
     params: WeightsParams::TYPE,
 };
-
-/// Workgroups that share the rows of the backward pass. Each writes partial sums for the second
-/// stage, which take as much memory as that many rows.
-const GROUPS: usize = 128;
 
 fn rows_spec(shader: &'static Shader, tier: Tier, activation: Element, width: usize) -> Spec {
     let pack = pack_of(&[width]);
@@ -112,7 +109,7 @@ pub(super) fn backward(
     let [n, c] = x.shape().dims();
     let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
     let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
-    let rows_per_group = n.div_ceil(GROUPS);
+    let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], dtype), owned);

@@ -13,9 +13,6 @@ pub(super) mod kernels;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// The largest number of shards of one embedding.
-pub const MAX_SHARDS: usize = 4;
-
 /// Joins the shards of a matrix, which copies if there are several. Returns the number of rows of
 /// each shard, too.
 pub(super) fn join<B: Backend>(mut shards: Vec<FloatTensor<B>>) -> (FloatTensor<B>, Vec<usize>) {

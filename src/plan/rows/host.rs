@@ -1,16 +1,16 @@
-//! The memory of a run whose optimizer is in host memory: what the host holds, and what remains of
-//! weights and optimizer on the device. The outer step of ranks that train apart is always there.
+//! The memory of a run whose optimizer is in host memory: what the host holds, and which weights and
+//! states stay on the device. With local updates the outer step is always in host memory.
 //!
-//! AdamW's part is on the host alone: master weights and two moments. Gradients come down and new
-//! weights go up in pieces. Muon computes on the device, where the momentum of one matrix after the
-//! other goes up and comes down. In f32 the weights of the device are the masters of its matrices;
-//! in half precision their masters cross, too.
+//! AdamW's master weights and two moments are on the host only. Gradients come down and new weights go
+//! up in pieces. Muon computes on the device, so its momentum goes up and comes down, one matrix after
+//! the other. In f32 the device's weights are the master weights of its matrices; in half precision
+//! their master weights cross the bus too.
 
 use super::{Class, Plan, Row, Sizes};
-use crate::config::OptimizerKind;
+use crate::plan::STAGED_ELEMENTS;
 
-/// The largest piece that crosses the bus at once, in bytes of f32, as in `train`.
-const PIECE: u64 = 4 << 20;
+/// The largest piece that crosses the bus at once, in bytes of f32.
+const PIECE: u64 = 4 * STAGED_ELEMENTS as u64;
 
 /// Pieces on the device: two in staging memory on their way down, one on its way up and its copy.
 const DEVICE_PIECES: u64 = 4;
@@ -20,17 +20,8 @@ const DEVICE_PIECES: u64 = 4;
 const HOST_PIECES: u64 = 2 * DEVICE_PIECES;
 
 impl Sizes {
-    /// Counts the weights that Muon and that AdamW update.
-    pub(super) fn by_optimizer(&self) -> [u64; 2] {
-        let muon = match self.optimizer {
-            OptimizerKind::AdamW => 0,
-            OptimizerKind::Muon => self.matrices,
-        };
-        [muon, self.parameters - muon]
-    }
-
-    /// Lists what the device holds for the whole run with an offloaded optimizer: the weights, in
-    /// half precision those with two dimensions in half, and pieces on their way.
+    /// Lists what the device holds for the whole run with an offloaded optimizer: the weights (in half
+    /// precision all that have two dimensions are half), and pieces on their way.
     pub(super) fn permanent_offloaded(&self) -> Vec<Row> {
         let tables = (self.vocab + self.block_size) * self.width;
         let vectors = self.parameters - self.matrices - tables;
@@ -42,8 +33,7 @@ impl Sizes {
         ]
     }
 
-    /// Lists what the host holds besides the program; empty without an offloaded optimizer and ranks
-    /// that train apart.
+    /// Lists what the host holds besides the program.
     pub(in crate::plan) fn host_rows(&self, plan: &Plan) -> Vec<Row> {
         let mut rows = if plan.offload_optimizer { self.offloaded() } else { Vec::new() };
         if self.trains_apart {
@@ -58,7 +48,7 @@ impl Sizes {
     }
 
     fn offloaded(&self) -> Vec<Row> {
-        let [muon, adamw] = self.by_optimizer();
+        let [muon, adamw] = self.by_optimizer;
         let masters = if self.precision.is_half() { self.parameters } else { adamw };
         let mut rows = vec![
             Row::f32("master weights", Class::Weights, masters),
@@ -70,7 +60,7 @@ impl Sizes {
         rows
     }
 
-    /// Returns the size of the largest piece in bytes.
+    /// Returns the size of the largest piece.
     fn piece(&self) -> u64 {
         PIECE.min(self.embedding_shard().max(4 * self.largest_matrix()))
     }
