@@ -104,6 +104,15 @@ pub struct Token<'a> {
 
 /// Splits Rust code into tokens, without comments, strings, characters and lifetimes.
 pub fn tokens(source: &str) -> Vec<Token<'_>> {
+    split(source, false)
+}
+
+/// Lists the string literals in Rust code, with their quotes.
+pub fn strings(source: &str) -> Vec<Token<'_>> {
+    split(source, true)
+}
+
+fn split(source: &str, strings: bool) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let (mut at, mut line) = (0, 1);
     while let Some(c) = source[at..].chars().next() {
@@ -113,17 +122,20 @@ pub fn tokens(source: &str) -> Vec<Token<'_>> {
         } else if rest.starts_with("/*") {
             (block_comment(rest), false)
         } else if let Some(len) = raw_string(rest) {
-            (len, false)
+            (len, strings)
         } else if c == '"' {
-            (quoted(rest, '"'), false)
+            (quoted(rest, '"'), strings)
         } else if c == '\'' {
             (character_or_lifetime(rest), false)
         } else if c.is_alphanumeric() || c == '_' {
-            (rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len()), true)
+            (
+                rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len()),
+                !strings,
+            )
         } else if rest.starts_with("::") {
-            (2, true)
+            (2, !strings)
         } else {
-            (c.len_utf8(), !c.is_whitespace())
+            (c.len_utf8(), !strings && !c.is_whitespace())
         };
         if counts {
             tokens.push(Token { line, text: &rest[..len] });
