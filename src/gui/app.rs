@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eframe::egui::{self, util::History};
+use eframe::egui::{self, Ui, util::History};
 use egui_tiles::Tree;
 
 use super::control::{self, ControlBar};
@@ -131,18 +131,24 @@ impl App {
         layout::bring_up(&mut self.tree, pane);
     }
 
-    fn draw(&mut self, ui: &mut egui::Ui) -> Vec<Intent> {
-        let mut intents = Vec::new();
+    fn draw(&mut self, ui: &mut Ui) -> Vec<Intent> {
+        let (mut intents, mut command) = (Vec::new(), None);
         egui::Panel::top("headline").show(ui, |ui| {
             ui.horizontal(|ui| {
                 ui.strong("wgpt");
                 ui.separator();
                 control::headline(ui, &self.shared.shown.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    self.menu(ui);
+                    let when_closed = &mut self.shared.settings.when_closed;
+                    let (link, seconds) = (self.platform.link(), self.frames.average());
+                    command = menu::show(ui, &mut self.tree, when_closed, link, seconds);
+                    if ui.button("Help").on_hover_text("F1").clicked() {
+                        self.help.is_open = !self.help.is_open;
+                    }
                 });
             });
         });
+        self.send_to_own_run(command);
         for Obstacle { can_train, text, hint, .. } in &self.obstacles {
             let level = if *can_train { Level::Warning } else { Level::Error };
             egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
@@ -192,7 +198,10 @@ impl eframe::App for App {
             self.requests.update(&mut self.shared, ctx.input(|input| input.time));
             ctx.request_repaint_after(LIST_RUNS);
         }
-        self.on_close(ctx);
+        if self.shared.shown.has_own_trainer() {
+            let command = self.closing.handle(ctx, self.shared.settings.when_closed);
+            self.send_to_own_run(command);
+        }
         let title = control::title(&self.shared.shown.progress, self.shown_name());
         if title != self.title {
             self.platform.set_title(&title);
@@ -206,11 +215,12 @@ impl eframe::App for App {
         });
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
-        let mut intents = self.shortcuts(ui);
+    fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        let mut intents = shortcuts::intents(ui, &mut self.help, &self.shared.shown);
         intents.extend(self.draw(ui));
         intents.extend(self.help.show(ui, &self.shared.settings.runs));
-        self.ask_before_closing(ui);
+        let command = self.closing.ask(ui);
+        self.send_to_own_run(command);
         intents.extend(PathDialog::show(&mut self.path_dialog, ui));
         for intent in intents {
             self.carry_out(intent);

@@ -8,7 +8,7 @@ mod y_axis;
 
 use std::path::PathBuf;
 
-use eframe::egui;
+use eframe::egui::{self, Ui};
 use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub(super) struct Overlay {
 /// A panel that draws charts and returns no intent.
 pub(super) struct ChartPanel {
     pub title: &'static str,
-    pub draw: fn(&mut egui::Ui, &mut Shared),
+    pub draw: fn(&mut Ui, &mut Shared),
 }
 
 impl Panel for ChartPanel {
@@ -47,7 +47,7 @@ impl Panel for ChartPanel {
         self.title
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         (self.draw)(ui, shared);
         None
     }
@@ -74,7 +74,7 @@ pub(super) struct ChartState {
 
 /// Draws training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
-pub(super) fn loss(ui: &mut egui::Ui, shared: &mut Shared) {
+pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) {
     let Shared { settings, shown, library, samples, .. } = shared;
     let (progress, overlays, state) = (&shown.progress, &library.overlays, &mut settings.charts);
     let is_empty = |progress: &Progress| progress.curves.loss.is_empty();
@@ -129,7 +129,7 @@ fn follow<'a>(
 
 /// Returns the curves of the shown run: the raw training loss is faint behind its average.
 fn loss_curves<'a>(
-    ui: &egui::Ui,
+    ui: &Ui,
     progress: &'a Progress,
     average: Option<&'a Series>,
     axis: XAxis,
@@ -181,7 +181,7 @@ fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
 }
 
 /// Draws the learning rate and, below it, the gradient norm.
-pub(super) fn rate(ui: &mut egui::Ui, shared: &mut Shared) {
+pub(super) fn rate(ui: &mut Ui, shared: &mut Shared) {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let curves = &progress.curves;
     if curves.learning_rate.is_empty() {
@@ -191,7 +191,7 @@ pub(super) fn rate(ui: &mut egui::Ui, shared: &mut Shared) {
     let gap = ui.spacing().item_spacing.y;
     let title_height = ui.spacing().interact_size.y + gap;
     let height = (0.5 * ui.available_height() - title_height - gap).max(64.0);
-    let show = |ui: &mut egui::Ui, state: &mut ChartState, name, unit, series, index| {
+    let show = |ui: &mut Ui, state: &mut ChartState, name, unit, series, index| {
         let mut chart = chart(name, Scale { unit, log: false }, state.axis, progress);
         let color = theme::series_color(ui, index);
         chart.curves.push(Curve::new(name, series, state.axis.count(curves), color));
@@ -205,7 +205,7 @@ pub(super) fn rate(ui: &mut egui::Ui, shared: &mut Shared) {
 }
 
 /// Draws the training speed in tokens per second.
-pub(super) fn speed(ui: &mut egui::Ui, shared: &mut Shared) {
+pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let series = &progress.curves.tokens_per_s;
     if series.is_empty() {
@@ -222,7 +222,7 @@ pub(super) fn speed(ui: &mut egui::Ui, shared: &mut Shared) {
 }
 
 /// Draws the device memory in use, its peak, the predicted need and the budget.
-pub(super) fn memory(ui: &mut egui::Ui, shared: &mut Shared) {
+pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let curves = &progress.curves;
     if curves.memory.is_empty() && !curves.loss.is_empty() {
@@ -256,14 +256,14 @@ pub(super) fn memory(ui: &mut egui::Ui, shared: &mut Shared) {
 
 impl ChartState {
     /// Shows everything when another run is shown: the old range means nothing for it.
-    fn reset_view_for_new_run(&mut self, ui: &egui::Ui, progress: &Progress) {
+    fn reset_view_for_new_run(&mut self, ui: &Ui, progress: &Progress) {
         if self.run != progress.run {
             self.run.clone_from(&progress.run);
             self.view.fit(ui.ctx());
         }
     }
 
-    fn controls(&mut self, ui: &mut egui::Ui) {
+    fn controls(&mut self, ui: &mut Ui) {
         ui.horizontal_wrapped(|ui| {
             ui.checkbox(&mut self.log, "log").on_hover_text(
                 "Logarithmic loss axis: small improvements late in a run stay visible.",
@@ -282,7 +282,7 @@ impl ChartState {
         });
     }
 
-    fn smoothing(&mut self, ui: &mut egui::Ui) {
+    fn smoothing(&mut self, ui: &mut Ui) {
         let text = |half_life: Option<u32>| match half_life {
             None => "auto".into(),
             Some(0) => "none".into(),
@@ -294,14 +294,14 @@ impl ChartState {
     }
 
     /// Draws the title of a chart that has no other controls than the x axis.
-    fn title(&mut self, ui: &mut egui::Ui, title: &str) {
+    fn title(&mut self, ui: &mut Ui, title: &str) {
         ui.horizontal(|ui| {
             ui.weak(title);
             self.select_axis(ui);
         });
     }
 
-    fn select_axis(&mut self, ui: &mut egui::Ui) {
+    fn select_axis(&mut self, ui: &mut Ui) {
         if self.axis.select(ui) {
             // The old range means nothing on another axis.
             self.view.fit(ui.ctx());
@@ -325,7 +325,7 @@ fn chart<'a>(name: &'static str, scale: Scale, axis: XAxis, progress: &'a Progre
 }
 
 /// Explains why the chart is empty.
-fn placeholder(ui: &mut egui::Ui, progress: &Progress) {
+fn placeholder(ui: &mut Ui, progress: &Progress) {
     ui.weak(match progress.state {
         RunPhase::Idle => "No run yet. Start one on the left.",
         RunPhase::Starting => "The run is starting. Curves appear with its first iterations.",

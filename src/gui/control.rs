@@ -2,7 +2,7 @@
 
 mod headline;
 
-use eframe::egui::{self, Button, Color32, RichText};
+use eframe::egui::{self, Button, Color32, RichText, Ui};
 
 use super::platform::Choice;
 use super::widgets::{action, entered};
@@ -44,7 +44,7 @@ impl ControlBar {
     }
 
     /// Draws the progress bar, buttons and figures. `live` is true while a process trains the run.
-    pub fn show(&mut self, ui: &mut egui::Ui, progress: &Progress, live: bool) -> Option<Intent> {
+    pub fn show(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let can_stop = matches!(
             progress.state,
             RunPhase::Running | RunPhase::Paused | RunPhase::Waiting { .. }
@@ -72,7 +72,7 @@ impl ControlBar {
         intent
     }
 
-    fn buttons(&mut self, ui: &mut egui::Ui, progress: &Progress, live: bool) -> Option<Intent> {
+    fn buttons(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
         let reason = match &progress.state {
             _ if self.stopping => Some("The run is stopping."),
@@ -86,7 +86,7 @@ impl ControlBar {
             RunPhase::Running | RunPhase::Paused => None,
         };
         let mut intent = None;
-        let button = |ui: &mut egui::Ui, text: &str, reason: Option<&str>, help: &str| {
+        let button = |ui: &mut Ui, text: &str, reason: Option<&str>, help: &str| {
             // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
             action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
         };
@@ -122,12 +122,7 @@ impl ControlBar {
     }
 
     /// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
-    fn learning_rate(
-        &mut self,
-        ui: &mut egui::Ui,
-        progress: &Progress,
-        live: bool,
-    ) -> Option<Intent> {
+    fn learning_rate(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         if !enabled {
             (self.rate, self.sent, self.error) = (None, None, None);
@@ -196,7 +191,7 @@ fn parse_rate(typed: &str) -> Option<f64> {
 }
 
 /// Draws loss, speed, time left and memory, each in a fixed width so that nothing moves.
-fn figures(ui: &mut egui::Ui, progress: &Progress) {
+fn figures(ui: &mut Ui, progress: &Progress) {
     let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
     let speed = progress.tokens_per_s.map_or("-".into(), |speed| grouped(speed, 0));
     let left = progress.remaining().map_or("-".into(), clock);
@@ -223,13 +218,7 @@ fn figures(ui: &mut egui::Ui, progress: &Progress) {
 }
 
 /// Draws a name and its value as one label, so that rows wrap between figures only.
-fn figure(
-    ui: &mut egui::Ui,
-    name: &str,
-    value: &str,
-    width: usize,
-    color: Color32,
-) -> egui::Response {
+fn figure(ui: &mut Ui, name: &str, value: &str, width: usize, color: Color32) -> egui::Response {
     let mut job = egui::text::LayoutJob::default();
     let body = egui::TextStyle::Body.resolve(ui.style());
     let mono = egui::TextStyle::Monospace.resolve(ui.style());

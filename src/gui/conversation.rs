@@ -93,7 +93,7 @@ impl SampleState {
     /// Draws the conversation, the fields for a message and the system prompt, and the options.
     pub fn conversation(
         &mut self,
-        ui: &mut egui::Ui,
+        ui: &mut Ui,
         progress: &Progress,
         on_cpu: bool,
     ) -> Option<Intent> {
@@ -115,13 +115,13 @@ impl SampleState {
 }
 
 /// Draws the choice between the conversation and texts.
-pub(super) fn choice(ui: &mut egui::Ui, state: &mut ChatState) {
+pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
     ui.selectable_value(&mut state.is_open, true, "Conversation");
     ui.selectable_value(&mut state.is_open, false, "Texts");
 }
 
 /// Draws that choice, the system prompt, and a button for a new conversation.
-fn head(ui: &mut egui::Ui, state: &mut ChatState) {
+fn head(ui: &mut Ui, state: &mut ChatState) {
     choice(ui, state);
     ui.separator();
     let label = ui.label("System prompt");
@@ -166,7 +166,7 @@ fn message_field(ui: &mut Ui, reason: Option<&str>, state: &mut ChatState) -> Op
     .inner
 }
 
-fn conversation(ui: &mut egui::Ui, state: &ChatState) {
+fn conversation(ui: &mut Ui, state: &ChatState) {
     if state.messages.is_empty() {
         ui.weak("This model was trained on conversations: write to it.");
     }
@@ -182,7 +182,7 @@ fn conversation(ui: &mut egui::Ui, state: &ChatState) {
 }
 
 /// Draws a message, with a background if the person wrote it.
-fn draw(ui: &mut egui::Ui, role: Role, text: &str) {
+fn draw(ui: &mut Ui, role: Role, text: &str) {
     let (name, fill) = match role {
         Role::User => ("You", ui.visuals().extreme_bg_color),
         _ => ("Model", egui::Color32::TRANSPARENT),
@@ -224,7 +224,7 @@ mod tests {
     fn panel() -> Harness<'static, Drawn> {
         let progress = Progress { run: Some("models/chat".into()), ..Progress::default() };
         let state = Drawn { progress, samples: SampleState::default(), intents: Vec::new() };
-        let draw = |ui: &mut egui::Ui, drawn: &mut Drawn| {
+        let draw = |ui: &mut Ui, drawn: &mut Drawn| {
             drawn.intents.extend(drawn.samples.conversation(ui, &drawn.progress, false));
         };
         Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)

@@ -1,6 +1,6 @@
 //! The notice about a run that has just finished: its result, and what can follow.
 
-use eframe::egui::{self, RichText};
+use eframe::egui::{self, RichText, Ui};
 
 use super::platform::Choice;
 use super::widgets::button;
@@ -16,7 +16,7 @@ pub(super) enum Click {
 }
 
 /// Draws the notice. `name` is the display name of the run.
-pub(super) fn show(ui: &mut egui::Ui, name: &str, progress: &Progress) -> Option<Click> {
+pub(super) fn show(ui: &mut Ui, name: &str, progress: &Progress) -> Option<Click> {
     let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color);
     let frame = frame.stroke((1.0, theme::good(ui))).corner_radius(4.0).inner_margin(8.0);
     let mut click = None;

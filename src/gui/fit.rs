@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use eframe::egui::{self, RichText};
+use eframe::egui::{self, RichText, Ui};
 
 use super::form::SettingsForm;
 use super::platform;
@@ -130,7 +130,7 @@ impl Panel for FitPanel {
         true
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let Shared { settings, shown, fit, .. } = shared;
         let (form, progress) = (&mut settings.form, &shown.progress);
         let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
@@ -163,7 +163,7 @@ fn data_size(form: &SettingsForm) -> Option<DataSize> {
 }
 
 /// Draws whether the run fits. Setup has the changes that make it fit, next to the start button.
-fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) {
+fn verdict(ui: &mut Ui, plan: &Result<Forecast, PlanError>) {
     let too_large = || "Does not fit: a tensor is too large for the device".into();
     let text = forecast_of(plan).map_or_else(too_large, Forecast::verdict);
     let color = if plan.is_ok() { theme::good(ui) } else { theme::error(ui) };
@@ -171,7 +171,7 @@ fn verdict(ui: &mut egui::Ui, plan: &Result<Forecast, PlanError>) {
 }
 
 /// Draws the totals of the run, how a step is split and why, and what is in host memory.
-fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
+fn figures(ui: &mut Ui, forecast: &Forecast, totals: Option<&Totals>) {
     const HELP: [(&str, &str); 7] = [
         ("model", "Weights, without padding"),
         ("run", "Updates of the weights, each from one global batch"),
@@ -206,7 +206,7 @@ fn figures(ui: &mut egui::Ui, forecast: &Forecast, totals: Option<&Totals>) {
 
 /// Draws the memory that the run holds now, its peak, and the time that an optimizer in host memory
 /// takes.
-fn memory_in_use(ui: &mut egui::Ui, step: &Step, budget: Option<u64>) {
+fn memory_in_use(ui: &mut Ui, step: &Step, budget: Option<u64>) {
     let Some(held) = step.vram_bytes else { return };
     let is_over = budget.is_some_and(|budget| held > budget);
     let mut text = format!("The run holds {} now", bytes(held));
@@ -226,7 +226,7 @@ impl FitPanel {
     /// run.
     fn budget(
         &mut self,
-        ui: &mut egui::Ui,
+        ui: &mut Ui,
         form: &mut SettingsForm,
         fit: &FitState,
         limits: Limits,
@@ -279,7 +279,7 @@ fn budget_text(gib: f64) -> String {
 }
 
 /// Draws the total and free memory of the device, or why they are unknown.
-fn device_memory(ui: &mut egui::Ui, fit: &FitState) {
+fn device_memory(ui: &mut Ui, fit: &FitState) {
     let text = match fit.device.as_ref().map(|device| &device.memory) {
         None => "Querying the device...".into(),
         Some(DeviceMemory::Reported { total, free, source }) => {

@@ -1,6 +1,6 @@
 //! The panels, and their layout: three columns of tabs that can be dragged and resized.
 
-use eframe::egui;
+use eframe::egui::{self, Ui};
 use egui_tiles::{Container, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
@@ -84,12 +84,7 @@ impl Panels {
     }
 
     /// Draws all visible panels. Returns their intents.
-    pub fn ui(
-        &mut self,
-        ui: &mut egui::Ui,
-        shared: &mut Shared,
-        tree: &mut Tree<Pane>,
-    ) -> Vec<Intent> {
+    pub fn ui(&mut self, ui: &mut Ui, shared: &mut Shared, tree: &mut Tree<Pane>) -> Vec<Intent> {
         let mut drawing = Drawing { panels: self, shared, intents: Vec::new() };
         tree.ui(&mut drawing, ui);
         drawing.intents
@@ -108,7 +103,7 @@ struct Drawing<'a> {
 }
 
 impl egui_tiles::Behavior<Pane> for Drawing<'_> {
-    fn pane_ui(&mut self, ui: &mut egui::Ui, _: TileId, pane: &mut Pane) -> egui_tiles::UiResponse {
+    fn pane_ui(&mut self, ui: &mut Ui, _: TileId, pane: &mut Pane) -> egui_tiles::UiResponse {
         let Self { panels, shared, intents } = self;
         if let Some(panel) = panels.get(*pane) {
             egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use eframe::egui::{self, Align, Label, RichText};
+use eframe::egui::{self, Align, Label, RichText, Ui};
 
 use super::widgets::{button, cell};
 use super::{Intent, Panel, Shared, platform, theme};
@@ -26,7 +26,7 @@ impl Panel for LogPanel {
         "Log"
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let progress = &shared.shown.progress;
         let mut intent = None;
         let has_failed = matches!(progress.state, RunPhase::Failed { .. });
@@ -48,7 +48,7 @@ impl Panel for LogPanel {
 }
 
 impl LogPanel {
-    fn lines(&mut self, ui: &mut egui::Ui, progress: &Progress) {
+    fn lines(&mut self, ui: &mut Ui, progress: &Progress) {
         let is_visible = |line: &&LogLine| !self.only_problems || line.level != Level::Info;
         let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
         if lines.is_empty() {
@@ -73,7 +73,7 @@ impl LogPanel {
 }
 
 /// Draws why the run failed, and what to do next.
-fn failure(ui: &mut egui::Ui, text: &str, hint: &str, cause: Option<Cause>) {
+fn failure(ui: &mut Ui, text: &str, hint: &str, cause: Option<Cause>) {
     let color = theme::error(ui);
     ui.label(RichText::new(summary(cause)).strong().color(color));
     ui.colored_label(color, text);
@@ -92,7 +92,7 @@ fn summary(cause: Option<Cause>) -> &'static str {
     }
 }
 
-fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
+fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
     let help = "Copy the log, device, plan and settings, for a bug report";
     if button(ui, "Copy details", None, help) {
         ui.ctx().copy_text(details(progress));
@@ -106,7 +106,7 @@ fn buttons(ui: &mut egui::Ui, progress: &Progress) -> Option<Intent> {
 }
 
 /// Draws a line with level and iteration in columns, so that texts of several lines stay aligned.
-fn log_line(ui: &mut egui::Ui, line: &LogLine) {
+fn log_line(ui: &mut Ui, line: &LogLine) {
     let color = match line.level {
         Level::Info => ui.visuals().weak_text_color(),
         Level::Warning => theme::warning(ui),

@@ -27,7 +27,7 @@ mod widgets;
 
 use std::path::PathBuf;
 
-use eframe::egui;
+use eframe::egui::Ui;
 
 use crate::protocol::{Command, Request, SampleInput, Texts};
 use platform::{Choice, Overrides};
@@ -66,7 +66,7 @@ trait Panel {
         false
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent>;
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent>;
 }
 
 /// An action that a panel, a shortcut, a dialog or the system requests.

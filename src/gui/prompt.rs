@@ -1,6 +1,6 @@
 //! A prompt for the shown run or model, the options of the text, and its start and stop.
 
-use eframe::egui::{self, DragValue, TextEdit};
+use eframe::egui::{DragValue, TextEdit, Ui};
 
 use super::Intent;
 use super::widgets::{button, entered};
@@ -52,7 +52,7 @@ const BUTTON_WIDTH: f32 = 66.0;
 
 impl PromptState {
     /// Draws the prompt, its button and the options.
-    pub fn show(&mut self, ui: &mut egui::Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
+    pub fn show(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
         // A run that trains generates with its present weights, and its own options.
         let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         let answers = (progress.samples.len(), progress.log.len());
@@ -114,13 +114,13 @@ impl PromptState {
 }
 
 /// Returns the width of a field with a button next to it, in points.
-pub(super) fn field_width(ui: &egui::Ui) -> f32 {
+pub(super) fn field_width(ui: &Ui) -> f32 {
     (ui.available_width() - BUTTON_WIDTH - ui.spacing().item_spacing.x).max(60.0)
 }
 
 impl TextOptions {
     /// Draws the options. `on_cpu` is true if the CPU generates the text.
-    pub fn show(&mut self, ui: &mut egui::Ui, on_cpu: bool) {
+    pub fn show(&mut self, ui: &mut Ui, on_cpu: bool) {
         ui.horizontal_wrapped(|ui| {
             let help = "Below 1 the text keeps to what is likely, above 1 it takes risks. 0 always \
                         takes the most likely token";
@@ -137,7 +137,7 @@ impl TextOptions {
     }
 }
 
-fn field(ui: &mut egui::Ui, name: &str, value: DragValue<'_>, help: &str) {
+fn field(ui: &mut Ui, name: &str, value: DragValue<'_>, help: &str) {
     let label = ui.weak(name).on_hover_text(help);
     ui.add(value).labelled_by(label.id).on_hover_text(help);
 }

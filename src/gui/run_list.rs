@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{self, Button, Label, RichText};
+use eframe::egui::{self, Button, Label, RichText, Ui};
 use web_time::SystemTime;
 
 use super::platform::{Choice, IS_PAGE};
@@ -37,7 +37,7 @@ impl Panel for RunsPanel {
         "Runs"
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let Shared { settings, shown, library, .. } = shared;
         let shown = shown.folder.as_deref();
         let mut intent =
@@ -66,7 +66,7 @@ impl Panel for RunsPanel {
 
 impl RunsPanel {
     /// Draws the imported models with their actions.
-    fn models(&mut self, ui: &mut egui::Ui, models: &[StoredModel]) -> Option<Intent> {
+    fn models(&mut self, ui: &mut Ui, models: &[StoredModel]) -> Option<Intent> {
         let mut intent = None;
         for model in models {
             let path = &model.path;
@@ -75,7 +75,7 @@ impl RunsPanel {
             let text = format!("{}: {layers} blocks of {width}{tokenizer}", model.name);
             ui.horizontal_wrapped(|ui| {
                 ui.add(Label::new(&text).truncate());
-                let button = |ui: &mut egui::Ui, text: &str, help: &str| {
+                let button = |ui: &mut Ui, text: &str, help: &str| {
                     ui.small_button(text).on_hover_text(help).clicked()
                 };
                 if button(ui, "Show", "Generate text with it, under Samples") {
@@ -99,7 +99,7 @@ impl RunsPanel {
     }
 
     /// Offers to continue crashed runs that have a checkpoint.
-    fn offers(&mut self, ui: &mut egui::Ui, runs: &[RunSummary]) -> Option<Intent> {
+    fn offers(&mut self, ui: &mut Ui, runs: &[RunSummary]) -> Option<Intent> {
         let id = |run: &RunSummary| (run.path.clone(), run.modified);
         let is_offered = |run: &&RunSummary| {
             let is_crashed = run.state == RunState::Crashed && run.has_checkpoint;
@@ -125,14 +125,14 @@ impl RunsPanel {
     }
 }
 
-fn folder(ui: &mut egui::Ui, folder: &Path) -> Option<Intent> {
+fn folder(ui: &mut Ui, folder: &Path) -> Option<Intent> {
     let path = folder.display().to_string();
-    let left = |ui: &mut egui::Ui| {
+    let left = |ui: &mut Ui| {
         ui.label("Folder");
         ui.add(Label::new(RichText::new(path).weak()).truncate());
     };
     // From right to left.
-    let right = |ui: &mut egui::Ui| {
+    let right = |ui: &mut Ui| {
         let help = "Generate text with a Hugging Face GPT-2 folder or a checkpoint";
         let model = button(ui, "Open model...", None, help).then_some(Choice::Model);
         let runs = button(ui, "Choose...", None, "Choose a folder with runs");
@@ -142,14 +142,14 @@ fn folder(ui: &mut egui::Ui, folder: &Path) -> Option<Intent> {
 }
 
 /// Draws the storage used in the browser, and the import button.
-fn storage(ui: &mut egui::Ui, usage: StorageUsage) -> Option<Intent> {
-    let left = |ui: &mut egui::Ui| {
+fn storage(ui: &mut Ui, usage: StorageUsage) -> Option<Intent> {
+    let left = |ui: &mut Ui| {
         let label = ui.add(Label::new(RichText::new(usage_in_words(usage)).weak()).truncate());
         label.on_hover_text(
             "Stored on this computer, for this web address. Nothing is sent anywhere.",
         );
     };
-    let right = |ui: &mut egui::Ui| {
+    let right = |ui: &mut Ui| {
         let help = "Import a zip with a Hugging Face GPT-2 folder or a wgpt checkpoint";
         button(ui, "Import...", None, help).then_some(Intent::Choose(Choice::Model))
     };
@@ -166,7 +166,7 @@ fn usage_in_words(usage: StorageUsage) -> String {
 }
 
 /// Draws the settings in which the two selected runs differ.
-fn comparison(ui: &mut egui::Ui, library: &Library) {
+fn comparison(ui: &mut Ui, library: &Library) {
     let [a, b] = &library.selected[..] else { return };
     ui.separator();
     ui.add(Label::new(RichText::new("Differences").strong()).truncate());
@@ -177,9 +177,9 @@ fn comparison(ui: &mut egui::Ui, library: &Library) {
             let column = (ui.available_width() - 2.0 * GAP) / 3.0;
             let grid = egui::Grid::new("difference").num_columns(3).striped(true);
             let grid = grid.min_col_width(column).max_col_width(column).spacing([GAP, 2.0]);
-            let cell = |ui: &mut egui::Ui, text: RichText| ui.add(Label::new(text).truncate());
+            let cell = |ui: &mut Ui, text: RichText| ui.add(Label::new(text).truncate());
             let area = egui::ScrollArea::vertical().id_salt("difference");
-            let rows = |ui: &mut egui::Ui| {
+            let rows = |ui: &mut Ui| {
                 for heading in ["setting", library.title(a), library.title(b)] {
                     cell(ui, RichText::new(heading).weak());
                 }

@@ -1,6 +1,6 @@
 //! The texts that the model generates, a prompt for more, and a conversation.
 
-use eframe::egui::{self, TextFormat, TextStyle, text::LayoutJob};
+use eframe::egui::{self, TextFormat, TextStyle, Ui, text::LayoutJob};
 
 use super::conversation::{self, ChatState};
 use super::prompt::PromptState;
@@ -26,7 +26,7 @@ impl SampleState {
     }
 
     /// Draws the prompt and one sample of the run.
-    fn texts(&mut self, ui: &mut egui::Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
+    fn texts(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
         let requested = self.prompt.show(ui, progress, on_cpu);
         if requested.is_some() {
             // The new text is the newest.
@@ -57,7 +57,7 @@ impl Panel for SamplesPanel {
         "Samples"
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let Shared { shown, samples: state, .. } = shared;
         let on_cpu = shown.generates_on_cpu();
         let progress = &shown.progress;
@@ -73,7 +73,7 @@ impl Panel for SamplesPanel {
 }
 
 /// Draws the slider over all samples and the copy button.
-fn selector(ui: &mut egui::Ui, progress: &Progress, selection: &mut Selection, mut index: usize) {
+fn selector(ui: &mut Ui, progress: &Progress, selection: &mut Selection, mut index: usize) {
     let count = progress.samples.len();
     ui.horizontal_wrapped(|ui| {
         if count > 1 {
@@ -103,7 +103,7 @@ fn selector(ui: &mut egui::Ui, progress: &Progress, selection: &mut Selection, m
 }
 
 /// Lays out a sample with its prompt highlighted.
-fn layout(ui: &egui::Ui, prompt: &str, text: &str) -> LayoutJob {
+fn layout(ui: &Ui, prompt: &str, text: &str) -> LayoutJob {
     let mut font = TextStyle::Body.resolve(ui.style());
     // Larger than captions and settings: this is to be read.
     font.size += 2.0;

@@ -1,6 +1,6 @@
 //! The setup panel: preset, data, device and settings of the next run.
 
-use eframe::egui::{self, Align, RichText};
+use eframe::egui::{self, Align, RichText, Ui};
 
 use super::fit::fixes;
 use super::form::SettingsForm;
@@ -55,7 +55,7 @@ impl Panel for SetupPanel {
         true
     }
 
-    fn ui(&mut self, ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let mut intent = start(ui, shared);
         pending_changes(ui, &shared.settings.form, &shared.shown);
         ui.add_space(2.0);
@@ -69,7 +69,7 @@ impl Panel for SetupPanel {
 }
 
 /// Draws the start button. If it is disabled: the reason, and the changes that enable it.
-fn start(ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
+fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, shown, fit, .. } = shared;
     let form = &mut settings.form;
     let busy = shown.has_own_trainer().then_some("A run is active. Stop it to start another.");
@@ -94,7 +94,7 @@ fn start(ui: &mut egui::Ui, shared: &mut Shared) -> Option<Intent> {
 }
 
 /// Notes that changed settings do not affect the active run.
-fn pending_changes(ui: &mut egui::Ui, form: &SettingsForm, shown: &ShownRun) {
+fn pending_changes(ui: &mut Ui, form: &SettingsForm, shown: &ShownRun) {
     let progress = &shown.progress;
     let (Some(running), Ok(config)) = (&progress.config, form.config()) else { return };
     if !shown.is_live() {
@@ -114,7 +114,7 @@ fn pending_changes(ui: &mut egui::Ui, form: &SettingsForm, shown: &ShownRun) {
     }
 }
 
-fn preset(ui: &mut egui::Ui, form: &mut SettingsForm) {
+fn preset(ui: &mut Ui, form: &mut SettingsForm) {
     row(ui, "Preset", |ui, label| {
         let mut selected = form.preset();
         let combo = egui::ComboBox::from_id_salt("preset").selected_text(title(selected));
@@ -132,7 +132,7 @@ fn preset(ui: &mut egui::Ui, form: &mut SettingsForm) {
     });
 }
 
-fn device(ui: &mut egui::Ui, choice: &mut String, devices: &[DeviceLine]) {
+fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
     if platform::IS_PAGE {
         let name = devices.first().map_or("Looking for a device...", |device| &device.name);
         row(ui, "Device", |ui, _| ui.add(egui::Label::new(name).truncate()));
@@ -172,7 +172,7 @@ fn device(ui: &mut egui::Ui, choice: &mut String, devices: &[DeviceLine]) {
 }
 
 /// Draws a labelled row. `add` receives the id of the label.
-fn row<R>(ui: &mut egui::Ui, name: &str, add: impl FnOnce(&mut egui::Ui, egui::Id) -> R) -> R {
+fn row<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui, egui::Id) -> R) -> R {
     ui.horizontal(|ui| {
         let label = cell(ui, LABEL_WIDTH, Align::Min, egui::Label::new(name));
         add(ui, label.id)

@@ -1,18 +1,18 @@
 //! Semantic colors for the dark and the light theme, and the spacing of the window.
 
-use eframe::egui::{self, Color32};
+use eframe::egui::{self, Color32, Ui};
 
 use crate::plan::Class;
 
 /// Returns the color for the current theme.
-fn pick(ui: &egui::Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
+fn pick(ui: &Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
     let [r, g, b] = if ui.visuals().dark_mode { dark } else { light };
     Color32::from_rgb(r, g, b)
 }
 
 /// Returns the color of a memory class. The colors also differ in lightness, for color-blind
 /// people.
-pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
+pub(super) fn class_color(ui: &Ui, class: Class) -> Color32 {
     match class {
         Class::Weights => pick(ui, [70, 130, 220], [40, 95, 190]),
         Class::Gradients => pick(ui, [120, 180, 245], [110, 165, 235]),
@@ -25,7 +25,7 @@ pub(super) fn class_color(ui: &egui::Ui, class: Class) -> Color32 {
 }
 
 /// Returns the color of a curve: 0 is training, 1 validation, then other runs.
-pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
+pub(super) fn series_color(ui: &Ui, index: usize) -> Color32 {
     const DARK: [[u8; 3]; 6] = [
         [90, 155, 240],
         [240, 160, 70],
@@ -45,20 +45,20 @@ pub(super) fn series_color(ui: &egui::Ui, index: usize) -> Color32 {
     pick(ui, DARK[index % DARK.len()], LIGHT[index % LIGHT.len()])
 }
 
-pub(super) fn good(ui: &egui::Ui) -> Color32 {
+pub(super) fn good(ui: &Ui) -> Color32 {
     pick(ui, [100, 200, 130], [20, 125, 60])
 }
 
-pub(super) fn warning(ui: &egui::Ui) -> Color32 {
+pub(super) fn warning(ui: &Ui) -> Color32 {
     pick(ui, [235, 185, 80], [155, 95, 0])
 }
 
-pub(super) fn error(ui: &egui::Ui) -> Color32 {
+pub(super) fn error(ui: &Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
 }
 
 /// Draws the choice of the theme as text, because egui's fonts lack the icons of its own buttons.
-pub(super) fn choice(ui: &mut egui::Ui) {
+pub(super) fn choice(ui: &mut Ui) {
     use egui::ThemePreference::{Dark, Light, System};
     let mut preference = ui.options(|options| options.theme_preference);
     ui.label("Theme");

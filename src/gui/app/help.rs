@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use eframe::egui::{self, Grid, Label, RichText, ScrollArea};
+use eframe::egui::{self, Grid, Label, RichText, ScrollArea, Ui};
 
 use super::shortcuts::KEYS;
 use crate::gui::Intent;
@@ -39,7 +39,7 @@ impl Help {
     }
 
     /// Draws the help, if it is open. `runs` is the folder of the runs.
-    pub fn show(&mut self, ui: &egui::Ui, runs: &Path) -> Option<Intent> {
+    pub fn show(&mut self, ui: &Ui, runs: &Path) -> Option<Intent> {
         let mut is_open = self.is_open;
         let help =
             egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
@@ -63,7 +63,7 @@ impl Help {
 
     /// Draws the details with a button that copies them. They are read on request only, because
     /// listing the devices takes a moment.
-    fn show_details(&mut self, ui: &mut egui::Ui, runs: &Path) -> Option<Intent> {
+    fn show_details(&mut self, ui: &mut Ui, runs: &Path) -> Option<Intent> {
         let help = "Version, devices, drivers, limits and folders, as wgpt doctor prints them, for \
                     a bug report";
         match &self.details {

@@ -131,8 +131,15 @@ impl App {
         self.requests.send(Request::Sample(request));
     }
 
+    /// Sends a command to the trainer if this window has started it.
+    pub(super) fn send_to_own_run(&mut self, command: Option<Command>) {
+        if let Some(command) = command.filter(|_| self.shared.shown.has_own_trainer()) {
+            self.send_command(&command);
+        }
+    }
+
     /// Sends a command to the trainer.
-    pub(super) fn send_command(&mut self, command: &Command) {
+    fn send_command(&mut self, command: &Command) {
         let trainer = self.shared.shown.trainer.as_mut();
         if let Err(error) = trainer.map_or(Ok(()), |trainer| trainer.send(command)) {
             self.warn(format!("the trainer takes no commands: {error}"));

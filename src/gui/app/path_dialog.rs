@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui;
+use eframe::egui::{self, Ui};
 
 use crate::gui::Intent;
 use crate::gui::platform::{self, Choice};
@@ -28,7 +28,7 @@ impl PathDialog {
 
     /// Draws the dialog, if one is open. Escape and a click next to it close it. Returns the
     /// intent of the path that was chosen.
-    pub fn show(open: &mut Option<Self>, ui: &egui::Ui) -> Option<Intent> {
+    pub fn show(open: &mut Option<Self>, ui: &Ui) -> Option<Intent> {
         let dialog = open.as_mut()?;
         let modal = egui::Modal::new(egui::Id::unique("path")).show(ui.ctx(), |ui| {
             ui.set_width(WIDTH);
@@ -46,7 +46,7 @@ impl PathDialog {
     }
 
     /// Draws the field and its buttons. Returns true to take the path, false to close the dialog.
-    fn fields(&mut self, ui: &mut egui::Ui) -> Option<bool> {
+    fn fields(&mut self, ui: &mut Ui) -> Option<bool> {
         ui.heading(self.choice.title());
         ui.label(
             "This system has no file dialog: install xdg-desktop-portal or zenity, or type a path.",

@@ -1,6 +1,6 @@
 //! Drawing with egui_plot, which receives only as many points as the chart has pixels for.
 
-use eframe::egui::{self, Color32, Id, vec2};
+use eframe::egui::{self, Color32, Id, Ui, vec2};
 use egui_plot::{
     ColorConflictHandling, Corner, HLine, HoverPosition, Legend, Line, LineStyle, Plot, PlotMemory,
     PlotPoint, PlotTransform, PlotUi, Points,
@@ -152,7 +152,7 @@ pub(super) struct Drawn {
 
 impl Chart<'_> {
     /// Draws the chart, and updates `view` if the mouse has moved it. Draws nothing without a point.
-    pub fn show(&self, ui: &mut egui::Ui, view: &mut VisibleRange) -> Option<Drawn> {
+    pub fn show(&self, ui: &mut Ui, view: &mut VisibleRange) -> Option<Drawn> {
         let [first, last] = self.extent()?;
         let newest = self.run.loss.last().map_or(0.0, |[iter, _]| self.axis.place(self.run, iter));
         let is_reset = view.resets(ui.ctx());

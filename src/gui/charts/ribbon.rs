@@ -2,7 +2,7 @@
 //! on the curve where the model wrote it.
 
 use eframe::egui::text::{LayoutJob, TextWrapping};
-use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, pos2, vec2};
+use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui, pos2, vec2};
 use egui_plot::PlotPoint;
 
 use super::plot::Drawn;
@@ -55,7 +55,7 @@ pub(super) struct Space {
 
 impl Space {
     /// Allocates the space; `None` where the chart has no room for it.
-    pub fn allocate(ui: &mut egui::Ui) -> Option<Self> {
+    pub fn allocate(ui: &mut Ui) -> Option<Self> {
         let room = ui.available_height();
         let line = ui.text_style_height(&TextStyle::Small);
         let lines = (SHARE * room / line) as usize;
@@ -73,7 +73,7 @@ impl Space {
 /// Draws the marks and, in `space`, the cards. Pointing at the chart or at a card shows the nearest
 /// sample, a click keeps it.
 pub(super) fn show(
-    ui: &egui::Ui,
+    ui: &Ui,
     space: Option<Space>,
     drawn: &Drawn,
     marks: &[Mark<'_>],
@@ -122,7 +122,7 @@ impl Ribbon<'_> {
         }
     }
 
-    fn cards(&self, ui: &egui::Ui, space: Space, selection: &mut Selection) {
+    fn cards(&self, ui: &Ui, space: Space, selection: &mut Selection) {
         let most = ((self.frame.width() + GAP) / (NARROWEST + GAP)) as usize;
         // Of several texts at one iteration, the first is the run's own; others answer prompts.
         let mut first = self.visible.clone();
@@ -150,7 +150,7 @@ impl Ribbon<'_> {
         }
     }
 
-    fn circles(&self, ui: &egui::Ui) {
+    fn circles(&self, ui: &Ui) {
         let painter = ui.painter_at(self.frame.expand(2.0 * MARK));
         let fill = ui.visuals().extreme_bg_color;
         for at in apart(&self.visible, &self.places) {
@@ -217,7 +217,7 @@ fn apart(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
 }
 
 /// Draws a line from a card to the top of the plot and down to a mark.
-fn connect(ui: &egui::Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
+fn connect(ui: &Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
     let stroke = Stroke::new(1.0, color);
     let top = pos2(mark.x, frame.top());
     let painter = ui.painter();
@@ -226,7 +226,7 @@ fn connect(ui: &egui::Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
 }
 
 /// Draws a card: the iteration and the beginning of the text.
-fn card(ui: &egui::Ui, response: &egui::Response, sample: &Sample, lines: usize, is_shown: bool) {
+fn card(ui: &Ui, response: &egui::Response, sample: &Sample, lines: usize, is_shown: bool) {
     let iteration = grouped(sample.iter as f64, 0);
     let rect = response.rect;
     let name = format!("Sample at iteration {iteration}");
@@ -267,11 +267,11 @@ fn beginning(sample: &Sample) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn strong(ui: &egui::Ui) -> Color32 {
+fn strong(ui: &Ui) -> Color32 {
     ui.visuals().selection.stroke.color
 }
 
-fn faint(ui: &egui::Ui) -> Color32 {
+fn faint(ui: &Ui) -> Color32 {
     ui.visuals().weak_text_color().gamma_multiply(0.5)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eframe::egui;
+use eframe::egui::Ui;
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl XAxis {
     }
 
     /// Draws the selector. Returns true if another axis was chosen.
-    pub fn select(&mut self, ui: &mut egui::Ui) -> bool {
+    pub fn select(&mut self, ui: &mut Ui) -> bool {
         let before = *self;
         let help = "The x axis of all charts. Training time is the time of updates in all processes \
                     of the run, without evaluations, samples, checkpoints and pauses.";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eframe::egui::{self, RichText};
+use eframe::egui::{self, RichText, Ui};
 
 use super::ControlBar;
 use crate::gui::form::capitalize;
@@ -62,7 +62,7 @@ pub(in crate::gui) fn title(progress: &Progress, run: Option<&str>) -> String {
 }
 
 /// Draws a problem that prevents or limits training: what it is, and what to do.
-pub(in crate::gui) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint: &str) {
+pub(in crate::gui) fn obstacle(ui: &mut Ui, level: Level, text: &str, hint: &str) {
     let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
     let sentence = |text: &str| capitalize(text) + ".";
     ui.horizontal_wrapped(|ui| {
@@ -72,7 +72,7 @@ pub(in crate::gui) fn obstacle(ui: &mut egui::Ui, level: Level, text: &str, hint
 }
 
 /// Draws the run's device and state.
-pub(in crate::gui) fn headline(ui: &mut egui::Ui, progress: &Progress, state: &mut ControlBar) {
+pub(in crate::gui) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
         // A browser may reveal no more than the kind, which is then the name too.

@@ -1,7 +1,9 @@
 //! Memory as one stacked bar: a segment per class, with the budget marked.
 
 use eframe::egui::text::{LayoutJob, TextFormat};
-use eframe::egui::{self, Align2, Color32, FontId, Rect, TextStyle, accesskit::Role, pos2, vec2};
+use eframe::egui::{
+    self, Align2, Color32, FontId, Rect, TextStyle, Ui, accesskit::Role, pos2, vec2,
+};
 
 use crate::gui::theme;
 use crate::plan::{Class, Forecast};
@@ -34,7 +36,7 @@ const HEIGHT: f32 = 20.0;
 const THIN: f32 = 5.0;
 
 /// Draws the bar and its legend.
-pub(super) fn show(ui: &mut egui::Ui, contents: &Contents<'_>) {
+pub(super) fn show(ui: &mut Ui, contents: &Contents<'_>) {
     let segments = segments(ui, contents);
     let sum: u64 = segments.iter().map(|segment| segment.bytes).sum();
     let budget = contents.forecast.budget_bytes;
@@ -82,7 +84,7 @@ pub(super) fn show(ui: &mut egui::Ui, contents: &Contents<'_>) {
     legend(ui, &segments);
 }
 
-fn segments(ui: &egui::Ui, contents: &Contents<'_>) -> Vec<MemorySegment> {
+fn segments(ui: &Ui, contents: &Contents<'_>) -> Vec<MemorySegment> {
     let of_class = |class: Class| {
         let (name, help) = class_text(class);
         let bytes = contents.forecast.classes.get(&class).copied().unwrap_or(0);
@@ -114,7 +116,7 @@ fn class_text(class: Class) -> (&'static str, &'static str) {
 }
 
 /// Draws a thin line below the bar: the memory in use, with a mark at its peak.
-fn memory_in_use(ui: &egui::Ui, step: &Step, bar: Rect, at: &dyn Fn(u64) -> f32) {
+fn memory_in_use(ui: &Ui, step: &Step, bar: Rect, at: &dyn Fn(u64) -> f32) {
     let (top, bottom) = (bar.bottom() + 2.0, bar.bottom() + 2.0 + THIN);
     let color = theme::good(ui);
     if let Some(held) = step.vram_bytes {
@@ -126,7 +128,7 @@ fn memory_in_use(ui: &egui::Ui, step: &Step, bar: Rect, at: &dyn Fn(u64) -> f32)
     }
 }
 
-fn legend(ui: &mut egui::Ui, segments: &[MemorySegment]) {
+fn legend(ui: &mut Ui, segments: &[MemorySegment]) {
     ui.horizontal_wrapped(|ui| {
         for MemorySegment { name, help, bytes: count, color } in segments {
             let small = TextStyle::Small.resolve(ui.style());

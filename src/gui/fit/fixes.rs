@@ -1,7 +1,7 @@
 //! The reason why a run does not fit its device, and the changes that make it fit, in the words of
 //! the settings.
 
-use eframe::egui;
+use eframe::egui::{self, Ui};
 
 use super::FitState;
 use crate::config::Budget;
@@ -39,7 +39,7 @@ impl FitState {
 }
 
 /// Draws a button for each change, and applies the one that is clicked.
-pub(in crate::gui) fn show(ui: &mut egui::Ui, form: &mut SettingsForm, fixes: &[Fix]) {
+pub(in crate::gui) fn show(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {
     if fixes.is_empty() {
         return;
     }

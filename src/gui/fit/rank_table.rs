@@ -1,6 +1,6 @@
 //! The ranks of a run: their devices, shares and speeds.
 
-use eframe::egui;
+use eframe::egui::{self, Ui};
 
 use crate::protocol::{Progress, RankLine, RankStep, Step};
 use crate::text::{bytes, percent};
@@ -16,7 +16,7 @@ const COLUMNS: [(&str, &str); 6] = [
 ];
 
 /// Draws a row for each rank, if several processes train the run.
-pub(super) fn show(ui: &mut egui::Ui, progress: &Progress, step: &Step) {
+pub(super) fn show(ui: &mut Ui, progress: &Progress, step: &Step) {
     if progress.ranks.is_empty() {
         return;
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use eframe::egui::{self, RichText, TextEdit};
+use eframe::egui::{self, RichText, TextEdit, Ui};
 
 use crate::gui::platform::IS_PAGE;
 use crate::gui::widgets::{decision, dialog_field};
@@ -35,7 +35,7 @@ impl Dialog {
 const WIDTH: f32 = 340.0;
 
 /// Draws the dialog, if one is open. Escape and a click next to it close it.
-pub(super) fn show(ui: &egui::Ui, dialog: &mut Option<Dialog>) -> Option<Intent> {
+pub(super) fn show(ui: &Ui, dialog: &mut Option<Dialog>) -> Option<Intent> {
     let open = dialog.as_mut()?;
     let modal = egui::Modal::new(egui::Id::unique("runs dialog")).show(ui.ctx(), |ui| {
         ui.set_width(WIDTH);
@@ -58,7 +58,7 @@ pub(super) fn show(ui: &egui::Ui, dialog: &mut Option<Dialog>) -> Option<Intent>
 }
 
 /// Draws the fields for name and note. Returns true to save them, false to close the dialog.
-fn describe(ui: &mut egui::Ui, name: &str, about: &mut About) -> Option<bool> {
+fn describe(ui: &mut Ui, name: &str, about: &mut About) -> Option<bool> {
     ui.heading("Name and note");
     ui.weak(format!("The folder stays {name}: checkpoints and commands refer to it."));
     ui.add_space(6.0);
@@ -74,7 +74,7 @@ fn describe(ui: &mut egui::Ui, name: &str, about: &mut About) -> Option<bool> {
 }
 
 /// Draws the question. Returns true to remove the run, false to keep it.
-fn remove(ui: &mut egui::Ui, name: &str) -> Option<bool> {
+fn remove(ui: &mut Ui, name: &str) -> Option<bool> {
     let (question, help, button) = if IS_PAGE {
         (
             format!("Delete {name}?"),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{self, Rect, Sense, pos2, vec2};
+use eframe::egui::{self, Rect, Sense, Ui, pos2, vec2};
 
 use super::{GAP, Library};
 use crate::gui::{Intent, theme};
@@ -10,11 +10,7 @@ use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
 /// Draws the table. Clicks select runs; a double-click shows one.
-pub(super) fn show(
-    ui: &mut egui::Ui,
-    library: &mut Library,
-    shown: Option<&Path>,
-) -> Option<Intent> {
+pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
     let Library { runs, selected, overlays, .. } = library;
     let columns = Columns::new(ui.available_width());
     header(ui, &columns);
@@ -87,7 +83,7 @@ impl Columns {
     }
 }
 
-fn header(ui: &mut egui::Ui, columns: &Columns) {
+fn header(ui: &mut Ui, columns: &Columns) {
     let height = ui.text_style_height(&egui::TextStyle::Small);
     let (rect, _) = ui.allocate_exact_size(vec2(columns.width, height), Sense::hover());
     let progress = if columns.counts { "iteration" } else { "done" };
@@ -98,7 +94,7 @@ fn header(ui: &mut egui::Ui, columns: &Columns) {
 
 /// Draws a run. `series` is the color of its curves, if they are drawn.
 fn row(
-    ui: &mut egui::Ui,
+    ui: &mut Ui,
     columns: &Columns,
     run: &RunSummary,
     is_selected: bool,
@@ -133,7 +129,7 @@ fn row(
 
 /// Paints the texts of a row: name and state left-aligned, numbers right-aligned.
 fn cells(
-    ui: &egui::Ui,
+    ui: &Ui,
     rect: Rect,
     columns: &Columns,
     texts: [&str; 5],
@@ -157,7 +153,7 @@ fn cells(
 
 /// Paints the dot of a state. Running, failed and crashed runs have a filled one, so that the
 /// color is not the only difference.
-fn dot(ui: &egui::Ui, center: egui::Pos2, state: &RunState) {
+fn dot(ui: &Ui, center: egui::Pos2, state: &RunState) {
     let weak = ui.visuals().weak_text_color();
     let (color, filled) = match state {
         RunState::Running => (theme::good(ui), true),
@@ -184,7 +180,7 @@ fn progress(run: &RunSummary, counts: bool) -> String {
 }
 
 /// Draws the tooltip of a run.
-fn details(ui: &mut egui::Ui, run: &RunSummary, is_shown: bool) {
+fn details(ui: &mut Ui, run: &RunSummary, is_shown: bool) {
     ui.set_max_width(360.0);
     ui.strong(run.title());
     ui.weak(run.path.display().to_string());

@@ -1,6 +1,6 @@
 //! The data of the next run: buttons that choose it, a preview, and the preset that suits it.
 
-use eframe::egui::{self, text::LayoutJob};
+use eframe::egui::{self, Ui, text::LayoutJob};
 
 use super::suggest::Corpus;
 use super::{row, title};
@@ -58,7 +58,7 @@ pub(super) struct Paste {
 }
 
 /// Draws the data, and the buttons that choose other data.
-pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
     let pasted = paste.text(ui);
     let form = &shared.settings.form;
     let selected = form.text("data");
@@ -78,7 +78,7 @@ pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) ->
         ui.add(egui::ProgressBar::new(*share).text(text));
     }
     let is_idle = shared.data.preparing.is_none();
-    let buttons = |ui: &mut egui::Ui| buttons(ui, shared, paste);
+    let buttons = |ui: &mut Ui| buttons(ui, shared, paste);
     let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
     let no_text = "The clipboard has no text.";
     weak_note(ui, if paste.was_empty { no_text } else { platform::drop_hint() });
@@ -86,7 +86,7 @@ pub(super) fn show(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) ->
 }
 
 /// Draws the buttons that select data.
-fn buttons(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
+fn buttons(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
     let mut intent = None;
     let mut chosen = None;
     if button(ui, "Built-in stories", None, "Simple generated stories: nothing to download") {
@@ -123,7 +123,7 @@ fn buttons(ui: &mut egui::Ui, shared: &mut Shared, paste: &mut Paste) -> Option<
 }
 
 /// Draws the beginning and the size of the selected data, or why it cannot be used.
-fn preview(ui: &mut egui::Ui, form: &SettingsForm, selected: &str) {
+fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
     match &form.data {
         // The start button says that data are missing.
         _ if selected.is_empty() => {}
@@ -142,7 +142,7 @@ fn preview(ui: &mut egui::Ui, form: &SettingsForm, selected: &str) {
 }
 
 /// Draws the beginning of the data, in a few lines.
-fn excerpt(ui: &mut egui::Ui, text: &str) {
+fn excerpt(ui: &mut Ui, text: &str) {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() {
         return;
@@ -251,7 +251,7 @@ fn has_gpu(devices: &[DeviceLine], selected: &str) -> bool {
 }
 
 /// Draws the preset that suits the data better than the selected one, if any.
-fn suggestion(ui: &mut egui::Ui, shared: &mut Shared) {
+fn suggestion(ui: &mut Ui, shared: &mut Shared) {
     let suited = shared.suited();
     let form = &mut shared.settings.form;
     if let Some((text, _)) = shared.data.replaced.as_ref().filter(|(_, by)| *by == form.preset()) {
@@ -284,7 +284,7 @@ fn suggestion(ui: &mut egui::Ui, shared: &mut Shared) {
 impl Paste {
     /// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests
     /// it.
-    fn text(&mut self, ui: &egui::Ui) -> Option<Intent> {
+    fn text(&mut self, ui: &Ui) -> Option<Intent> {
         let requested = match self.requested {
             // A page cannot read the clipboard for a button, only receive the browser's paste event.
             None if IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,

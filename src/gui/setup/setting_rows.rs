@@ -1,6 +1,6 @@
 //! The list of settings by group, each with an editor for its kind.
 
-use eframe::egui::{self, Align, Key as Press, Modifiers, RichText};
+use eframe::egui::{self, Align, Key as Press, Modifiers, RichText, Ui};
 
 use super::visible;
 use crate::config::{KEYS, Key, ValueKind};
@@ -20,7 +20,7 @@ const NAME_WIDTH: f32 = 190.0;
 const RESET_WIDTH: f32 = 46.0;
 
 /// Draws all settings whose name or help contains `filter`.
-pub(super) fn show(ui: &mut egui::Ui, form: &mut SettingsForm, filter: &mut String) {
+pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm, filter: &mut String) {
     let edit = egui::TextEdit::singleline(filter).hint_text("Find a setting");
     let response = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Find a setting");
     response.on_hover_text("Part of a setting's name or description");
@@ -49,7 +49,7 @@ fn matches(key: &Key, query: &str) -> bool {
 }
 
 /// Returns the name of a group, with what a closed group would hide: errors and changes.
-fn heading(ui: &egui::Ui, form: &SettingsForm, group: &str, keys: &[&Key]) -> RichText {
+fn heading(ui: &Ui, form: &SettingsForm, group: &str, keys: &[&Key]) -> RichText {
     if keys.iter().any(|key| form.error(key.name).is_some()) {
         return RichText::new(format!("{group}: has errors")).color(theme::error(ui));
     }
@@ -59,7 +59,7 @@ fn heading(ui: &egui::Ui, form: &SettingsForm, group: &str, keys: &[&Key]) -> Ri
     }
 }
 
-fn row(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key) {
+fn row(ui: &mut Ui, form: &mut SettingsForm, key: &Key) {
     let name_width = (ui.available_width() * NAME_SHARE).min(NAME_WIDTH);
     ui.horizontal(|ui| {
         let is_changed = form.is_changed(key.name);
@@ -93,7 +93,7 @@ fn help(form: &SettingsForm, key: &Key) -> String {
     text
 }
 
-fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
+fn editor(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     match key.kind {
         ValueKind::Bool => {
             let mut is_on = form.text(key.name).trim().eq_ignore_ascii_case("true");
@@ -120,7 +120,7 @@ fn editor(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> 
     }
 }
 
-fn text_field(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
+fn text_field(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     let id = egui::Id::unique(("setting", key.name));
     let mut text = form.text(key.name);
     if let ValueKind::Count { min, max } = key.kind
@@ -145,7 +145,7 @@ fn text_field(ui: &mut egui::Ui, form: &mut SettingsForm, key: &Key, width: f32)
 }
 
 /// Counts the presses of the up key less the presses of the down key, and consumes them.
-fn arrow_steps(ui: &egui::Ui) -> i64 {
+fn arrow_steps(ui: &Ui) -> i64 {
     let pressed =
         |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;
     pressed(Press::ArrowUp) - pressed(Press::ArrowDown)
