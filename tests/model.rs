@@ -137,7 +137,8 @@ fn check_case(
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
         // Odd steps use activation checkpointing, which must not change the results.
         let mut sums = WeightGradients::default();
-        let value = model.add_gradients(&batch(&case, step), loss, pass, step % 2 == 1, &mut sums);
+        let value =
+            model.add_gradients(&batch(&case, step), loss, pass, step % 2 == 1, &mut sums, None);
         let sum = sums.into_vec();
         let off = error(&values(value), &losses[step..=step]);
         assert!(off < tolerance.loss, "{name}: loss {step} is off by {off:e}");
@@ -213,7 +214,7 @@ fn an_update_that_is_not_finite_is_skipped() {
             for step in 0..3 {
                 let mut sums = WeightGradients::default();
                 let pass = Pass { mode, dropout: None };
-                model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+                model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
                 let grads = sums.into_vec();
                 if poisoned && step == 1 {
                     number += 1;
@@ -265,7 +266,7 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
     let pass = Pass { mode, dropout: Some(dropout) };
     let [(whole, wanted), (again, got)] = [false, true].map(|checkpoint| {
         let mut sums = WeightGradients::default();
-        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums);
+        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums, None);
         (value, sums.into_vec())
     });
     assert_eq!(values(whole), values(again));
@@ -290,15 +291,15 @@ fn gradients_are_given_away_when_they_are_final() {
             let first = || {
                 let mut sums = WeightGradients::default();
                 for index in 1..micro_batches {
-                    model.add_gradients(&batch(&case, index), loss, pass, false, &mut sums);
+                    model.add_gradients(&batch(&case, index), loss, pass, false, &mut sums, None);
                 }
                 sums
             };
-            let (mut stay, leave, last) = (first(), first(), batch(&case, 0));
-            let wanted = model.add_gradients(&last, loss, pass, false, &mut stay);
+            let (mut stay, mut leave, last) = (first(), first(), batch(&case, 0));
+            let wanted = model.add_gradients(&last, loss, pass, false, &mut stay, None);
             let mut given = Vec::new();
             let mut take = |gradient: Tensor<1>| given.push(gradient);
-            let found = model.last_gradients(&last, loss, pass, false, leave, &mut take);
+            let found = model.add_gradients(&last, loss, pass, false, &mut leave, Some(&mut take));
             assert_eq!(values(found), values(wanted), "{name}");
             let found = WeightGradients::in_model_order(given, &model);
             let all = |grads: Vec<Tensor<1>>| grads.into_iter().map(values).collect::<Vec<_>>();

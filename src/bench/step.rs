@@ -117,7 +117,7 @@ impl TrainingStep {
             let pass = Pass { mode: self.mode, dropout: self.dropout };
             let (batch, loss) = (&self.batch, self.loss);
             for _ in 0..self.accumulation {
-                model.add_gradients(batch, loss, pass, self.grad_checkpoint, &mut sums);
+                model.add_gradients(batch, loss, pass, self.grad_checkpoint, &mut sums, None);
             }
         }
         sums

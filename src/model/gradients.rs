@@ -53,7 +53,7 @@ impl WeightGradients {
         Self { loss_scale, ..self }
     }
 
-    /// Returns the gradients that [`Gpt::last_gradients`] gave away, in the model's order.
+    /// Returns the gradients that [`Gpt::add_gradients`] gave away, in the model's order.
     pub fn in_model_order(given: Vec<Tensor<1>>, model: &Gpt) -> Vec<Tensor<1>> {
         let blocks = model.h.len();
         let of_layer = if model.ln_f.bias.is_some() { 2 } else { 1 };
@@ -115,37 +115,11 @@ impl Gpt {
     /// (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). That is one activation per block
     /// instead of twelve, for a third more computation. Dropout is a function of its place, so both
     /// passes drop the same elements.
+    ///
+    /// In the last micro-batch of an update, `take` gets each sum as soon as it is final, while the
+    /// backward pass continues. The linear layers come block by block, the last block first. The layer
+    /// norms and the embeddings come last, because they are only complete at the end of the pass.
     pub fn add_gradients(
-        &self,
-        batch: &MicroBatch,
-        loss: CrossEntropy,
-        pass: Pass,
-        checkpoint: bool,
-        sums: &mut WeightGradients,
-    ) -> Tensor<1> {
-        self.gradients(batch, loss, pass, checkpoint, sums, None)
-    }
-
-    /// Does the same as [`add_gradients`](Self::add_gradients) for the last micro-batch of an update,
-    /// and gives each sum to `take` as soon as it is final, while the backward pass continues. The
-    /// linear layers come block by block, the last block first. The layer norms and the embeddings
-    /// come last, because they are only complete at the end of the pass.
-    pub fn last_gradients(
-        &self,
-        batch: &MicroBatch,
-        loss: CrossEntropy,
-        pass: Pass,
-        checkpoint: bool,
-        mut sums: WeightGradients,
-        take: Take<'_>,
-    ) -> Tensor<1> {
-        let value = self.gradients(batch, loss, pass, checkpoint, &mut sums, Some(&mut *take));
-        let WeightGradients { norms, embeddings, .. } = sums;
-        norms.into_iter().chain(embeddings).for_each(take);
-        value
-    }
-
-    fn gradients(
         &self,
         batch: &MicroBatch,
         loss: CrossEntropy,
@@ -204,6 +178,10 @@ impl Gpt {
             ops::embed_backward(dx, dwte, &batch.tokens, time, positions, pass.mode);
         let embeddings = shards.into_iter().chain([dwpe]).map(|grad| grad.flatten::<1>(0, 1));
         add(&mut sums.embeddings, embeddings.collect());
+        if let Some(take) = take {
+            let norms = std::mem::take(&mut sums.norms);
+            norms.into_iter().chain(std::mem::take(&mut sums.embeddings)).for_each(take);
+        }
         value
     }
 

@@ -53,31 +53,19 @@ impl<'a> MicroBatches<'a> {
         MicroBatch::read(&windows, (first..first + count).map(tokens_of))
     }
 
-    /// Adds the gradients of micro-batch `micro_step` of the next update; returns its share of the
-    /// mean loss, which is over `counted` tokens.
+    /// Adds the gradients of micro-batch `micro_step` of the next update. Returns its share of the mean
+    /// loss, which is over `counted` tokens. In the last micro-batch, `take` gets each sum as soon as
+    /// nothing more is added to it.
     pub fn add_gradients(
         &self,
         model: &Gpt,
         micro_step: usize,
         counted: usize,
         sums: &mut WeightGradients,
+        take: Option<&mut dyn FnMut(Tensor<1>)>,
     ) -> Result<Tensor<1>, TrainError> {
         let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
-        Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums))
-    }
-
-    /// As [`add_gradients`](Self::add_gradients), for the last micro-batch: gives the sums to `take`,
-    /// each as soon as nothing more is added to it.
-    pub fn last_gradients(
-        &self,
-        model: &Gpt,
-        micro_step: usize,
-        counted: usize,
-        sums: WeightGradients,
-        take: &mut dyn FnMut(Tensor<1>),
-    ) -> Result<Tensor<1>, TrainError> {
-        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
-        Ok(model.last_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
+        Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
     }
 
     fn micro_batch(

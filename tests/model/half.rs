@@ -25,7 +25,7 @@ fn check_half(
     want[0] *= SCALE;
     for checkpoint in [false, true] {
         let mut sums = WeightGradients::default();
-        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums);
+        let value = model.add_gradients(&batch(&case, 0), loss, pass, checkpoint, &mut sums, None);
         let off = error(&values(value), &want);
         assert!(off < tolerance.loss, "{name}: loss is off by {off:e}");
         check_gradients(name, &case, &model, &sums.into_vec(), SCALE, tolerance.grad);
@@ -44,7 +44,7 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     let pass = Pass { mode, dropout: None };
     let update = |model: Gpt, optimizer: &mut Optimizer, number: u64, step: usize, rate: f32| {
         let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
-        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
         let update = optimizer.update(model, sums.into_vec(), number, f64::from(rate), tokens);
         let (model, norm) = pollster::block_on(update);
         (model, values(value), values(norm))
@@ -108,7 +108,7 @@ fn train(device: &Device, mode: OpsMode) -> Training {
             optimizer = optimizer.with_loss_scale(LossScale { scale, ..state });
         }
         let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
-        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums);
+        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
         let number = step as u64 + 1;
         let update = optimizer.update(model, sums.into_vec(), number, 1e-3, tokens);
         let (next, norm) = pollster::block_on(update);

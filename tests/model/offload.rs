@@ -62,7 +62,8 @@ fn train((mut model, mut optimizer): (Gpt, Optimizer), mode: OpsMode) -> Trained
     let mut number = 0;
     for step in 0..STEPS {
         let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
-        let value = model.add_gradients(&batch(&case, step % DATA), loss, pass, false, &mut sums);
+        let value =
+            model.add_gradients(&batch(&case, step % DATA), loss, pass, false, &mut sums, None);
         losses.push(values(value)[0]);
         let grads = sums.into_vec();
         if step == STEPS / 2 {

@@ -202,7 +202,7 @@ impl Session<'_> {
         let (plan, iteration) = (self.steps.plan(), self.position.iteration);
         let micro_batches = MicroBatches::new(&self.job, plan, &self.ranks, iteration);
         let counted = micro_batches.counted()?;
-        micro_batches.add_gradients(self.learner.model(), 0, counted, &mut grads)?;
+        micro_batches.add_gradients(self.learner.model(), 0, counted, &mut grads, None)?;
         gpu::finish(&self.device.device).await?;
         self.device.watchdog.restart();
         Ok(start.elapsed())

@@ -95,11 +95,11 @@ impl Session<'_> {
             let is_last = micro_step + 1 == accumulation;
             let value = match &mut leaving {
                 Some(leaving) if is_last => {
-                    let sums = std::mem::take(&mut sums);
                     let mut take = |gradient| leaving.push(gradient);
-                    micro_batches.last_gradients(model, micro_step, tokens, sums, &mut take)?
+                    let take = Some(&mut take as &mut dyn FnMut(Tensor<1>));
+                    micro_batches.add_gradients(model, micro_step, tokens, &mut sums, take)?
                 }
-                _ => micro_batches.add_gradients(model, micro_step, tokens, &mut sums)?,
+                _ => micro_batches.add_gradients(model, micro_step, tokens, &mut sums, None)?,
             };
             loss = Some(match loss {
                 Some(loss) => loss + value,
