@@ -215,7 +215,7 @@ const FILES_IN: &[&str] =
 /// Returns the tokens of a file without its tests.
 fn without_tests<'t, 's>(path: &str, tokens: &'t [Token<'s>]) -> &'t [Token<'s>] {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
-    if path.ends_with("/tests.rs") {
+    if path.ends_with("/tests.rs") || path.contains("/tests/") {
         return &[];
     }
     let is_test = |window: &[Token<'_>]| window.iter().map(|token| token.text).eq(TEST);
