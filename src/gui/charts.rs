@@ -28,7 +28,7 @@ const FAINT: f32 = 0.35;
 /// Half-lives of the moving average that can be chosen, in iterations.
 const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1000)];
 
-/// A run whose curves are drawn with the curves of the shown one.
+/// A run whose curves are drawn with the shown run's curves.
 pub(super) struct Overlay {
     pub run: PathBuf,
     pub name: String,
@@ -53,7 +53,7 @@ impl Panel for ChartPanel {
     }
 }
 
-/// VisibleRange settings that all charts share, saved between sessions.
+/// View settings that all charts share. They are stored from one session to the next.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ChartState {
@@ -114,7 +114,7 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) {
     }
 }
 
-/// Returns the moving averages of training losses, all with the same half-life; none if it is 0.
+/// Returns the moving averages of training losses, all with the same half-life; none if that is 0.
 fn follow<'a>(
     averages: &'a mut Vec<Smoothed>,
     half_life: Option<u32>,
@@ -255,7 +255,7 @@ pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) {
 }
 
 impl ChartState {
-    /// Shows everything when another run is shown: the old range means nothing for it.
+    /// Shows everything if another run is shown, because the old range means nothing for it.
     fn reset_view_for_new_run(&mut self, ui: &Ui, progress: &Progress) {
         if self.run != progress.run {
             self.run.clone_from(&progress.run);

@@ -27,7 +27,7 @@ pub(super) struct FitState {
     cached: Option<CachedPlan>,
 }
 
-/// Everything that a plan is made from, except for the device's speed: the cache is dropped with it.
+/// Everything that a plan is made from, except for the device's speed. A new speed drops the cache.
 #[derive(PartialEq)]
 struct Inputs {
     config: Config,
@@ -47,7 +47,7 @@ struct CachedPlan {
 }
 
 impl CachedPlan {
-    /// Returns the memory of the plan or, if none fits, of the one that needs the least.
+    /// Returns the memory of the plan or, if none fits, of the plan that needs the least.
     fn forecast(&self) -> Option<&Forecast> {
         forecast_of(&self.plan)
     }
@@ -75,8 +75,8 @@ impl FitState {
         self.cached = None;
     }
 
-    /// Returns the limits of a run with this budget and dtype. Before the device was queried, those
-    /// of an unknown GPU.
+    /// Returns the limits of a run with this budget and dtype. Before the device was queried, they
+    /// are the limits of an unknown GPU.
     pub fn limits(&self, vram_budget: Budget, dtype: Dtype) -> Limits {
         let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
         self.device.as_ref().unwrap_or(&unknown).limits(vram_budget, dtype).0
@@ -162,7 +162,7 @@ fn data_size(form: &SettingsForm) -> Option<DataSize> {
     Some(DataSize { train: data.train_tokens, val: data.val_tokens })
 }
 
-/// Draws whether the run fits. Setup has the changes that make it fit, next to the start button.
+/// Says whether the run fits. Setup has the changes that make it fit, next to the start button.
 fn verdict(ui: &mut Ui, plan: &Result<Forecast, PlanError>) {
     let too_large = || "Does not fit: a tensor is too large for the device".into();
     let text = forecast_of(plan).map_or_else(too_large, Forecast::verdict);

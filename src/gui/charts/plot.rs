@@ -1,4 +1,4 @@
-//! Drawing with egui_plot, which receives only as many points as the chart has pixels for.
+//! Draws with egui_plot, and gives it only as many points as the chart has pixels for.
 
 use eframe::egui::{self, Color32, Id, Ui, vec2};
 use egui_plot::{
@@ -14,8 +14,8 @@ use crate::protocol::{Cumulative, Curves, Series};
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;
 
-/// Room to the right of a plot, in points: a tick at its edge has half of its label there, which is
-/// up to 60 points wide (`1,000,000`), besides the margins within and around the plot.
+/// Room to the right of a plot, in points, in addition to its margins. Half of the label of the last
+/// tick is there, and a label is up to 60 points wide (`1,000,000`).
 const LABEL_ROOM: f32 = 16.0;
 
 /// Margin around the curves, as a fraction of their extent.
@@ -35,7 +35,7 @@ const DOT_DISTANCE: usize = 8;
 
 pub(super) struct Curve<'a> {
     pub series: &'a Series,
-    /// The count of its run that the x axis shows; `None` for iterations.
+    /// What the x axis counts; `None` for iterations.
     pub count: Option<&'a Cumulative>,
     /// Name in the legend, where curves of equal names share an entry, and in the hover label.
     pub name: String,
@@ -68,7 +68,7 @@ impl<'a> Curve<'a> {
     }
 
     /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
-    /// neighbour far away would stretch the y axis.
+    /// distant neighbor would stretch the y axis.
     fn points(&self, scale: Scale, [from, to]: [f64; 2], columns: usize) -> Vec<PlotPoint> {
         let shown = self.series.window(self.count, [from, to], columns);
         let mut points: Vec<PlotPoint> = shown
@@ -129,7 +129,6 @@ pub(super) struct ReferenceLine {
 pub(super) struct Chart<'a> {
     /// The quantity shown; identifies the chart.
     pub name: &'static str,
-    /// The displayed run.
     pub run: &'a Curves,
     pub axis: XAxis,
     pub scale: Scale,
@@ -164,7 +163,7 @@ impl Chart<'_> {
             |curve: &Curve<'_>| curve.points(self.scale, [from - overscan, to + overscan], columns);
         let drawn = || self.overlays.iter().chain(&self.curves);
         let points: Vec<Vec<PlotPoint>> = drawn().map(points).collect();
-        // Another axis has another id: egui keeps bounds by id, and they would not apply.
+        // Another axis has another id, because egui keeps bounds by id and they would not apply.
         let id = Id::unique(("chart", self.name, self.scale.log, self.axis));
         let faint = ui.visuals().weak_text_color();
         let plot = self.plot(id, [first, last], MARGIN.x as f64 * (to - from));

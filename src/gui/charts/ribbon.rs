@@ -10,7 +10,7 @@ use crate::gui::selection::Selection;
 use crate::protocol::Sample;
 use crate::text::grouped;
 
-/// Widths of cards and the least distance between them, in points.
+/// Maximum and minimum width of a card, and the gap between two, in points.
 const WIDEST: f32 = 190.0;
 const NARROWEST: f32 = 92.0;
 const GAP: f32 = 6.0;
@@ -21,23 +21,23 @@ const PADDING: f32 = 5.0;
 /// Room between cards and plot, for the lines.
 const LINES: f32 = 9.0;
 
-/// A chart that is lower than this has no ribbon.
+/// A chart that is less high than this has no ribbon, in points.
 const LOWEST_CHART: f32 = 200.0;
 
 /// Share of the height that the ribbon takes.
 const SHARE: f32 = 0.24;
 
-/// The most lines of text on a card, and the least.
+/// Maximum and minimum number of lines of text on a card.
 const MOST_LINES: usize = 6;
 const LEAST_LINES: usize = 3;
 
-/// The most characters of a sample that a card lays out.
+/// The maximum number of characters of a sample that a card lays out.
 const MOST_TEXT: usize = 400;
 
 /// Radius of the marks on the curve.
 const MARK: f32 = 4.0;
 
-/// Least distance of two marks.
+/// Minimum distance of two marks.
 const MARK_DISTANCE: f32 = 7.0;
 
 /// A sample, and its place on the curve in plot coordinates.
@@ -109,7 +109,7 @@ struct Ribbon<'a> {
 impl Ribbon<'_> {
     /// Shows the sample that is nearest to the pointer while it is over the chart.
     fn point(&self, chart: &egui::Response, selection: &mut Selection) {
-        // The second for a tap, after which the pointer is gone.
+        // After a tap on a touch screen, only the second one is known.
         let pointer = chart.hover_pos().or(chart.interact_pointer_pos());
         let Some(pointer) = pointer else { return };
         let distance = |at: usize| (self.places[at].x - pointer.x).abs();
@@ -165,8 +165,8 @@ impl Ribbon<'_> {
 }
 
 /// Returns the samples that get a card: at most `most` of `samples`, a power of two apart so that
-/// they stay in place while a run grows, and the newest. The one that is shown takes the place of
-/// its nearest neighbor, so that the cards leaf through the samples.
+/// they stay in place while a run grows, and the newest sample. The shown sample takes the place of
+/// its nearest neighbor, so that every sample can be seen on a card.
 fn chosen(samples: &[usize], most: usize, shown: Option<usize>) -> Vec<usize> {
     let last = samples.len().saturating_sub(1);
     let mut steps = (0..usize::BITS).map(|log| 1usize << log);
@@ -185,8 +185,8 @@ fn chosen(samples: &[usize], most: usize, shown: Option<usize>) -> Vec<usize> {
     cards
 }
 
-/// Returns centers of cards that are each as near to the wanted ones as their `distance` allows,
-/// within `range`. `wanted` ascends.
+/// Returns the centers of cards, each as near to its wanted center as `distance` and `range` allow.
+/// `wanted` ascends.
 fn spread(wanted: &[f32], distance: f32, range: egui::Rangef) -> Vec<f32> {
     let half = 0.5 * (distance - GAP);
     let mut centers: Vec<f32> = wanted.to_vec();
@@ -203,7 +203,7 @@ fn spread(wanted: &[f32], distance: f32, range: egui::Rangef) -> Vec<f32> {
     centers
 }
 
-/// Returns the marks that are far enough apart to be seen as such, the newest first.
+/// Returns the marks that are far enough apart to be told from each other, the newest first.
 fn apart(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
     let mut right = f32::INFINITY;
     let mut drawn = Vec::new();

@@ -46,12 +46,12 @@ impl VisibleRange {
         (!self.all).then_some([self.from, self.to])
     }
 
-    /// Takes the range that a chart has after the mouse moved it.
+    /// Takes the range of a chart that the mouse may have moved.
     pub fn update(&mut self, ctx: &egui::Context, all: bool, [from, to]: [f64; 2], newest: f64) {
         if !all && to < newest - 1e-9 * (to - from) {
             self.follow = false;
         }
-        // The new range needs other points, and the other charts follow it.
+        // A new range needs other points, and the other charts follow it.
         if all != self.all || !all && (from, to) != (self.from, self.to) {
             ctx.request_repaint();
         }

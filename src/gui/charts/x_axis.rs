@@ -11,7 +11,7 @@ use crate::gui::widgets::combo;
 use crate::protocol::{Cumulative, Curves};
 use crate::text::{duration, grouped};
 
-/// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
+/// Minimum distance of labelled ticks, in the smallest grid steps that egui_plot draws. Labels of the
 /// x axis are wide.
 const LABEL_STEPS: f64 = 10.0;
 
@@ -42,7 +42,7 @@ impl XAxis {
         }
     }
 
-    /// Returns the count of a run that this axis shows; `None` for iterations.
+    /// Returns what this axis counts; `None` for iterations.
     pub fn count(self, curves: &Curves) -> Option<&Cumulative> {
         match self {
             Self::Iterations => None,

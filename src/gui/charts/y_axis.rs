@@ -4,8 +4,8 @@ use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 
 use crate::text::{bytes, grouped};
 
-/// Least distance of labelled ticks, in the smallest grid steps that egui_plot draws: labels of the
-/// y axis are only a line high.
+/// Minimum distance of labelled ticks, in the smallest grid steps that egui_plot draws. Labels of the
+/// y axis are only one line high.
 const LABEL_STEPS: f64 = 4.0;
 
 /// The unit of a curve's values.
@@ -88,7 +88,7 @@ pub(super) fn decimals(step: f64) -> usize {
 
 /// Returns the steps that `uniform_grid_spacer` takes: an unlabelled fine step, then the labelled
 /// one, the smallest of 1, 2 and 5 times a power of ten that is at least `least`. The coarsest step
-/// repeats it: labels of a coarser one would have fewer decimals than those between them.
+/// repeats it, because labels of a coarser step would have fewer decimals than the others.
 pub(super) fn decimal_steps(least: f64) -> [f64; 3] {
     let power = 10f64.powf(least.log10().floor());
     let is_wide_enough = |times: &&f64| **times * power >= least * (1.0 - 1e-9);

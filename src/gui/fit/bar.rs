@@ -1,4 +1,4 @@
-//! Memory as one stacked bar: a segment per class, with the budget marked.
+//! Memory as one stacked bar with a segment for each class and a mark at the budget.
 
 use eframe::egui::text::{LayoutJob, TextFormat};
 use eframe::egui::{

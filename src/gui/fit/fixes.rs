@@ -1,5 +1,4 @@
-//! The reason why a run does not fit its device, and the changes that make it fit, in the words of
-//! the settings.
+//! The reason why a run does not fit its device, and the changes of settings that make it fit.
 
 use eframe::egui::{self, Ui};
 
@@ -20,8 +19,8 @@ pub(in crate::gui) struct Refusal {
 }
 
 impl FitState {
-    /// Returns why the run that the form describes does not fit. `None` if it fits, and as long as
-    /// the form has errors or the vocabulary is unknown: then the run itself is the judge.
+    /// Returns why the run that the form describes does not fit. `None` if it fits, and while the
+    /// form has errors or the vocabulary is unknown: then the run itself finds out.
     pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
         form.vocab_size()?;
         match &self.plan(form)?.plan {
@@ -142,7 +141,7 @@ mod tests {
             apply(&mut form, &fix.set);
             assert_eq!(state.refusal(&form), None, "{fix}");
         }
-        // The setting asks for the host alone.
+        // With this setting, only host memory counts.
         let mut form = large.clone();
         form.set("offload_optimizer", "true");
         let reason = state.refusal(&form).unwrap().reason;
