@@ -105,7 +105,7 @@ wait_for 'steps after resuming' 20 more_than step "$steps"
 screenshot running
 
 # The trainer, not its supervisor if it has one.
-child=$(pgrep -n -P $program -f 'train --json')
+child=$(pgrep -n -P $program -f 'wgpt worker')
 trainer=$(pgrep -n -P "$child" || echo "$child")
 steps=$(count step)
 replans=$(count replan)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
 
 use super::CliError;
 use super::target::{Target, parse_target};
@@ -60,7 +61,7 @@ pub(super) struct Arguments {
     pub command: Option<Subcommands>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(super) struct Global {
     /// Device to compute on: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
@@ -79,9 +80,11 @@ pub(super) struct Global {
     /// Colours of messages
     #[arg(long = "color", global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     // Read before the arguments are parsed, whose errors have colours too.
+    #[serde(skip)]
     _color: ColorChoice,
     /// Print help with the flags for debugging
     #[arg(long = "help-all", global = true, action = ArgAction::HelpLong)]
+    #[serde(skip)]
     _help_all: Option<bool>,
 }
 
@@ -92,6 +95,11 @@ impl Global {
             Some(name) => name.parse(),
             None => Ok(DeviceChoice::Auto),
         }
+    }
+
+    /// Returns these arguments for another process, whose variables may differ.
+    pub fn with_variables(&self) -> Self {
+        Self { device: Some(self.typed_device()), ..self.clone() }
     }
 
     /// Returns the device as it was typed, else auto.
@@ -223,6 +231,9 @@ pub(super) enum Subcommands {
     /// Write manual pages, for packages
     #[command(hide = true)]
     Man(ManArgs),
+    /// Take messages on stdin and answer them on stdout: the other half of a run or a window
+    #[command(hide = true)]
+    Worker(WorkerArgs),
 }
 
 /// The arguments of the window, which opens without a subcommand.
@@ -373,9 +384,6 @@ pub(super) struct BenchArgs {
     /// and a picture beside it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "torch"])]
     pub card: Option<PathBuf>,
-    /// Measure one dtype for a card
-    #[arg(long, hide = true)]
-    pub card_row: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -411,6 +419,13 @@ pub(super) struct ManArgs {
     /// Folder to write
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WorkerArgs {
+    /// Train as one of the ranks that a launcher starts
+    #[arg(long, value_name = "JSON")]
+    pub rank: Option<String>,
 }
 
 #[derive(Debug, Args)]

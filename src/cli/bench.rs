@@ -1,15 +1,15 @@
 //! `wgpt bench`: the speed of a device.
 
-use super::CliError;
 use super::args::{BenchArgs, BenchPart, Global};
 use super::bench_card;
 use super::find_model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
-use super::watch::{FailureOutput, Watched, watch};
+use super::{CliError, print_failure};
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::{GPT2_VOCABULARY, Layer};
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::text;
+use crate::worker::{Watched, watch};
 
 /// A model of the steps: a preset, and settings that change it.
 type StepModel = (&'static str, &'static [(&'static str, &'static str)]);
@@ -32,9 +32,6 @@ const SOFTWARE: StepModel = (
 
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
 pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> {
-    if args.card_row {
-        return bench_card::measure(args, global);
-    }
     if let Some(path) = args.card.take() {
         return bench_card::run(args, &path, global);
     }
@@ -50,7 +47,8 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> 
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
     let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
-    watch(&device, FailureOutput::new(args.json, false), Watched::Command);
+    let json = args.json;
+    watch(&device, Watched::Command, move |failure| print_failure(failure, json));
     let options = Options {
         kernels: args.only != Some(BenchPart::Steps),
         steps: (args.only != Some(BenchPart::Kernels)).then_some(config),

@@ -1,28 +1,20 @@
 //! `wgpt bench --card`: the speed of a card in each dtype, as a small file and a picture to send.
 
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::CliError;
 use super::args::{BenchArgs, Global};
-use super::find_model::{confirmed, open_for_steps};
-use super::watch::{FailureOutput, Watched, watch};
-use crate::bench::{self, CardRow};
+use super::{CliError, print_failure};
+use crate::bench::CardRow;
 use crate::config::{Config, Dtype, GPT2_VOCABULARY, Layer};
 use crate::disk;
 use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
-use crate::plan;
+use crate::protocol::{Failure, MeasureRequest, Reply, Request};
 use crate::report;
-use crate::runs;
-use crate::train::TrainError;
 use crate::version::VERSION;
-
-/// The flag of the process that measures one dtype.
-const ROW: &str = "--card-row";
+use crate::worker::ask;
 
 /// Returns the configuration that is measured: GPT-2 124M, if nothing else is asked for.
 fn config(args: BenchArgs) -> Result<Config, CliError> {
@@ -43,11 +35,25 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     check_vacant(path)?;
     let SelectedDevice { info, .. } = gpu::select(global.device()?)?;
     let config = config(args)?;
+    let implementation = global.ops()?.implementation;
     let measure = |dtype: Dtype| {
         if !global.quiet {
             message!("measuring {dtype}...");
         }
-        measure_elsewhere(&dtype.to_string())
+        let config = Box::new(Config { dtype, ..config.clone() });
+        let device = info.id.to_string();
+        match ask(Request::Measure(MeasureRequest { config, device, implementation })) {
+            Ok(Reply::Measured { row }) => Some(*row),
+            Ok(Reply::Failed { text, hint, .. }) => {
+                print_failure(&Failure::new(text, &hint), false);
+                None
+            }
+            Ok(_) => None,
+            Err(failure) => {
+                print_failure(&failure, false);
+                None
+            }
+        }
     };
     let rows = rows(path, &info.name, &global.ops()?.abilities(&info).dtypes(), measure)?;
     let architecture = Architecture::new(&config, config.vocab_size);
@@ -83,11 +89,11 @@ fn rows(
     path: &Path,
     device: &str,
     dtypes: &[Dtype],
-    measure: impl Fn(Dtype) -> Result<Option<CardRow>, CliError>,
+    measure: impl Fn(Dtype) -> Option<CardRow>,
 ) -> Result<Vec<CardRow>, CliError> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for &dtype in dtypes {
-        match measure(dtype)? {
+        match measure(dtype) {
             Some(row) => rows.push(row),
             None => {
                 message!("warning: {dtype} is left out");
@@ -118,64 +124,10 @@ fn check_vacant(path: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Runs this command once more for one dtype; returns `None` if that fails, which it has explained.
-fn measure_elsewhere(dtype: &str) -> Result<Option<CardRow>, CliError> {
-    let program = std::env::current_exe().map_err(CliError::Process)?;
-    let output = Command::new(program)
-        .args(without_card(std::env::args_os().skip(1)))
-        .args([ROW.to_string(), format!("--dtype={dtype}")])
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(CliError::Process)?;
-    Ok(serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success()))
-}
-
-/// Removes `--card` and its value from arguments.
-fn without_card(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut kept = Vec::new();
-    let mut is_value = false;
-    for arg in args {
-        let is_card = arg == "--card";
-        let with_value = arg.to_string_lossy().starts_with("--card=");
-        if !std::mem::replace(&mut is_value, is_card) && !is_card && !with_value {
-            kept.push(arg);
-        }
-    }
-    kept
-}
-
-/// Measures the dtype of the configuration, and prints its row as JSON.
-pub(super) fn measure(args: BenchArgs, global: &Global) -> Result<(), CliError> {
-    let (selected, mode) = (gpu::select(global.device()?)?, global.ops()?);
-    let config = config(args)?;
-    let selected = confirmed(selected, config.dtype, mode);
-    let planned = mode.for_run(config.dtype, &selected.info)?;
-    let profile = runs::device_profile(&selected.info, planned);
-    let (limits, _) = profile.limits(config.vram_budget, config.dtype);
-    let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())
-        .map_err(TrainError::from)?;
-    let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
-    watch(&device, FailureOutput::Text, Watched::Command);
-    gpu::size_pages(&device.device, forecast.page_bytes());
-    let row = bench::card_row(&device, &config, &forecast.plan, mode)?;
-    output!("{}", json!(row));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::Exit;
-
-    #[test]
-    fn only_the_card_is_removed_from_the_arguments() {
-        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
-        for line in ["bench --card a.json --device=cpu", "bench --device=cpu --card=a.json"] {
-            assert_eq!(without_card(words(line).into_iter()), words("bench --device=cpu"));
-        }
-        assert_eq!(without_card(words("bench --cards x").into_iter()), words("bench --cards x"));
-    }
 
     fn row(dtype: Dtype) -> CardRow {
         CardRow {
@@ -194,12 +146,12 @@ mod tests {
     #[test]
     fn a_card_without_rows_is_an_error() {
         let dtypes = [Dtype::Float32, Dtype::Float16];
-        let (path, fails) = (Path::new("card.json"), |_| Ok(None));
+        let (path, fails) = (Path::new("card.json"), |_| None);
         let error = rows(path, "box", &dtypes, fails).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("card.json") && text.contains("float32, float16 on box"), "{text}");
         assert_eq!((error.exit_code(), error.hint().is_some()), (Exit::Failure, true));
-        let one = |dtype| Ok((dtype == Dtype::Float16).then(|| row(dtype)));
+        let one = |dtype| (dtype == Dtype::Float16).then(|| row(dtype));
         let measured = rows(path, "box", &dtypes, one).unwrap();
         assert_eq!((measured.len(), measured[0].dtype), (1, Dtype::Float16));
     }

@@ -10,11 +10,11 @@ use super::activity::Activity;
 use super::args::{ChatArgs, Global};
 use super::find_model::{find_model, open_device};
 use super::sample::{options, without_line_break};
-use super::signals::Interrupts;
 use crate::data::Message;
 use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
+use crate::worker::signals::Interrupts;
 
 /// The commands of a conversation.
 const COMMANDS: &str = "\

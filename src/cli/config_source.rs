@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::CliError;
 use super::args::{ConfigSource, flag_or_variable};
-use crate::config::{self, InitFrom, KEYS, Layer, Resolved};
-use crate::runs::{self, ModelSource};
+use crate::config::{self, KEYS, Layer, Resolved};
+use crate::worker::resolve_with_model;
 
 /// The configuration of a run that continues.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,18 +57,8 @@ impl ConfigSource {
         });
         layers.push(Layer::environment(variables)?);
         layers.push(Layer::flags(self.flags.typed)?);
-        let resolved = config::resolve(layers.clone());
-        match resolved.as_ref().map(|resolved| &resolved.config.init_from) {
-            // A model that cannot be opened is reported by the code that needs it.
-            Ok(InitFrom::Path(path)) if !begun => match ModelSource::open(Path::new(path)) {
-                Ok(model) => {
-                    layers.push(Layer::model(path, runs::settings(&model.architecture))?);
-                    Ok(config::resolve(layers)?)
-                }
-                Err(_) => Ok(resolved?),
-            },
-            _ => Ok(resolved?),
-        }
+        // A run that continues has the shapes of its model already.
+        if begun { Ok(config::resolve(layers)?) } else { Ok(resolve_with_model(layers)?) }
     }
 
     /// Returns true if a file or a preset was given.

@@ -9,7 +9,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::eval::{ChatError, ExamError};
 use crate::gpu::DeviceError;
-use crate::protocol::{Cause, Exit};
+use crate::protocol::{Cause, Exit, Failure};
 use crate::ranks::RanksError;
 use crate::report::ReportError;
 use crate::train::TrainError;
@@ -39,9 +39,9 @@ pub enum CliError {
     /// Output that cannot be written: its reader is gone, or the disk is full.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
-    /// A trainer process that cannot be started.
-    #[error("cannot start the trainer process: {0}")]
-    Process(std::io::Error),
+    /// An error that came from another process, or from what starts it.
+    #[error("{}", .0.text)]
+    Failed(Failure),
     /// A launcher of several processes that cannot be started.
     #[error("cannot start {program}: {error}")]
     Launcher {
@@ -74,6 +74,7 @@ impl CliError {
     pub fn exit_code(&self) -> Exit {
         match self {
             CliError::Train(error) => error.exit_code(),
+            CliError::Failed(failure) => failure.exit,
             CliError::Usage { .. } => Exit::Usage,
             // A missing file is a wrong argument; any other error is the system's.
             CliError::File { source, .. } => match source.kind() {
@@ -82,10 +83,9 @@ impl CliError {
             },
             // The reader, like `head`, has read enough.
             CliError::Output(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Success,
-            CliError::Output(_)
-            | CliError::Signals(_)
-            | CliError::Process(_)
-            | CliError::NotMeasured { .. } => Exit::Failure,
+            CliError::Output(_) | CliError::Signals(_) | CliError::NotMeasured { .. } => {
+                Exit::Failure
+            }
             CliError::Launcher { .. } => Exit::Usage,
             #[cfg(feature = "gui")]
             CliError::Window(_) => Exit::Failure,
@@ -96,6 +96,7 @@ impl CliError {
     pub(super) fn cause(&self) -> Option<Cause> {
         match self {
             CliError::Train(error) => error.cause(),
+            CliError::Failed(failure) => failure.cause,
             _ => None,
         }
     }
@@ -114,9 +115,9 @@ impl CliError {
         let hint = match self {
             CliError::Train(error) => return error.hint(),
             CliError::Signals(_) => return None,
+            CliError::Failed(failure) => failure.hint.as_str(),
             CliError::Usage { hint, .. } => hint,
             CliError::File { .. } => "check the path and its permissions",
-            CliError::Process(_) => "--no-supervise trains in one process",
             CliError::NotMeasured { .. } => {
                 "the errors above say why; choose another device with --device, or a smaller model \
                  with --preset"
@@ -130,6 +131,17 @@ impl CliError {
             CliError::Output(_) => "check that the disk has room",
         };
         (!hint.is_empty()).then(|| hint.into())
+    }
+}
+
+impl From<&CliError> for Failure {
+    fn from(error: &CliError) -> Self {
+        Self {
+            text: error.to_string(),
+            hint: error.hint().unwrap_or_default(),
+            exit: error.exit_code(),
+            cause: error.cause(),
+        }
     }
 }
 

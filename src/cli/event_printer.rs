@@ -1,7 +1,7 @@
 //! The output of a run: JSON lines, plain lines, or a progress bar with lines above it.
 
 use std::io::Write;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -9,15 +9,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::terminal::draws;
-use crate::protocol::{Event, Progress, Task, Working};
+use crate::protocol::{Event, Progress};
 use crate::runs::json_line;
 use crate::text::duration;
+use crate::worker::{SETTING_UP, print_set_up};
 
 /// The time between two pictures of the bar.
 const TICK: Duration = Duration::from_millis(250);
-
-/// The time that the setup of a run must have lasted before it is reported as an event.
-const MOMENT: Duration = Duration::from_millis(250);
 
 /// A printer of the events of a run.
 pub(super) struct EventPrinter {
@@ -54,19 +52,16 @@ impl EventPrinter {
     /// Reports that a run is being set up, until the next event, and as an event until the returned
     /// value is dropped.
     pub fn set_up(&mut self) -> Option<Sender<()>> {
-        let event = Event::Working(Working { task: Task::Data, done: 0, total: 0 });
-        let View::Json = self.view else {
-            self.show(&event);
-            return None;
-        };
-        let (guard, ended) = channel();
-        std::thread::spawn(move || {
-            // A dropped guard is another error.
-            if ended.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
-                print_event(&event);
-            }
-        });
-        Some(guard)
+        if self.is_json() {
+            return Some(print_set_up(print_event));
+        }
+        self.show(&SETTING_UP);
+        None
+    }
+
+    /// Returns true if events are printed as JSON lines.
+    pub fn is_json(&self) -> bool {
+        matches!(self.view, View::Json)
     }
 
     /// Prints a message above the bar.
@@ -220,7 +215,7 @@ mod tests {
     use indicatif::{ProgressDrawTarget, TermLike};
 
     use super::*;
-    use crate::protocol::Step;
+    use crate::protocol::{Step, Task, Working};
 
     /// A terminal of 80 columns that keeps what is written to it.
     #[derive(Clone, Debug, Default)]

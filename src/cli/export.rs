@@ -7,14 +7,14 @@ use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
 use super::find_model::{find_model, find_tokenizer, warn};
 use crate::config::Gelu;
-use crate::data::{TOKENIZER_FILE, Tokenizer};
+use crate::data::Tokenizer;
 use crate::disk;
-use crate::gpu::{self, DeviceChoice};
-use crate::model::{GgufFile, GgufType, parameters};
+use crate::model::{GgufFile, GgufType};
 use crate::report::write_model_card;
-use crate::runs::{ModelSource, archive, checkpoint};
+use crate::runs::{ModelSource, archive};
 use crate::text::millions;
 use crate::train::TrainError;
+use crate::worker::write_model_folder;
 
 /// Runs `wgpt export`.
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
@@ -58,29 +58,9 @@ fn convert(
     output: &Path,
     global: &Global,
 ) -> Result<(), CliError> {
-    if output.join(crate::model::WEIGHTS_FILE).exists() {
-        return Err(CliError::Usage {
-            what: format!("{}: this folder already has a model", output.display()),
-            hint: "give another folder with -o",
-        });
-    }
-    let cpu: DeviceChoice = "cpu".parse()?;
     let mut activity = Activity::new(global.quiet);
     activity.show(format!("writing {}", output.display()));
-    let model = source.model(&gpu::open(cpu)?.device)?;
-    disk::create_dir_all(output)
-        .map_err(|source| CliError::File { path: output.to_path_buf(), source })?;
-    let written =
-        checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
-    pollster::block_on(written)?;
-    // wgpt may be unable to use it, but without it other programs would assume the tokenizer of GPT-2.
-    let own = source.path.join(TOKENIZER_FILE);
-    if tokenizer.is_none() && own.exists() {
-        let copied =
-            disk::read(&own).and_then(|file| disk::write(output.join(TOKENIZER_FILE), file));
-        copied.map_err(|source| CliError::File { path: own, source })?;
-    }
-    Ok(())
+    write_model_folder(source, tokenizer, output).map_err(CliError::Failed)
 }
 
 /// The page of the browser build.

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use super::CliError;
 use super::activity::Activity;
 use super::args::Global;
 use super::run_list::newest_model;
-use super::watch::{FailureOutput, Watched, watch};
+use super::{CliError, print_failure};
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::runs::ModelSource;
+use crate::worker::{Watched, watch};
 
 /// Opens the model at `path`, or the newest run's; says which checkpoint it is.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, CliError> {
@@ -86,7 +86,7 @@ pub(super) fn find_tokenizer(
 /// Opens the device of a command that trains nothing.
 pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
     let device = gpu::open(global.device()?)?;
-    watch(&device, FailureOutput::Text, Watched::Command);
+    watch(&device, Watched::Command, |failure| print_failure(failure, false));
     if global.verbose > 0 {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::protocol::Exit;
+use crate::protocol::{Event, Exit, Failure};
 use crate::ranks::Launch;
+use crate::worker;
 
 /// Prints a message to stderr.
 macro_rules! message {
@@ -40,6 +41,15 @@ fn print_error(error: &CliError) {
     }
 }
 
+/// Prints a failure of the device of a command; with `json` as an event too.
+fn print_failure(failure: &Failure, json: bool) {
+    let event: Event = failure.clone().into_event();
+    message!("{event}");
+    if json {
+        event_printer::print_event(&event);
+    }
+}
+
 mod activity;
 mod args;
 mod bench;
@@ -54,21 +64,17 @@ mod event_printer;
 mod export;
 mod find_model;
 mod help;
-mod input;
 mod launch;
 mod manual;
 mod next;
 mod pages;
 mod plan;
-mod rank_process;
 mod run_list;
 mod sample;
-mod signals;
 mod target;
 mod terminal;
 mod torch;
 mod train;
-mod watch;
 
 use args::{Arguments, Subcommands};
 pub use error::CliError;
@@ -84,12 +90,14 @@ pub fn main() -> ExitCode {
         Err(code) => {
             if is_other_rank {
                 // Rank 0 prints it. The launcher ends all when the first one ends.
-                std::thread::sleep(rank_process::REPORT_TIME);
+                std::thread::sleep(worker::REPORT_TIME);
             }
             return ExitCode::from(code);
         }
     };
-    start_logging(arguments.global.verbose);
+    if !matches!(arguments.command, Some(Subcommands::Worker(_))) {
+        start_logging(arguments.global.verbose);
+    }
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -159,6 +167,10 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Config(args) => commands::config(args)?,
         Subcommands::Completions(args) => help::completions(args.shell),
         Subcommands::Man(args) => manual::run(args)?,
+        Subcommands::Worker(args::WorkerArgs { rank: Some(rank) }) => {
+            return train::rank(&rank);
+        }
+        Subcommands::Worker(_) => return Ok(worker::serve(terminal::message, start_logging)),
     }
     Ok(ExitCode::SUCCESS)
 }

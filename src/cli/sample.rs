@@ -8,10 +8,10 @@ use super::CliError;
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, open_device};
-use super::signals::Interrupts;
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
+use crate::worker::signals::Interrupts;
 
 /// The line after each text.
 const END: &str = "\n---------------\n";

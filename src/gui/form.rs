@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve, run_name};
-use crate::protocol::DataInfo;
+use crate::protocol::{DataInfo, RunSettings};
 
 /// A configuration that is being edited.
 #[derive(Clone, Debug)]
@@ -188,6 +188,12 @@ impl SettingsForm {
     pub fn changes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let typed = self.typed.iter().map(|(name, text)| (*name, text.as_str()));
         typed.filter(|(name, _)| self.is_changed(name))
+    }
+
+    /// Returns the settings with which this run starts.
+    pub fn settings(&self) -> RunSettings {
+        let changed = self.changes().map(|(name, text)| (name.to_string(), text.to_string()));
+        RunSettings::Typed { preset: self.preset.to_string(), changed: changed.collect() }
     }
 
     /// Returns the arguments of `wgpt train` that start this run.

@@ -1,5 +1,7 @@
 //! How the ops run: in which implementation, for what kind of device, in what precision.
 
+use serde::{Deserialize, Serialize};
+
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision};
@@ -8,7 +10,7 @@ use crate::gpu::SelectedDevice;
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 
 /// An implementation of the ops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Implementation {
     /// The fastest that the device has.
     #[default]

@@ -38,7 +38,6 @@ pub(crate) use sharding::weights as weights_of_optimizer;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};
 pub use table::{Class, Row};
-#[cfg(not(target_arch = "wasm32"))]
 pub use totals::{DataSize, TimeEstimate, Totals};
 pub(crate) use totals::{Pace, checkpoint_bytes};
 pub use work::Work;

@@ -1,10 +1,14 @@
 //! The exit codes of wgpt.
 
+use serde::{Deserialize, Serialize};
+
 /// The end of a process of wgpt. Its number is the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Exit {
     Success = 0,
+    #[default]
     Failure = 1,
     /// The arguments or the settings are invalid.
     Usage = 2,

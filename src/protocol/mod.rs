@@ -13,7 +13,6 @@ mod progress;
 mod rank;
 mod recovery;
 mod request;
-#[cfg(any(target_arch = "wasm32", test))]
 mod worker_message;
 
 pub use crate::plan::DeviceLine;
@@ -27,6 +26,8 @@ pub use progress::{
 pub use rank::{RankLine, RankStep};
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use request::MeasureRequest;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use request::Topic;
 pub(crate) use request::{
@@ -34,4 +35,8 @@ pub(crate) use request::{
     StoredData, StoredModel, Texts, View,
 };
 #[cfg(target_arch = "wasm32")]
-pub(crate) use worker_message::{Attachment, FromWorker, StartRun, ToWorker};
+pub(crate) use worker_message::Attachment;
+pub use worker_message::Failure;
+pub(crate) use worker_message::{
+    FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, StartRun, ToWorker,
+};

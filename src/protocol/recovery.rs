@@ -146,7 +146,6 @@ pub struct Recovery {
 
 impl Recovery {
     /// The state for a run whose ranks keep their own plans.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn of_ranks() -> Self {
         Self { of_ranks: Some(0), ..Self::default() }
     }
@@ -182,7 +181,6 @@ impl Recovery {
     /// Decides what follows if the trainer refused to run: not enough memory is free for its plan. That
     /// gives up a run which ran out of memory before; `None` for any other, which was never possible.
     /// A rank that ran out of memory and has no smaller plan refuses the next.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn refused(&self, refusal: &TrainerFailure) -> Option<Decision> {
         if refusal.cause == Some(Cause::OutOfMemory) {
             return Some(give_up(refusal.clone(), refusal.text.clone()));

@@ -4,10 +4,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::bench::CardRow;
 use crate::config::Config;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
 use crate::model::Architecture;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::ops::Implementation;
 use crate::plan::DeviceProfile;
 use crate::protocol::{DeviceLine, Progress};
 use crate::runs::{About, RunSummary, Tail};
@@ -60,6 +64,19 @@ pub(crate) enum Request {
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
+    /// Measures the speed of training steps: [`Reply::Measured`].
+    #[cfg(not(target_arch = "wasm32"))]
+    Measure(MeasureRequest),
+}
+
+/// Training steps to measure.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MeasureRequest {
+    pub config: Box<Config>,
+    /// The device as `--device` takes it.
+    pub device: String,
+    pub implementation: Implementation,
 }
 
 /// A text to generate.
@@ -141,6 +158,9 @@ pub(crate) enum Reply {
     /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
     /// the context of the model had no room for, besides the system prompt.
     Answered { text: String, forgotten: usize, done: bool },
+    /// The speed of training steps.
+    #[cfg(not(target_arch = "wasm32"))]
+    Measured { row: Box<CardRow> },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the

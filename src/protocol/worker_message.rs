@@ -1,74 +1,158 @@
-//! Messages between the page and the worker that trains. Paths are those of the browser's storage:
-//! `runs/NAME`, `data/NAME` and `models/NAME`.
+//! Messages between a worker and whoever has started it: a front end, a supervisor or a page. Paths of a
+//! page are those of the browser's storage: `runs/NAME`, `data/NAME` and `models/NAME`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::ops::Implementation;
 use crate::plan::Plan;
-use crate::protocol::{Command, Event, Reply, Request};
+use crate::protocol::{Cause, Command, DeviceLine, Event, Exit, Reply, Request, StopReason};
+use crate::ranks::Wire;
 
-/// A message from the page to the worker.
+/// The version of the messages. A window that was open while its program was updated must not talk to a
+/// worker of the new version.
+pub(crate) const MESSAGES_VERSION: u32 = 1;
+
+/// A message to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum ToWorker {
-    /// Answers a request of the service.
+    /// Answers a request: [`FromWorker::Reply`], for some requests several times.
     Request(Request),
     /// Trains: [`FromWorker::Event`] many times, then [`FromWorker::Ended`].
-    Start(StartRun),
-    /// Passes a command to the run that trains.
+    Train(Box<StartRun>),
+    /// Trains, in another worker that this one supervises if the device can fail: the same replies.
+    Supervise(Box<StartRun>),
+    /// Passes a command to the run.
     Command(Command),
     /// Records an event of a run whose worker has ended.
-    Record {
-        /// The run folder.
-        run: PathBuf,
-        /// The event.
-        event: Box<Event>,
-    },
+    Record { run: PathBuf, event: Box<Event> },
 }
 
-/// The start of a run in the worker.
+/// A message from a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub(crate) enum FromWorker {
+    /// The first message: the worker takes messages of this version.
+    Ready {
+        version: u32,
+    },
+    Reply(Reply),
+    Event(Box<Event>),
+    /// The run no longer trains.
+    Ended(RunEnd),
+    /// Sent by the worker of a page about once a second while nothing blocks it.
+    Heartbeat,
+}
+
+/// A run to train.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StartRun {
     /// The run folder.
     pub run: PathBuf,
-    /// The configuration; `None` continues a run with its own.
-    pub config: Option<Box<Config>>,
-    /// True to continue from the run's newest checkpoint.
+    pub settings: RunSettings,
+    /// True to continue from the newest checkpoint.
     pub resume: bool,
+    /// The device as `--device` takes it. A page has one.
+    pub device: String,
+    /// The name of the device that former workers of this run have opened.
+    pub device_name: Option<String>,
+    /// The implementation of the ops.
+    pub implementation: Implementation,
+    /// Time that the run has taken in former workers.
+    pub elapsed: Duration,
     /// The largest plan that may be used, after the device ran out of memory.
     pub max_plan: Option<Plan>,
+    /// True once a former worker has opened the run folder: its checkpoints are of this run.
+    pub is_restart: bool,
+    /// With several ranks: their shares of the global batch; empty to follow their measured speeds.
+    pub shares: Vec<f64>,
+    /// With several ranks: the dtype of gradients on their way.
+    pub wire: Wire,
+    /// As often as `-v` was given.
+    pub verbose: u8,
+    /// True to print no messages about device and precision.
+    pub quiet: bool,
 }
 
-/// A message from the worker to the page. The first one means that the worker takes messages.
+/// The settings of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "snake_case")]
-pub(crate) enum FromWorker {
-    /// A reply of the service.
-    Reply(Reply),
-    /// An event of the run that trains.
-    Event {
-        /// The run folder.
-        run: PathBuf,
-        /// The event.
-        event: Box<Event>,
-    },
-    /// The run no longer trains; its last event has the reason.
-    Ended {
-        /// The run folder.
-        run: PathBuf,
-    },
-    /// Sent about once a second while nothing blocks the worker.
-    Heartbeat,
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RunSettings {
+    /// A preset, and the settings that a person has changed.
+    Typed { preset: String, changed: Vec<(String, String)> },
+    /// A whole configuration; `plans_schedule` if `max_time` plans the schedule of the run.
+    Resolved { config: Box<Config>, plans_schedule: bool },
+    /// The configuration in the run folder.
+    Recorded,
 }
 
-/// Bytes that travel beside the JSON text of a message.
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub(crate) enum RunEnd {
+    Stopped { reason: StopReason },
+    Failed(Failure),
+}
+
+/// An error as a value that crosses processes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What failed, and where.
+    pub text: String,
+    /// What to do next; empty if the text says it.
+    pub hint: String,
+    /// The end of a process that ends with this error.
+    pub exit: Exit,
+    /// The failure of the device, if it was one.
+    pub cause: Option<Cause>,
+}
+
+impl Failure {
+    /// Returns the event of a run that ends with this error.
+    pub fn into_event(self) -> Event {
+        Event::Error { text: self.text, hint: self.hint, cause: self.cause }
+    }
+}
+
+impl StartRun {
+    /// Returns the start of a run on the automatic device, of which nothing is known yet.
+    pub fn new(run: PathBuf, settings: RunSettings) -> Self {
+        Self {
+            run,
+            resume: matches!(settings, RunSettings::Recorded),
+            settings,
+            device: "auto".into(),
+            device_name: None,
+            implementation: Implementation::Auto,
+            elapsed: Duration::ZERO,
+            max_plan: None,
+            is_restart: false,
+            shares: Vec::new(),
+            wire: Wire::Float32,
+            verbose: 0,
+            quiet: false,
+        }
+    }
+
+    /// Holds the next worker to the device that this one has opened: a run must not move to the CPU
+    /// because its GPU is away for a moment.
+    pub fn keep_device(&mut self, device: &DeviceLine) {
+        (self.device, self.device_name) = (device.id.clone(), Some(device.name.clone()));
+    }
+}
+
+/// Bytes that travel next to the JSON text of a message.
+#[cfg(any(target_arch = "wasm32", test))]
 pub(crate) trait Attachment {
     /// The bytes, where this message has some.
     fn attachment(&mut self) -> Option<&mut Vec<u8>>;
 }
 
+#[cfg(any(target_arch = "wasm32", test))]
 impl Attachment for ToWorker {
     fn attachment(&mut self) -> Option<&mut Vec<u8>> {
         match self {
@@ -78,6 +162,7 @@ impl Attachment for ToWorker {
     }
 }
 
+#[cfg(any(target_arch = "wasm32", test))]
 impl Attachment for FromWorker {
     fn attachment(&mut self) -> Option<&mut Vec<u8>> {
         match self {
@@ -116,12 +201,12 @@ mod tests {
     fn messages_to_the_worker_read_back() {
         let run = PathBuf::from("runs/first");
         let event = evaluation();
-        let start = StartRun {
-            run: run.clone(),
-            config: Some(Box::default()),
-            resume: false,
-            max_plan: None,
-        };
+        let config = Box::new(Config::default());
+        let settings = RunSettings::Resolved { config, plans_schedule: true };
+        let resolved = Box::new(StartRun::new(run.clone(), settings));
+        let changed = vec![("n_layer".to_string(), "3".to_string())];
+        let typed = RunSettings::Typed { preset: "demo".into(), changed };
+        let typed = Box::new(StartRun::new(run.clone(), typed));
         let texts = Texts::Text { name: "pasted".into(), text: "Once".into() };
         let about = About { name: "Foxes".into(), note: String::new() };
         let sample = SampleRequest {
@@ -135,7 +220,8 @@ mod tests {
         };
         let front_end = FrontEnd { display: None, runs: "runs".into(), settings: None };
         for message in [
-            ToWorker::Start(start),
+            ToWorker::Train(resolved),
+            ToWorker::Supervise(typed),
             ToWorker::Command(Command::Pause),
             ToWorker::Command(Command::Set(Setting::LearningRate(1e-4))),
             ToWorker::Request(Request::Devices),
@@ -162,6 +248,12 @@ mod tests {
         let topic = Topic::Device;
         let obstacle = Obstacle { topic, can_train: false, text: "no".into(), hint: "yes".into() };
         let event = Box::new(event);
+        let failure = Failure {
+            text: "gone".into(),
+            hint: String::new(),
+            exit: Exit::DeviceFailed,
+            cause: Some(Cause::DeviceLost),
+        };
         for message in [
             FromWorker::Reply(Reply::Run {
                 run: run.clone(),
@@ -184,13 +276,15 @@ mod tests {
                 text: "no".into(),
                 hint: String::new(),
             }),
-            FromWorker::Ended { run: run.clone() },
+            FromWorker::Ready { version: MESSAGES_VERSION },
+            FromWorker::Ended(RunEnd::Stopped { reason: StopReason::MaxTime }),
+            FromWorker::Ended(RunEnd::Failed(failure)),
             FromWorker::Heartbeat,
         ] {
             assert_reads_back(&message);
         }
-        let text = assert_reads_back(&FromWorker::Event { run, event });
-        assert!(text.starts_with(r#"{"message":"event","run":"runs/first""#), "{text}");
+        let text = assert_reads_back(&FromWorker::Event(event));
+        assert!(text.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{text}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) use division::Division;
 pub use error::RanksError;
 pub(crate) use launch::{Launch, MPI_LIBRARY};
 pub(crate) use other_states::{OtherStates, send as send_states};
-pub(crate) use plan_limit::{PlanLimit, within_limit};
+pub(crate) use plan_limit::{PlanLimit, within, within_limit};
 pub use sharding::Shard;
 pub(crate) use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};

@@ -55,11 +55,18 @@ impl PlanLimit {
 /// Returns the configuration of a rank within its limit, if it has one: `own` for its share.
 pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
     let limit = disk::read(file(run, rank)).ok();
-    let Some(limit) = limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) else {
-        return own;
-    };
+    match limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) {
+        Some(limit) => within(own, &limit),
+        None => own,
+    }
+}
+
+/// Returns the configuration whose plan takes at most the memory of `limit`.
+pub fn within(own: Config, limit: &Plan) -> Config {
     let share = own.global_batch();
-    let micro_batch = u64::from(own.micro_batch().get()).min(limit.micro_batch as u64);
+    let limited = limit.micro_batch as u64;
+    let micro_batch =
+        if own.micro_batch == 0 { limited } else { limited.min(u64::from(own.micro_batch)) };
     // The largest that divides the share, as of a smaller share.
     let divisor = (1..=micro_batch).rev().find(|micro| share.is_multiple_of(*micro)).unwrap_or(1);
     let choice = |limited: bool, own: Choice| if limited { Choice::True } else { own };

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use half::f16;
+use serde::{Deserialize, Serialize};
 
 /// The dtype of gradients on their way between ranks. They are added up in float32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wire {
     /// Exact.
     #[default]

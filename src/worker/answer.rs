@@ -4,6 +4,8 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use super::data_requests::{self as data, free_path};
+#[cfg(not(target_arch = "wasm32"))]
+use super::desktop::export_folder;
 use crate::config::Config;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Dtype;
@@ -16,56 +18,18 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
-use crate::protocol::{Destination, Progress, Reply, Request, StoredModel};
+use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::protocol::{StorageUsage, StoredData};
 use crate::runs::{self, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
-#[cfg(not(target_arch = "wasm32"))]
 use crate::train::TrainError;
-use crate::worker::detach;
-
-/// The reason why a request failed, and what to do next.
-pub(super) struct Failure {
-    pub text: String,
-    pub hint: String,
-}
-
-impl<E: Into<TrainError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let error = error.into();
-        Self { text: error.to_string(), hint: error.hint().unwrap_or_default() }
-    }
-}
-
-impl Failure {
-    fn new(text: impl Into<String>, hint: &str) -> Self {
-        Self { text: text.into(), hint: hint.into() }
-    }
-
-    /// Reads why a command failed from its stderr, which ends with `error: TEXT` and `hint: TEXT`.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn of_command(command: &str, stderr: &str) -> Self {
-        let (error_label, hint_label) = ("error: ", "\n  hint: ");
-        let mut starts = stderr.match_indices(error_label).map(|(at, _)| at);
-        let is_line = |at: &usize| *at == 0 || stderr.as_bytes()[at - 1] == b'\n';
-        match (starts.find(is_line), stderr.trim()) {
-            (Some(at), _) => {
-                let error = stderr[at + error_label.len()..].trim_end();
-                let (text, hint) = error.split_once(hint_label).unwrap_or((error, ""));
-                Self::new(text, hint)
-            }
-            (None, "") => Self::new(format!("`{command}` was killed"), ""),
-            (None, other) => Self::new(format!("`{command}` failed: {other}"), ""),
-        }
-    }
-}
 
 /// Answers a request. `reply` takes the replies, of which some requests have several; a request
 /// that fails ends with [`Reply::Failed`].
 pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
     let job = request.job();
-    if let Err(Failure { text, hint }) = try_answer(request, reply) {
+    if let Err(Failure { text, hint, .. }) = try_answer(request, reply) {
         reply(Reply::Failed { job, text, hint });
     }
 }
@@ -139,8 +103,10 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             remove(&path)?;
             reply(Reply::Removed { path });
         }
-        // A process or the worker generates texts.
+        // A worker does these by itself.
         Request::Sample(_) | Request::StopSample => {}
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Measure(_) => {}
     }
     Ok(())
 }
@@ -177,27 +143,8 @@ fn export_zip(checkpoint: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
     let mut zip = Cursor::new(Vec::new());
     archive::pack(&source.path, &mut zip)?;
     let iteration = source.state.map(|state| format!("-{}", state.iteration));
-    let file = format!("{}{}.zip", file_name(checkpoint), iteration.unwrap_or_default());
+    let file = format!("{}{}.zip", name_of(checkpoint), iteration.unwrap_or_default());
     Ok((file.into(), zip.into_inner()))
-}
-
-/// Runs the command line's `export` in a child process: it takes the memory of a whole model.
-#[cfg(not(target_arch = "wasm32"))]
-fn export_folder(checkpoint: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
-    let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
-    let name = format!("model-{}", file_name(checkpoint));
-    let out = if empty { folder } else { folder.join(name) };
-    let run = || {
-        let mut process = std::process::Command::new(std::env::current_exe()?);
-        detach(&mut process);
-        process.args(["export", "-q"]).arg(checkpoint).arg("-o").arg(&out).output()
-    };
-    let output =
-        run().map_err(|error| Failure::new(format!("`wgpt export` did not start: {error}"), ""))?;
-    match output.status.success() {
-        true => Ok(out),
-        false => Err(Failure::of_command("wgpt export", &String::from_utf8_lossy(&output.stderr))),
-    }
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -232,9 +179,15 @@ fn remove(path: &Path) -> Result<(), Failure> {
     })
 }
 
-#[cfg(any(windows, target_os = "macos"))]
+#[cfg(all(feature = "gui", any(windows, target_os = "macos")))]
 fn move_to_trash(path: &Path) -> Result<(), String> {
     trash::delete(path).map_err(|error| error.to_string())
+}
+
+/// Without the window, nothing asks for it.
+#[cfg(all(not(feature = "gui"), any(windows, target_os = "macos")))]
+fn move_to_trash(_: &Path) -> Result<(), String> {
+    Err("this build has no window".into())
 }
 
 /// Runs `gio trash`, which comes with every desktop that has GLib.
@@ -278,13 +231,13 @@ fn stored_model(folder: &Path) -> Result<StoredModel, TrainError> {
     let source = ModelSource::open(folder)?;
     Ok(StoredModel {
         path: folder.to_path_buf(),
-        name: file_name(folder),
+        name: name_of(folder),
         architecture: source.architecture,
         has_tokenizer: source.tokenizer.is_some(),
     })
 }
 
-fn file_name(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
@@ -332,20 +285,6 @@ mod tests {
         let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
         let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
         assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));
-    }
-
-    #[test]
-    fn a_command_that_fails_has_said_why() {
-        let failure = |stderr| {
-            let Failure { text, hint } = Failure::of_command("wgpt sample", stderr);
-            (text, hint)
-        };
-        let words = |text: &str, hint: &str| (text.to_string(), hint.to_string());
-        let stderr = "device: CPU\nan error: no\nerror: no such\nmodel\n  hint: give another\n";
-        assert_eq!(failure(stderr), words("no such\nmodel", "give another"));
-        assert_eq!(failure("error: full\n"), words("full", ""));
-        assert_eq!(failure("what\n"), words("`wgpt sample` failed: what", ""));
-        assert_eq!(failure(""), words("`wgpt sample` was killed", ""));
     }
 
     #[test]

@@ -8,6 +8,9 @@
 
 mod answer;
 mod data_requests;
+mod sampling;
+mod start;
+mod supervisor;
 mod trainer;
 
 #[cfg(target_arch = "wasm32")]
@@ -18,7 +21,6 @@ mod desktop;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use browser::Client;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use desktop::Client;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use desktop::{Supervisor, TrainerProcess, detach};
-pub(crate) use trainer::{Ended, Launch, Start, Trainer};
+pub(crate) use desktop::*;
+pub(crate) use start::resolve_with_model;
+pub(crate) use trainer::{Ended, Trainer};

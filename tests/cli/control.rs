@@ -42,13 +42,46 @@ fn a_second_signal_stops_at_once() {
     assert_eq!(named(&events(&text(&output.stdout)), "done").count(), 0);
 }
 
-/// A restarted trainer has the rest of `max_time`, not all of it.
+/// A worker of a run that was restarted has the rest of `max_time`, not all of it. It takes one message,
+/// and answers with messages.
 #[test]
-fn the_time_of_former_trainers_counts_towards_max_time() {
+fn the_time_of_former_workers_counts_towards_max_time() {
+    use std::io::Write;
     let folder = temporary();
-    let events = train(folder.path(), "r", &["--max_time=2h", "--elapsed=7200"]);
-    assert_eq!(events.last().unwrap()["reason"], "max_time");
-    assert_eq!(losses(&events).len(), 0);
+    let events = train(folder.path(), "a", &["--max_time=2h"]);
+    let config = named(&events, "start").next().unwrap()["config"].clone();
+    let start = serde_json::json!({
+        "message": "train",
+        "run": "b",
+        "settings": { "resolved": { "config": config, "plans_schedule": false } },
+        "resume": false,
+        "device": "cpu",
+        "device_name": null,
+        "implementation": "Auto",
+        "elapsed": { "secs": 7200, "nanos": 0 },
+        "max_plan": null,
+        "is_restart": false,
+        "shares": [],
+        "wire": "Float32",
+        "verbose": 0,
+        "quiet": true,
+    });
+    let mut child = wgpt(folder.path())
+        .arg("worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Once it closes, the worker stops.
+    let mut stdin = child.stdin.take().unwrap();
+    writeln!(stdin, "{start}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let messages = super::events(&text(&output.stdout));
+    assert_eq!(messages[0]["message"], "ready");
+    let end = messages.last().unwrap();
+    assert_eq!((&end["message"], &end["reason"]), (&"ended".into(), &"max_time".into()));
+    assert_eq!(named(&messages, "step").count(), 0);
 }
 
 /// A stop does not wait for the end of a long evaluation, or for the update after it.

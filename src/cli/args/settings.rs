@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use serde::{Deserialize, Serialize};
 
 use super::values::Suggested;
 use crate::config::{DATASET, IGNORED, KEYS, ValueKind, preset_names};
 
 /// The sources of a configuration on the command line.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct ConfigSource {
     /// TOML file, or nanoGPT .py file (read, not executed)
     #[arg(value_name = "CONFIG")]
@@ -21,7 +22,7 @@ pub(in crate::cli) struct ConfigSource {
 }
 
 /// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(in crate::cli) struct ConfigFlags {
     pub typed: Vec<(String, String)>,
 }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
 use super::values::DEBUGGING;
 use crate::ranks::Wire;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
@@ -37,15 +38,6 @@ pub(in crate::cli) struct TrainArgs {
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     pub rank_limit: Option<u64>,
-    /// Run as the trainer of a supervisor
-    #[arg(long, hide = true)]
-    pub supervised: bool,
-    /// Seconds that this run has taken in former trainers
-    #[arg(long, hide = true, default_value_t = 0)]
-    pub elapsed: u64,
-    /// Name of the device that former trainers used
-    #[arg(long, hide = true, value_name = "NAME")]
-    pub device_name: Option<String>,
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {

@@ -137,6 +137,8 @@ impl App {
             Reply::Answered { text, forgotten, done } => {
                 shared.samples.chat.answered(text, forgotten, done);
             }
+            #[cfg(not(target_arch = "wasm32"))]
+            Reply::Measured { .. } => {}
             Reply::Obstacle(obstacle) => {
                 self.obstacles.retain(|known| known.topic != obstacle.topic);
                 self.obstacles.push(obstacle);

@@ -7,9 +7,9 @@ use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
 use crate::gui::layout::Pane;
 use crate::gui::platform::IS_PAGE;
-use crate::protocol::{Progress, Request, RunPhase};
+use crate::protocol::{Progress, Request, RunPhase, RunSettings, StartRun};
 use crate::runs::Tail;
-use crate::worker::{Ended, Launch, Start};
+use crate::worker::Ended;
 
 impl App {
     /// Shows a run as it is recorded, and follows it if another process trains it.
@@ -86,14 +86,17 @@ impl App {
         if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
             return self.warn(format!("not started: {problem}"));
         }
-        let (Ok(config), flags) = (form.config().cloned(), form.flags()) else { return };
+        if form.config().is_err() {
+            return;
+        }
+        let settings = form.settings();
         if !self.can_start() {
             return;
         }
         let Some(run) = self.new_run_folder() else { return };
         self.shared.shown.progress = Progress::default();
         self.requests.run = None;
-        self.launch(absolute(&run), Start::New { flags, config: Box::new(config) });
+        self.launch(absolute(&run), settings);
     }
 
     /// Returns the folder that `out_dir` names, else one that does not exist yet.
@@ -119,13 +122,13 @@ impl App {
         if !is_shown {
             self.shared.shown.progress = Progress::default();
         }
-        self.launch(run.clone(), Start::Resume);
+        self.launch(run.clone(), RunSettings::Recorded);
         if !is_shown {
             self.requests.show(run);
         }
     }
 
-    fn launch(&mut self, run: PathBuf, start: Start) {
+    fn launch(&mut self, run: PathBuf, run_settings: RunSettings) {
         self.end_text();
         let settings = &self.shared.settings;
         let device = settings.device.clone();
@@ -133,7 +136,8 @@ impl App {
         let shown = &mut self.shared.shown;
         shown.progress.starting();
         shown.has_finished = false;
-        match self.requests.client.start(&run, Launch { start, device, stop_on_close }) {
+        let start = StartRun { device, ..StartRun::new(run.clone(), run_settings) };
+        match self.requests.client.start(start, stop_on_close) {
             Ok(trainer) => shown.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),
         }
@@ -156,16 +160,15 @@ impl App {
             return;
         }
         let name = trainer.run().display();
-        let text = match (ended.code, ended.output.trim()) {
-            (None, _) => format!("the process of {name} was killed"),
-            (Some(code), "") => format!("the trainer of {name} exited with code {code}"),
-            (Some(_), output) => output.to_string(),
+        let text = match ended {
+            Ended::Killed => format!("the process of {name} was killed"),
+            Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
+            Ended::Silent => format!("the process of {name} is gone and has not said why"),
         };
-        match (is_shown, ended.code) {
-            (true, _) => self.fail(text),
-            (false, Some(0)) => {}
-            (false, None) => self.warn(text),
-            (false, Some(_)) => self.warn(format!("{name}: {text}")),
+        match ended {
+            _ if is_shown => self.fail(text),
+            Ended::Code(0) | Ended::Silent => {}
+            Ended::Code(_) | Ended::Killed => self.warn(text),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::connection::Connection;
 use crate::protocol::{Command, Event, Job, Reply, Request, StartRun, ToWorker};
 use crate::runs::Tail;
 use crate::web::{download, error_text};
-use crate::worker::{Ended, Launch, Start, Trainer, trainer::Transport};
+use crate::worker::{Ended, Trainer, trainer};
 
 /// Sends requests to the service and takes its replies.
 pub(crate) struct Client(Connection);
@@ -28,17 +28,14 @@ impl Client {
         self.0.replies().into_iter().map(save_zip).collect()
     }
 
-    /// Starts a run in the worker.
+    /// Starts a run in the worker. It ends with the page in any case.
     ///
     /// # Errors
     /// Never: a worker that fails is replaced.
-    pub fn start(&mut self, run: &Path, launch: Launch) -> io::Result<Trainer> {
-        let (config, resume) = match launch.start {
-            Start::New { config, .. } => (Some(config), false),
-            Start::Resume => (None, true),
-        };
-        self.0.start(StartRun { run: run.to_path_buf(), config, resume, max_plan: None });
-        Ok(Trainer::own(run, WorkerRun(self.0.clone())))
+    pub fn start(&mut self, start: StartRun, _stop_on_close: bool) -> io::Result<Trainer> {
+        let run = start.run.clone();
+        self.0.start(start)?;
+        Ok(Trainer::own(&run, WorkerRun(self.0.clone())))
     }
 
     /// Returns `None`: no other process has access to the storage of a page.
@@ -62,9 +59,9 @@ fn save_zip(reply: Reply) -> Reply {
 /// The run that the worker trains.
 struct WorkerRun(Connection);
 
-impl Transport for WorkerRun {
+impl trainer::Connection for WorkerRun {
     fn send(&mut self, command: &Command) -> io::Result<()> {
-        self.0.send_command(command.clone());
+        self.0.send_command(command);
         Ok(())
     }
 
@@ -73,7 +70,6 @@ impl Transport for WorkerRun {
     }
 
     fn ended(&mut self) -> Option<Ended> {
-        let output = "the run ended and has not said why".to_string();
-        self.0.has_ended().then_some(Ended { code: Some(0), output })
+        self.0.has_ended().then_some(Ended::Silent)
     }
 }

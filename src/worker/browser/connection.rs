@@ -1,20 +1,24 @@
 //! The page's connection to its worker. A worker whose device fails is replaced, and the run that
-//! it trained continues from its last checkpoint.
+//! it trained continues from its last checkpoint, as the [`Supervisor`] decides.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
+use web_time::Instant;
 
 use crate::protocol::{
-    AppliedCommands, Command, Decision, Event, FromWorker, Job, Obstacle, Recovery, Reply,
-    StartRun, StopReason, ToWorker, Topic, TrainerFailure,
+    Command, Event, Exit, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, RunEnd, StartRun,
+    ToWorker, Topic,
 };
 use crate::web;
+use crate::worker::supervisor::{Supervisor, Transport};
 
 /// The attribute of `<body>` that names the worker's script.
 const WORKER_ATTRIBUTE: &str = "data-worker";
@@ -25,22 +29,34 @@ const MAX_SILENCE: u32 = 60;
 
 /// A connection to the worker, as long as the page lives.
 #[derive(Clone)]
-pub(super) struct Connection(Rc<RefCell<State>>);
+pub(super) struct Connection {
+    link: Link,
+    state: Rc<RefCell<PageState>>,
+}
 
-struct State {
-    worker: Option<RunningWorker>,
-    /// Messages for a worker that takes none yet.
-    pending: Vec<ToWorker>,
+struct PageState {
     replies: VecDeque<Reply>,
     events: VecDeque<Event>,
-    run: Option<Run>,
-    /// Failures of workers so far.
-    failures: u32,
+    /// The run that trains.
+    run: Option<Supervisor<Link>>,
+    /// When it was started.
+    began: Instant,
     /// Seconds without a message, as far as the page was awake to count them.
     silence: u32,
     /// When they were counted last, in milliseconds.
     counted: f64,
     wake: Rc<dyn Fn()>,
+}
+
+/// The worker of the page, whichever it is at present.
+#[derive(Clone, Default)]
+struct Link(Rc<RefCell<LinkState>>);
+
+#[derive(Default)]
+struct LinkState {
+    worker: Option<RunningWorker>,
+    /// Messages for a worker that takes none yet.
+    pending: Vec<ToWorker>,
 }
 
 /// A worker, and the functions that the browser calls for its messages and errors.
@@ -52,98 +68,191 @@ struct RunningWorker {
     _on_error: Closure<dyn FnMut(ErrorEvent)>,
 }
 
-/// The run that trains.
-struct Run {
-    start: StartRun,
-    /// The events of the present worker, for when it fails.
-    failure: TrainerFailure,
-    recovery: Recovery,
-    commands: AppliedCommands,
-    /// True once the run has a checkpoint.
-    has_checkpoint: bool,
-    /// True while the run waits for its device after a failure.
-    is_waiting: bool,
-    /// True from the restart after a failure until the new worker begins to train.
-    is_restarting: bool,
+impl Link {
+    /// Sends a message, as soon as the worker takes messages.
+    fn post(&self, message: ToWorker) {
+        let mut state = self.0.borrow_mut();
+        match &state.worker {
+            Some(running) if running.is_ready => {
+                let (message, transfer) = web::pack(message);
+                // A worker that is gone is replaced when the browser reports it.
+                let _ = running.worker.post_message_with_transfer(&message, &transfer);
+            }
+            _ => state.pending.push(message),
+        }
+    }
+
+    /// Notes that the worker takes messages.
+    fn set_ready(&self) {
+        let mut state = self.0.borrow_mut();
+        if let Some(running) = &mut state.worker {
+            running.is_ready = true;
+        }
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        pending.into_iter().for_each(|message| self.post(message));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.borrow().worker.as_ref().is_some_and(|running| running.is_ready)
+    }
+}
+
+/// The page replaces a worker as soon as it fails: it answers requests, too.
+impl Transport for Link {
+    fn start(&mut self, start: &StartRun) -> io::Result<()> {
+        self.post(ToWorker::Train(Box::new(start.clone())));
+        Ok(())
+    }
+
+    fn send(&mut self, command: &Command) {
+        self.post(ToWorker::Command(command.clone()));
+    }
+
+    fn record(&mut self, run: &Path, event: &Event) {
+        let (run, event) = (run.to_path_buf(), Box::new(event.clone()));
+        self.post(ToWorker::Record { run, event });
+    }
 }
 
 impl Connection {
     /// Starts a worker. `wake` is called when replies or events arrive.
     pub fn new(wake: impl Fn() + 'static) -> Self {
-        let state = State {
-            worker: None,
-            pending: Vec::new(),
+        let state = PageState {
             replies: VecDeque::new(),
             events: VecDeque::new(),
             run: None,
-            failures: 0,
+            began: Instant::now(),
             silence: 0,
             counted: 0.0,
             wake: Rc::new(wake),
         };
-        let connection = Self(Rc::new(RefCell::new(state)));
+        let connection = Self { link: Link::default(), state: Rc::new(RefCell::new(state)) };
         connection.start_worker();
         connection
     }
 
     /// Sends a message.
     pub fn send(&self, message: ToWorker) {
-        self.0.borrow_mut().send(message);
+        self.link.post(message);
     }
 
     /// Has the worker train a run.
-    pub fn start(&self, start: StartRun) {
+    ///
+    /// # Errors
+    /// Never: a worker that fails is replaced.
+    pub fn start(&self, start: StartRun) -> io::Result<()> {
         request_persistence();
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state.borrow_mut();
         state.events.clear();
-        state.run = Some(Run {
-            has_checkpoint: start.resume,
-            start: start.clone(),
-            failure: TrainerFailure::default(),
-            recovery: Recovery::default(),
-            commands: AppliedCommands::default(),
-            is_waiting: false,
-            is_restarting: false,
-        });
-        state.send(ToWorker::Start(start));
+        state.began = Instant::now();
+        state.run = Some(Supervisor::start(self.link.clone(), start, false)?);
+        Ok(())
     }
 
-    /// Passes a command to the run that trains. A run that waits for its device only stops; other
-    /// commands reach its next worker.
-    pub fn send_command(&self, command: Command) {
-        let mut state = self.0.borrow_mut();
-        let Some(run) = &mut state.run else { return };
-        run.commands.apply(&command);
-        match run.is_waiting {
-            true if run.commands.is_stopping() => state.stop_waiting(),
-            true => {}
-            false => state.send(ToWorker::Command(command)),
-        }
+    /// Passes a command to the run that trains.
+    pub fn send_command(&self, command: &Command) {
+        self.supervise(|run, now, emit| run.send(command, now, emit));
     }
 
     /// Returns the replies since the last call. Replaces a worker that trains and hangs.
     pub fn replies(&self) -> VecDeque<Reply> {
-        let hangs = self.0.borrow_mut().hangs();
-        if hangs {
+        if self.state.borrow_mut().hangs() {
+            let text = format!("the trainer has not answered for {MAX_SILENCE} seconds");
+            self.supervise(|run, _, _| {
+                run.note_failure(text, "close other pages that use the GPU");
+            });
             self.replace_worker();
         }
-        std::mem::take(&mut self.0.borrow_mut().replies)
+        std::mem::take(&mut self.state.borrow_mut().replies)
     }
 
     /// Returns the events of the run since the last call.
     pub fn events(&self) -> Vec<Event> {
-        self.0.borrow_mut().events.drain(..).collect()
+        self.state.borrow_mut().events.drain(..).collect()
     }
 
     /// Returns true if no run trains and all events were returned.
     pub fn has_ended(&self) -> bool {
-        let state = self.0.borrow();
+        let state = self.state.borrow();
         state.run.is_none() && state.events.is_empty()
+    }
+
+    /// Tells the supervisor of the run, if one trains, what has happened.
+    fn supervise(
+        &self,
+        tell: impl FnOnce(&mut Supervisor<Link>, Duration, &mut dyn FnMut(&Event)),
+    ) {
+        let mut state = self.state.borrow_mut();
+        let PageState { run, events, replies, began, .. } = &mut *state;
+        let Some(supervisor) = run else { return };
+        tell(supervisor, began.elapsed(), &mut |event| events.push_back(event.clone()));
+        if let Some(code) = supervisor.exit_code() {
+            *run = None;
+            if let (
+                Some(Exit::DeviceFailed | Exit::NoDevice),
+                Some(Event::Error { text, hint, .. }),
+            ) = (Exit::of(code), events.back())
+            {
+                let (text, hint) = (text.clone(), hint.clone());
+                let obstacle = Obstacle { topic: Topic::Device, can_train: false, text, hint };
+                replies.push_back(Reply::Obstacle(obstacle));
+            }
+        }
+        (state.wake)();
+    }
+
+    /// Takes a message of the worker.
+    fn receive(&self, message: FromWorker) {
+        self.state.borrow_mut().silence = 0;
+        match message {
+            FromWorker::Heartbeat => {}
+            FromWorker::Ready { version: MESSAGES_VERSION } => self.link.set_ready(),
+            FromWorker::Ready { .. } => {
+                self.fail(
+                    "the worker is of another version than the page".into(),
+                    "reload the page",
+                );
+            }
+            FromWorker::Reply(reply) => {
+                let mut state = self.state.borrow_mut();
+                state.replies.push_back(reply);
+                (state.wake)();
+            }
+            FromWorker::Event(_) => {
+                self.supervise(|run, _, emit| run.receive(message, emit));
+            }
+            FromWorker::Ended(end) => {
+                let has_device_failed =
+                    matches!(&end, RunEnd::Failed(failure) if failure.cause.is_some());
+                self.supervise(|run, _, emit| run.receive(FromWorker::Ended(end), emit));
+                if has_device_failed {
+                    self.replace_worker();
+                } else {
+                    self.supervise(|run, now, emit| run.worker_ended(Some(0), now, emit));
+                }
+            }
+        }
+    }
+
+    /// Takes an error that ended the worker.
+    fn receive_error(&self, text: String) {
+        let hint = "the browser's console may show more";
+        if self.state.borrow().run.is_some() {
+            // A panic has reported more already.
+            self.supervise(|run, _, _| run.note_failure(text, hint));
+        } else {
+            self.fail(text, hint);
+        }
+        // A worker that never became ready would not do so again.
+        if self.link.is_ready() {
+            self.replace_worker();
+        }
     }
 
     /// Starts a worker in place of the former one.
     fn start_worker(&self) {
-        let former = self.0.borrow_mut().worker.take();
+        let former = self.link.0.borrow_mut().worker.take();
         if let Some(former) = &former {
             // Its last messages are for functions that are about to be dropped.
             former.worker.set_onmessage(None);
@@ -152,7 +261,7 @@ impl Connection {
         }
         if let Err(error) = self.try_start_worker() {
             let text = format!("the worker did not start: {}", web::error_text(&error));
-            self.0.borrow_mut().fail(text, "reload the page");
+            self.fail(text, "reload the page");
         }
         if let Some(former) = former {
             // One of its functions may be the caller of this one: they are dropped after it
@@ -169,24 +278,17 @@ impl Connection {
         let worker = Worker::new_with_options(&script, &options)?;
         let connection = self.clone();
         let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
-            let Some(message) = web::unpack::<FromWorker>(&event.data()) else { return };
-            let failed = connection.0.borrow_mut().receive(message);
-            if failed {
-                connection.replace_worker();
+            if let Some(message) = web::unpack::<FromWorker>(&event.data()) {
+                connection.receive(message);
             }
         });
         let connection = self.clone();
         let on_error = Closure::<dyn FnMut(ErrorEvent)>::new(move |event: ErrorEvent| {
-            let text = format!("the worker failed: {}", event.message());
-            let was_ready = connection.0.borrow_mut().note_error(text);
-            // A worker that never became ready would not do so again.
-            if was_ready {
-                connection.replace_worker();
-            }
+            connection.receive_error(format!("the worker failed: {}", event.message()));
         });
         worker.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
-        self.0.borrow_mut().worker = Some(RunningWorker {
+        self.link.0.borrow_mut().worker = Some(RunningWorker {
             worker,
             is_ready: false,
             _on_message: on_message,
@@ -195,183 +297,43 @@ impl Connection {
         Ok(())
     }
 
-    /// Starts another worker, which continues the run after the delay that recovery asks for.
+    /// Starts another worker, which continues the run after the delay that the supervisor asks for.
     fn replace_worker(&self) {
         self.start_worker();
-        let Some(delay) = self.0.borrow_mut().after_failure() else { return };
-        if delay.is_zero() {
-            return self.0.borrow_mut().restart();
-        }
-        let failures = self.0.borrow().failures;
+        let mut delay = None;
+        self.supervise(|run, now, emit| {
+            run.worker_ended(None, now, emit);
+            delay = run.restart_at().map(|at| at.saturating_sub(now));
+        });
+        let Some(delay) = delay else { return };
         let connection = self.clone();
         wasm_bindgen_futures::spawn_local(async move {
             web::sleep(delay).await;
-            let mut state = connection.0.borrow_mut();
-            // Another failure in the meantime has started another delay.
-            if state.failures == failures {
-                state.restart();
-            }
+            // After another failure in the meantime, a later time is due. The channel takes every message.
+            connection.supervise(|run, now, _| drop(run.tick(now)));
         });
+    }
+
+    fn fail(&self, text: String, hint: &str) {
+        let mut state = self.state.borrow_mut();
+        state.replies.push_back(Reply::Failed { job: Job::Other, text, hint: hint.to_string() });
+        (state.wake)();
     }
 }
 
-impl State {
-    fn send(&mut self, message: ToWorker) {
-        match &self.worker {
-            Some(running) if running.is_ready => {
-                let (message, transfer) = web::pack(message);
-                // A worker that is gone is replaced when the browser reports it.
-                let _ = running.worker.post_message_with_transfer(&message, &transfer);
-            }
-            _ => self.pending.push(message),
-        }
-    }
-
-    /// Takes a message of the worker. Returns true if its device has failed.
-    fn receive(&mut self, message: FromWorker) -> bool {
-        self.silence = 0;
-        if let Some(running) = self.worker.as_mut().filter(|running| !running.is_ready) {
-            running.is_ready = true;
-            for message in std::mem::take(&mut self.pending) {
-                self.send(message);
-            }
-        }
-        match message {
-            FromWorker::Heartbeat => return false,
-            FromWorker::Reply(reply) => self.replies.push_back(reply),
-            FromWorker::Event { run, event } => match &mut self.run {
-                Some(known) if known.start.run == run => return self.receive_event(*event),
-                _ => {}
-            },
-            FromWorker::Ended { run } => {
-                if self.run.as_ref().is_some_and(|known| known.start.run == run) {
-                    self.run = None;
-                }
-            }
-        }
-        (self.wake)();
-        false
-    }
-
-    /// Takes an event of the run. Returns true if its device has failed.
-    fn receive_event(&mut self, event: Event) -> bool {
-        let Some(run) = &mut self.run else { return false };
-        run.failure.observe(&event);
-        if matches!(event, Event::Error { cause: Some(_), .. }) {
-            return true;
-        }
-        run.has_checkpoint |= matches!(event, Event::Checkpoint { .. });
-        let is_restarted =
-            matches!(event, Event::Start { .. }) && std::mem::take(&mut run.is_restarting);
-        let commands: Vec<Command> =
-            if is_restarted { run.commands.replay().collect() } else { Vec::new() };
-        for command in commands {
-            self.send(ToWorker::Command(command));
-        }
-        self.emit(event);
-        false
-    }
-
-    /// Notes an error that ended the worker. Returns true if the worker had taken messages.
-    fn note_error(&mut self, text: String) -> bool {
-        let hint = "the browser's console may show more";
-        match &mut self.run {
-            // A panic has reported more already.
-            Some(run) if run.failure.text.is_empty() => {
-                (run.failure.text, run.failure.hint) = (text, hint.into());
-            }
-            Some(_) => {}
-            None => self.fail(text, hint),
-        }
-        self.worker.as_ref().is_some_and(|running| running.is_ready)
-    }
-
-    /// Counts a second of silence. Returns true if the worker hangs.
+impl PageState {
+    /// Counts a second of silence. Returns true if a worker that trains hangs.
     fn hangs(&mut self) -> bool {
         let now = js_sys::Date::now();
-        let Some(run) = self.run.as_mut().filter(|_| now - self.counted >= 1000.0) else {
+        if self.run.is_none() || now - self.counted < 1000.0 {
             return false;
-        };
+        }
         (self.counted, self.silence) = (now, self.silence + 1);
         if self.silence < MAX_SILENCE {
             return false;
         }
         self.silence = 0;
-        run.failure.text = format!("the trainer has not answered for {MAX_SILENCE} seconds");
-        run.failure.hint = "close other pages that use the GPU".into();
         true
-    }
-
-    /// Decides what follows the failure of a worker. Returns the time until
-    /// [`restart`](Self::restart), if the run continues.
-    fn after_failure(&mut self) -> Option<Duration> {
-        let mut run = self.run.take()?;
-        self.failures += 1;
-        let failure = std::mem::take(&mut run.failure);
-        if run.commands.is_stopping() {
-            self.emit(failure.into_event());
-            return None;
-        }
-        match run.recovery.decide(failure) {
-            Decision::Restart { events, delay, plan } => {
-                for event in events {
-                    self.record(&run, event);
-                }
-                run.start.resume = run.has_checkpoint;
-                run.start.max_plan = plan.or(run.start.max_plan.take());
-                run.is_waiting = true;
-                self.run = Some(run);
-                Some(delay)
-            }
-            Decision::GiveUp { error, .. } => {
-                if let Event::Error { text, hint, .. } = &error {
-                    let (text, hint) = (text.clone(), hint.clone());
-                    let (topic, can_train) = (Topic::Device, false);
-                    let obstacle = Obstacle { topic, can_train, text, hint };
-                    self.replies.push_back(Reply::Obstacle(obstacle));
-                }
-                self.record(&run, error);
-                None
-            }
-        }
-    }
-
-    /// Has the new worker continue the run.
-    fn restart(&mut self) {
-        let Some(run) = self.run.as_mut().filter(|run| run.is_waiting) else { return };
-        (run.is_waiting, run.is_restarting) = (false, true);
-        let start = run.start.clone();
-        self.send(ToWorker::Start(start));
-    }
-
-    /// Ends a run that waits for its device.
-    fn stop_waiting(&mut self) {
-        let Some(run) = self.run.take() else { return };
-        let done = Event::Done {
-            iter: run.recovery.furthest(),
-            best_val_loss: None,
-            seconds: 0.0,
-            reason: StopReason::Stopped,
-        };
-        self.record(&run, done);
-    }
-
-    /// Emits an event of a run whose worker has ended, and has the next one record it.
-    fn record(&mut self, run: &Run, event: Event) {
-        let (run, recorded) = (run.start.run.clone(), Box::new(event.clone()));
-        self.send(ToWorker::Record { run, event: recorded });
-        self.emit(event);
-    }
-
-    fn emit(&mut self, event: Event) {
-        self.events.push_back(event);
-        (self.wake)();
-    }
-
-    fn fail(&mut self, text: String, hint: &str) {
-        let (job, hint) = (Job::Other, hint.to_string());
-        self.replies.push_back(Reply::Failed { job, text, hint });
-        (self.wake)();
     }
 }
 

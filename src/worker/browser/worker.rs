@@ -19,8 +19,8 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{
-    Cause, Command, Event, FromWorker, Job, Obstacle, Reply, Request, SampleRequest, StartRun,
-    StorageUsage, ToWorker, Topic,
+    Cause, Command, Event, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply,
+    Request, RunEnd, SampleRequest, StartRun, StorageUsage, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
 use crate::train::TrainError;
@@ -111,8 +111,8 @@ impl Worker {
         self.send(FromWorker::Reply(reply));
     }
 
-    pub fn emit(&self, run: &Path, event: Event) {
-        self.send(FromWorker::Event { run: run.to_path_buf(), event: Box::new(event) });
+    pub fn emit(&self, event: Event) {
+        self.send(FromWorker::Event(Box::new(event)));
     }
 
     pub fn fail(&self, job: Job, text: impl ToString, hint: &str) {
@@ -133,10 +133,11 @@ impl Worker {
                 }
             };
             let message = match current.get() {
-                Some(run) => {
+                Some(_) => {
                     let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
                     let hint = "the browser's console may show more".into();
-                    FromWorker::Event { run, event: Box::new(Event::Error { text, hint, cause }) }
+                    let exit = Exit::DeviceFailed;
+                    FromWorker::Ended(RunEnd::Failed(Failure { text, hint, exit, cause }))
                 }
                 None => {
                     let (job, hint) = (Job::Other, "reload the page".into());
@@ -149,8 +150,7 @@ impl Worker {
         }));
     }
 
-    /// Starts the heartbeat. Not before the storage is open: the page sends requests after the
-    /// first message.
+    /// Starts the heartbeat.
     fn start_heartbeat(self: &Rc<Self>) {
         let worker = self.clone();
         let heartbeat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
@@ -168,9 +168,10 @@ impl Worker {
         let device = self.device.borrow();
         let Some(device) = device.as_ref() else { return };
         device.watchdog.check();
-        if let (Some(error), Some(run)) = (device.watchdog.failure(), self.current.get()) {
-            let (text, hint) = (error.to_string(), error.hint().to_string());
-            self.emit(&run, Event::Error { text, hint, cause: Some(cause(error)) });
+        if let (Some(error), Some(_)) = (device.watchdog.failure(), self.current.get()) {
+            let mut failure = Failure::from(error.clone());
+            failure.cause = Some(cause(error));
+            self.send(FromWorker::Ended(RunEnd::Failed(failure)));
         }
     }
 
@@ -178,7 +179,9 @@ impl Worker {
     fn receive(self: &Rc<Self>, message: ToWorker) {
         match message {
             ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
-            ToWorker::Start(start) => self.enqueue(Job::Other, Task::Train(start)),
+            ToWorker::Train(start) | ToWorker::Supervise(start) => {
+                self.enqueue(Job::Other, Task::Train(*start));
+            }
             ToWorker::Request(Request::Sample(request)) => {
                 self.stop_sample.set(false);
                 self.enqueue(Job::Sample, Task::Sample(request));
@@ -273,6 +276,7 @@ impl Worker {
                         .into(),
             }));
         }
+        self.send(FromWorker::Ready { version: MESSAGES_VERSION });
         self.start_heartbeat();
         // A failure here repeats, and is reported, when a run starts.
         let _ = self.open_device().await;
@@ -282,8 +286,8 @@ impl Worker {
                 None => self.message().await,
                 Some(Task::Train(start)) => self.train(start).await,
                 Some(Task::Sample(request)) => {
-                    if let Err(error) = self.sample(request).await {
-                        self.fail(Job::Sample, &error, &error.hint().unwrap_or_default());
+                    if let Err(Failure { text, hint, .. }) = self.sample(request).await {
+                        self.reply(Reply::Failed { job: Job::Sample, text, hint });
                     }
                 }
             }

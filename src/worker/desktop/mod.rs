@@ -1,24 +1,44 @@
 //! The service on the desktop: a thread for each request, a process for each run.
 
+mod commands;
+mod jobs;
+mod pipe;
+mod place;
 mod process;
+mod request;
 mod run_folder;
-mod sampling;
-mod supervisor;
+mod serve;
+pub(crate) mod signals;
+mod supervise;
+mod training;
+mod watch;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::Trainer;
 use super::answer::answer;
-use super::{Launch, Trainer};
-use crate::protocol::{Job, Reply, Request, SampleRequest};
+use crate::protocol::{Failure, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
-use process::ChildProcess;
+use process::RunProcess;
+use request::RequestProcess;
 use run_folder::RunFolder;
-use sampling::Sampling;
 
-pub(crate) use supervisor::{Supervisor, TrainerProcess, detach};
+pub(crate) use commands::{Sent, follow_file, handle_signals, read_stdin};
+pub(in crate::worker) use jobs::export_folder;
+pub(crate) use jobs::write_model_folder;
+#[cfg(windows)]
+pub(crate) use pipe::detach;
+pub(crate) use place::{Place, REPORT_TIME, RankStart};
+pub(crate) use request::ask;
+pub(crate) use serve::{Messages, read_command, serve};
+pub(crate) use supervise::{TrainerProcess, supervise};
+pub(crate) use training::{
+    Here, Outcome, RunOutput, SETTING_UP, commands_file, host, print_set_up, train,
+};
+pub(crate) use watch::{Watched, watch};
 
 /// Wakes the front end.
 type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -29,7 +49,7 @@ pub(crate) struct Client {
     sender: Sender<Reply>,
     receiver: Receiver<Reply>,
     /// The text that is being generated, or was last.
-    sampling: Option<Sampling>,
+    sampling: Option<RequestProcess>,
 }
 
 impl Client {
@@ -48,20 +68,25 @@ impl Client {
             wake();
         };
         match request {
-            Request::Sample(request) => self.sample(request, reply),
             Request::StopSample => self.sampling = None,
+            Request::Sample(_) => {
+                let job = request.job();
+                match RequestProcess::start(request, reply.clone()) {
+                    Ok(sampling) => self.sampling = Some(sampling),
+                    Err(Failure { text, hint, .. }) => reply(Reply::Failed { job, text, hint }),
+                }
+            }
+            // It takes the memory of a whole model.
+            Request::Export { .. } => {
+                std::thread::spawn(move || {
+                    let job = request.job();
+                    reply(ask(request).unwrap_or_else(|Failure { text, hint, .. }| {
+                        Reply::Failed { job, text, hint }
+                    }));
+                });
+            }
             request => {
                 std::thread::spawn(move || answer(request, &mut |given| reply(given)));
-            }
-        }
-    }
-
-    fn sample(&mut self, request: SampleRequest, reply: impl Fn(Reply) + Send + Clone + 'static) {
-        match Sampling::start(request, reply.clone()) {
-            Ok(sampling) => self.sampling = Some(sampling),
-            Err(error) => {
-                let text = format!("`wgpt sample` did not start: {error}");
-                reply(Reply::Failed { job: Job::Sample, text, hint: String::new() });
             }
         }
     }
@@ -71,12 +96,13 @@ impl Client {
         self.receiver.try_iter().collect()
     }
 
-    /// Starts a run in a child process.
+    /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
     ///
     /// # Errors
     /// If the process cannot be started.
-    pub fn start(&mut self, run: &Path, launch: Launch) -> io::Result<Trainer> {
-        Ok(Trainer::own(run, ChildProcess::start(run, &launch, &self.wake)?))
+    pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
+        let run = start.run.clone();
+        Ok(Trainer::own(&run, RunProcess::start(start, stop_on_close, &self.wake)?))
     }
 
     /// Follows a run from the end of its record on, if another process trains it.

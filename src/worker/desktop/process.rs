@@ -1,57 +1,55 @@
-//! A run in a child process: the command line's `train`, over its pipes.
+//! A run of the window, in a worker that supervises another one.
 
-use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::io;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::TryRecvError;
 
 use super::Wake;
-use crate::config::VARIABLE_PREFIX;
-use crate::protocol::{Command, Event};
-use crate::worker::{Ended, Launch, Start, detach, trainer::Transport};
+use super::pipe::{Pipe, spawn, without_settings, worker};
+use crate::protocol::{Command, Event, FromWorker, RunEnd, Setting, StartRun, ToWorker};
+use crate::worker::Ended;
+use crate::worker::trainer::Connection;
 
-/// Lines of a trainer's output that an error message quotes.
-const LAST_LINES: usize = 20;
-
-/// The pipes of a trainer's process.
-pub(super) struct ChildProcess {
+/// The worker of a run.
+pub(super) struct RunProcess {
     child: Child,
-    input: Option<ChildStdin>,
-    events: Receiver<Event>,
-    /// True once all events were read and the pipe is closed.
+    pipe: Pipe,
+    /// True once all messages were read and the pipe is closed.
     is_drained: bool,
-    output: Receiver<String>,
 }
 
-impl ChildProcess {
-    /// Starts `wgpt train`.
-    pub fn start(run: &Path, launch: &Launch, wake: &Wake) -> io::Result<Self> {
-        let mut process = Process::new(std::env::current_exe()?);
-        process.arg("train").arg("--json").arg("--run").arg(run).args(arguments(launch));
-        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+impl RunProcess {
+    /// Starts a worker that trains, and that stops when the window closes if `stop_on_close` is set.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(start: StartRun, stop_on_close: bool, wake: &Wake) -> io::Result<Self> {
+        let mut process = worker()?;
         without_settings(&mut process);
-        detach(&mut process);
-        let mut child = process.spawn()?;
-        let events = lines(child.stdout.take(), wake, |line| serde_json::from_str(&line).ok());
-        let output = lines(child.stderr.take(), wake, Some);
-        let input = child.stdin.take();
-        Ok(Self { child, input, events, is_drained: false, output })
+        // The window has no terminal that would show the messages of a driver, or one that does.
+        process.stderr(Stdio::inherit());
+        let wake = wake.clone();
+        let (child, mut pipe) = spawn(process, move || wake())?;
+        pipe.send(&ToWorker::Supervise(Box::new(start)))?;
+        let command = Command::Set(Setting::StopOnClose(stop_on_close));
+        pipe.send(&ToWorker::Command(command))?;
+        Ok(Self { child, pipe, is_drained: false })
     }
 }
 
-impl Transport for ChildProcess {
+impl Connection for RunProcess {
     fn send(&mut self, command: &Command) -> io::Result<()> {
-        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        serde_json::to_writer(&mut *input, command)?;
-        writeln!(input)
+        self.pipe.send(&ToWorker::Command(command.clone()))
     }
 
     fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
-            match self.events.try_recv() {
-                Ok(event) => events.push(event),
+            match self.pipe.messages.try_recv() {
+                Ok(FromWorker::Event(event)) => events.push(*event),
+                // A worker of another version, or one that could not begin.
+                Ok(FromWorker::Ended(RunEnd::Failed(failure))) => events.push(failure.into_event()),
+                Ok(_) => {}
                 Err(TryRecvError::Empty) => return events,
                 Err(TryRecvError::Disconnected) => {
                     self.is_drained = true;
@@ -66,54 +64,10 @@ impl Transport for ChildProcess {
             return None;
         }
         let status = self.child.try_wait().ok()??;
-        let lines: Vec<String> = self.output.try_iter().collect();
-        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
         // A process that was killed has no code, or on Windows one that wgpt does not use.
-        let code = status.code().filter(|code| (0..256).contains(code));
-        Some(Ended { code, output: last.join("\n") })
+        Some(match status.code().filter(|code| (0..256).contains(code)) {
+            Some(code) => Ended::Code(code),
+            None => Ended::Killed,
+        })
     }
-}
-
-fn arguments(launch: &Launch) -> Vec<OsString> {
-    let settings = match &launch.start {
-        Start::New { flags, .. } => flags.clone(),
-        Start::Resume => vec!["--resume".into()],
-    };
-    // Whatever ends the window closes the pipes.
-    let stop = launch.stop_on_close.then(|| "--stop-on-close".to_string());
-    let device = format!("--device={}", launch.device);
-    settings.into_iter().chain([device]).chain(stop).map(OsString::from).collect()
-}
-
-/// Keeps `WGPT_*` variables from a process: the window has taken them over, and may have changed
-/// them.
-pub(super) fn without_settings(process: &mut Process) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
-            process.env_remove(name);
-        }
-    }
-}
-
-/// Reads the lines of a pipe on a thread.
-fn lines<T: Send + 'static>(
-    pipe: Option<impl Read + Send + 'static>,
-    wake: &Wake,
-    read: impl Fn(String) -> Option<T> + Send + 'static,
-) -> Receiver<T> {
-    let (sender, receiver) = channel();
-    let wake = wake.clone();
-    std::thread::spawn(move || {
-        for line in pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
-            let Ok(line) = line else { break };
-            if read(line).is_some_and(|value| sender.send(value).is_err()) {
-                break;
-            }
-            wake();
-        }
-        // The receiver sees the end of the pipe only once the sender is gone.
-        drop(sender);
-        wake();
-    });
-    receiver
 }

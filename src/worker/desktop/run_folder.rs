@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Command, Event};
 use crate::runs::{self, Tail};
-use crate::worker::{Ended, trainer::Transport};
+use crate::worker::{Ended, trainer::Connection};
 
 /// The time between two checks that the other process still trains.
 const CHECK: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ impl RunFolder {
     }
 }
 
-impl Transport for RunFolder {
+impl Connection for RunFolder {
     fn send(&mut self, command: &Command) -> io::Result<()> {
         runs::command(&self.run, command)
     }
@@ -50,7 +50,6 @@ impl Transport for RunFolder {
             return None;
         }
         let missing = self.missing.get_or_insert_with(Instant::now).elapsed();
-        let output = "its process is gone and has not said why".to_string();
-        (missing > GRACE).then_some(Ended { code: Some(0), output })
+        (missing > GRACE).then_some(Ended::Silent)
     }
 }

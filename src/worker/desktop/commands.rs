@@ -1,6 +1,6 @@
 //! Commands for a run: from signals, from stdin, and from a file in the run folder.
 
-use std::io::BufRead;
+use std::io::{self, BufRead};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::event_printer::print_event;
-use super::{CliError, signals};
+use super::signals;
+use super::supervise::TrainerProcess;
 use crate::protocol::{Command, Event, Setting};
 use crate::runs::Tail;
-use crate::worker::TrainerProcess;
 
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);
@@ -23,7 +22,7 @@ const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
 
 /// The signals that a process is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Sent {
+pub(crate) enum Sent {
     /// By a person or a service.
     Directly,
     /// By the launcher that has started it with others: mpirun sends SIGTERM after a SIGINT, Slurm
@@ -41,16 +40,16 @@ impl Sent {
 
 /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
 /// and its trainer at once, unless it belongs to the same stop. Returns the number of the first signal,
-/// 0 until it comes. Announces the stop unless this is `silent`.
+/// 0 until it comes. `say` announces the stop.
 ///
 /// # Errors
 /// If the system does not let this process handle signals.
-pub(super) fn handle_signals(
+pub(crate) fn handle_signals(
     sender: Sender<Command>,
     trainer: TrainerProcess,
     sent: Sent,
-    silent: bool,
-) -> Result<Arc<AtomicI32>, CliError> {
+    say: fn(&str),
+) -> io::Result<Arc<AtomicI32>> {
     let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
     let mut stopped: Option<Instant> = None;
@@ -65,35 +64,37 @@ pub(super) fn handle_signals(
         stopped = Some(Instant::now());
         seen.store(signal, Ordering::SeqCst);
         let _ = sender.send(Command::Stop);
-        match sent {
-            _ if silent => {}
-            Sent::Directly => {
-                message!("stopping with a checkpoint; press Ctrl-C again to stop at once");
-            }
-            Sent::ByLauncher => message!("stopping with a checkpoint"),
-        }
+        say(match sent {
+            Sent::Directly => "stopping with a checkpoint; press Ctrl-C again to stop at once",
+            Sent::ByLauncher => "stopping with a checkpoint",
+        });
     };
-    signals::listen(handle).map_err(CliError::Signals)?;
+    signals::listen(handle)?;
     Ok(first)
 }
 
-/// Reads commands from stdin on a thread, one JSON object a line, until it closes. Then the run
-/// stops if `stop_on_close` is set, by the flag or by [`Setting::StopOnClose`]; else it resumes if
-/// it is paused, because the writer cannot resume it any more.
-pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
+/// Reads commands from the lines of stdin on a thread, until it closes. Then the run stops if
+/// `stop_on_close` is set, by the caller or by [`Setting::StopOnClose`]; else it resumes if it is paused,
+/// because the writer cannot resume it any more. `warn` takes a warning about each line that is no command.
+pub(crate) fn read_stdin(
+    sender: Sender<Command>,
+    mut stop_on_close: bool,
+    read: fn(&str) -> serde_json::Result<Command>,
+    warn: fn(&Event),
+) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if line.trim().is_empty() {
                 continue;
             }
-            match serde_json::from_str(&line) {
+            match read(&line) {
                 Ok(Command::Set(Setting::StopOnClose(stop))) => stop_on_close = stop,
                 Ok(command) => {
                     if sender.send(command).is_err() {
                         return;
                     }
                 }
-                Err(error) => print_event(&ignored(&error)),
+                Err(error) => warn(&ignored(&error)),
             }
         }
         let _ = sender.send(if stop_on_close { Command::Stop } else { Command::Resume });
@@ -102,7 +103,7 @@ pub(super) fn read_stdin(sender: Sender<Command>, mut stop_on_close: bool) {
 
 /// Follows a file of commands on a thread. Other processes append to it while the run trains, like
 /// a window that was opened later.
-pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
+pub(crate) fn follow_file(path: PathBuf, sender: Sender<Command>, warn: fn(&Event)) {
     let mut tail = Tail::<Value>::of(path, false);
     std::thread::spawn(move || {
         loop {
@@ -116,8 +117,7 @@ pub(super) fn follow_file(path: PathBuf, sender: Sender<Command>, json: bool) {
                             return;
                         }
                     }
-                    Err(error) if json => print_event(&ignored(&error)),
-                    Err(error) => message!("{}", ignored(&error)),
+                    Err(error) => warn(&ignored(&error)),
                 }
             }
         }

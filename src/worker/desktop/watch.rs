@@ -4,14 +4,12 @@
 //! other threads panic. Only the end of the process reliably frees the memory of the device. So the
 //! process exits, with an error message and an exit code.
 
-use std::io::Write;
 use std::time::Duration;
 
-use super::{CliError, signals};
+use super::signals;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
-use crate::protocol::{Cause, Event, Exit};
+use crate::protocol::{Cause, Exit, Failure};
 use crate::ranks::PlanLimit;
-use crate::runs::json_line;
 use crate::train::TrainError;
 
 /// The interval at which the device is checked.
@@ -24,29 +22,8 @@ const PANIC_POLLS: usize = 50;
 const NOTHING_TO_RESUME: &str =
     "other programs may be using the device: close them, or choose another one with --device";
 
-/// The form in which a failure is reported.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum FailureOutput {
-    /// Lines on stderr.
-    Text,
-    /// Lines on stderr, and an event on stdout.
-    TextAndEvent,
-    /// An event on stdout, for a supervisor.
-    Event,
-}
-
-impl FailureOutput {
-    pub fn new(json: bool, supervised: bool) -> Self {
-        match (json, supervised) {
-            (_, true) => FailureOutput::Event,
-            (true, false) => FailureOutput::TextAndEvent,
-            (false, false) => FailureOutput::Text,
-        }
-    }
-}
-
 /// The work that ends when the device fails.
-pub(super) enum Watched {
+pub(crate) enum Watched {
     /// A command that is not a run.
     Command,
     /// A run, which can be resumed.
@@ -60,9 +37,13 @@ pub(super) enum Watched {
     },
 }
 
-/// Ends this process with exit code 5 when `device` fails, from now on; with 3 if a rank runs out of
-/// memory and has no smaller plan.
-pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched) {
+/// Ends this process with exit code 5 when `device` fails, from now on, after `report` has reported it;
+/// with 3 if a rank runs out of memory and has no smaller plan.
+pub(crate) fn watch(
+    device: &OpenDevice,
+    watched: Watched,
+    report: impl FnOnce(&Failure) + Send + 'static,
+) {
     let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
     let former = std::panic::take_hook();
     let cause = watchdog.clone();
@@ -87,31 +68,29 @@ pub(super) fn watch(device: &OpenDevice, output: FailureOutput, watched: Watched
     let checks_heartbeat = device.info.kind != DeviceKind::Cpu;
     std::thread::spawn(move || {
         let error = wait_for_failure(&watchdog, checks_heartbeat);
-        let hint = match watched {
-            Watched::Command => NOTHING_TO_RESUME.to_string(),
-            Watched::Run | Watched::Rank { .. } => error.hint().unwrap_or_default(),
-        };
-        let (text, code) = match &watched {
+        let mut failure = Failure::from(error);
+        match watched {
+            Watched::Run => {}
+            Watched::Command => failure.hint = NOTHING_TO_RESUME.into(),
             Watched::Rank { label, limit } => {
-                let lowered = match error.cause() {
-                    Some(Cause::OutOfMemory) => limit.lower(),
-                    _ => Ok(()),
-                };
-                match lowered {
-                    Ok(()) => (format!("{label}: {error}"), error.exit_code()),
-                    Err(reason) => (format!("{label}: {error}, and {reason}"), Exit::DoesNotFit),
+                failure.text = format!("{label}: {}", failure.text);
+                if failure.cause == Some(Cause::OutOfMemory)
+                    && let Err(reason) = limit.lower()
+                {
+                    failure.text += &format!(", and {reason}");
+                    failure.exit = Exit::DoesNotFit;
                 }
             }
-            Watched::Command | Watched::Run => (error.to_string(), error.exit_code()),
-        };
-        exit(&error, code, text, hint, output)
+        }
+        report(&failure);
+        signals::exit(failure.exit as i32);
     });
 }
 
-fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
+fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> TrainError {
     loop {
         match watchdog.failure() {
-            Some(error) => return CliError::Train(TrainError::Device(error.clone())),
+            Some(error) => return TrainError::Device(error.clone()),
             None => {
                 std::thread::sleep(POLL);
                 if checks_heartbeat {
@@ -120,17 +99,4 @@ fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> CliError {
             }
         }
     }
-}
-
-fn exit(error: &CliError, code: Exit, text: String, hint: String, output: FailureOutput) {
-    if output != FailureOutput::Event {
-        message!("error: {text}");
-        message!("  hint: {hint}");
-    }
-    if output != FailureOutput::Text {
-        // The exit code is the same if nobody reads this.
-        let line = json_line(&Event::Error { text, hint, cause: error.cause() });
-        let _ = writeln!(std::io::stdout(), "{line}");
-    }
-    signals::exit(code as i32);
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ctrl-C.
-pub(super) const INTERRUPT: i32 = 2;
+pub(crate) const INTERRUPT: i32 = 2;
 /// The request to end: SIGTERM on Unix, a console that closes on Windows.
-pub(super) const TERMINATE: i32 = 15;
+pub(crate) const TERMINATE: i32 = 15;
 
 /// Calls `handle` with the number of each signal, on a thread. The signals no longer end the process.
 ///
@@ -17,14 +17,14 @@ pub(super) const TERMINATE: i32 = 15;
 /// # Errors
 /// If the system does not let this process handle signals.
 #[cfg(unix)]
-pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+pub(crate) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
     std::thread::spawn(move || signals.forever().for_each(&mut handle));
     Ok(())
 }
 
 #[cfg(windows)]
-pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+pub(crate) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     use std::future::poll_fn;
     use std::task::Poll;
 
@@ -50,13 +50,13 @@ pub(super) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result
 }
 
 /// Ends this process at once, without the exit handlers of a driver, which may wait for its device.
-pub(super) fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     signal_hook::low_level::exit(code)
 }
 
 /// Ctrl-C in a loop that waits for a line and then generates a text: it stops the text. While the loop
 /// waits, or if the text was stopped already, it ends the process.
-pub(super) struct Interrupts {
+pub(crate) struct Interrupts {
     waits: Arc<AtomicBool>,
     is_stopped: Arc<AtomicBool>,
 }

@@ -2,27 +2,24 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::event_printer::print_event;
-use super::{CliError, signals};
+use super::signals;
 use crate::config::{Config, InitFrom, Provenance, Resolved};
-use crate::protocol::{Event, Exit};
-use crate::ranks::OWN_SETTINGS;
-use crate::ranks::{Abort, Group, LIMIT, Launch};
+use crate::protocol::Failure;
+use crate::ranks::{Abort, Group, LIMIT, Launch, OWN_SETTINGS, RanksError};
 
 /// The time that MPI has to connect all ranks.
 const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 
 /// The time that a rank leaves to rank 0 to report what both have found, and to end all.
-pub(super) const REPORT_TIME: Duration = Duration::from_secs(3);
+pub(crate) const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// This process's place among the ranks of a run.
-pub(super) struct Place {
+pub(crate) struct Place {
     launch: Launch,
     abort: Option<Abort>,
 }
@@ -52,7 +49,7 @@ impl Place {
     ///
     /// # Errors
     /// If MPI cannot.
-    pub fn connect(&mut self, limit: Option<u64>) -> Result<Group, CliError> {
+    pub fn connect(&mut self, limit: Option<u64>, say: fn(&str)) -> Result<Group, RanksError> {
         let limit = limit.map_or(LIMIT, Duration::from_secs);
         let (guard, connected) = channel::<()>();
         let label = self.label();
@@ -60,9 +57,9 @@ impl Place {
             // A dropped guard is another error.
             if connected.recv_timeout(CONNECT_LIMIT) == Err(RecvTimeoutError::Timeout) {
                 let seconds = CONNECT_LIMIT.as_secs();
-                message!("error: {label}: MPI has not connected the ranks within {seconds} s");
-                message!("  hint: check that the machines reach each other");
-                signals::exit(Exit::Failure as i32);
+                say(&format!("error: {label}: MPI has not connected the ranks within {seconds} s"));
+                say("  hint: check that the machines reach each other");
+                signals::exit(1);
             }
         });
         let group = Group::connect(&self.launch, limit)?;
@@ -71,38 +68,29 @@ impl Place {
         Ok(group)
     }
 
-    /// Reports the error that ends this rank, as an event too with `json`, and ends the others. A
-    /// supervisor of the job reports failures of devices itself.
-    pub fn fail(&self, error: &CliError, json: bool, supervised: bool) -> ExitCode {
-        if error.is_common() && !self.is_first() {
+    /// Reports the error that ends this rank, and ends the others. `is_common` if every rank finds it by
+    /// itself: then rank 0 reports it.
+    pub fn fail(&self, failure: Failure, is_common: bool, report: impl FnOnce(&Failure)) {
+        if is_common && !self.is_first() {
             std::thread::sleep(REPORT_TIME);
         }
-        let text = match error.is_common() && self.is_first() {
-            true => error.to_string(),
-            false => format!("{}: {error}", self.label()),
+        let text = if is_common && self.is_first() {
+            failure.text
+        } else {
+            format!("{}: {}", self.label(), failure.text)
         };
-        let (hint, cause) = (error.hint().unwrap_or_default(), error.cause());
-        if !supervised || cause.is_none() {
-            message!("error: {text}");
-            if !hint.is_empty() {
-                message!("  hint: {hint}");
-            }
-        }
-        if json {
-            // Whoever started the job reads the output of all ranks.
-            print_event(&Event::Error { text, hint, cause });
-        }
+        let failure = Failure { text, ..failure };
+        report(&failure);
         let _ = std::io::stdout().flush();
         if let Some(abort) = &self.abort {
-            abort(error.exit_code() as u8);
+            abort(failure.exit as u8);
         }
-        ExitCode::from(error.exit_code())
     }
 }
 
 /// The settings that rank 0 has resolved and sends to the others.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Start {
+pub(crate) struct RankStart {
     /// The run folder.
     pub run: PathBuf,
     /// True to continue from its newest checkpoint.
@@ -113,7 +101,7 @@ pub(super) struct Start {
     pub config: Config,
 }
 
-impl Start {
+impl RankStart {
     /// Returns the start of rank 0, with this rank's own paths and memory settings.
     ///
     /// The configuration is the one that this rank has resolved, so that a difference is found. But the
@@ -122,7 +110,7 @@ impl Start {
     ///
     /// # Errors
     /// If a rank does not answer.
-    pub fn shared(self, group: &mut Group, resolved: &Resolved) -> Result<Self, CliError> {
+    pub fn shared(self, group: &mut Group, resolved: &Resolved) -> Result<Self, RanksError> {
         if group.is_alone() {
             return Ok(self);
         }

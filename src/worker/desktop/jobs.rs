@@ -1,0 +1,123 @@
+//! What a worker does for a request: texts, model folders, measurements.
+
+use std::path::{Path, PathBuf};
+
+use super::serve::send;
+use super::watch::{Watched, watch};
+use crate::bench::{self, CardRow};
+use crate::data::{TOKENIZER_FILE, Tokenizer};
+use crate::disk;
+use crate::gpu::{self, DeviceChoice, OpenDevice};
+use crate::model::{Gpt, WEIGHTS_FILE, parameters};
+use crate::ops::OpsMode;
+use crate::plan;
+use crate::protocol::{Exit, Failure, FromWorker, Job, MeasureRequest, Reply, Request};
+use crate::report::write_model_card;
+use crate::runs::{self, ModelSource, checkpoint};
+use crate::train::TrainError;
+use crate::worker::answer::{answer, name_of};
+use crate::worker::sampling;
+
+/// Answers a request on stdout.
+pub(super) fn serve_request(request: Request, say: fn(&str)) {
+    let job = request.job();
+    let reply = |reply| send(&FromWorker::Reply(reply));
+    let answered = match request {
+        Request::Sample(request) => {
+            let device = request.device.clone();
+            let load = async |source: &ModelSource| load(source, &device);
+            pollster::block_on(sampling::sample(&request, load, &|| false, &reply))
+        }
+        Request::Measure(request) => {
+            measure(request, say).map(|row| reply(Reply::Measured { row: Box::new(row) }))
+        }
+        request => {
+            answer(request, &mut |given| reply(given));
+            return;
+        }
+    };
+    if let Err(failure) = answered {
+        fail(job, failure);
+    }
+}
+
+fn fail(job: Job, Failure { text, hint, .. }: Failure) {
+    send(&FromWorker::Reply(Reply::Failed { job, text, hint }));
+}
+
+/// Loads a model onto a device.
+fn load(source: &ModelSource, device: &str) -> Result<(Gpt, OpsMode), TrainError> {
+    let device = gpu::open(device.parse()?)?;
+    watch(&device, Watched::Command, |failure| fail(Job::Sample, failure.clone()));
+    let mode = OpsMode::AUTO.on(device.info.kind);
+    Ok((source.model(&device.device)?, mode))
+}
+
+/// Measures the speed of training steps with the best plan.
+fn measure(request: MeasureRequest, say: fn(&str)) -> Result<CardRow, Failure> {
+    let MeasureRequest { config, device, implementation } = request;
+    let mode = OpsMode::of(implementation);
+    let mut selected = gpu::select(device.parse()?)?;
+    if let Some(text) = mode.confirm(config.dtype, &mut selected) {
+        say(&format!("warning: {text}"));
+    }
+    let planned = mode.for_run(config.dtype, &selected.info)?;
+    let profile = runs::device_profile(&selected.info, planned);
+    let (limits, _) = profile.limits(config.vram_budget, config.dtype);
+    let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())?;
+    let (device, mode): (OpenDevice, OpsMode) = loop {
+        let mode = mode.for_run(config.dtype, &selected.info)?;
+        match selected.open(mode.precision) {
+            Ok(device) => break (device, mode),
+            Err(error) => selected = selected.fallback(error)?,
+        }
+    };
+    watch(&device, Watched::Command, |failure| fail(Job::Other, failure.clone()));
+    gpu::size_pages(&device.device, forecast.page_bytes());
+    Ok(bench::card_row(&device, &config, &forecast.plan, mode)?)
+}
+
+/// Writes a model into `folder` if it is empty, else into a new one below it. Returns that folder.
+pub(in crate::worker) fn export_folder(
+    checkpoint: &Path,
+    folder: PathBuf,
+) -> Result<PathBuf, Failure> {
+    let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
+    let name = format!("model-{}", name_of(checkpoint));
+    let out = if empty { folder } else { folder.join(name) };
+    let source = ModelSource::open(checkpoint)?;
+    let tokenizer = source.tokenizer.as_ref();
+    write_model_folder(&source, tokenizer, &out)?;
+    let carded = write_model_card(&source, tokenizer, &out);
+    carded.map_err(|error| Failure::new(error.to_string(), ""))?;
+    Ok(out)
+}
+
+/// Writes a model as a Hugging Face folder.
+///
+/// # Errors
+/// If the folder has a model, or a file cannot be read or written.
+pub(crate) fn write_model_folder(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    output: &Path,
+) -> Result<(), Failure> {
+    if output.join(WEIGHTS_FILE).exists() {
+        let text = format!("{}: this folder already has a model", output.display());
+        return Err(Failure { exit: Exit::Usage, ..Failure::new(text, "give another folder") });
+    }
+    let cpu: DeviceChoice = "cpu".parse()?;
+    let model = source.model(&gpu::open(cpu)?.device)?;
+    disk::create_dir_all(output).map_err(TrainError::io("create", output))?;
+    let written =
+        checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
+    pollster::block_on(written)?;
+    // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
+    let own = source.path.join(TOKENIZER_FILE);
+    if tokenizer.is_none() && own.exists() {
+        let file = disk::read(&own).map_err(TrainError::io("read", &own))?;
+        let to = output.join(TOKENIZER_FILE);
+        disk::write(&to, file).map_err(TrainError::io("write", &to))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Workers as child processes: messages as JSON lines over their pipes.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use crate::config::VARIABLE_PREFIX;
+use crate::protocol::{Exit, Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
+
+/// Capacity of the channel of messages. When it is full, the worker blocks.
+const CAPACITY: usize = 1024;
+
+/// The pipes of a worker.
+pub(super) struct Pipe {
+    input: Option<ChildStdin>,
+    /// Closes when the worker exits.
+    pub messages: Receiver<FromWorker>,
+}
+
+/// Returns the process of a worker of this program.
+///
+/// # Errors
+/// If the program cannot be found.
+pub(super) fn worker() -> io::Result<Process> {
+    let mut process = Process::new(std::env::current_exe()?);
+    process.arg("worker");
+    Ok(process)
+}
+
+/// Keeps `WGPT_*` variables from a process: the window has taken them over, and may have changed
+/// them.
+pub(super) fn without_settings(process: &mut Process) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
+            process.env_remove(name);
+        }
+    }
+}
+
+/// Starts a worker, which keeps the stderr that `process` has. `wake` is called after each message, and
+/// at their end.
+///
+/// # Errors
+/// If it cannot be started.
+pub(super) fn spawn(
+    mut process: Process,
+    wake: impl Fn() + Send + 'static,
+) -> io::Result<(Child, Pipe)> {
+    process.stdin(Stdio::piped()).stdout(Stdio::piped());
+    detach(&mut process);
+    let mut child = process.spawn()?;
+    let (input, output) = (child.stdin.take(), child.stdout.take());
+    let (sender, messages) = sync_channel(CAPACITY);
+    std::thread::spawn(move || {
+        for message in output.into_iter().flat_map(read_messages) {
+            if sender.send(message).is_err() {
+                break;
+            }
+            wake();
+        }
+        // The receiver sees the end of the pipe only once the sender is gone.
+        drop(sender);
+        wake();
+    });
+    Ok((child, Pipe { input, messages }))
+}
+
+impl Pipe {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// If the worker no longer reads.
+    pub fn send(&mut self, message: &ToWorker) -> io::Result<()> {
+        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let sent = writeln!(input, "{}", serde_json::to_string(message)?);
+        if sent.is_err() {
+            self.input = None;
+        }
+        sent
+    }
+}
+
+/// Reads the messages of a worker.
+fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
+    let lines = BufReader::new(pipe).lines().map_while(Result::ok);
+    // A library may print to stdout, too.
+    lines.filter_map(|line| match serde_json::from_str(&line).ok()? {
+        FromWorker::Ready { version } if version != MESSAGES_VERSION => {
+            Some(FromWorker::Ended(RunEnd::Failed(Failure {
+                text: "the program has been replaced by another version".into(),
+                hint: "close wgpt and open it again".into(),
+                exit: Exit::Failure,
+                cause: None,
+            })))
+        }
+        message => Some(message),
+    })
+}
+
+/// Passes on the lines of a pipe until it closes.
+pub(super) fn read_lines(pipe: impl Read, say: impl Fn(&str)) {
+    for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+        say(String::from_utf8_lossy(&line).trim_end_matches('\r'));
+    }
+}
+
+/// Keeps the terminal's Ctrl-C and its end from a process: they are for this one. On Windows the process
+/// has a console without a window, so that none appears if this process has none.
+pub(crate) fn detach(process: &mut Process) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(process, 0);
+    #[cfg(windows)]
+    {
+        const CREATE_NO_WINDOW: u32 = 0x0800_0000;
+        std::os::windows::process::CommandExt::creation_flags(process, CREATE_NO_WINDOW);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_passed_on_without_their_ends() {
+        let said = RefCell::new(Vec::new());
+        read_lines(&b"error: a\r\n  hint: \xff\nlast"[..], |line| {
+            said.borrow_mut().push(line.to_string())
+        });
+        assert_eq!(said.into_inner(), ["error: a", "  hint: \u{fffd}", "last"]);
+    }
+
+    #[test]
+    fn a_worker_of_another_version_is_an_error_and_other_lines_are_ignored() {
+        let read = |lines: &'static str| read_messages(lines.as_bytes()).collect::<Vec<_>>();
+        let ready = format!("{{\"message\":\"ready\",\"version\":{MESSAGES_VERSION}}}");
+        let lines = format!("noise\n{ready}\n{{\"message\":\"heartbeat\"}}\n");
+        let messages = read(lines.leak());
+        assert!(
+            matches!(&messages[..], [FromWorker::Ready { .. }, FromWorker::Heartbeat]),
+            "{messages:?}"
+        );
+        let messages = read("{\"message\":\"ready\",\"version\":0}\n");
+        assert!(matches!(&messages[..], [FromWorker::Ended(RunEnd::Failed(_))]), "{messages:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! `wgpt worker`: takes messages on stdin and answers them on stdout. Each process does one job.
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+
+use serde::de::Error;
+
+use super::commands::{Sent, follow_file, handle_signals, read_stdin};
+use super::jobs::serve_request;
+use super::supervise::TrainerProcess;
+use super::training::{Outcome, RunOutput, commands_file, end_of, host, print_set_up, train_alone};
+use crate::protocol::{
+    Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, RunEnd, StartRun, StopReason,
+    ToWorker,
+};
+use crate::train::TrainError;
+
+/// The output of a worker: messages on stdout, talk on stderr.
+pub(crate) struct Messages {
+    say: fn(&str),
+    /// False for the ranks after the first, which report nothing but their failures.
+    is_first: bool,
+}
+
+impl Messages {
+    /// Announces that this process takes messages.
+    pub fn ready(say: fn(&str), is_first: bool) -> Self {
+        send(&FromWorker::Ready { version: MESSAGES_VERSION });
+        Self { say, is_first }
+    }
+
+    /// Reports the end of a run.
+    pub fn ended(&self, end: RunEnd) {
+        send(&FromWorker::Ended(end));
+    }
+}
+
+impl RunOutput for Messages {
+    fn emit(&mut self, event: &Event) {
+        if self.is_first {
+            send_event(event);
+        }
+    }
+
+    fn say(&self, text: &str) {
+        if self.is_first {
+            (self.say)(text);
+        }
+    }
+
+    fn set_up(&mut self) -> Option<Sender<()>> {
+        self.is_first.then(|| print_set_up(send_event))
+    }
+
+    fn on_failure(&self) -> fn(&Failure) {
+        |failure| send(&FromWorker::Ended(RunEnd::Failed(failure.clone())))
+    }
+}
+
+/// Writes a message to stdout. If nobody reads it, it is lost.
+pub(crate) fn send(message: &FromWorker) {
+    // Texts, numbers and maps with text keys always serialize.
+    let line = serde_json::to_string(message).unwrap_or_default();
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+pub(crate) fn send_event(event: &Event) {
+    send(&FromWorker::Event(Box::new(event.clone())));
+}
+
+/// Reads a line of a worker's stdin that is a command.
+pub(crate) fn read_command(line: &str) -> serde_json::Result<Command> {
+    match serde_json::from_str(line)? {
+        ToWorker::Command(command) => Ok(command),
+        _ => Err(serde_json::Error::custom("a run trains")),
+    }
+}
+
+/// Does the job of the first message; returns the exit code. `say` prints to stderr, and `start_logging`
+/// sets what the libraries log.
+pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
+    let output = Messages::ready(say, true);
+    let mut line = String::new();
+    // A closed stdin is an empty line, which is no message.
+    let _ = std::io::stdin().lock().read_line(&mut line);
+    match serde_json::from_str(&line) {
+        Ok(ToWorker::Train(start)) => {
+            start_logging(start.verbose);
+            train(*start, false, output)
+        }
+        Ok(ToWorker::Supervise(start)) => {
+            start_logging(start.verbose);
+            train(*start, true, output)
+        }
+        Ok(ToWorker::Request(request)) => {
+            serve_request(request, say);
+            ExitCode::SUCCESS
+        }
+        _ => ExitCode::from(2),
+    }
+}
+
+/// Trains a run, in this process or in another worker that this one supervises.
+fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
+    let (sender, commands) = channel();
+    let process = TrainerProcess::default();
+    let say = output.say;
+    let signal = match handle_signals(sender.clone(), process.clone(), Sent::Directly, say) {
+        Ok(signal) => signal,
+        Err(error) => {
+            let text = format!("cannot handle signals: {error}");
+            let failure = Failure { text, exit: Exit::Failure, ..Failure::default() };
+            output.ended(RunEnd::Failed(failure));
+            return ExitCode::FAILURE;
+        }
+    };
+    // If the supervisor is killed, nothing is left to restart this run, or to stop it.
+    read_stdin(sender.clone(), !supervised, read_command, send_event);
+    let stopped = || match signal.load(Ordering::SeqCst) {
+        0 => 0,
+        signal => 128 + signal as u8,
+    };
+    if !supervised {
+        let result = match start.device.parse() {
+            Ok(device) => train_alone(start, device, &commands, &mut output),
+            Err(error) => Err(TrainError::Device(error)),
+        };
+        let result = result.map_err(Failure::from);
+        let code = match &result {
+            Ok(StopReason::Stopped) => stopped(),
+            Ok(_) => 0,
+            Err(failure) => failure.exit as u8,
+        };
+        output.ended(end_of(result));
+        return ExitCode::from(code);
+    }
+    follow_file(commands_file(&start), sender, send_event);
+    let code = match host(start, true, process, &commands, say, &mut output) {
+        Ok(Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0)) => stopped(),
+        Ok(Outcome::Stopped(_)) => 0,
+        Ok(Outcome::Code(code)) => code,
+        Err(failure) => {
+            let code = failure.exit as u8;
+            output.emit(&failure.into_event());
+            code
+        }
+    };
+    ExitCode::from(code)
+}

@@ -1,0 +1,111 @@
+//! Texts of a model, as they grow.
+
+use std::time::Duration;
+
+use web_time::Instant;
+
+use crate::data::{Message, TextStream};
+use crate::eval::Conversation;
+use crate::model::{Gpt, SampleOptions, Sampler};
+use crate::ops::OpsMode;
+use crate::protocol::{Failure, Reply, SampleInput, SampleRequest};
+use crate::runs::ModelSource;
+use crate::train::TrainError;
+
+/// The time between two replies with a growing text.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Generates the text of a request. `load` loads the model onto the device; the text ends early once
+/// `is_stopped` returns true.
+///
+/// # Errors
+/// If the request cannot be answered.
+pub(super) async fn sample(
+    request: &SampleRequest,
+    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
+    is_stopped: &dyn Fn() -> bool,
+    reply: &dyn Fn(Reply),
+) -> Result<(), Failure> {
+    let source = ModelSource::open(&request.path)?;
+    match &request.input {
+        SampleInput::Prompt(prompt) => {
+            continue_text(&source, prompt, request, load, is_stopped, reply).await
+        }
+        SampleInput::Conversation(messages) => {
+            answer_message(&source, messages, request, load, is_stopped, reply).await
+        }
+    }
+}
+
+async fn continue_text(
+    source: &ModelSource,
+    prompt: &str,
+    request: &SampleRequest,
+    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
+    is_stopped: &dyn Fn() -> bool,
+    reply: &dyn Fn(Reply),
+) -> Result<(), Failure> {
+    let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
+    let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
+    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
+    if have > need {
+        let text = format!("the tokenizer has {have} tokens, the model {need}");
+        return Err(TrainError::checkpoint(&source.path, text).into());
+    }
+    let ids = tokenizer.encode_prompt(prompt)?;
+    if ids.is_empty() {
+        return Err(Failure::new("the prompt is empty", "type a character"));
+    }
+    let (model, mode) = load(source).await?;
+    let mut sampler = Sampler::new(&model, &ids, options(request), mode);
+    let (mut text, mut pieces) = (String::new(), TextStream::default());
+    let mut replied = Instant::now();
+    let mut count = 0;
+    loop {
+        let done = count == request.tokens || is_stopped();
+        if done || replied.elapsed() >= INTERVAL {
+            replied = Instant::now();
+            reply(Reply::Sampled { prompt: prompt.to_string(), text: text.clone(), done });
+        }
+        if done {
+            return Ok(());
+        }
+        text += &pieces.push(tokenizer, sampler.next_token().await);
+        count += 1;
+    }
+}
+
+/// Answers the last message of a conversation.
+async fn answer_message(
+    source: &ModelSource,
+    messages: &[Message],
+    request: &SampleRequest,
+    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
+    is_stopped: &dyn Fn() -> bool,
+    reply: &dyn Fn(Reply),
+) -> Result<(), Failure> {
+    let (tokenizer, architecture) = (source.tokenizer.as_ref(), &source.architecture);
+    let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
+    let last = conversation.load(messages)?;
+    let prompt = conversation.ask(last, request.tokens as usize)?;
+    let (model, mode) = load(source).await?;
+    let mut answer = conversation.answer(&prompt, &model, options(request), mode);
+    let (mut text, mut replied) = (String::new(), Instant::now());
+    while !is_stopped()
+        && let Some(piece) = answer.next().await
+    {
+        text += &piece;
+        if replied.elapsed() >= INTERVAL {
+            replied = Instant::now();
+            reply(Reply::Answered { text: text.clone(), forgotten: 0, done: false });
+        }
+    }
+    reply(Reply::Answered { text, forgotten: prompt.forgotten, done: true });
+    Ok(())
+}
+
+/// The options of the draws.
+fn options(request: &SampleRequest) -> SampleOptions {
+    let &SampleRequest { temperature, top_k, seed, .. } = request;
+    SampleOptions { temperature, top_k: top_k as usize, seed }
+}

@@ -1,0 +1,105 @@
+//! What a run is started with: its settings, the precedence of what is recorded, and the limit of its plan.
+
+use std::path::Path;
+
+use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
+use crate::eval::ChatError;
+use crate::ops::OpsMode;
+use crate::protocol::{Exit, Failure, RunSettings, StartRun};
+use crate::ranks::within;
+use crate::runs::{self, ModelSource, has_checkpoint};
+use crate::train::{Request, TrainError};
+
+impl<E: Into<TrainError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        Self {
+            text: error.to_string(),
+            hint: error.hint().unwrap_or_default(),
+            exit: error.exit_code(),
+            cause: error.cause(),
+        }
+    }
+}
+
+impl From<ChatError> for Failure {
+    fn from(error: ChatError) -> Self {
+        Self::new(error.to_string(), error.hint())
+    }
+}
+
+impl Failure {
+    /// An error with exit code 1, of no device.
+    pub(crate) fn new(text: impl Into<String>, hint: &str) -> Self {
+        Self { text: text.into(), hint: hint.into(), exit: Exit::Failure, cause: None }
+    }
+}
+
+impl StartRun {
+    /// Replaces settings that a person has typed by the configuration that they mean. Returns the
+    /// warnings about them.
+    ///
+    /// # Errors
+    /// If they are invalid.
+    pub fn resolve(&mut self) -> Result<Vec<String>, ConfigError> {
+        let RunSettings::Typed { preset, changed } = &self.settings else { return Ok(Vec::new()) };
+        let layers = vec![Layer::preset(preset)?, Layer::flags(changed.clone())?];
+        let resolved = resolve_with_model(layers)?;
+        let plans_schedule = !resolved.sets_length();
+        let config = Box::new(resolved.config);
+        self.settings = RunSettings::Resolved { config, plans_schedule };
+        Ok(resolved.warnings)
+    }
+
+    /// Returns the request to train in this process, and the warnings about its settings.
+    ///
+    /// # Errors
+    /// If the settings are invalid, or the run to continue has none.
+    pub fn into_request(mut self) -> Result<(Request, Vec<String>), TrainError> {
+        let warnings = self.resolve()?;
+        // A former worker has written its configuration before its first checkpoint.
+        let continues = self.is_restart && has_checkpoint(&self.run);
+        let recorded = runs::config(&self.run);
+        let (config, plans_schedule) = match self.settings {
+            RunSettings::Resolved { config, .. } if continues => {
+                // `eval_only` is for one start of the run and is not recorded.
+                let eval_only = config.eval_only;
+                (recorded.map(|recorded| Config { eval_only, ..recorded }), false)
+            }
+            RunSettings::Resolved { config, plans_schedule } => (Some(*config), plans_schedule),
+            RunSettings::Recorded | RunSettings::Typed { .. } => (recorded, false),
+        };
+        let Some(config) = config else {
+            return Err(TrainError::NoCheckpoint { path: self.run });
+        };
+        let config = match &self.max_plan {
+            Some(plan) => within(config, plan),
+            None => config,
+        };
+        let request = Request {
+            config,
+            run: self.run,
+            resume: self.resume || continues,
+            mode: OpsMode::of(self.implementation),
+            plans_schedule,
+            elapsed: self.elapsed,
+            shares: self.shares,
+            wire: self.wire,
+        };
+        Ok((request, warnings))
+    }
+}
+
+/// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
+/// all others.
+///
+/// # Errors
+/// If the settings are invalid.
+pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+    let resolved = resolve(layers.clone())?;
+    let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
+    // A model that cannot be opened is reported by the code that needs it.
+    let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
+    layers.push(Layer::model(path, runs::settings(&model.architecture))?);
+    resolve(layers)
+}
