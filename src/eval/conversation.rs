@@ -20,7 +20,6 @@ const MESSAGE_FRAME: usize = 2;
 /// The tokens that a prompt has in addition to its messages: the beginning, and the role of the answer.
 const PROMPT_FRAME: usize = 2;
 
-/// An error of a conversation.
 #[derive(Debug, Error)]
 pub enum ChatError {
     #[error("{model}: this model was not trained on conversations")]
@@ -42,7 +41,6 @@ pub enum ChatError {
 }
 
 impl ChatError {
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             ChatError::NoTemplate { .. } | ChatError::Vocabulary { .. } => {
@@ -57,7 +55,6 @@ impl ChatError {
     }
 }
 
-/// A conversation with a model.
 #[derive(Debug)]
 pub struct Conversation {
     template: ChatTemplate,
@@ -68,7 +65,6 @@ pub struct Conversation {
     turns: VecDeque<Turn>,
 }
 
-/// A user message and its answer.
 #[derive(Debug, Default)]
 struct Turn {
     ids: Vec<u32>,
@@ -87,9 +83,6 @@ pub struct Prompt {
 
 impl Conversation {
     /// Creates a conversation with the model at `path`.
-    ///
-    /// # Errors
-    /// If it was not trained on conversations.
     pub fn new(
         path: &Path,
         tokenizer: Option<&Tokenizer>,
@@ -123,7 +116,6 @@ impl Conversation {
         Ok(())
     }
 
-    /// Forgets all turns.
     pub fn clear(&mut self) {
         self.turns.clear();
     }
@@ -229,7 +221,6 @@ impl Conversation {
     }
 }
 
-/// An answer that is being generated.
 pub struct Answer<'a> {
     template: &'a ChatTemplate,
     sampler: Sampler<'a>,
@@ -261,7 +252,6 @@ impl Answer<'_> {
         !self.has_ended && self.ids.len() >= self.room
     }
 
-    /// Returns the tokens of the answer.
     pub fn into_ids(self) -> Vec<u32> {
         self.ids
     }

@@ -16,7 +16,6 @@ use crate::data::{DataError, Questions, Tokenizer};
 use crate::disk::{self, File};
 use crate::model::Gpt;
 
-/// An error of an exam.
 #[derive(Debug, Error)]
 pub enum ExamError {
     /// The file of results could not be read or written.
@@ -30,7 +29,6 @@ pub enum ExamError {
 }
 
 impl ExamError {
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             ExamError::File { .. } => "check the path and its permissions",
@@ -44,11 +42,9 @@ impl ExamError {
 pub struct Exam {
     /// The questions without an answer yet.
     open: Vec<EncodedQuestion>,
-    /// The number of all questions.
     pub total: usize,
     pub score: Score,
     results: Option<ResultsFile>,
-    /// The lines that are no questions.
     pub skipped: Vec<DataError>,
     /// The hash of the file of questions.
     fingerprint: String,
@@ -69,7 +65,7 @@ pub struct Score {
 }
 
 /// The first line of the file of results.
-#[derive(Serialize, Deserialize, PartialEq)]
+#[derive(Serialize, Deserialize)]
 struct ResultsHeader {
     /// The hash of the weights.
     model: String,
@@ -80,9 +76,6 @@ struct ResultsHeader {
 impl Exam {
     /// Reads questions for a model with this tokenizer and this many positions. With
     /// `skip_bad_lines`, other lines are skipped.
-    ///
-    /// # Errors
-    /// If the file cannot be read, has a line that is no question, or has no questions.
     pub fn open(
         path: &Path,
         tokenizer: &Tokenizer,
@@ -110,9 +103,6 @@ impl Exam {
 
     /// Appends the results to a file, and counts those that it has from an interrupted evaluation.
     /// Returns their number. `model` is the hash of the weights.
-    ///
-    /// # Errors
-    /// If the file has other results.
     pub fn continue_in(&mut self, path: &Path, model: String) -> Result<usize, ExamError> {
         let header = ResultsHeader { model, questions: self.fingerprint.clone() };
         let (results, lines) = ResultsFile::open(path, &header)?;
@@ -129,9 +119,6 @@ impl Exam {
     }
 
     /// Answers all open questions. `show` gets the score after each micro-batch.
-    ///
-    /// # Errors
-    /// If a loss is not finite, or the file of results cannot be written.
     pub async fn take(
         self,
         model: &Gpt,
@@ -200,7 +187,6 @@ impl fmt::Display for Score {
     }
 }
 
-/// The file that results are appended to.
 struct ResultsFile {
     path: PathBuf,
     file: File,
@@ -208,10 +194,6 @@ struct ResultsFile {
 
 impl ResultsFile {
     /// Opens or creates a file of results. Returns the results that it has.
-    ///
-    /// # Errors
-    /// If it cannot be read or written, or has something else than results of this model for these
-    /// questions.
     fn open(path: &Path, header: &ResultsHeader) -> Result<(Self, Vec<Answer>), ExamError> {
         let error = |source| ExamError::File { path: path.to_path_buf(), source };
         let text = match disk::read_to_string(path) {

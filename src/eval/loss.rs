@@ -21,7 +21,6 @@ pub struct Evaluation {
     pub mode: OpsMode,
 }
 
-/// The loss on some text.
 #[derive(Clone, Copy, Debug)]
 pub struct MeanLoss {
     /// The mean over the predicted tokens, in nats per token.

@@ -14,7 +14,6 @@ use crate::model::{Gpt, MicroBatch, Pass, values};
 /// The positions of a micro-batch are a multiple of this, so that few tensor shapes occur.
 const TIME_STEP: usize = 32;
 
-/// A question in tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EncodedQuestion {
     /// Its line in the file.
@@ -27,7 +26,6 @@ pub struct EncodedQuestion {
     pub is_cropped: bool,
 }
 
-/// A context and an ending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Candidate {
     /// At most one token more than the model has positions: the last one is only a target.
@@ -102,7 +100,6 @@ impl Quiz {
         Ok(Some(Self { questions: questions.into_iter().map(|(_, question)| question).collect() }))
     }
 
-    /// Returns the number of questions.
     pub fn len(&self) -> usize {
         self.questions.len()
     }
@@ -140,9 +137,6 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
 /// Encodes a question of the file at `path` for a model of `block_size` positions. As in the common
 /// evaluation of GPT-2, an ending is tokenized separately from the context, with the space before it.
 /// A sequence that is too long keeps its end.
-///
-/// # Errors
-/// For a character that the vocabulary lacks.
 pub fn encode(
     path: &Path,
     question: &Question,
@@ -167,7 +161,6 @@ pub fn encode(
 }
 
 impl EncodedQuestion {
-    /// Returns true if it has this number of endings.
     pub fn has(&self, endings: usize) -> bool {
         self.candidates.len() == endings
     }
