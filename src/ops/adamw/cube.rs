@@ -63,24 +63,24 @@ fn update_weight(
     let half = half.map(owned);
     let grad = contiguous(grad);
     let AdamW { beta1, beta2, eps, .. } = scalars;
-    let (count, dim) = cover(elements(&w));
-    launch!(update_element(
-        kernels.client(),
-        count,
-        dim,
-        argument(&w),
-        kernels.optional(half.as_ref()),
-        argument(&grad),
-        argument(&m),
-        argument(&v),
-        argument(control),
-        elements(&w),
-        scalars.decay_of(decays),
-        beta1,
-        beta2,
-        eps,
-        half.is_some(),
-        half.as_ref().map_or_else(f32::elem_type_native, elem),
-    ));
+    launch!(
+        kernels,
+        cover(elements(&w)),
+        update_element(
+            argument(&w),
+            kernels.optional(half.as_ref()),
+            argument(&grad),
+            argument(&m),
+            argument(&v),
+            argument(control),
+            elements(&w),
+            scalars.decay_of(decays),
+            beta1,
+            beta2,
+            eps,
+            half.is_some(),
+            half.as_ref().map_or_else(f32::elem_type_native, elem),
+        )
+    );
     (w, half, (m, v))
 }

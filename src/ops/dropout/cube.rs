@@ -83,19 +83,19 @@ pub(super) fn forward(
     let [n, c] = x.shape().dims();
     let (x, residual) = (contiguous(x), residual.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
-    let (count, dim) = cover(n * c);
-    launch!(drop_out(
-        kernels.client(),
-        count,
-        dim,
-        argument(&x),
-        kernels.optional(residual.as_ref()),
-        argument(&y),
-        mask(Some(&dropout)),
-        n * c,
-        time * c,
-        residual.is_some(),
-        elem(&x),
-    ));
+    launch!(
+        kernels,
+        cover(n * c),
+        drop_out(
+            argument(&x),
+            kernels.optional(residual.as_ref()),
+            argument(&y),
+            mask(Some(&dropout)),
+            n * c,
+            time * c,
+            residual.is_some(),
+            elem(&x),
+        )
+    );
     y
 }

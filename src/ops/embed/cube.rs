@@ -108,22 +108,22 @@ pub(super) fn forward(
     let (shard, base) = (contiguous(shard), contiguous(base));
     let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations());
     let ids = kernels.queue.upload(&tokens);
-    let (count, dim) = cover(tokens.len() * c);
-    launch!(look_up(
-        kernels.client(),
-        count,
-        dim,
-        argument(&shard),
-        argument(&base),
-        argument(&ids),
-        argument(&y),
-        tokens.len() * c,
-        c,
-        period,
-        first,
-        rows,
-        [elem(&shard), elem(&base), elem(&y)],
-    ));
+    launch!(
+        kernels,
+        cover(tokens.len() * c),
+        look_up(
+            argument(&shard),
+            argument(&base),
+            argument(&ids),
+            argument(&y),
+            tokens.len() * c,
+            c,
+            period,
+            first,
+            rows,
+            [elem(&shard), elem(&base), elem(&y)],
+        )
+    );
     y
 }
 
@@ -145,20 +145,20 @@ pub(super) fn backward(
         let first_place = first_start + starts.len();
         let buckets = places.len();
         let index = [rows, starts, places].concat();
-        let (count, dim) = cover(buckets * c);
-        launch!(by_token(
-            kernels.client(),
-            count,
-            dim,
-            argument(&dy),
-            argument(&kernels.queue.upload(&index)),
-            argument(&d_shard),
-            buckets,
-            c,
-            first_start,
-            first_place,
-            elem(&dy),
-        ));
+        launch!(
+            kernels,
+            cover(buckets * c),
+            by_token(
+                argument(&dy),
+                argument(&kernels.queue.upload(&index)),
+                argument(&d_shard),
+                buckets,
+                c,
+                first_start,
+                first_place,
+                elem(&dy),
+            )
+        );
     }
     // The base of a second shard is an activation, that of the first is the positions: a weight.
     let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
@@ -166,17 +166,10 @@ pub(super) fn backward(
         return (d_shard, dy);
     }
     let d_base = kernels.queue.empty([base_rows, c]);
-    let (count, dim) = cover(base_rows * c);
-    launch!(by_position(
-        kernels.client(),
-        count,
-        dim,
-        argument(&dy),
-        argument(&d_base),
-        base_rows * c,
-        period * c,
-        n * c,
-        elem(&dy),
-    ));
+    launch!(
+        kernels,
+        cover(base_rows * c),
+        by_position(argument(&dy), argument(&d_base), base_rows * c, period * c, n * c, elem(&dy))
+    );
     (d_shard, d_base)
 }

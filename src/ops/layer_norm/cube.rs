@@ -164,22 +164,22 @@ pub(super) fn forward(
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
-    let (count, dim) = each(n, UNITS);
-    launch!(normalise(
-        kernels.client(),
-        count,
-        dim,
-        argument(&x),
-        argument(&gamma),
-        kernels.optional(beta.as_ref()),
-        argument(&y),
-        argument(&mean),
-        argument(&rstd),
-        n,
-        c,
-        beta.is_some(),
-        elem(&x),
-    ));
+    launch!(
+        kernels,
+        each(n, UNITS),
+        normalise(
+            argument(&x),
+            argument(&gamma),
+            kernels.optional(beta.as_ref()),
+            argument(&y),
+            argument(&mean),
+            argument(&rstd),
+            n,
+            c,
+            beta.is_some(),
+            elem(&x),
+        )
+    );
     (y, (mean, rstd))
 }
 
@@ -198,24 +198,24 @@ pub(super) fn backward(
     let groups = n.div_ceil(rows_per_group);
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);
-    let (count, dim) = each(groups, UNITS);
-    launch!(gradients(
-        kernels.client(),
-        count,
-        dim,
-        argument(&dy),
-        argument(&x),
-        argument(&gamma),
-        argument(&mean),
-        argument(&rstd),
-        argument(&dx),
-        argument(&partial),
-        n,
-        rows_per_group,
-        c,
-        accumulates,
-        elem(&x),
-    ));
+    launch!(
+        kernels,
+        each(groups, UNITS),
+        gradients(
+            argument(&dy),
+            argument(&x),
+            argument(&gamma),
+            argument(&mean),
+            argument(&rstd),
+            argument(&dx),
+            argument(&partial),
+            n,
+            rows_per_group,
+            c,
+            accumulates,
+            elem(&x),
+        )
+    );
     (dx, partial)
 }
 

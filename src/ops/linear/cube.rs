@@ -62,17 +62,11 @@ fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Activation) -> Cu
     let Some(form) = activation.form() else { return x.clone() };
     let [n, c] = x.shape().dims();
     let h = kernels.queue.empty_of([n, c], x.dtype);
-    let (count, dim) = cover(n * c);
-    launch!(apply_gelu(
-        kernels.client(),
-        count,
-        dim,
-        argument(x),
-        argument(&h),
-        n * c,
-        form == Gelu::Erf,
-        elem(x),
-    ));
+    launch!(
+        kernels,
+        cover(n * c),
+        apply_gelu(argument(x), argument(&h), n * c, form == Gelu::Erf, elem(x))
+    );
     h
 }
 
@@ -81,17 +75,12 @@ fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
     let rows_per_group = n.div_ceil(GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let partial = kernels.queue.empty([groups, c]);
-    launch!(sum_columns(
-        kernels.client(),
-        Workgroups::Plane(c.div_ceil(ELEMENTWISE as usize), groups).count(),
-        CubeDim::new_1d(ELEMENTWISE),
-        argument(d),
-        argument(&partial),
-        n,
-        c,
-        rows_per_group,
-        elem(d),
-    ));
+    let count = Workgroups::Plane(c.div_ceil(ELEMENTWISE as usize), groups).count();
+    launch!(
+        kernels,
+        (count, CubeDim::new_1d(ELEMENTWISE)),
+        sum_columns(argument(d), argument(&partial), n, c, rows_per_group, elem(d))
+    );
     kernels.sum_groups(&partial, groups, c)
 }
 

@@ -149,40 +149,40 @@ impl<'a> Head<'a> {
         let (wte, dtype) = (CubeBackend::float_transpose(self.wte.clone()), x.dtype);
         let logits = self.kernels.product(x, wte, dtype, Epilogue::default());
         let [rows, width] = logits.shape().dims();
-        let (count, dim) = each(rows, UNITS);
-        launch!(softmax_loss(
-            self.kernels.client(),
-            count,
-            dim,
-            argument(&logits),
-            argument(&self.targets),
-            argument(&self.losses),
-            self.kernels.optional(self.loss_scale.as_ref()),
-            rows,
-            width,
-            self.loss.vocab,
-            first,
-            self.loss.scale,
-            gradient,
-            self.loss_scale.is_some(),
-            elem(&logits),
-        ));
+        launch!(
+            self.kernels,
+            each(rows, UNITS),
+            softmax_loss(
+                argument(&logits),
+                argument(&self.targets),
+                argument(&self.losses),
+                self.kernels.optional(self.loss_scale.as_ref()),
+                rows,
+                width,
+                self.loss.vocab,
+                first,
+                self.loss.scale,
+                gradient,
+                self.loss_scale.is_some(),
+                elem(&logits),
+            )
+        );
         logits
     }
 
     /// The scaled sum of all rows' losses, `[1]`.
     fn total(&self) -> CubeTensor {
         let total = self.kernels.queue.empty([1]);
-        let (count, dim) = each(1, ELEMENTWISE);
-        launch!(scaled_sum(
-            self.kernels.client(),
-            count,
-            dim,
-            argument(&self.losses),
-            argument(&total),
-            elements(&self.losses),
-            self.loss.scale,
-        ));
+        launch!(
+            self.kernels,
+            each(1, ELEMENTWISE),
+            scaled_sum(
+                argument(&self.losses),
+                argument(&total),
+                elements(&self.losses),
+                self.loss.scale,
+            )
+        );
         total
     }
 }

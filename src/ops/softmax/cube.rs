@@ -48,7 +48,10 @@ pub(super) fn forward(kernels: &CubeKernels, x: CubeTensor) -> CubeTensor {
     let [rows, width] = x.shape().dims();
     let x = contiguous(x);
     let y = kernels.queue.empty([rows, width]);
-    let (count, dim) = each(rows, ELEMENTWISE);
-    launch!(softmax_rows(kernels.client(), count, dim, argument(&x), argument(&y), rows, width,));
+    launch!(
+        kernels,
+        each(rows, ELEMENTWISE),
+        softmax_rows(argument(&x), argument(&y), rows, width)
+    );
     y
 }

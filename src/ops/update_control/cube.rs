@@ -119,19 +119,19 @@ pub(super) fn sum_squares(
     let mut first = 0;
     for grad in grads {
         let (spans, grad) = (spans(&grad), contiguous(grad));
-        let (count, dim) = each(spans, ELEMENTWISE);
-        launch!(squares(
-            kernels.client(),
-            count,
-            dim,
-            argument(&grad),
-            argument(&sums),
-            argument(&loss_scale),
-            elements(&grad),
-            first,
-            spans,
-            divisor,
-        ));
+        launch!(
+            kernels,
+            each(spans, ELEMENTWISE),
+            squares(
+                argument(&grad),
+                argument(&sums),
+                argument(&loss_scale),
+                elements(&grad),
+                first,
+                spans,
+                divisor,
+            )
+        );
         first += spans;
     }
     sums
@@ -147,24 +147,24 @@ pub(super) fn decide(
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;
-    let (count, dim) = each(1, ELEMENTWISE);
-    launch!(decision(
-        kernels.client(),
-        count,
-        dim,
-        argument(&sums),
-        argument(&loss_scale),
-        argument(&norm),
-        argument(&control),
-        argument(&next),
-        elements(&sums),
-        grad_clip,
-        divisor,
-        step as f32,
-        learning_rate as f32,
-        log_beta1,
-        log_beta2,
-        scales_loss,
-    ));
+    launch!(
+        kernels,
+        each(1, ELEMENTWISE),
+        decision(
+            argument(&sums),
+            argument(&loss_scale),
+            argument(&norm),
+            argument(&control),
+            argument(&next),
+            elements(&sums),
+            grad_clip,
+            divisor,
+            step as f32,
+            learning_rate as f32,
+            log_beta1,
+            log_beta2,
+            scales_loss,
+        )
+    );
     (norm, control, next)
 }

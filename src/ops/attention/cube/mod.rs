@@ -159,23 +159,20 @@ impl Launches {
 macro_rules! pass {
     ($kernels:expr, $launches:expr, $pass:ident($first:expr $(, $buffer:expr)* $(,)?)) => {
         for (count, packed, mask) in $launches.each() {
-            let client = $kernels.client();
-            let dim = $launches.form.workgroup();
+            let grid = (count, $launches.form.workgroup());
             let vector = $launches.vector;
             match $launches.form {
                 Form::Scalar(form) => {
                     use scalar::$pass;
-                    launch!($pass(
-                        client, count, dim, vector,
-                        argument($first), $(argument($buffer),)*
+                    launch!($kernels, grid, $pass(
+                        vector, argument($first), $(argument($buffer),)*
                         packed, mask, form, elem($first),
                     ));
                 }
                 Form::Matrices(layout) => {
                     use matrices::$pass;
-                    launch!($pass(
-                        client, count, dim, vector,
-                        argument($first), $(argument($buffer),)*
+                    launch!($kernels, grid, $pass(
+                        vector, argument($first), $(argument($buffer),)*
                         packed, mask, layout, elem($first),
                     ));
                 }

@@ -4,6 +4,7 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+use super::layout::Part;
 use super::{LEAST, Packed, mask_at, packed_at, row_at};
 use crate::ops::dropout::cube::{Mask, keep, sequence_key};
 use crate::ops::shared::cube::math::{exp, ln};
@@ -30,6 +31,23 @@ impl Form {
             tile /= 2;
         }
         Self { size, tile, dropout }
+    }
+}
+
+/// Stages a tile of rows of a part from position `begin` on, by the whole workgroup.
+#[cube]
+fn stage<T: Float, N: Size>(
+    staged: &mut Shared<[Vector<f32, N>]>,
+    source: &[Vector<T, N>],
+    part: &Part,
+    begin: usize,
+    #[comptime] form: Form,
+) {
+    let size = comptime!(form.size);
+    let mut i = UNIT_POS as usize;
+    while i < comptime!(form.tile * form.size) {
+        staged[i] = Vector::cast_from(source[part.at(begin + i / size) + i % size]);
+        i += UNITS as usize;
     }
 }
 
@@ -71,15 +89,8 @@ pub(super) fn attend<T: Float, N: Size>(
     let end = min(first + units, p.time);
     let mut begin = 0usize.runtime();
     while begin < end {
-        let mut i = lane;
-        while i < tile * size {
-            let position = begin + i / size;
-            keys[i] =
-                Vector::cast_from(qkv[packed_at(&p, pair, position, 1usize, size) + i % size]);
-            values[i] =
-                Vector::cast_from(qkv[packed_at(&p, pair, position, 2usize, size) + i % size]);
-            i += units;
-        }
+        stage(&mut keys, qkv, &Part::packed(&p, pair, 1usize, size), begin, form);
+        stage(&mut values, qkv, &Part::packed(&p, pair, 2usize, size), begin, form);
         sync_cube();
         let seen = min(min(begin + tile, end), own + 1);
         for key in begin..seen {
@@ -165,15 +176,8 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     let end = min(first + units, p.time);
     let mut begin = 0usize.runtime();
     while begin < end {
-        let mut i = lane;
-        while i < tile * size {
-            let position = begin + i / size;
-            keys[i] =
-                Vector::cast_from(qkv[packed_at(&p, pair, position, 1usize, size) + i % size]);
-            values[i] =
-                Vector::cast_from(qkv[packed_at(&p, pair, position, 2usize, size) + i % size]);
-            i += units;
-        }
+        stage(&mut keys, qkv, &Part::packed(&p, pair, 1usize, size), begin, form);
+        stage(&mut values, qkv, &Part::packed(&p, pair, 2usize, size), begin, form);
         sync_cube();
         let seen = min(min(begin + tile, end), own + 1);
         for key in begin..seen {
@@ -251,14 +255,8 @@ pub(super) fn backward_keys<T: Float, N: Size>(
 
     let mut begin = first / tile * tile;
     while begin < p.time {
-        let mut i = lane;
-        while i < tile * size {
-            let position = begin + i / size;
-            queries[i] =
-                Vector::cast_from(qkv[packed_at(&p, pair, position, 0usize, size) + i % size]);
-            d_outs[i] = Vector::cast_from(d_out[row_at(&p, pair, position, size) + i % size]);
-            i += units;
-        }
+        stage(&mut queries, qkv, &Part::packed(&p, pair, 0usize, size), begin, form);
+        stage(&mut d_outs, d_out, &Part::merged(&p, pair, size), begin, form);
         if lane < tile {
             let statistic = pair * p.time + min(begin + lane, p.time - 1);
             offsets[lane] = log_sum_exp[statistic];

@@ -37,10 +37,7 @@ impl<'a> Factor<'a> {
 
     /// Elements from column to column and from row to row.
     fn strides(&self) -> [isize; 2] {
-        match self.transposed {
-            true => [self.rows as isize, 1],
-            false => [1, self.columns as isize],
-        }
+        if self.transposed { [self.rows as isize, 1] } else { [1, self.columns as isize] }
     }
 }
 

@@ -20,16 +20,18 @@ pub(in crate::ops) mod math;
 pub(in crate::ops) mod product;
 pub(in crate::ops) mod reduce;
 
-/// Launches a `#[cube(launch_unchecked)]` kernel:
-/// `launch!(kernel(client, count, dim, argument...))`.
+/// Launches a `#[cube(launch_unchecked)]` kernel on a grid:
+/// `launch!(kernels, grid, kernel(argument...))`.
 ///
 /// The one place with unsafe code. A checked launch would bound every access and every loop, which
 /// keeps compilers from unrolling. The kernels guard their own accesses: they compare the index of
 /// the row or element with a size, and the host gives them the sizes of the tensors they run on.
 macro_rules! launch {
-    ($kernel:ident($($argument:expr),* $(,)?)) => {{
+    ($kernels:expr, $grid:expr, $kernel:ident($($argument:expr),* $(,)?)) => {{
+        let (count, dim) = $grid;
+        let client = $kernels.client();
         #[allow(unsafe_code, reason = "the kernels guard their own bounds")]
-        let () = unsafe { $kernel::launch_unchecked($($argument),*) };
+        let () = unsafe { $kernel::launch_unchecked(client, count, dim, $($argument),*) };
     }};
 }
 pub(in crate::ops) use launch;

@@ -6,31 +6,20 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{CubeKernels, argument, cover, launch};
 
-/// The sum of `own` over a workgroup of `units` invocations, a power of two: for each the same.
+/// Returns the sum of `own` over a workgroup of `units` invocations, a power of two, to each of them.
 #[cube]
 pub(in crate::ops) fn group_sum(own: f32, #[comptime] units: u32) -> f32 {
-    let mut shared = Shared::<[f32]>::new_slice(units as usize);
-    let lane = UNIT_POS as usize;
-    shared[lane] = own;
-    sync_cube();
-    let mut half = comptime!((units / 2) as usize).runtime();
-    while half > 0 {
-        if lane < half {
-            let other = shared[lane + half];
-            shared[lane] += other;
-        }
-        sync_cube();
-        half /= 2;
-    }
-    let total = shared[0];
-    // The next sum of the same kernel may get the same memory.
-    sync_cube();
-    total
+    reduce(own, units, false)
 }
 
-/// The largest `own` of a workgroup of `units` invocations, a power of two: for each the same.
+/// Returns the largest `own` of a workgroup of `units` invocations, a power of two, to each of them.
 #[cube]
 pub(in crate::ops) fn group_max(own: f32, #[comptime] units: u32) -> f32 {
+    reduce(own, units, true)
+}
+
+#[cube]
+fn reduce(own: f32, #[comptime] units: u32, #[comptime] to_max: bool) -> f32 {
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
     let lane = UNIT_POS as usize;
     shared[lane] = own;
@@ -39,14 +28,19 @@ pub(in crate::ops) fn group_max(own: f32, #[comptime] units: u32) -> f32 {
     while half > 0 {
         if lane < half {
             let other = shared[lane + half];
-            shared[lane] = max(shared[lane], other);
+            if comptime!(to_max) {
+                shared[lane] = max(shared[lane], other);
+            } else {
+                shared[lane] += other;
+            }
         }
         sync_cube();
         half /= 2;
     }
-    let largest = shared[0];
+    let result = shared[0];
+    // The next reduction of the same kernel may get the same memory.
     sync_cube();
-    largest
+    result
 }
 
 /// `sums[column]` is the sum of `partial[group, column]` over the groups, in their order. An
@@ -67,16 +61,7 @@ impl CubeKernels {
     /// The sums of the columns of `partial` `[groups, width]`: the second stage of sums over rows.
     pub fn sum_groups(&self, partial: &CubeTensor, groups: usize, width: usize) -> CubeTensor {
         let sums = self.queue.empty([width]);
-        let (count, dim) = cover(width);
-        launch!(sum_groups(
-            self.client(),
-            count,
-            dim,
-            argument(partial),
-            argument(&sums),
-            groups,
-            width,
-        ));
+        launch!(self, cover(width), sum_groups(argument(partial), argument(&sums), groups, width,));
         sums
     }
 }

@@ -122,9 +122,10 @@ impl Instruction {
             Instruction::Scalar => PartitionBuffering::Single,
             _ => PartitionBuffering::Double,
         };
-        let swizzle = match aligned {
-            true => self.swizzle(problem.lhs_layout, problem.rhs_layout),
-            false => SwizzleModes::default(),
+        let swizzle = if aligned {
+            self.swizzle(problem.lhs_layout, problem.rhs_layout)
+        } else {
+            SwizzleModes::default()
         };
         BatchMatmulBlueprint::builder(self.kind(), self.scheme(tile), plane, problem)
             .stage_buffering(self.stages())

@@ -56,26 +56,26 @@ impl CubeKernels {
     /// Adds the products over ranges of k, `[ranges, m, n]`, up to `m` rows of `y` `[.., n]`.
     pub(super) fn sum_ranges(&self, partial: &CubeTensor, y: &CubeTensor, epilogue: Epilogue) {
         let [ranges, rows, width] = partial.shape().dims();
-        let (count, dim) = cover(rows * width);
-        launch!(sum_ranges(
-            self.client(),
-            count,
-            dim,
-            argument(partial),
-            argument(y),
-            self.optional(epilogue.derivative.map(|(_, x)| x)),
-            self.optional(epilogue.bias),
-            self.optional(epilogue.residual),
-            rows * width,
-            width,
-            epilogue.first_row * width,
-            ranges,
-            epilogue.derivative.is_some(),
-            epilogue.is_exact(),
-            epilogue.bias.is_some(),
-            epilogue.residual.is_some(),
-            epilogue.accumulate,
-            elem(y),
-        ));
+        launch!(
+            self,
+            cover(rows * width),
+            sum_ranges(
+                argument(partial),
+                argument(y),
+                self.optional(epilogue.derivative.map(|(_, x)| x)),
+                self.optional(epilogue.bias),
+                self.optional(epilogue.residual),
+                rows * width,
+                width,
+                epilogue.first_row * width,
+                ranges,
+                epilogue.derivative.is_some(),
+                epilogue.is_exact(),
+                epilogue.bias.is_some(),
+                epilogue.residual.is_some(),
+                epilogue.accumulate,
+                elem(y),
+            )
+        );
     }
 }
