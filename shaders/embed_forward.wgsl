@@ -1,6 +1,6 @@
 // Computes y[row] = base[row mod period] + shard[tokens[row] - first], one pack per invocation.
 // Adds nothing for tokens outside the shard. The base of the first shard is the positions, a
-// weight; that of each other shard is the output of the one before.
+// weight; the base of each other shard is the output of the shard before.
 
 @group(0) @binding(0) var<storage, read_write> shard: array<weight>;
 @group(0) @binding(1) var<storage, read_write> base: array<addend>;

@@ -15,7 +15,7 @@ struct Params {
     a_stride: u32,
     out_stride: u32,
     // On cooperative matrices alone: the tiles that first_row to last_row take. The workgroups of a
-    // split follow those of the last.
+    // split follow the workgroups of the split before.
     row_tiles: u32,
     // k is split into this many ranges, of this many elements each but the last.
     splits: u32,

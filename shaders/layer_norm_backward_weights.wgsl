@@ -10,7 +10,7 @@
 // end
 
 struct Params {
-    // The packs are those of both widths together, the word is the number of groups of partial sums.
+    // The packs of both widths together. The word is the number of groups of partial sums.
     @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(3 * TENSORS) var<uniform> p: Params;

@@ -18,7 +18,7 @@ struct Params {
     elements: u32,
     // The norm to which gradients are clipped; 0 for no clipping.
     grad_clip: f32,
-    // Divides the gradients beside the loss scale.
+    // Divides the gradients, together with the loss scale.
     divisor: f32,
     // The number of this update from 1, skipped ones included.
     step: f32,

@@ -165,7 +165,7 @@ fn product(bench: &Bench, [m, k, n]: [usize; 3]) -> Cost {
     }
 }
 
-/// Returns the cost of the gradients of its two factors: that of the weight is f32.
+/// Returns the cost of the gradients of its two factors. The weight's gradient is f32.
 fn product_backward(bench: &Bench, [m, k, n]: [usize; 3]) -> Cost {
     let once = product(bench, [m, k, n]);
     let bytes = once.bytes + bench.bytes(m * k + m * n) + 4 * k * n;

@@ -98,7 +98,7 @@ impl OpsMode {
         }
     }
 
-    /// The cooperative matrices that products use.
+    /// Returns the cooperative matrices that products use.
     #[cfg(feature = "wgpu")]
     pub(super) fn matrices(self) -> Option<Matrices> {
         self.precision.matrices().filter(|_| self.implementation == Implementation::Auto)

@@ -8,7 +8,7 @@ use wgpt::ops::{
 use crate::case::{dot, noise, values};
 use crate::check::{VALUE, compare};
 
-/// What the gradients of the tests are divided by, beside the loss scale.
+/// Divides the gradients of the tests, together with the loss scale.
 const DIVISOR: f32 = 0.25;
 /// Below the norm of the gradients of the tests.
 const CLIP: f32 = 100.0;
@@ -44,8 +44,8 @@ fn adamw(
     ops::adamw(vec![weight], control, SCALARS, mode).pop().expect("the weight")
 }
 
-/// Returns the gradients of an update: those of a weight, and those of another one that is one
-/// element longer than the span of a workgroup. The second update overflows.
+/// Returns the gradients of two weights in an update. The second is one element longer than the span
+/// of a workgroup. The second update overflows.
 fn gradients(step: u64, len: usize) -> [Vec<f32>; 2] {
     let mut grads = [noise(step, len), noise(9, 16_385)];
     if step == 2 {
@@ -54,7 +54,7 @@ fn gradients(step: u64, len: usize) -> [Vec<f32>; 2] {
     grads
 }
 
-/// Makes three updates, of which the second is skipped. Returns norm and control of the last, the
+/// Makes three updates. The second is skipped. Returns norm and control of the last, the
 /// state of loss scaling after it, and `w`, `m` and `v`.
 pub fn optimize(len: usize, device: &Device, mode: OpsMode) -> [Vec<f32>; 6] {
     let mut w = tensor(&noise(0, len), device);
@@ -166,7 +166,7 @@ fn check_loss_scale(device: &Device, mode: OpsMode) {
     }
 }
 
-/// The squares of scaled gradients leave the range of f32, those of the gradients do not.
+/// The squares of scaled gradients leave the range of f32; the squares of the gradients do not.
 fn check_large_gradients(device: &Device, mode: OpsMode) {
     const LEN: usize = 100_000;
     let settings = UpdateSettings { divisor: 5e5, grad_clip: 0.0, ..settings(1) };

@@ -27,7 +27,7 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// The factor of a weight that decays or does not.
+    /// Returns the factor of a weight that decays or does not.
     fn decay_of(&self, decays: bool) -> f32 {
         if decays { self.decay } else { 1.0 }
     }

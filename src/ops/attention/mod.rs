@@ -32,7 +32,7 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// The factor of the scores, `1 / sqrt(size)`.
+    /// Returns the factor of the scores, `1 / sqrt(size)`.
     fn scale(&self, width: usize) -> f32 {
         1.0 / ((width / self.heads) as f32).sqrt()
     }
@@ -66,8 +66,8 @@ op! {
     ) -> Tensor<2> = backward if shape.has_kernels(&qkv);
 }
 
-/// The number of pairs of a sequence and a head that one dispatch takes: drivers reset a device
-/// after seconds in one dispatch.
+/// Returns the number of pairs of a sequence and a head that one dispatch takes: drivers reset a
+/// device after seconds in one dispatch.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn pairs_at_a_time(time: usize, size: usize) -> usize {
     /// The most multiplications and additions of one dispatch, as in gemm.

@@ -104,7 +104,7 @@ fn from_heads(x: Tensor<4>) -> Tensor<2> {
     x.swap_dims(1, 2).reshape([batch * time, heads * size])
 }
 
-/// Positions `from..to` of `[batch, heads, time, _]`.
+/// Returns positions `from..to` of `[batch, heads, time, _]`.
 fn rows(x: &Tensor<4>, from: usize, to: usize) -> Tensor<4> {
     x.clone().narrow(2, from, to - from)
 }
@@ -126,7 +126,8 @@ fn causal_bias(from: usize, to: usize, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(bias, [1, 1, to - from, to]), (device, DType::F32))
 }
 
-/// The dropout factors of queries `from..to` and keys `0..to`: `[batch, heads, to - from, to]`.
+/// Returns the dropout factors of queries `from..to` and keys `0..to`: 
+/// `[batch, heads, to - from, to]`.
 fn dropout_mask(
     shape: &AttentionShape,
     from: usize,

@@ -37,7 +37,7 @@ macro_rules! shader {
     };
 }
 
-/// For software adapters: an invocation owns rows and reads those of the other side by shuffles.
+/// For software adapters: an invocation owns rows and reads the rows of the other side by shuffles.
 static SHUFFLED: [Shader; 3] = [
     shader!("attention_forward"),
     shader!("attention_backward_queries"),
@@ -111,7 +111,7 @@ impl Form {
         }
     }
 
-    /// The positions that a workgroup owns.
+    /// Returns the positions that a workgroup owns.
     fn rows(self) -> u32 {
         match self {
             Form::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
@@ -155,7 +155,7 @@ impl Variant {
             .with("DROPOUT", self.dropout)
     }
 
-    /// A grid of 8 x 16 invocations, of 16 x 16 where each would have more than 64 sums.
+    /// Returns the variant on a grid of 8 x 16 invocations, or 16 x 16 where each would have more than 64 sums.
     fn blocked(self) -> Spec {
         let vectors = self.size.div_ceil(4) as u32;
         let sums = if self.pass == Pass::Keys { 2 } else { 1 };

@@ -22,14 +22,14 @@ pub(in crate::ops) struct Mask {
     pub scale: f32,
 }
 
-/// The mask of a dropout; without dropout, a placeholder that no kernel reads.
+/// Returns the mask of a dropout; without dropout, a placeholder that no kernel reads.
 pub(in crate::ops) fn mask(dropout: Option<&Dropout>) -> MaskLaunch {
     let Some(dropout) = dropout else { return MaskLaunch::new(0, 0, 0, 0, 1.0) };
     let [key0, key1] = dropout.key;
     MaskLaunch::new(key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale())
 }
 
-/// The 32-bit finaliser of the reference.
+/// Mixes 32 bits as the reference does.
 #[cube]
 fn mix32(seed: u32) -> u32 {
     let first = (seed ^ (seed >> 16u32)) * MIX[0];

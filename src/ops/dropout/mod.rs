@@ -28,7 +28,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// The mask of one step at `site`, a number for each place in the model with dropout.
+    /// Returns the mask of one step at `site`, a number for each place in the model with dropout.
     pub fn new(rate: f32, seed: u64, step: u64, site: u32, first_sequence: u32) -> Self {
         let mut key = splitmix64(seed);
         key = splitmix64(key ^ step);
@@ -36,12 +36,12 @@ impl Dropout {
         Self { rate, key: [key as u32, (key >> 32) as u32], first_sequence }
     }
 
-    /// The factor of a kept element, which preserves the mean.
+    /// Returns the factor of a kept element, which preserves the mean.
     pub(super) fn scale(&self) -> f32 {
         1.0 / (1.0 - self.rate)
     }
 
-    /// The 32-bit key of the micro-batch's `sequence`-th sequence.
+    /// Returns the 32-bit key of the micro-batch's `sequence`-th sequence.
     #[inline(always)]
     pub(super) fn sequence_key(&self, sequence: usize) -> u32 {
         let sequence = self.first_sequence.wrapping_add(sequence as u32);
@@ -55,8 +55,8 @@ impl Dropout {
         mix32(mix32(index ^ sequence_key) ^ self.key[1]) >> 8 >= self.threshold()
     }
 
-    /// A hash whose upper 24 bits are below this is dropped: 24 bits, so that the comparison is
-    /// the same in signed and in unsigned integers.
+    /// Returns the limit below which the upper 24 bits of a hash drop the element: 24 bits, so that the
+    /// comparison is the same in signed and in unsigned integers.
     #[inline(always)]
     fn threshold(&self) -> u32 {
         (f64::from(self.rate) * f64::from(1u32 << 24)) as u32
@@ -76,7 +76,7 @@ op! {
     ) -> Tensor<2> = forward;
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014), for keys on the host.
+/// Mixes 64 bits for keys on the host: SplitMix64 (Steele, Lea and Flood 2014).
 fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

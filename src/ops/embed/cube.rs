@@ -160,7 +160,7 @@ pub(super) fn backward(
             )
         );
     }
-    // The base of a second shard is an activation, that of the first is the positions: a weight.
+    // The base of the first shard is the positions, a weight; the base of another is an activation.
     let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
     if period == n && base_rows == n && is_dtype_of_base {
         return (d_shard, dy);

@@ -98,7 +98,7 @@ pub(super) fn backward(
     (from_values(dx, shape), from_values(sums, [1, 2, c].into()))
 }
 
-/// The partial sums are whole sums.
+/// Splits the partial sums, which are whole sums here.
 pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> (Vec<CpuTensor>, Vec<CpuTensor>) {
     let both = partial.into_iter().map(|sums| {
         let [_, _, c] = sums.shape().dims();

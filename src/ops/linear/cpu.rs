@@ -80,7 +80,7 @@ pub(super) fn backward(
     (from_values(dx, [n, inner].into()), from_values(dw, [inner, out].into()), db)
 }
 
-/// The activation of `x`.
+/// Returns the activation of `x`.
 fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
     let Activation::Gelu(form) = activation else { return x };
     let shape = x.shape();

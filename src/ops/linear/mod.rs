@@ -2,8 +2,8 @@
 //! `y = activation(x) w + b + residual`.
 //!
 //! The activation belongs to the layer after it. That layer saves its input for the gradient of its
-//! weight and recomputes the activation from it, so that of the two tensors of `4c` in a block only
-//! one is saved: a quarter fewer activations.
+//! weight and recomputes the activation from it. A block therefore saves only
+//! one of its two tensors of `4c`: a quarter fewer activations.
 
 use burn::tensor::Tensor;
 
@@ -29,7 +29,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The form of GELU; `None` without an activation.
+    /// Returns the form of GELU; `None` without an activation.
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
     fn form(self) -> Option<Gelu> {
         match self {
@@ -52,8 +52,8 @@ tensors! {
 }
 
 op! {
-    /// A linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout), `b` `[out]`
-    /// and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
+    /// Computes a linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout),
+    /// `b` `[out]` and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
     pub fn linear(
         x: Tensor<2>,
         w: Tensor<2>,

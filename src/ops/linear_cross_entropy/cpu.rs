@@ -69,7 +69,7 @@ pub(super) fn gradients(
     (scaled(sum, &loss), (dx, split::<Flex>(dw, &shard_rows)))
 }
 
-/// The rows of the vocabulary: padding takes no part in the softmax.
+/// Returns the rows of the vocabulary: padding takes no part in the softmax.
 fn vocabulary<'a>(wte: &'a CpuTensor, c: usize, loss: &CrossEntropy) -> Factor<'a> {
     Factor::new(values(wte), [loss.vocab, c])
 }
@@ -79,7 +79,7 @@ fn chunks<'a>(targets: &'a [u32], loss: &CrossEntropy) -> impl Iterator<Item = (
     targets.chunks(chunk).enumerate().map(move |(i, targets)| (i * chunk, targets))
 }
 
-/// The logits of `rows` rows of `x`, `[rows, vocab]`.
+/// Returns the logits of `rows` rows of `x`, `[rows, vocab]`.
 fn logits(x: &[f32], c: usize, w: Factor, rows: usize) -> Vec<f32> {
     let w = w.transpose();
     let mut logits = memory::take(rows * w.columns());
@@ -91,8 +91,8 @@ fn scaled(sum: f64, loss: &CrossEntropy) -> CpuTensor {
     from_values(vec![(sum * f64::from(loss.scale)) as f32], [1].into())
 }
 
-/// The sum of the rows' losses. With `scale`, also overwrites the logits with their gradient
-/// `(p - onehot) * scale`.
+/// Returns the sum of the rows' losses. With `scale`, also overwrites the logits with their
+/// gradient `(p - onehot) * scale`.
 fn softmax_rows(logits: &mut [f32], targets: &[u32], vocab: usize, scale: Option<f32>) -> f64 {
     let rows = rows_per_task(targets.len(), vocab);
     let losses: Vec<f64> = logits

@@ -135,7 +135,7 @@ impl<'a> Head<'a> {
         Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, loss_scale, losses }
     }
 
-    /// The first row and the rows of each chunk.
+    /// Returns the first row and the rows of each chunk.
     fn chunks(&self) -> impl Iterator<Item = (usize, CubeTensor)> + '_ {
         let (rows, chunk) = (elements(&self.losses), self.loss.chunk);
         (0..rows).step_by(chunk).map(move |first| {
@@ -170,7 +170,7 @@ impl<'a> Head<'a> {
         logits
     }
 
-    /// The scaled sum of all rows' losses, `[1]`.
+    /// Returns the scaled sum of all rows' losses, `[1]`.
     fn total(&self) -> CubeTensor {
         let total = self.kernels.queue.empty([1]);
         launch!(

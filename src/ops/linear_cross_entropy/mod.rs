@@ -61,8 +61,8 @@ op! {
     /// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
     /// of each chunk exist.
     ///
-    /// With `loss_scale`, whose first element is a scale, the gradients are those of the sum of the
-    /// rows' losses times that scale, in place of `loss.scale`: divided by the tokens of a batch, most
+    /// With `loss_scale`, whose first element is a scale, this scales the gradients in place of
+    /// `loss.scale`: divided by the tokens of a batch, most
     /// probabilities underflow in float16.
     pub fn linear_cross_entropy_gradients(
         x: Tensor<2>,

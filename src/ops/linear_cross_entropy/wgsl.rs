@@ -103,13 +103,13 @@ impl<'a> Head<'a> {
         Self { kernels, x, wte, targets, loss, loss_scale, rows, c, padded, logits, losses }
     }
 
-    /// The first row and the number of rows of each chunk.
+    /// Returns the first row and the number of rows of each chunk.
     fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (rows, chunk) = (self.rows, self.loss.chunk);
         (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
     }
 
-    /// The shards with their columns of the logits.
+    /// Returns the shards with their columns of the logits.
     fn shards(&self) -> impl Iterator<Item = (&CubeTensor, Matrix<'_>)> {
         let (mut offset, stride) = (0, Some(self.padded));
         self.wte.iter().map(move |shard| {
@@ -138,7 +138,7 @@ impl<'a> Head<'a> {
         );
     }
 
-    /// The scaled sum of all rows' losses, `[1]`.
+    /// Returns the scaled sum of all rows' losses, `[1]`.
     fn total(&self) -> CubeTensor {
         let total = self.kernels.queue.empty([1]);
         self.kernels.queue.launch(
@@ -151,7 +151,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The number of rows of a shard.
+/// Returns the number of rows of a shard.
 fn tokens_of(shard: &CubeTensor) -> usize {
     shard.shape()[0]
 }

@@ -44,7 +44,7 @@ const MIN_SCALE: u32 = 1;
 pub struct UpdateSettings {
     /// The norm to which the gradients are clipped; 0 does not clip.
     pub grad_clip: f32,
-    /// The divisor that makes the gradients those of the mean loss, beside the loss scale: the
+    /// Divides the gradients, together with the loss scale, so that they belong to the mean loss: the
     /// tokens of the global batch where the loss is scaled, else 1.
     pub divisor: f32,
     /// The number of the update, counted from 1. Skipped updates count; their number is subtracted
@@ -61,8 +61,8 @@ pub struct UpdateSettings {
 }
 
 impl UpdateSettings {
-    /// The logarithms of both betas, from which the device computes `beta^step`: in f32, a beta near
-    /// 1 has lost the digits of `1 - beta`, its logarithm has not.
+    /// Returns the logarithms of both betas, from which the device computes `beta^step`: in f32, a
+    /// beta near 1 has lost the digits of `1 - beta`, its logarithm has not.
     fn log_betas(&self) -> [f32; 2] {
         // The logarithm of 0 becomes a number whose exponential is 0.
         [self.beta1, self.beta2].map(|beta| libm::log(beta).max(-1e3) as f32)

@@ -48,7 +48,7 @@ pub(super) fn decide(
     UpdateControl { norm, control, loss_scale }
 }
 
-/// The factor of the gradients, if they are finite.
+/// Returns the factor of the gradients, if they are finite.
 fn factor(norm: Tensor<1>, loss_scale: &Tensor<1>, settings: UpdateSettings) -> Tensor<1> {
     let UpdateSettings { grad_clip, divisor, .. } = settings;
     let factor = (element(loss_scale, 0) * divisor).recip();
@@ -77,8 +77,8 @@ fn one_minus_exp(x: Tensor<1>) -> Tensor<1> {
     far.mask_where(x.greater_elem(-1.0), near)
 }
 
-/// The state of loss scaling after an update that is applied (1) or not (0). All of it is finite, so
-/// that products with 0 and 1 select.
+/// Returns the state of loss scaling after an update that is applied (1) or not (0). All of it is
+/// finite, so that products with 0 and 1 select.
 fn next_scale(loss_scale: Tensor<1>, applied: Tensor<1>, scales: bool) -> Tensor<1> {
     let [mut scale, clean, skipped, in_a_row] = [0, 1, 2, 3].map(|i| element(&loss_scale, i));
     let not = |x: Tensor<1>| x.neg() + 1.0;

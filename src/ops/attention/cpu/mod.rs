@@ -64,7 +64,8 @@ pub(super) fn backward(
     from_values(dqkv, [n, width].into())
 }
 
-/// The rows of each head in rows of `parts` times `c` elements: by position, its parts of the row.
+/// Returns the rows of each head in rows of `parts` times `c` elements: by position, its parts of
+/// the row.
 fn by_head<'a>(
     rows: &'a mut [f32],
     parts: usize,

@@ -41,7 +41,7 @@ pub(super) struct Panel<'a> {
     pub columns: usize,
 }
 
-/// The elements of a vector on this CPU, and the vectors of the widest panel.
+/// Returns the elements of a vector on this CPU, and the vectors of the widest panel.
 fn vector_sizes() -> (usize, usize) {
     struct Sizes;
     impl WithSimd for Sizes {
@@ -64,18 +64,18 @@ impl Panels {
         self.vectors.div_ceil(self.widest)
     }
 
-    /// The elements of all packed panels.
+    /// Returns the elements of all packed panels.
     pub fn len(&self) -> usize {
         self.vectors * self.lanes * self.depth
     }
 
-    /// Elements of a row of the product with all padding.
+    /// Returns the elements of a row of the product, with padding.
     pub fn width(&self) -> usize {
         self.vectors * self.lanes
     }
 
-    /// The first vector of panel `index` and the number of its vectors. A last panel of one vector
-    /// would load more than it multiplies: the last four vectors are two panels of two.
+    /// Returns the first vector of panel `index` and the number of its vectors. A last panel of one
+    /// vector would load more than it multiplies: the last four vectors are two panels of two.
     fn vectors_of(&self, index: usize) -> (usize, usize) {
         let narrow = self.widest == PANEL && self.vectors % PANEL == 1 && self.vectors > 1;
         let first = index * self.widest;
@@ -100,7 +100,7 @@ impl Panels {
         }
     }
 
-    /// Splits the memory of a packed factor into that of its panels.
+    /// Splits the memory of a packed factor into one part for each panel.
     fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
         let mut panels = Vec::with_capacity(self.count());
         for index in 0..self.count() {

@@ -165,7 +165,7 @@ impl<const R: usize> Columns<R> for ColumnMajor<'_> {
     }
 }
 
-/// The sums over the depth. Multiplication and addition are fused where the CPU can.
+/// Returns the sums over the depth. Multiplication and addition are fused where the CPU can.
 #[inline(always)]
 fn sums<S: Simd, const R: usize, const V: usize>(
     simd: S,
@@ -173,7 +173,7 @@ fn sums<S: Simd, const R: usize, const V: usize>(
     left: impl Columns<R>,
 ) -> [[S::f32s; V]; R] {
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
-    // By an index, whose bound is that of the rows: nothing is left to check in the loop.
+    // By an index below the number of rows: nothing is left to check in the loop.
     for k in 0..right.len() {
         let (left, right) = (left.column(k), &right[k]);
         for r in 0..R {

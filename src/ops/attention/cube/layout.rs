@@ -33,27 +33,27 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The positions that a workgroup owns.
+    /// Returns the positions that a workgroup owns.
     pub fn rows(self) -> usize {
         PLANES * self.side
     }
 
-    /// A head in matrices. The last one is filled up with zeros.
+    /// Returns the matrices side by side in a head. The last one is filled up with zeros.
     pub fn matrices(self) -> usize {
         self.size.div_ceil(self.side)
     }
 
-    /// Bytes of shared memory.
+    /// Returns the bytes of shared memory.
     pub fn memory(self) -> usize {
         2 * self.staged() + 6 * self.cells() + 8 * COLUMNS
     }
 
-    /// Staged elements: a tile of two parts or, at first, the workgroup's rows of one.
+    /// Returns the staged elements: a tile of two parts or, at first, the workgroup's rows of one.
     pub(super) fn staged(self) -> usize {
         self.rows().max(2 * COLUMNS) * self.staged_stride()
     }
 
-    /// Elements of all strips of a tile.
+    /// Returns the elements of all strips of a tile.
     pub(super) fn cells(self) -> usize {
         self.rows() * CELL_STRIDE
     }
@@ -62,12 +62,12 @@ impl Layout {
         self.matrices() * self.side + PADDING
     }
 
-    /// The lanes that share a row.
+    /// Returns the lanes that share a row.
     pub(super) fn share(self) -> usize {
         self.lanes / self.side
     }
 
-    /// Sums leave their registers in chunks of `COLUMNS` columns.
+    /// Returns the chunks of `COLUMNS` columns in which sums leave their registers.
     pub(super) fn chunks(self) -> usize {
         (self.matrices() * self.side).div_ceil(COLUMNS)
     }
@@ -80,7 +80,7 @@ impl Layout {
         (COLUMNS / self.side).min(self.matrices() - self.first_in_chunk(chunk))
     }
 
-    /// The elements of a tile that a lane has, all in one row.
+    /// Returns the elements of a tile that a lane has, all in one row.
     pub(super) fn elements(self) -> usize {
         COLUMNS / self.share()
     }
@@ -112,12 +112,12 @@ impl Part {
         }
     }
 
-    /// Rows of the output or of its gradient.
+    /// Returns the rows of the output or of its gradient.
     pub fn merged(p: &Packed, pair: usize, #[comptime] size: usize) -> Part {
         Part { start: row_at(p, pair, 0usize, size), stride: p.heads * size, last: p.time - 1 }
     }
 
-    /// The offset of a row. Positions beyond the last have its offset.
+    /// Returns the offset of a row. Positions beyond the last have its offset.
     pub fn at(&self, position: usize) -> usize {
         self.start + min(position, self.last) * self.stride
     }

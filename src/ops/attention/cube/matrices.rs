@@ -1,5 +1,5 @@
 //! Attention on tensor cores, by cubecl's cooperative matrices: factors in the activations' dtype,
-//! sums in f32. The algorithm is that of `shaders/attention_cooperative*.wgsl`, except that planes
+//! sums in f32. The algorithm is the one of `shaders/attention_cooperative*.wgsl`, except that planes
 //! wait for each other only where the workgroup stages rows.
 
 use burn_cubecl::cubecl;
@@ -267,7 +267,7 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     strip.store(&value_sums, d_qkv, &values, first, 1.0f32);
 }
 
-/// A value of each of `count` queries.
+/// Returns a value of each of `count` queries.
 #[cube]
 fn statistics<N: Size>(
     of: &[f32],

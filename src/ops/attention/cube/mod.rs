@@ -36,8 +36,8 @@ struct Packed {
     first_pair: usize,
 }
 
-/// The offset of a position's row in packed qkv; part 0 is the query, 1 the key, 2 the value.
-/// Positions from `time` on read the last row, and their values are masked.
+/// Returns the offset of a position's row in packed qkv; part 0 is the query, 1 the key, 2 the
+/// value. Positions from `time` on read the last row, and their values are masked.
 #[cube]
 fn packed_at(
     p: &Packed,
@@ -50,14 +50,14 @@ fn packed_at(
     ((row * 3 + third) * p.heads + pair % p.heads) * size
 }
 
-/// The offset of a position's row in the output, `[batch * time, heads * size]`.
+/// Returns the offset of a position's row in the output, `[batch * time, heads * size]`.
 #[cube]
 fn row_at(p: &Packed, pair: usize, position: usize, #[comptime] size: usize) -> usize {
     let row = pair / p.heads * p.time + min(position, p.time - 1);
     (row * p.heads + pair % p.heads) * size
 }
 
-/// The index of a probability in its sequence's dropout mask.
+/// Returns the index of a probability in its sequence's dropout mask.
 #[cube]
 fn mask_at(p: &Packed, pair: usize, query: usize, key: usize) -> usize {
     (pair % p.heads * p.time + query) * p.time + key
@@ -71,7 +71,7 @@ enum Form {
 }
 
 impl Form {
-    /// Matrices where the device has square ones of the dtype of `qkv` with sums in f32.
+    /// Chooses matrices where the device has square ones of the dtype of `qkv` with sums in f32.
     fn of(
         kernels: &CubeKernels,
         qkv: &CubeTensor,
@@ -91,7 +91,7 @@ impl Form {
         }
     }
 
-    /// The positions that a workgroup owns.
+    /// Returns the positions that a workgroup owns.
     fn rows(self) -> usize {
         match self {
             Form::Scalar(_) => scalar::UNITS as usize,
@@ -107,8 +107,8 @@ impl Form {
     }
 }
 
-/// The side of the largest square matrices whose factors have the dtype of `x`. f32 has none: tensor
-/// cores would read 19 bits of it.
+/// Returns the side of the largest square matrices whose factors have the dtype of `x`. f32 has
+/// none: tensor cores would read 19 bits of it.
 fn matrix_side(kernels: &CubeKernels, x: &CubeTensor) -> Option<usize> {
     let factor = elem(x);
     let listed = kernels.client().properties().features.matmul.cmma.iter();
@@ -139,7 +139,7 @@ impl Launches {
         Self { shape, form, size, vector, scale: shape.scale(width) }
     }
 
-    /// The grid, the layout of qkv and the mask of each launch.
+    /// Returns the grid, the layout of qkv and the mask of each launch.
     fn each(&self) -> impl Iterator<Item = (CubeCount, PackedLaunch, MaskLaunch)> {
         let AttentionShape { batch, time, heads, dropout } = self.shape;
         let blocks = time.div_ceil(self.form.rows());

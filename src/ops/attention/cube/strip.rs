@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 
 use super::layout::{CELL_STRIDE, COLUMNS, Layout, PLANES, Part};
 
-/// Matrices are loaded from addresses that are multiples of so many bytes.
+/// Matrices are loaded from addresses that are multiples of this many bytes.
 const ALIGNMENT: usize = 32;
 
 /// Rows of a strip, as left factors of products over the head.
@@ -49,7 +49,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// The lane's row in the workgroup's.
+    /// Returns the lane's row in the workgroup's.
     pub fn own_row(&self) -> usize {
         self.first + self.row
     }
@@ -86,7 +86,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// The strip's rows of the workgroup's, which are staged.
+    /// Returns the strip's rows of the workgroup's, which are staged.
     pub fn load_rows(&self) -> Rows<T> {
         let layout = comptime!(self.layout);
         let stride = comptime!(layout.staged_stride());
@@ -100,7 +100,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         rows
     }
 
-    /// Sums as wide as the head, all 0.
+    /// Returns sums as wide as the head, all 0.
     pub fn no_sums(&self) -> Sums {
         let mut sums = Sums::new();
         #[unroll]
@@ -153,7 +153,8 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// A matrix of the staged rows as a right factor: of their transpose if it is `ColMajor`.
+    /// Returns a matrix of the staged rows as a right factor: of their transpose if it is
+    /// `ColMajor`.
     fn staged_factor(
         &self,
         #[comptime] row: usize,
@@ -166,7 +167,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         factor(&self.staged[at..at + 1], MatrixIdent::B, order, layout.side, stride)
     }
 
-    /// The offset of a matrix of the strip's scores or factors, in vectors.
+    /// Returns the offset of a matrix of the strip's scores or factors, in vectors.
     fn matrix(&self, #[comptime] column: usize) -> usize {
         let layout = comptime!(self.layout);
         (self.first * CELL_STRIDE + comptime!(column * layout.side)) / layout.vector
@@ -183,25 +184,25 @@ impl<T: Float, N: Size> Strip<T, N> {
         );
     }
 
-    /// The offset of the lane's vector `j` of its row, in vectors.
+    /// Returns the offset of the lane's vector `j` of its row, in vectors.
     fn cell(&self, #[comptime] j: usize) -> usize {
         let stride = comptime!(CELL_STRIDE / self.layout.vector);
         self.own_row() * stride + self.nth + comptime!(j * self.layout.share())
     }
 
-    /// The column of the lane's element `j` in the tile.
+    /// Returns the column of the lane's element `j` in the tile.
     pub fn column(&self, #[comptime] j: usize) -> usize {
         let n = comptime!(self.layout.vector);
         self.nth * n + comptime!(j / n * n * self.layout.share() + j % n)
     }
 
-    /// The lane's scores.
+    /// Returns the lane's scores.
     pub fn scores(&self) -> Array<f32> {
         let stride = comptime!(CELL_STRIDE / self.layout.vector);
         self.own(&self.scores, self.own_row() * stride)
     }
 
-    /// The lane's elements of the row of a tile that starts at `start`, in vectors.
+    /// Returns the lane's elements of the row of a tile that starts at `start`, in vectors.
     pub fn own(&self, rows: &[Vector<f32, N>], start: usize) -> Array<f32> {
         let n = comptime!(self.layout.vector);
         let elements = comptime!(self.layout.elements());
@@ -233,7 +234,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// The product of two rows, the same in all lanes that share the lane's row.
+    /// Returns the product of two rows, the same in all lanes that share the lane's row.
     pub fn row_product(&self, a: &[Vector<T, N>], b: &[Vector<T, N>], at: usize) -> f32 {
         let mut products = Vector::<f32, N>::new(0.0f32);
         let mut d = self.nth;
@@ -245,7 +246,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         self.row_sum(products.vector_sum())
     }
 
-    /// The sum of `own` over the lanes that share a row.
+    /// Returns the sum of `own` over the lanes that share a row.
     pub fn row_sum(&self, own: f32) -> f32 {
         let mut sum = own;
         #[unroll]
@@ -255,7 +256,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         sum
     }
 
-    /// The largest `own` of the lanes that share a row.
+    /// Returns the largest `own` of the lanes that share a row.
     pub fn row_max(&self, own: f32) -> f32 {
         let mut largest = own;
         #[unroll]
@@ -338,14 +339,14 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 }
 
-/// A sum of products, 0.
+/// Returns a sum of products, 0.
 #[cube]
 fn no_sum(#[comptime] side: usize) -> Matrix<f32> {
     let layout = MatrixLayout::Undefined;
     Matrix::<f32>::from_value(MatrixIdent::Accumulator, side, side, side, layout, 0.0f32)
 }
 
-/// A factor from shared memory. The stride is in elements.
+/// Returns a factor from shared memory. The stride is in elements.
 #[cube]
 fn factor<T: Float, N: Size>(
     from: &[Vector<T, N>],

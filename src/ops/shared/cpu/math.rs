@@ -26,7 +26,7 @@ pub(in crate::ops) fn exp(x: f32) -> f32 {
     p * f32::from_bits(exponent.wrapping_add(127) << 23)
 }
 
-/// The error function to 1.5e-7 (Abramowitz and Stegun 7.1.26); `exp_minus_square` is
+/// Returns the error function to 1.5e-7 (Abramowitz and Stegun 7.1.26); `exp_minus_square` is
 /// `e^(-x^2)`, which callers need anyway.
 #[inline(always)]
 fn erf(x: f32, exp_minus_square: f32) -> f32 {
@@ -46,7 +46,7 @@ pub(in crate::ops) fn gelu_erf(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2, e))
 }
 
-/// The same and its derivative `Phi(x) + x phi(x)`.
+/// Returns the exact GELU and its derivative `Phi(x) + x phi(x)`.
 #[inline(always)]
 pub(in crate::ops) fn gelu_erf_and_derivative(x: f32) -> (f32, f32) {
     let e = exp(-0.5 * x * x);
@@ -62,7 +62,7 @@ pub(in crate::ops) fn gelu_tanh(x: f32) -> f32 {
     x / (1.0 + exp(-2.0 * u))
 }
 
-/// The tanh form and its derivative: with `s = sigmoid(2 u)`, `s + 2 x s (1 - s) u'`.
+/// Returns the tanh form and its derivative: with `s = sigmoid(2 u)`, `s + 2 x s (1 - s) u'`.
 #[inline(always)]
 pub(in crate::ops) fn gelu_tanh_and_derivative(x: f32) -> (f32, f32) {
     let square = x * x;

@@ -3,7 +3,7 @@
 //! A training step makes tensors of the same sizes as the step before. Allocators return their memory
 //! to the system in between or fill it with zeros, which costs a step of a small model a tenth of its
 //! time in page faults and writes. So ops give the memory of tensors that they consume to a list, and
-//! take that of their outputs from it.
+//! take memory for their outputs from it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

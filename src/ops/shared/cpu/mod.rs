@@ -2,8 +2,8 @@
 //!
 //! Composed of tensor ops, a step of the small CPU recipe spends two thirds of its time in
 //! elementwise passes on one thread. The loops of the ops fuse those passes, run on all cores
-//! (rayon) and are compiled for several instruction sets, of which pulp picks the best that the CPU
-//! has. No result depends on the number of threads: sums are split into blocks of a fixed size.
+//! (rayon) and are compiled for several instruction sets; pulp picks the best that the CPU has. No
+//! result depends on the number of threads: sums are split into blocks of a fixed size.
 
 use std::ops::Range;
 
@@ -21,17 +21,17 @@ pub(in crate::ops) type CpuTensor = FloatTensor<Flex>;
 /// Rows per partial sum: fixed, so that the result does not depend on the number of threads.
 const SUM_ROWS: usize = 64;
 
-/// The tensor with its elements in row-major order.
+/// Returns the tensor with its elements in row-major order.
 pub(in crate::ops) fn contiguous(x: CpuTensor) -> CpuTensor {
     if x.as_slice::<f32>().is_some() { x } else { x.to_contiguous() }
 }
 
-/// The elements of a tensor that [`contiguous`] returned.
+/// Returns the elements of a tensor that [`contiguous`] returned.
 pub(in crate::ops) fn values(x: &CpuTensor) -> &[f32] {
     x.as_slice::<f32>().expect("f32 in row-major order")
 }
 
-/// The elements for writing: in place if nothing else holds the tensor, else of a copy.
+/// Returns the elements for writing: in place if nothing else holds the tensor, else of a copy.
 pub(in crate::ops) fn values_mut(x: &mut CpuTensor) -> &mut [f32] {
     let len = x.shape().num_elements();
     // A view of a part of its buffer must not be written through.
@@ -46,8 +46,8 @@ pub(in crate::ops) fn from_values(values: Vec<f32>, shape: Shape) -> CpuTensor {
     CpuTensor::from_data(TensorData::new(values, shape))
 }
 
-/// Rows of `width` elements per task: enough tasks to balance the load, few enough that starting
-/// them costs nothing.
+/// Returns rows of `width` elements per task: enough tasks to balance the load, few enough that
+/// starting them costs nothing.
 pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
     let tasks = 4 * rayon::current_num_threads();
     let at_least = 4096usize.div_ceil(width.max(1));
@@ -84,7 +84,7 @@ macro_rules! vectorised {
 }
 pub(in crate::ops) use vectorised;
 
-/// The column sums of `rows` rows of width `c`; `add(rows, sums)` adds some rows to `sums`.
+/// Returns the column sums of `rows` rows of width `c`; `add(rows, sums)` adds some rows to `sums`.
 pub(in crate::ops) fn sum_rows(
     rows: usize,
     c: usize,

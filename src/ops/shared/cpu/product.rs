@@ -1,7 +1,7 @@
 //! Products of matrices on all cores, by the library `gemm`.
 //!
-//! burn's own product uses it, too, but for a new tensor each time: half of what a small step spends
-//! beside its products went into memory that was just returned and is filled with zeros before it is
+//! burn's own product uses it, too, but for a new tensor each time: half of what a small step spent
+//! outside its products went into memory that was just returned and is filled with zeros before it is
 //! written. Here the result goes into memory of the caller, where it may be added to what is there.
 
 use gemm::{Parallelism, gemm};
@@ -12,7 +12,7 @@ pub(in crate::ops) struct Factor<'a> {
     values: &'a [f32],
     rows: usize,
     columns: usize,
-    /// The values are those of the transposed matrix `[columns, rows]`.
+    /// True if the values are the transposed matrix `[columns, rows]`.
     transposed: bool,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// Elements from column to column and from row to row.
+    /// Returns the elements from one column to the next and from one row to the next.
     fn strides(&self) -> [isize; 2] {
         if self.transposed { [self.rows as isize, 1] } else { [1, self.columns as isize] }
     }

@@ -34,13 +34,14 @@ pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.mul_f32s(p, simd.transmute_f32s_u32s(factor))
 }
 
-/// The vectors that hold the first `len` elements of a row, which has whole ones.
+/// Returns the vectors that hold the first `len` elements of a row, which has whole ones.
 #[inline(always)]
 pub(in crate::ops) fn vectors<S: Simd>(row: &mut [f32], len: usize) -> &mut [S::f32s] {
     &mut S::as_mut_simd_f32s(row).0[..len.div_ceil(S::F32_LANES)]
 }
 
-/// The sum of a term of the elements at the same place of all rows, which have the length of the first.
+/// Returns the sum of a term of the elements at the same place of all rows, which have the length
+/// of the first.
 #[inline(always)]
 pub(in crate::ops) fn sum<S: Simd, const N: usize>(
     simd: S,
@@ -88,7 +89,7 @@ pub(in crate::ops) fn map<S: Simd, const N: usize>(
     }
 }
 
-/// The largest element; NaN or any element if one is NaN.
+/// Returns the largest element; NaN or any element if one is NaN.
 #[inline(always)]
 pub(in crate::ops) fn max<S: Simd>(simd: S, row: &[f32]) -> f32 {
     let (whole, rest) = S::as_simd_f32s(row);

@@ -14,7 +14,7 @@ fn exp_minus_2u(x: f32) -> f32 {
     exp(clamp(-2.0f32 * u, -80.0f32, 80.0f32))
 }
 
-/// The normal distribution's share below `x`.
+/// Returns the normal distribution's share below `x`.
 #[cube]
 fn normal_share(x: f32) -> f32 {
     0.5f32 * (1.0f32 + erf(x * comptime!(std::f32::consts::FRAC_1_SQRT_2)))
@@ -31,7 +31,7 @@ pub(in crate::ops) fn gelu(x: f32, #[comptime] exact: bool) -> f32 {
     }
 }
 
-/// The derivative of [`gelu`].
+/// Returns the derivative of [`gelu`].
 #[cube]
 pub(in crate::ops) fn gelu_derivative(x: f32, #[comptime] exact: bool) -> f32 {
     if comptime!(exact) {

@@ -47,7 +47,7 @@ pub(in crate::ops) fn exp(x: f32) -> f32 {
     select(x < EXP_LEAST, 0.0f32, series * power)
 }
 
-/// The natural logarithm of a positive, finite, normal number.
+/// Returns the natural logarithm of a positive, finite, normal number.
 #[cube]
 pub(in crate::ops) fn ln(x: f32) -> f32 {
     let bits = u32::reinterpret(x);
@@ -69,7 +69,7 @@ pub(in crate::ops) fn ln(x: f32) -> f32 {
     fma(exponent, LN_2_HIGH, fma(exponent, LN_2_LOW, of_mantissa))
 }
 
-/// The error function, to 1.5e-7: Abramowitz and Stegun, 7.1.26.
+/// Returns the error function, to 1.5e-7: Abramowitz and Stegun, 7.1.26.
 #[cube]
 pub(in crate::ops) fn erf(x: f32) -> f32 {
     let magnitude = x.abs();

@@ -50,7 +50,7 @@ impl CubeKernels {
         Self { queue, dtype }
     }
 
-    /// The dtype in which activations are stored.
+    /// Returns the dtype in which activations are stored.
     pub fn activations(&self) -> DType {
         match self.dtype {
             Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => DType::F32,
@@ -63,7 +63,7 @@ impl CubeKernels {
         &self.queue.client
     }
 
-    /// The argument for an optional tensor.
+    /// Returns the argument for an optional tensor.
     pub fn optional(&self, tensor: Option<&CubeTensor>) -> BufferArg {
         match tensor {
             Some(tensor) => argument(tensor),
@@ -72,17 +72,17 @@ impl CubeKernels {
     }
 }
 
-/// A grid with one invocation for each of `items`, in workgroups of `ELEMENTWISE`.
+/// Returns a grid with one invocation for each of `items`, in workgroups of `ELEMENTWISE`.
 pub(in crate::ops) fn cover(items: usize) -> (CubeCount, CubeDim) {
     (Workgroups::cover(items, ELEMENTWISE).count(), CubeDim::new_1d(ELEMENTWISE))
 }
 
-/// A grid with one workgroup of `units` invocations for each of `items`.
+/// Returns a grid with one workgroup of `units` invocations for each of `items`.
 pub(in crate::ops) fn each(items: usize, units: u32) -> (CubeCount, CubeDim) {
     (Workgroups::Line(items).count(), CubeDim::new_1d(units))
 }
 
-/// The element type of a tensor, for kernels that are generic over it.
+/// Returns the element type of a tensor, for kernels that are generic over it.
 pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
     match tensor.dtype {
         DType::BF16 => half::bf16::elem_type_native(),
@@ -91,7 +91,7 @@ pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
     }
 }
 
-/// A tensor as a kernel's argument.
+/// Returns a tensor as a kernel's argument.
 pub(in crate::ops) fn argument(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()
 }

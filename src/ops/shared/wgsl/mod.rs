@@ -25,7 +25,7 @@ pub(in crate::ops) enum Tier {
 }
 
 impl Tier {
-    /// Invocations that share a row in kernels that reduce rows.
+    /// Returns the invocations that share a row in kernels that reduce rows.
     pub fn row_workgroup(self) -> u32 {
         match self {
             Tier::Wide => 128,

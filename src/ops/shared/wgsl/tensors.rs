@@ -1,7 +1,7 @@
 //! Launches on many tensors at once. A model has hundreds of weights, most of them small: with a
 //! launch for each, the host would take longer than the device.
 //!
-//! WGSL has no arrays of buffers, so the source of such a kernel is written out for each tensor of a
+//! WGSL has no arrays of buffers, so the source of these kernels is written out for each tensor of a
 //! launch (`repeat` in `gpu/unroll.rs`). A table in the uniforms has a row for each, and each
 //! workgroup takes a span of one. It goes over it in a loop: on a software adapter, which runs the
 //! code of every tensor with masked lanes, the loops of the others end after a masked iteration.
@@ -32,8 +32,8 @@ pub(in crate::ops) struct Segment<'a> {
 }
 
 impl Tier {
-    /// The most storage buffers of a launch, if the device has them. Each tensor adds to the text
-    /// that the driver compiles, which on software adapters is much of a first step.
+    /// Returns the most storage buffers of a launch, if the device has them. Each tensor adds to
+    /// the text that the driver compiles, which on software adapters is much of a first step.
     fn most_buffers(self) -> usize {
         match self {
             Tier::Wide => 64,
@@ -46,8 +46,8 @@ impl WgslKernels {
     /// Launches a kernel that takes `TENSORS` tensors at a time on all `segments`, in as few launches
     /// as the device's bindings allow. A workgroup takes up to `span` packs of one tensor.
     ///
-    /// The bindings are `shared`, then the buffers of each tensor, then the parameters, which `params`
-    /// makes from those of the tensors.
+    /// The bindings are `shared`, then the buffers of each tensor, then the parameters,
+    /// which `params` makes from those of the tensors.
     pub fn launch_on_tensors<P: Param>(
         &self,
         spec: Spec,

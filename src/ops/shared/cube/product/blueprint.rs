@@ -51,10 +51,10 @@ impl Instruction {
         }
     }
 
-    /// The table: the tile of one instruction, the tiles of a subgroup (of an invocation without
-    /// tensor cores), and the subgroups of a workgroup; each `(m, n, k)`. Two stages of the large
-    /// tile take 32 KiB of workgroup memory (one without tensor cores 8 KiB, and the output 16), so
-    /// that every generation holds two workgroups at once.
+    /// Returns the sizes from a table: the tile of one instruction, the tiles of a subgroup (of an invocation
+    /// without tensor cores), and the subgroups of a workgroup; each `(m, n, k)`. Two stages of the
+    /// large tile take 32 KiB of workgroup memory (one without tensor cores 8 KiB, and the output
+    /// 16), so that every generation holds two workgroups at once.
     fn scheme(self, tile: Tile) -> TilingScheme {
         type Sizes = (u32, u32, u32);
         let large = tile == Tile::Large;
@@ -78,14 +78,14 @@ impl Instruction {
         }
     }
 
-    /// The stages in workgroup memory at once.
+    /// Returns the stages in workgroup memory at once.
     fn stages(self) -> u32 {
         if self == Instruction::Scalar { 1 } else { 2 }
     }
 
     /// How 16 bytes of a stage change places, so that a subgroup's reads of a tile meet different
-    /// banks. cubek stores tile after tile; the rows of most have 32 bytes, of which reads across
-    /// rows take 16: every fourth row would meet the same banks. The rows of others are read whole.
+    /// banks. cubek stores tile after tile; the rows of most have 32 bytes, and reads across rows take
+    /// 16 of them: every fourth row would meet the same banks. Other tiles are read by whole rows.
     fn swizzle(self, lhs: MatrixLayout, rhs: MatrixLayout) -> SwizzleModes {
         use MatrixLayout::{ColMajor, RowMajor};
         let or_none = |swizzled| if swizzled { SwizzleMode::B32 } else { SwizzleMode::None };

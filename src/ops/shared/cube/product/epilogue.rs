@@ -171,7 +171,7 @@ struct Epilogued<'a, E: CubePrimitive> {
     accumulate: bool,
 }
 
-/// The view `out`, through which values go to the epilogue.
+/// Returns the view `out`, through which values go to the epilogue.
 #[cube]
 #[allow(unused_variables, reason = "only their expansion reads them")]
 fn epilogued<'a, E: CubePrimitive>(

@@ -113,7 +113,7 @@ impl CubeKernels {
         }
     }
 
-    /// A weight in the dtype of its products. A copy, unless it is stored in that dtype.
+    /// Returns a weight in the dtype of its products. A copy, unless it is stored in that dtype.
     pub fn cast(&self, weight: CubeTensor, like: &CubeTensor) -> CubeTensor {
         match like.dtype {
             dtype if dtype == weight.dtype => weight,
@@ -140,7 +140,7 @@ impl Factor {
         }
     }
 
-    /// The factor, or over several ranges of k, which is `axis`, one matrix for each.
+    /// Returns the factor; over several ranges of k, which is `axis`, one matrix for each.
     fn binding(&self, axis: usize, ranges: usize) -> TensorBinding {
         let mut binding = self.tensor.clone().binding();
         if ranges > 1 {
@@ -183,7 +183,7 @@ impl Product<'_> {
         problem
     }
 
-    /// The elements that each access of device memory moves.
+    /// Returns the elements that each access of device memory moves.
     fn vectors(
         &self,
         kernels: &CubeKernels,

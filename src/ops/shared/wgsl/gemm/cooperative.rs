@@ -22,7 +22,7 @@ static SPLIT_SUM: Shader = Shader {
     params: Params::TYPE,
 };
 
-/// The units that multiply: matrices, by subgroups of so many invocations.
+/// The units that multiply: matrices, by subgroups of `lanes` invocations.
 #[derive(Clone, Copy)]
 struct Units {
     matrices: Matrices,
@@ -36,8 +36,8 @@ impl Units {
         Self { matrices, lanes: queue.subgroup().unwrap_or(64).clamp(8, 64) }
     }
 
-    /// The elements of k in workgroup memory. Small subgroups, in software, load more in each
-    /// invocation.
+    /// Returns the elements of k in workgroup memory. Small subgroups, in software, load more in
+    /// each invocation.
     fn depth(self) -> u32 {
         if self.lanes < 32 { 16 } else { 32 }
     }
@@ -59,14 +59,14 @@ const LARGE: Tile = Tile { row_parts: 2, column_parts: 4, row_matrices: 4, colum
 const SMALL: Tile = Tile { row_parts: 2, column_parts: 2, row_matrices: 2, column_matrices: 2 };
 
 impl Tile {
-    /// The number of rows and columns.
+    /// Returns the number of rows and columns.
     fn size(self, matrices: Matrices) -> [usize; 2] {
         let Self { row_parts, column_parts, row_matrices, column_matrices } = self;
         [row_parts * row_matrices, column_parts * column_matrices]
             .map(|side| (side * matrices.side()) as usize)
     }
 
-    /// The number of tiles of a product.
+    /// Returns the number of tiles of a product.
     fn count(self, matrices: Matrices, [m, n, _]: [usize; 3]) -> usize {
         let [rows, columns] = self.size(matrices);
         m.div_ceil(rows) * n.div_ceil(columns)
@@ -136,7 +136,7 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     specs
 }
 
-/// k in ranges, each multiplied by workgroups of its own.
+/// k in ranges, each multiplied by other workgroups.
 #[derive(Clone, Copy)]
 struct Split {
     ranges: usize,

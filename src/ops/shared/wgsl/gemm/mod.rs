@@ -117,7 +117,7 @@ impl Flags {
             .with("BIAS_GRADIENT", self.bias_gradient)
     }
 
-    /// The combinations that the ops use.
+    /// Returns the combinations that the ops use.
     fn used() -> Vec<(Layout, Self)> {
         let plain = Flags::default();
         let mut used = vec![
@@ -153,7 +153,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// The lengths of the rows of `a` and `b` in memory.
+    /// Returns the lengths of the rows of `a` and `b` in memory.
     fn widths(&self) -> [usize; 2] {
         let [m, n, k] = self.size;
         match self.layout {
@@ -163,7 +163,7 @@ impl Product<'_> {
         }
     }
 
-    /// The strides of `a` and `out`.
+    /// Returns the strides of `a` and `out`.
     fn strides(&self) -> [usize; 2] {
         [self.a.stride.unwrap_or(self.widths()[0]), self.out.stride.unwrap_or(self.size[1])]
     }
@@ -172,7 +172,7 @@ impl Product<'_> {
         [self.a.offset, self.b.offset, self.out.offset]
     }
 
-    /// Elements per memory access.
+    /// Returns the elements per memory access.
     fn pack(&self) -> u32 {
         pack_of(&[&self.widths()[..], &self.strides(), &self.offsets(), &self.size[1..2]].concat())
     }
@@ -181,7 +181,8 @@ impl Product<'_> {
         Elements::of(self.a.tensor, self.b.tensor, self.out.tensor, &self.fusion)
     }
 
-    /// The kernels' parameters for rows `first_row` to `last_row` of `out`, all of k in one range.
+    /// Returns the kernels' parameters for rows `first_row` to `last_row` of `out`, all of k in one
+    /// range.
     fn params(&self, [first_row, last_row]: [usize; 2]) -> Params {
         let ([m, n, k], [a_offset, b_offset, out_offset]) = (self.size, self.offsets());
         let [a_stride, out_stride] = self.strides();
@@ -200,7 +201,7 @@ impl Product<'_> {
         }
     }
 
-    /// The buffers of a kernel: two inputs, the output, and the operands of the epilogue.
+    /// Returns the buffers of a kernel: two inputs, the output, and the operands of the epilogue.
     fn buffers<'b>(&'b self, inputs: [Option<&'b CubeTensor>; 2]) -> [Option<&'b CubeTensor>; 6] {
         let Fusion { bias, derivative, residual, bias_gradient, .. } = self.fusion;
         let pre_activation = derivative.map(|(_, pre)| pre);
@@ -241,8 +242,8 @@ impl Elements {
         }
     }
 
-    /// The types in f16. A weight is f16 where a copy of it is kept, or the weight itself is stored
-    /// so, which sampling multiplies activations in f32 by; its gradient is f32.
+    /// Returns the types in f16. A weight is f16 where a copy of it is kept, or the weight itself
+    /// is stored so, which sampling multiplies activations in f32 by; its gradient is f32.
     fn half(layout: Layout) -> Vec<Self> {
         let all = Self::all(Element::F16);
         let stored = Self { right: Element::F16, ..Self::all(Element::F32) };
@@ -307,7 +308,7 @@ fn spec(
     flags.set(spec)
 }
 
-/// Splits the rows of a product into bands of tiles of `rows` rows, each of which is one dispatch.
+/// Splits the rows of a product into bands of tiles of `rows` rows; each band is one dispatch.
 fn bands([m, n, k]: [usize; 3], rows: usize) -> impl Iterator<Item = [usize; 2]> {
     let most = DISPATCH_OPERATIONS / (2 * n as u64 * k as u64).max(1);
     // A band of more than m rows is the whole product. In browsers a usize has 32 bits.

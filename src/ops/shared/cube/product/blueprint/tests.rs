@@ -34,7 +34,7 @@ type Family = PartitionedBatchMatmulFamily<
     RowMajorGlobalPartitionMatmul,
 >;
 
-/// The properties of a GPU of compute capability 8.0 that blueprints depend on.
+/// Returns the properties of a GPU of compute capability 8.0 that blueprints depend on.
 fn gpu() -> DeviceProperties {
     let [f16, bf16, f32] =
         [half::f16::elem_type_native(), half::bf16::elem_type_native(), f32::elem_type_native()];
@@ -75,7 +75,7 @@ struct Shape {
     of_weight: bool,
 }
 
-/// The products of a step of `n` tokens of a model of width `c`, with a vocabulary of `v`.
+/// Returns the products of a step of `n` tokens of a model of width `c`, with a vocabulary of `v`.
 fn step(n: usize, c: usize, v: usize) -> Vec<Shape> {
     let chunk = n.min(1024);
     let linear = [(c, 3 * c), (c, c), (c, 4 * c), (4 * c, c)];
