@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use proptest::prelude::*;
+use proptest::sample::select;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
@@ -184,6 +186,30 @@ impl Case {
         }
     }
 
+    /// Returns true if an input is a weight. Weights are f32; the other inputs are activations.
+    pub fn is_weight(&self, index: usize) -> bool {
+        match self.op {
+            Op::Embed { .. } => true,
+            Op::LayerNorm { .. } | Op::CrossEntropy { .. } => index > 0,
+            Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
+            Op::Attention { .. } | Op::Dropout { .. } => false,
+        }
+    }
+
+    /// Returns true if an input is a matrix or an embedding, which a model may store in half precision.
+    pub fn is_matrix(&self, index: usize) -> bool {
+        match self.op {
+            Op::Embed { .. } => true,
+            Op::CrossEntropy { .. } | Op::Linear { .. } => index == 1,
+            _ => false,
+        }
+    }
+
+    /// Returns true if an input is a weight with a copy in half precision, where models keep copies.
+    pub fn has_copy(&self, index: usize) -> bool {
+        self.is_matrix(index) && !matches!(self.op, Op::Embed { .. })
+    }
+
     /// Returns the shape of the output.
     pub fn output_shape(&self) -> [usize; 2] {
         match self.op {
@@ -264,6 +290,69 @@ impl Case {
             }),
         }
     }
+}
+
+/// Generates cases of an op.
+pub fn cases(
+    op: impl Strategy<Value = Op>,
+    spreads: &'static [f32],
+) -> impl Strategy<Value = Case> {
+    let time = prop_oneof![Just(1usize), 2..=7usize];
+    let sizes = (1..=3usize, time, 1..=20usize);
+    (op, sizes, select(spreads), 0..1000u64, any::<bool>()).prop_map(
+        |(op, (batch, time, mut width), spread, seed, strided)| {
+            if let Op::Attention { heads, .. } = op {
+                width *= heads;
+            }
+            Case { op, batch, time, width, spread, seed, strided }
+        },
+    )
+}
+
+pub const ACTIVATIONS: [Activation; 3] =
+    [Activation::Identity, Activation::Gelu(Gelu::Tanh), Activation::Gelu(Gelu::Erf)];
+
+/// Generates small cases of each op.
+pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
+    let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
+    let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
+    let norm = flag.prop_map(|beta| Op::LayerNorm { beta });
+    let linear = (1..=20usize, flag, flag, select(&ACTIVATIONS)).prop_map(
+        |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
+    );
+    let attention = (1..=3usize, rates).prop_map(|(heads, rate)| Op::Attention { heads, rate });
+    let loss = (1..=20usize, 0..=5usize, 1..=25usize, flag).prop_map(
+        |(vocab, padding, chunk, ignores)| Op::CrossEntropy { vocab, padding, chunk, ignores },
+    );
+    let dropout = (select(&[0.0, 0.3]), flag);
+    let dropout = dropout.prop_map(|(rate, residual)| Op::Dropout { rate, residual });
+    [
+        cases(embed, &[1.0]).boxed(),
+        // Epsilon matters for a small spread.
+        cases(norm, &[0.01, 1.0, 30.0]).boxed(),
+        // A larger spread reaches both tails of GELU.
+        cases(linear, &[1.0, 3.0]).boxed(),
+        cases(attention, &[1.0]).boxed(),
+        // A large spread gives logits for which `exp` overflows.
+        cases(loss, &[1.0, 30.0]).boxed(),
+        cases(dropout, &[1.0]).boxed(),
+    ]
+}
+
+/// Returns a case of every op with two sequences of this length.
+pub fn long_cases(time: usize) -> Vec<Case> {
+    let activation = Activation::Gelu(Gelu::Tanh);
+    let ops = [
+        Op::Embed { vocab: 51, unused: 3 },
+        Op::LayerNorm { beta: true },
+        Op::Linear { inner: 35, bias: true, residual: true, activation },
+        Op::Attention { heads: 3, rate: None },
+        Op::Attention { heads: 3, rate: Some(0.3) },
+        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100, ignores: false },
+        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 70, ignores: true },
+        Op::Dropout { rate: 0.3, residual: true },
+    ];
+    ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
 }
 
 pub fn matrix(rows: usize, cols: usize, element: impl Fn(usize, usize) -> f64) -> Vec<f64> {

@@ -1,13 +1,11 @@
 //! Runs ops and compares their values and gradients with the oracle.
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use proptest::prelude::*;
-use proptest::sample::select;
-use proptest::test_runner::{Config, RngSeed, TestRunner};
-use wgpt::config::{Dtype, Gelu, Precision};
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
+use wgpt::config::{Dtype, Precision};
 use wgpt::ops::{self, Activation, OpsMode};
 
-use crate::case::{Case, Op, dot, noise, values};
+use crate::case::{ACTIVATIONS, Case, Op, dot, long_cases, noise, small_cases, values};
 
 /// The tolerances of values and gradients in f32.
 pub const VALUE: f64 = 1e-5;
@@ -68,26 +66,11 @@ fn in_dtype(
     mode: OpsMode,
     stored: Option<FloatDType>,
 ) -> Vec<Tensor<2>> {
-    let is_weight = |index: usize| match case.op {
-        Op::Embed { .. } => true,
-        Op::LayerNorm { .. } | Op::CrossEntropy { .. } => index > 0,
-        Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
-        Op::Attention { .. } | Op::Dropout { .. } => false,
+    let is_half = |index| {
+        !case.is_weight(index) || mode.precision.keeps_half_weights() && case.has_copy(index)
     };
-    let is_matrix = |index: usize| match case.op {
-        Op::Embed { .. } => true,
-        Op::CrossEntropy { .. } | Op::Linear { .. } => index == 1,
-        _ => false,
-    };
-    let has_copy = |index: usize| match case.op {
-        Op::CrossEntropy { .. } => index > 0,
-        Op::Linear { .. } => index == 1,
-        _ => false,
-    };
-    let is_half =
-        |index| !is_weight(index) || mode.precision.keeps_half_weights() && has_copy(index);
     let cast = |(index, x): (usize, Tensor<2>)| match stored {
-        Some(stored) if is_matrix(index) => x.cast(stored),
+        Some(stored) if case.is_matrix(index) => x.cast(stored),
         _ if is_half(index) => x.cast(activations(mode)),
         _ => x,
     };
@@ -187,53 +170,6 @@ pub fn check(case: &Case, truth: &Truth, device: &Device, mode: OpsMode) -> Resu
     Ok(())
 }
 
-/// Generates cases of an op.
-pub fn cases(
-    op: impl Strategy<Value = Op>,
-    spreads: &'static [f32],
-) -> impl Strategy<Value = Case> {
-    let time = prop_oneof![Just(1usize), 2..=7usize];
-    let sizes = (1..=3usize, time, 1..=20usize);
-    (op, sizes, select(spreads), 0..1000u64, any::<bool>()).prop_map(
-        |(op, (batch, time, mut width), spread, seed, strided)| {
-            if let Op::Attention { heads, .. } = op {
-                width *= heads;
-            }
-            Case { op, batch, time, width, spread, seed, strided }
-        },
-    )
-}
-
-pub const ACTIVATIONS: [Activation; 3] =
-    [Activation::Identity, Activation::Gelu(Gelu::Tanh), Activation::Gelu(Gelu::Erf)];
-
-/// Generates small cases of each op.
-pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
-    let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
-    let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
-    let norm = flag.prop_map(|beta| Op::LayerNorm { beta });
-    let linear = (1..=20usize, flag, flag, select(&ACTIVATIONS)).prop_map(
-        |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
-    );
-    let attention = (1..=3usize, rates).prop_map(|(heads, rate)| Op::Attention { heads, rate });
-    let loss = (1..=20usize, 0..=5usize, 1..=25usize, flag).prop_map(
-        |(vocab, padding, chunk, ignores)| Op::CrossEntropy { vocab, padding, chunk, ignores },
-    );
-    let dropout = (select(&[0.0, 0.3]), flag);
-    let dropout = dropout.prop_map(|(rate, residual)| Op::Dropout { rate, residual });
-    [
-        cases(embed, &[1.0]).boxed(),
-        // Epsilon matters for a small spread.
-        cases(norm, &[0.01, 1.0, 30.0]).boxed(),
-        // A larger spread reaches both tails of GELU.
-        cases(linear, &[1.0, 3.0]).boxed(),
-        cases(attention, &[1.0]).boxed(),
-        // A large spread gives logits for which `exp` overflows.
-        cases(loss, &[1.0, 30.0]).boxed(),
-        cases(dropout, &[1.0]).boxed(),
-    ]
-}
-
 /// Checks `count` cases of each op, the same on every call.
 pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
     let config = Config {
@@ -253,22 +189,6 @@ pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
             panic!("{error}");
         }
     }
-}
-
-/// Returns a case of every op with two sequences of this length.
-pub fn long_cases(time: usize) -> Vec<Case> {
-    let activation = Activation::Gelu(Gelu::Tanh);
-    let ops = [
-        Op::Embed { vocab: 51, unused: 3 },
-        Op::LayerNorm { beta: true },
-        Op::Linear { inner: 35, bias: true, residual: true, activation },
-        Op::Attention { heads: 3, rate: None },
-        Op::Attention { heads: 3, rate: Some(0.3) },
-        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100, ignores: false },
-        Op::CrossEntropy { vocab: 100, padding: 3, chunk: 70, ignores: true },
-        Op::Dropout { rate: 0.3, residual: true },
-    ];
-    ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
 }
 
 /// Returns cases of attention whose last tile of keys has one key.

@@ -5,10 +5,10 @@ use wgpt::config::{Abilities, Dtype, Matrices, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind};
 use wgpt::ops::{self, Dropout, OpsMode};
 
-use crate::case::{mask, noise, softmax, values};
+use crate::case::{long_cases, mask, noise, softmax, values};
 use crate::check::{
     Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
-    check_small, compare, head_cases, last_key_cases, long_cases, run,
+    check_small, compare, head_cases, last_key_cases, run,
 };
 use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};

@@ -12,8 +12,8 @@ mod optimizer;
 use burn::tensor::{Device, Tensor, TensorData};
 use wgpt::ops::{self, AttentionShape, Dropout, OpsMode};
 
-use case::{Case, Op, mask, noise, values};
-use check::{Outcome, check, check_large, check_small, long_cases, run, truth};
+use case::{Case, Op, long_cases, mask, noise, values};
+use check::{Outcome, check, check_large, check_small, run, truth};
 use layer_norm::check_layer_norms;
 use optimizer::{check_optimizer, optimize};
 

@@ -126,7 +126,7 @@ fn causal_bias(from: usize, to: usize, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(bias, [1, 1, to - from, to]), (device, DType::F32))
 }
 
-/// Returns the dropout factors of queries `from..to` and keys `0..to`: 
+/// Returns the dropout factors of queries `from..to` and keys `0..to`:
 /// `[batch, heads, to - from, to]`.
 fn dropout_mask(
     shape: &AttentionShape,
