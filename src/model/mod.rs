@@ -23,6 +23,7 @@ mod half_weights;
 mod hugging_face;
 mod init;
 mod loss_scale;
+mod map_weights;
 mod nanogpt;
 mod sample;
 mod weights;
@@ -34,12 +35,12 @@ use builder::Builder;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::WeightGradients;
-pub(crate) use half_weights::HalfWeights;
 pub(crate) use hugging_face::{
     ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
 };
 pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
+pub(crate) use map_weights::{FlatWeight, map_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};

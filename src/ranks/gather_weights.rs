@@ -7,14 +7,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{FloatDType, Shape, Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use web_time::Instant;
 
 use super::sharding::Sharding;
 use super::{Group, RanksError};
 use crate::gpu::{self, DeviceError, Reading, Watchdog};
-use crate::model::{Gpt, HalfWeights, STAGED_ELEMENTS, parameters};
+use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, map_weights, parameters};
 
 impl Sharding {
     /// Brings the weights that other ranks have updated to this one. Also returns the time that the
@@ -26,17 +25,30 @@ impl Sharding {
         watchdog: &Watchdog,
     ) -> Result<(Gpt, Duration), E> {
         let (streams, is_own) = Stream::all(&model, self, group.size());
-        let halves = model.take_half_weights();
+        let mut halves = model.take_half_weights();
         let placeholder = Tensor::empty([1], &parameters(&model)[0].parts[0].device());
-        let mut out = Out { placeholder, weights: Vec::new(), shapes: Vec::new() };
-        let model = model.map(&mut out);
-        let Out { weights, shapes, .. } = out;
+        let (mut weights, mut shapes) = (Vec::new(), Vec::new());
+        let model = map_weights(model, |FlatWeight { id, value, shape }| {
+            weights.push(value);
+            let dimensions = shape.num_dims();
+            shapes.push(shape);
+            FlatWeight::placeholder(id, placeholder.clone(), dimensions)
+        });
         let mut exchange = Exchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
         exchange.run::<E>(group, watchdog).await?;
-        let weights: Vec<_> = exchange.weights.into_iter().zip(shapes).zip(is_own).collect();
-        let mut back = Back { weights: weights.into_iter(), halves };
-        let mut model = model.map(&mut back);
-        model.put_half_weights(back.halves);
+        let mut weights = exchange.weights.into_iter().zip(shapes).zip(is_own);
+        let mut model = map_weights(model, |taken| {
+            let Some(((value, shape), is_own)) = weights.next() else { return taken };
+            let id = taken.id;
+            // The copy of a weight that another rank has updated.
+            if !is_own && let Some(former) = halves.remove(&id) {
+                let dtype = FloatDType::from(former.dtype());
+                drop(former);
+                halves.insert(id, value.clone().cast(dtype).reshape(shape.clone()));
+            }
+            FlatWeight { id, value, shape }
+        });
+        model.put_half_weights(halves);
         Ok((model, exchange.spent))
     }
 }
@@ -163,44 +175,5 @@ impl Exchange {
                 weight.inplace(|weight| weight.slice_assign([piece], arrived));
             }
         }
-    }
-}
-
-/// A mapper that takes the weights out of a model.
-struct Out {
-    /// Takes the place of a weight, `[1]`.
-    placeholder: Tensor<1>,
-    weights: Vec<Tensor<1>>,
-    shapes: Vec<Shape>,
-}
-
-impl ModuleMapper for Out {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, value, mapper) = param.consume();
-        let shape = value.shape();
-        self.weights.push(value.reshape([shape.num_elements()]));
-        self.shapes.push(shape);
-        Param::from_mapped_value(id, self.placeholder.clone().reshape([1; D]), mapper)
-    }
-}
-
-/// A mapper that puts weights back, and copies those of other ranks to half precision where the model
-/// keeps such copies.
-struct Back {
-    /// With their shapes, and if this rank has updated them.
-    weights: std::vec::IntoIter<((Tensor<1>, Shape), bool)>,
-    halves: HalfWeights,
-}
-
-impl ModuleMapper for Back {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(((weight, shape), is_own)) = self.weights.next() else { return param };
-        let (id, _, mapper) = param.consume();
-        if !is_own && let Some(former) = self.halves.remove(&id) {
-            let dtype = FloatDType::from(former.dtype());
-            drop(former);
-            self.halves.insert(id, weight.clone().cast(dtype).reshape(shape.clone()));
-        }
-        Param::from_mapped_value(id, weight.reshape(shape), mapper)
     }
 }

@@ -3,15 +3,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Shape, Tensor};
 
 use crate::config::{Config, OptimizerKind};
 use crate::gpu::Watchdog;
-use crate::model::{Gpt, HalfWeights, LossScale, Parameter, parameters};
-use crate::ops::{
-    self, AdamW, OpsMode, UpdateControl, UpdateSettings, UpdatedWeight, WeightUpdate,
-};
+use crate::model::{FlatWeight, Gpt, LossScale, Parameter, map_weights, parameters};
+use crate::ops::{self, AdamW, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
 use crate::ranks::{Shard, Sharding};
 
 mod muon;
@@ -299,18 +296,39 @@ impl Optimizer {
         control: Tensor<1>,
         learning_rate: f64,
     ) -> Gpt {
-        let device = control.device();
-        let mut taken = Take {
-            muon: self.muon(learning_rate, control.clone()),
-            grads: grads.into_iter(),
-            old: std::mem::take(&mut self.parts).into_iter(),
-            taken: Vec::new(),
-            weights: Vec::new(),
-            halves: model.take_half_weights(),
-            placeholder: Tensor::empty([1], &device),
-        };
-        let model = model.map(&mut taken);
-        let Take { taken, weights, halves, .. } = taken;
+        let muon = self.muon(learning_rate, control.clone());
+        let placeholder = Tensor::empty([1], &control.device());
+        let mut halves = model.take_half_weights();
+        let (mut old, mut grads) = (std::mem::take(&mut self.parts).into_iter(), grads.into_iter());
+        // AdamW alone holds its weights and updates them in place, all at once.
+        let (mut taken, mut weights) = (Vec::new(), Vec::new());
+        let model = map_weights(model, |FlatWeight { id, value: w, shape }| {
+            let state = old.next().and_then(|part| part.states.into_iter().next());
+            let (Some(grad), Some(state)) = (grads.next(), state) else {
+                taken.push(Taken::Updated(Part::default()));
+                return FlatWeight { id, value: w, shape };
+            };
+            let half = halves.remove(&id).map(|half| half.reshape([shape.num_elements()]));
+            match state {
+                State::AdamW(moments) => {
+                    let dimensions = shape.num_dims();
+                    let decays = decays(dimensions);
+                    weights.push(WeightUpdate { w, half, grad, moments, decays });
+                    taken.push(Taken::AdamW(shape));
+                    FlatWeight::placeholder(id, placeholder.clone(), dimensions)
+                }
+                State::Muon(momentum) => {
+                    let (value, half, momentum) =
+                        muon.update(w, half, grad, momentum, shape.dims());
+                    let states = vec![State::Muon(momentum)];
+                    taken.push(Taken::Updated(Part { masters: Vec::new(), states }));
+                    if let Some(half) = half {
+                        halves.insert(id, half.reshape(shape.clone()));
+                    }
+                    FlatWeight { id, value, shape }
+                }
+            }
+        });
         let scalars = self.scalars(learning_rate);
         // Of a sharded optimizer with more ranks than weights, a rank may have none.
         let updated = if weights.is_empty() {
@@ -318,11 +336,25 @@ impl Optimizer {
         } else {
             ops::adamw(weights, control, scalars, self.mode)
         };
-        let updated = updated.into_iter();
-        let mut put = Put { taken: taken.into_iter(), updated, parts: Vec::new(), halves };
-        let mut model = model.map(&mut put);
-        model.put_half_weights(put.halves);
-        self.parts = put.parts;
+        let (mut taken, mut updated) = (taken.into_iter(), updated.into_iter());
+        let parts = &mut self.parts;
+        let mut model = map_weights(model, |weight| {
+            let shape = match taken.next() {
+                Some(Taken::AdamW(shape)) => shape,
+                Some(Taken::Updated(part)) => {
+                    parts.push(part);
+                    return weight;
+                }
+                None => return weight,
+            };
+            let Some((value, half, moments)) = updated.next() else { return weight };
+            parts.push(Part { masters: Vec::new(), states: vec![State::AdamW(moments)] });
+            if let Some(half) = half {
+                halves.insert(weight.id, half.reshape(shape.clone()));
+            }
+            FlatWeight { id: weight.id, value, shape }
+        });
+        model.put_half_weights(halves);
         model
     }
 
@@ -346,87 +378,10 @@ fn decays(dimensions: usize) -> bool {
     dimensions >= 2
 }
 
-/// A weight that [`Take`] has gone past.
+/// A weight that an update has gone past.
 enum Taken {
     /// Its shape: AdamW updates it, with all others at once.
     AdamW(Shape),
     /// The new state of a weight that has been updated.
     Updated(Part),
-}
-
-/// A mapper that takes the weights that AdamW updates out of a model and updates the others.
-struct Take {
-    muon: Muon,
-    grads: std::vec::IntoIter<Tensor<1>>,
-    old: std::vec::IntoIter<Part>,
-    taken: Vec<Taken>,
-    /// The weights for AdamW, which alone holds them and updates them in place.
-    weights: Vec<WeightUpdate>,
-    /// The copies in half precision of the other weights.
-    halves: HalfWeights,
-    /// Takes the place of a weight, `[1]`.
-    placeholder: Tensor<1>,
-}
-
-impl ModuleMapper for Take {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let part = self.old.next().unwrap_or_default();
-        let state = part.states.into_iter().next();
-        let (Some(grad), Some(state)) = (self.grads.next(), state) else {
-            self.taken.push(Taken::Updated(Part::default()));
-            return param;
-        };
-        let (id, value, mapper) = param.consume();
-        let shape = value.shape();
-        let elements = [shape.num_elements()];
-        let w = value.reshape(elements);
-        let half = self.halves.remove(&id).map(|half| half.reshape(elements));
-        let (w, half) = match state {
-            State::AdamW(moments) => {
-                let decays = decays(D);
-                self.weights.push(WeightUpdate { w, half, grad, moments, decays });
-                self.taken.push(Taken::AdamW(shape));
-                let placeholder = self.placeholder.clone().reshape([1; D]);
-                return Param::from_mapped_value(id, placeholder, mapper);
-            }
-            State::Muon(momentum) => {
-                let (w, half, momentum) = self.muon.update(w, half, grad, momentum, shape.dims());
-                let states = vec![State::Muon(momentum)];
-                self.taken.push(Taken::Updated(Part { masters: Vec::new(), states }));
-                (w, half)
-            }
-        };
-        if let Some(half) = half {
-            self.halves.insert(id, half.reshape(shape.clone()));
-        }
-        Param::from_mapped_value(id, w.reshape(shape), mapper)
-    }
-}
-
-/// A mapper that puts the weights back that [`Take`] has taken.
-struct Put {
-    taken: std::vec::IntoIter<Taken>,
-    updated: std::vec::IntoIter<UpdatedWeight>,
-    parts: Vec<Part>,
-    halves: HalfWeights,
-}
-
-impl ModuleMapper for Put {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let shape = match self.taken.next() {
-            Some(Taken::AdamW(shape)) => shape,
-            Some(Taken::Updated(part)) => {
-                self.parts.push(part);
-                return param;
-            }
-            None => return param,
-        };
-        let Some((w, half, moments)) = self.updated.next() else { return param };
-        self.parts.push(Part { masters: Vec::new(), states: vec![State::AdamW(moments)] });
-        let (id, _, mapper) = param.consume();
-        if let Some(half) = half {
-            self.halves.insert(id, half.reshape(shape.clone()));
-        }
-        Param::from_mapped_value(id, w.reshape(shape), mapper)
-    }
 }

@@ -11,7 +11,6 @@
 
 use std::vec::IntoIter;
 
-use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Element, FloatDType, Tensor, TensorData};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -21,7 +20,7 @@ use web_time::Instant;
 use super::muon::{Momentum, Muon};
 use super::{Optimizer, Part, State, decays, pieces};
 use crate::gpu::{self, Reading, Watchdog};
-use crate::model::{Gpt, values};
+use crate::model::{FlatWeight, Gpt, map_weights, values};
 use crate::ops::{self, AdamW, OpsMode, WeightUpdate};
 
 /// Elements that one task converts.
@@ -70,7 +69,7 @@ impl Optimizer {
                 watchdog: &offload.watchdog,
                 dry,
             };
-            let model = model.map(&mut update);
+            let model = map_weights(model, |weight| update.apply(weight));
             self.parts = update.new;
             model
         } else {
@@ -82,7 +81,7 @@ impl Optimizer {
     }
 }
 
-/// A mapper from every weight to its next value.
+/// The change of every weight to its next value.
 struct Update<'a> {
     scalars: AdamW,
     muon: Muon,
@@ -101,22 +100,18 @@ struct Update<'a> {
     dry: bool,
 }
 
-impl ModuleMapper for Update<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(part) = self.old.next() else { return param };
-        let (id, value, mapper) = param.consume();
-        let shape = value.shape();
-        let flat = value.reshape([shape.num_elements()]);
-        let (flat, part) = match part.states.first() {
-            Some(State::Muon(_)) => self.update_matrix(flat, part, shape.dims()),
-            _ => self.update_in_pieces(flat, part, decays(D)),
+impl Update<'_> {
+    fn apply(&mut self, weight: FlatWeight) -> FlatWeight {
+        let Some(part) = self.old.next() else { return weight };
+        let FlatWeight { id, value, shape } = weight;
+        let (value, part) = match part.states.first() {
+            Some(State::Muon(_)) => self.update_matrix(value, part, shape.dims()),
+            _ => self.update_in_pieces(value, part, decays(shape.num_dims())),
         };
         self.new.push(part);
-        Param::from_mapped_value(id, flat.reshape(shape), mapper)
+        FlatWeight { id, value, shape }
     }
-}
 
-impl Update<'_> {
     /// Updates the masters and moments of a part by AdamW, and `weight` `[elements]` on the device.
     fn update_in_pieces(
         &mut self,

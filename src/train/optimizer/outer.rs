@@ -16,14 +16,13 @@
 //! needed once in many updates, and the change crosses the host on its way to the other ranks. Every
 //! rank makes the same step from the same sums, so that no rank sends its weights.
 
-use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use super::state::{Part, cut, pieces};
+use super::state::{cut, pieces};
 use super::{OUTER, Optimizer};
 use crate::config::Config;
 use crate::gpu::Watchdog;
-use crate::model::{Gpt, Parameter, parameters, values};
+use crate::model::{FlatWeight, Gpt, Parameter, map_weights, parameters, values};
 
 /// The state of the outer step, in the order of the model's weights, padding included.
 #[derive(Debug)]
@@ -92,8 +91,26 @@ impl Optimizer {
         outer.step(change);
         // They are made anew from the weights.
         let had_copies = !model.take_half_weights().is_empty();
-        let parts = self.parts.iter_mut();
-        let mut model = model.map(&mut Replace { parts, rest: &outer.weights });
+        let (mut parts, mut rest) = (self.parts.iter_mut(), outer.weights.as_slice());
+        let mut model = map_weights(model, |FlatWeight { id, value, shape }| {
+            let (device, dtype) = (value.device(), value.dtype());
+            // Its memory is free for the new one.
+            drop(value);
+            let elements = shape.num_elements();
+            let (own, others) = rest.split_at(elements.min(rest.len()));
+            rest = others;
+            // The master weights, too, if the host keeps them.
+            if let Some(part) = parts.next()
+                && let Some(master) = part.masters.first()
+            {
+                let lengths: Vec<usize> = pieces(elements).map(|piece| piece.len()).collect();
+                part.masters = cut(own, &lengths, &master.device());
+            }
+            let new = TensorData::new(own.to_vec(), [elements]);
+            let new: Tensor<1> = Tensor::from_data(new, &device);
+            let value = if dtype == DType::F32 { new } else { new.cast(FloatDType::from(dtype)) };
+            FlatWeight { id, value, shape }
+        });
         if had_copies {
             model.keep_half_weights(self.mode.precision);
         }
@@ -159,34 +176,6 @@ async fn read(weights: Vec<Parameter>, watchdog: &Watchdog) -> Vec<f32> {
         }
     }
     all
-}
-
-/// A mapper that gives a model other weights, and their masters to the optimizer.
-struct Replace<'a> {
-    parts: std::slice::IterMut<'a, Part>,
-    /// Those of the weights that follow.
-    rest: &'a [f32],
-}
-
-impl ModuleMapper for Replace<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, value, mapper) = param.consume();
-        let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
-        // Its memory is free for the new one.
-        drop(value);
-        let elements = shape.num_elements();
-        let (own, rest) = self.rest.split_at(elements.min(self.rest.len()));
-        self.rest = rest;
-        if let Some(part) = self.parts.next()
-            && let Some(master) = part.masters.first()
-        {
-            let lengths: Vec<usize> = pieces(elements).map(|piece| piece.len()).collect();
-            part.masters = cut(own, &lengths, &master.device());
-        }
-        let new: Tensor<1> = Tensor::from_data(TensorData::new(own.to_vec(), [elements]), &device);
-        let new = if dtype == DType::F32 { new } else { new.cast(FloatDType::from(dtype)) };
-        Param::from_mapped_value(id, new.reshape(shape), mapper)
-    }
 }
 
 #[cfg(test)]
