@@ -13,7 +13,7 @@ use crate::model::{WeightError, WeightSource};
 use crate::protocol::RankLine;
 
 /// The settings in which ranks may differ: each has its own memory and its own paths, and the run
-/// folder is that of rank 0.
+/// folder is rank 0's.
 pub const OWN_SETTINGS: [&str; 10] = [
     "data",
     "out_dir",

@@ -1,7 +1,7 @@
 //! The division of a run among its ranks: shares of the global batch in proportion to their speeds.
 //!
-//! Shares decide in which order gradients are added up. So those of a run are recorded in its folder,
-//! and a run that continues with the same ranks keeps them, and with them its bits.
+//! Shares decide in which order gradients are added up. So the shares of a run are recorded in its
+//! folder, and a run that continues with the same ranks keeps them, and with them its bits.
 
 use std::path::{Path, PathBuf};
 

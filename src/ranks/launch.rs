@@ -10,7 +10,7 @@ pub(crate) struct Launch {
     pub rank: usize,
     /// The number of processes, more than 1.
     pub size: usize,
-    /// The number of the process among those of its machine, from 0.
+    /// The number of the process on its machine, from 0.
     pub local_rank: usize,
     /// True for a launcher of MPICH's family.
     pub is_mpich: bool,

@@ -73,14 +73,14 @@ pub(crate) trait Ranks {
     /// each time.
     fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError>;
 
-    /// Replaces `bytes` by those of rank 0.
+    /// Replaces `bytes` by the bytes of rank 0.
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError>;
 
     /// Returns the bytes of each rank on rank 0, and nothing on the others.
     fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError>;
 
-    /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
-    /// the same on all.
+    /// Replaces each part of `values` by the values of the rank to which it belongs: one part for each
+    /// rank, the same on all.
     fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError>;
 
     /// Ends the communication, after the last call of every rank.
@@ -221,8 +221,8 @@ impl Group {
         self.ranks.gather(bytes)
     }
 
-    /// Replaces each part of `values` by that of the rank to which it belongs: one part for each rank,
-    /// the same on all.
+    /// Replaces each part of `values` by the values of the rank to which it belongs: one part for each
+    /// rank, the same on all.
     pub fn all_gather(
         &mut self,
         values: &mut [f32],
@@ -238,7 +238,7 @@ impl Group {
         self.ranks.all_reduce(values, wire)
     }
 
-    /// Replaces values by those of rank 0, of which there are as many.
+    /// Replaces values by the values of rank 0, which has the same number.
     pub fn share_values(&mut self, values: &mut Vec<f32>) -> Result<(), RanksError> {
         if self.is_alone() {
             return Ok(());

@@ -17,7 +17,7 @@ pub struct PlanLimit {
     file: PathBuf,
     /// The plan of this process: its session changes it, its watcher reads it.
     plan: Arc<Mutex<Plan>>,
-    /// True if the optimizer can move to a memory of its own.
+    /// True if the optimizer can move to a memory that is not the device's.
     can_offload: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Divides weights whose states have so many elements.
+    /// Divides weights among ranks by the elements of their states.
     pub fn new(Shard { rank, ranks }: Shard, states: &[u64]) -> Self {
         Self { rank, owners: plan::owners(states, ranks) }
     }

@@ -24,7 +24,7 @@ const MOST_BEGUN: usize = 128 << 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The gradients of an update on their way to the host, while the device goes on with the backward pass.
+/// The gradients of an update on their way to the host, while the device continues the backward pass.
 ///
 /// A GPU copies each when it has computed it, with the rest of the pass queued behind: while this thread
 /// sums over ranks what has arrived, the device computes. The CPU computes in this thread, and CUDA's
@@ -105,7 +105,7 @@ struct Summing<'a> {
     device: Device,
     /// The read of the loss, which is queued behind the backward pass.
     loss: Reading,
-    /// Elements of this rank, of which the first `summed` are those of all ranks.
+    /// Elements of this rank. The first `summed` of them are already the sums over all ranks.
     values: Vec<f32>,
     summed: usize,
     /// The lengths of the tensors in `values`.
@@ -114,7 +114,7 @@ struct Summing<'a> {
     waited: Duration,
 }
 
-/// Sums gradients and the `loss` `[1]` over all ranks, whose gradients have as many elements in all.
+/// Sums gradients and the `loss` `[1]` over all ranks, whose gradients have the same number of elements.
 ///
 /// Each gradient leaves the device before its sum comes back, so that the device holds no more than
 /// before. Cuts do not follow the tensors: devices may split an embedding into other shards.

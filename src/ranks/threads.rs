@@ -75,7 +75,7 @@ impl Link for ThreadLink {
     }
 }
 
-/// Runs `work` on `size` ranks, each a thread of its own. Returns the results in the order of ranks.
+/// Runs `work` on `size` ranks, each on its own thread. Returns the results in the order of ranks.
 pub(crate) fn on_threads<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {

@@ -46,7 +46,8 @@ const HALF: usize = 2;
 /// Bytes of the scale in front of the values of a message.
 const SCALE: usize = 4;
 
-/// The exponent that the scale gives to the largest value: below that of the largest float16, 65504.
+/// The exponent that the scale gives to the largest value, below the one of the largest float16,
+/// 65504.
 const LARGEST_EXPONENT: i32 = 14;
 
 /// The smallest exponent of a normal f32, and the bits of its fraction.
@@ -62,7 +63,7 @@ impl Wire {
         }
     }
 
-    /// Returns the bytes of a message with so many values.
+    /// Returns the bytes of a message with this number of values.
     pub(super) fn bytes_of(self, values: usize) -> usize {
         match self {
             Wire::Float32 => values * FULL,

@@ -15,7 +15,7 @@ const ZIP32_BYTES: u64 = u32::MAX as u64;
 /// The most files that a model folder has.
 const MOST_FILES: usize = 64;
 
-/// Writes the files of a folder to a zip, without those of its subfolders.
+/// Writes the files of a folder to a zip, without its subfolders.
 pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     let write = || -> io::Result<()> {
         let mut zip = ZipWriter::new(to);

@@ -1,4 +1,4 @@
-//! Checkpoints: Hugging Face GPT-2 folders with the optimizer's state beside the weights.
+//! Checkpoints: Hugging Face GPT-2 folders with the optimizer's state next to the weights.
 //!
 //! A checkpoint is written under a temporary name, synced and renamed; its last file is
 //! `state.json` with the hashes of the others. So a folder with a state is complete or provably
@@ -348,7 +348,7 @@ async fn write_states(
 }
 
 /// Writes a model folder as Hugging Face transformers reads it: `config.json`, `model.safetensors`
-/// and the files of the tokenizer. `weights` are those of a model, in its order.
+/// and the files of the tokenizer. `weights` are in the order of a model.
 pub async fn write_model(
     folder: &Path,
     architecture: &Architecture,

@@ -51,7 +51,7 @@ pub enum TrainError {
     /// A run that another process trains.
     #[error("{}: another process trains this run", path.display())]
     Locked { path: PathBuf },
-    /// A setting that differs from that of the loaded model or checkpoint.
+    /// A setting that differs from the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel {
         key: &'static str,

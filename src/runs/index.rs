@@ -354,14 +354,14 @@ fn is_locked(run: &Path) -> bool {
 
 /// The part of a checkpoint's state that a summary shows.
 #[derive(Default, Deserialize)]
-struct Saved {
+struct SavedLosses {
     iteration: u64,
     val_loss: Option<f64>,
     best_val_loss: Option<f64>,
 }
 
 /// Reads the state of the newest checkpoint.
-fn saved(run: &Path) -> Option<Saved> {
+fn saved(run: &Path) -> Option<SavedLosses> {
     let entries = disk::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
     let numbered = |entry: disk::DirEntry| {
         Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()))

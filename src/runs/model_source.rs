@@ -27,7 +27,7 @@ const NANOGPT_VOCABULARY: usize = 50_304;
 /// A model that can be loaded.
 #[derive(Debug)]
 pub struct ModelSource {
-    /// Its file or folder; for a run, that of the checkpoint.
+    /// Its file or folder; for a run, the folder of the checkpoint.
     pub path: PathBuf,
     pub architecture: Architecture,
     pub tokenizer: Option<Tokenizer>,
@@ -182,7 +182,7 @@ impl ModelSource {
     }
 
     /// Returns false if the model is known to tokenize text in another way than `data`. The size of a
-    /// vocabulary tells that of no model: nanoGPT pads any to GPT-2's.
+    /// vocabulary does not tell: nanoGPT pads any to GPT-2's.
     pub fn has_text_of(&self, data: Option<&Tokenizer>) -> bool {
         let own = self.tokenizer.as_ref().filter(|_| !self.is_guess);
         own.zip(data).is_none_or(|(own, data)| own.has_text_of(data))

@@ -1,7 +1,7 @@
 //! The optimizer states of ranks that train apart.
 //!
 //! Each has its own, of twice the size of the model. That of rank 0 is in the checkpoint; the others
-//! keep theirs beside their log, in the run folder on their machine, and send them nowhere.
+//! keep theirs next to their log, in the run folder on their machine, and send them nowhere.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl OwnStates {
         Ok(Self { file: own.filter(|_| are_complete), are_missing: !are_complete })
     }
 
-    /// Reads the state of loss scaling of this rank, if it has one of its own.
+    /// Reads the state of loss scaling of this rank, if it has its own.
     pub fn loss_scale(&mut self, rank: usize) -> Result<Option<LossScale>, WeightError> {
         let file = self.file.as_mut().filter(|_| rank > 0);
         file.map(|file| file.weight(LossScale::NAME, &[4]).map(LossScale::of)).transpose()

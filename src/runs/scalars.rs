@@ -18,7 +18,7 @@ use tensorboard::TensorBoard;
 struct Scalars {
     /// Updates made before.
     iter: u64,
-    /// Names and values. The names are those of the event's fields.
+    /// The names of the event's fields, and their values.
     values: Vec<(&'static str, f64)>,
 }
 

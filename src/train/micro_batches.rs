@@ -31,8 +31,8 @@ impl<'a> MicroBatches<'a> {
     }
 
     /// Returns the tokens over which the loss is a mean. Those of conversations are read once more for
-    /// that, since the first micro-batch needs their number. Each rank reads those of all ranks: to ask
-    /// the others would be one more wait in each update.
+    /// that, since the first micro-batch needs their number. Each rank reads the tokens of all ranks,
+    /// because asking the others would be one more wait in each update.
     pub fn counted(&self) -> Result<usize, TrainError> {
         if !self.job.dataset.train.has_conversations() {
             return Ok(self.mean_over.len() * self.job.config.block_size.get() as usize);

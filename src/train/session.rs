@@ -47,7 +47,7 @@ pub struct Session<'a> {
     plans_schedule: bool,
     /// The time of the last checkpoint, or of the start.
     saved: Instant,
-    /// True if a checkpoint is to be written when all ranks have the same weights.
+    /// True if a checkpoint is to be written as soon as all ranks have the same weights.
     wants_checkpoint: bool,
     /// Commands that arrived during an evaluation.
     queued: VecDeque<Command>,

@@ -283,7 +283,7 @@ fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
 }
 
 /// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations, but not know
-/// text by other tokens: those of two vocabularies of one size mean nothing to each other.
+/// text by other tokens: tokens of two vocabularies of one size mean nothing to each other.
 fn initial_source(
     config: &Config,
     architecture: &Architecture,

@@ -20,9 +20,9 @@ mod state;
 use muon::Muon;
 use outer::Outer;
 pub use state::Masters;
-use state::{Part, Rule, State, cut, pieces};
+use state::{PartState, Rule, WeightState, cut, pieces};
 
-/// The name of the outer step's momentum in checkpoints, before that of a parameter.
+/// The name of the outer step's momentum in checkpoints, before the name of a parameter.
 pub(super) const OUTER: &str = "outer";
 
 /// The epsilon of PyTorch and of GPT-2.
@@ -33,7 +33,7 @@ pub struct Optimizer {
     kind: OptimizerKind,
     /// One for each part of each parameter, in the order of the model. Without states for the parameters
     /// that other ranks update.
-    parts: Vec<Part>,
+    parts: Vec<PartState>,
     /// Present if the states are divided among ranks.
     sharding: Option<Sharding>,
     /// Present if the states are in host memory; `None` if they are on the model's device.
@@ -86,7 +86,7 @@ impl Optimizer {
         optimizer
     }
 
-    /// Creates an optimizer with saved states, offloaded with `masters`, or with those of a `shard`.
+    /// Creates an optimizer with saved states, offloaded with `masters`, or with the states of a `shard`.
     /// `saved` returns the values of a tensor by its name in checkpoints and the shape of its parameter;
     /// padding at their end may be missing. It is asked for all tensors, whatever the shard: ranks read
     /// them together.
@@ -148,7 +148,7 @@ impl Optimizer {
             for lengths in lengths {
                 let kept = kept.by_ref().take(lengths.len());
                 let states = states.by_ref().take(lengths.len());
-                built.push(Part { masters: kept.collect(), states: states.collect() });
+                built.push(PartState { masters: kept.collect(), states: states.collect() });
             }
         }
         let loss_scale = LossScale::new(mode.precision.scales_loss());
@@ -207,7 +207,7 @@ impl Optimizer {
         let mut weights = parameters(model);
         let mut own = self.parts.iter();
         for Parameter { parts, .. } in &mut weights {
-            let masters = |(part, own): (Tensor<1>, &Part)| {
+            let masters = |(part, own): (Tensor<1>, &PartState)| {
                 if own.masters.is_empty() { vec![part] } else { own.masters.clone() }
             };
             *parts =
@@ -224,7 +224,7 @@ impl Optimizer {
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
             let states = own.by_ref().take(parts.len()).flat_map(|part| &part.states);
-            let tensors: Vec<_> = states.flat_map(State::tensors).collect();
+            let tensors: Vec<_> = states.flat_map(WeightState::tensors).collect();
             for kind in Rule::of(self.kind, &name).kinds() {
                 let of_kind = tensors.iter().filter(|(of, _)| of == kind);
                 saved.push(Parameter {
@@ -305,23 +305,23 @@ impl Optimizer {
         let model = map_weights(model, |FlatWeight { id, value: w, shape }| {
             let state = old.next().and_then(|part| part.states.into_iter().next());
             let (Some(grad), Some(state)) = (grads.next(), state) else {
-                taken.push(Taken::Updated(Part::default()));
+                taken.push(Taken::Updated(PartState::default()));
                 return FlatWeight { id, value: w, shape };
             };
             let half = halves.remove(&id).map(|half| half.reshape([shape.num_elements()]));
             match state {
-                State::AdamW(moments) => {
+                WeightState::AdamW(moments) => {
                     let dimensions = shape.num_dims();
                     let decays = decays(dimensions);
                     weights.push(WeightUpdate { w, half, grad, moments, decays });
                     taken.push(Taken::AdamW(shape));
                     FlatWeight::placeholder(id, placeholder.clone(), dimensions)
                 }
-                State::Muon(momentum) => {
+                WeightState::Muon(momentum) => {
                     let (value, half, momentum) =
                         muon.update(w, half, grad, momentum, shape.dims());
-                    let states = vec![State::Muon(momentum)];
-                    taken.push(Taken::Updated(Part { masters: Vec::new(), states }));
+                    let states = vec![WeightState::Muon(momentum)];
+                    taken.push(Taken::Updated(PartState { masters: Vec::new(), states }));
                     if let Some(half) = half {
                         halves.insert(id, half.reshape(shape.clone()));
                     }
@@ -348,7 +348,8 @@ impl Optimizer {
                 None => return weight,
             };
             let Some((value, half, moments)) = updated.next() else { return weight };
-            parts.push(Part { masters: Vec::new(), states: vec![State::AdamW(moments)] });
+            parts
+                .push(PartState { masters: Vec::new(), states: vec![WeightState::AdamW(moments)] });
             if let Some(half) = half {
                 halves.insert(weight.id, half.reshape(shape.clone()));
             }
@@ -372,7 +373,7 @@ impl Optimizer {
     }
 }
 
-/// Returns true if a weight of so many dimensions decays. As in GPT-2, matrices and embeddings do,
+/// Returns true if a weight with this number of dimensions decays. As in GPT-2, matrices and embeddings do,
 /// biases and layer norms do not.
 fn decays(dimensions: usize) -> bool {
     dimensions >= 2
@@ -383,5 +384,5 @@ enum Taken {
     /// Its shape: AdamW updates it, with all others at once.
     AdamW(Shape),
     /// The new state of a weight that has been updated.
-    Updated(Part),
+    Updated(PartState),
 }

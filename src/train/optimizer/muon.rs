@@ -1,7 +1,7 @@
 //! Muon (Jordan et al. 2024, <https://kellerjordan.github.io/posts/muon/>): the momentum of a matrix,
 //! orthogonalized, with the constants and the formulas of PyTorch's `torch.optim.Muon`.
 //!
-//! The update has singular values of about 1 in place of those of the momentum, which differ by
+//! The update has singular values of about 1 in place of the momentum's, which differ by
 //! orders of magnitude: directions in which the gradient is small are learned as fast as the others.
 //! Multiplied by `0.2 sqrt(max(rows, columns))`, its elements have the root mean square of AdamW's
 //! updates, so that the learning rate and the weight decay of AdamW serve (Liu et al. 2025,
@@ -33,14 +33,14 @@ const ADAMW_RMS: f64 = 0.2;
 pub struct Momentum {
     /// `[elements]`.
     pub m: Tensor<1>,
-    /// The number of matrices that lie beside each other in the weight, in equal shares of its
+    /// The number of matrices side by side in the weight, in equal shares of its
     /// columns. Each is orthogonalized on its own.
     pub matrices: usize,
 }
 
 impl Momentum {
     /// Returns how many matrices the parameter `name` is made of for Muon: 3 for `c_attn`, whose
-    /// columns are those of the queries, the keys and the values. `None` for embeddings, biases and
+    /// columns are the queries, the keys and the values. `None` for embeddings, biases and
     /// layer norms, which are left to AdamW.
     pub fn matrices_of(name: &str) -> Option<usize> {
         let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
@@ -128,7 +128,7 @@ fn lerp(from: Tensor<1>, to: Tensor<1>, weight: f64) -> Tensor<1> {
 /// Returns a matrix with the singular vectors of `x` and singular values of about 1, by Newton-Schulz
 /// iterations in f32.
 ///
-/// The polynomial is that of the smaller of `x x^T` and `x^T x`, from the side on which that is.
+/// It computes the polynomial of the smaller of `x x^T` and `x^T x`, and multiplies from that side.
 fn orthogonalize(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
     let product =
         |left, right, sum| ops::linear(left, right, None, sum, Activation::Identity, mode);
@@ -139,7 +139,7 @@ fn orthogonalize(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
     let norm = frobenius_norm(x.clone()).clamp_min(EPS);
     let mut x = x / norm;
     // The iterate is `scale x`. With `h = (b / a) scale^2 x x^T`, or `x^T x`, the next one is
-    // `a scale (x + (h + (a c / b^2) h^2) x)`: both sums are those of products.
+    // `a scale (x + (h + (a c / b^2) h^2) x)`: products can add both sums.
     let mut scale = 1.0;
     for _ in 0..STEPS {
         let transposed = x.clone().transpose();

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use web_time::Instant;
 
 use super::muon::{Momentum, Muon};
-use super::{Optimizer, Part, State, decays, pieces};
+use super::{Optimizer, PartState, WeightState, decays, pieces};
 use crate::gpu::{self, Reading, Watchdog};
 use crate::model::{FlatWeight, Gpt, map_weights, values};
 use crate::ops::{self, AdamW, OpsMode, WeightUpdate};
@@ -50,7 +50,7 @@ impl Optimizer {
             let (mut others, mut matrices) = (Vec::new(), Vec::new());
             for (part, grad) in self.parts.iter().zip(grads) {
                 match part.states.first() {
-                    Some(State::Muon(_)) => matrices.push(grad),
+                    Some(WeightState::Muon(_)) => matrices.push(grad),
                     _ => others.push(grad),
                 }
             }
@@ -89,8 +89,8 @@ struct Update<'a> {
     slices: Option<ReadAhead<'a>>,
     /// The gradients that Muon applies.
     matrices: IntoIter<Tensor<1>>,
-    old: IntoIter<Part>,
-    new: Vec<Part>,
+    old: IntoIter<PartState>,
+    new: Vec<PartState>,
     /// In host memory.
     control: Tensor<1>,
     host: Device,
@@ -105,7 +105,7 @@ impl Update<'_> {
         let Some(part) = self.old.next() else { return weight };
         let FlatWeight { id, value, shape } = weight;
         let (value, part) = match part.states.first() {
-            Some(State::Muon(_)) => self.update_matrix(value, part, shape.dims()),
+            Some(WeightState::Muon(_)) => self.update_matrix(value, part, shape.dims()),
             _ => self.update_in_pieces(value, part, decays(shape.num_dims())),
         };
         self.new.push(part);
@@ -116,21 +116,21 @@ impl Update<'_> {
     fn update_in_pieces(
         &mut self,
         mut weight: Tensor<1>,
-        part: Part,
+        part: PartState,
         decays: bool,
-    ) -> (Tensor<1>, Part) {
-        let mut updated = Part::default();
+    ) -> (Tensor<1>, PartState) {
+        let mut updated = PartState::default();
         let of_pieces = part.masters.into_iter().zip(part.states).zip(pieces(weight.dims()[0]));
         for ((master, state), piece) in of_pieces {
             let grad = self.slices.as_mut().and_then(ReadAhead::wait);
             let (mut master, state) = match (grad, state) {
-                (Some(grad), State::AdamW(moments)) => {
+                (Some(grad), WeightState::AdamW(moments)) => {
                     let grad = Tensor::from_data(grad, &self.host);
                     let piece = WeightUpdate { w: master, half: None, grad, moments, decays };
                     let (control, mode) = (self.control.clone(), OpsMode::AUTO);
                     let updated = ops::adamw(vec![piece], control, self.scalars, mode);
                     let (master, _, moments) = updated.into_iter().next().expect(ONE);
-                    (master, State::AdamW(moments))
+                    (master, WeightState::AdamW(moments))
                 }
                 (_, state) => (master, state),
             };
@@ -150,15 +150,17 @@ impl Update<'_> {
     fn update_matrix(
         &mut self,
         weight: Tensor<1>,
-        part: Part,
+        part: PartState,
         shape: [usize; 2],
-    ) -> (Tensor<1>, Part) {
-        let Part { masters, states } = part;
-        let Some(grad) = self.matrices.next() else { return (weight, Part { masters, states }) };
+    ) -> (Tensor<1>, PartState) {
+        let PartState { masters, states } = part;
+        let Some(grad) = self.matrices.next() else {
+            return (weight, PartState { masters, states });
+        };
         let (device, stored, elements) = (weight.device(), weight.dtype(), weight.dims()[0]);
         let (mut momenta, mut matrices) = (Vec::new(), 1);
         for state in states {
-            if let State::Muon(momentum) = state {
+            if let WeightState::Muon(momentum) = state {
                 matrices = momentum.matrices;
                 momenta.push(momentum.m);
             }
@@ -175,12 +177,13 @@ impl Update<'_> {
         let (weight, _, momentum) =
             self.muon.update(weight, None, grad, Momentum { m, matrices }, shape);
         let momenta = self.replace(momenta, momentum.m);
-        let states = momenta.into_iter().map(|m| State::Muon(Momentum { m, matrices })).collect();
+        let states =
+            momenta.into_iter().map(|m| WeightState::Muon(Momentum { m, matrices })).collect();
         if !has_masters {
-            return (weight, Part { masters, states });
+            return (weight, PartState { masters, states });
         }
         let half = weight.clone().cast(FloatDType::from(stored));
-        (half, Part { masters: self.replace(masters, weight), states })
+        (half, PartState { masters: self.replace(masters, weight), states })
     }
 
     /// Uploads pieces as one tensor `[elements]` in f32. Returns them too.
@@ -215,7 +218,7 @@ impl Update<'_> {
         }
     }
 
-    /// Replaces pieces in host memory by those of `new` `[elements]`.
+    /// Replaces pieces in host memory by the pieces of `new` `[elements]`.
     fn replace(&self, old: Vec<Tensor<1>>, new: Tensor<1>) -> Vec<Tensor<1>> {
         if self.dry {
             return old;
@@ -240,7 +243,7 @@ fn sliced(tensor: Tensor<1>) -> impl Iterator<Item = Tensor<1>> {
 
 /// Reads tensors one after the other. The next one is on its way when one is returned.
 struct ReadAhead<'a> {
-    /// Made one by one: those of all gradients might be copies of all gradients.
+    /// Made one by one, because the pieces of all gradients might be copies of all gradients.
     tensors: Box<dyn Iterator<Item = Tensor<1>>>,
     begun: Option<Reading>,
     watchdog: &'a Watchdog,

@@ -1,6 +1,6 @@
 //! The outer step of ranks that train apart: DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
 //!
-//! Each rank makes some updates of its own. Then the ranks average what their weights have moved by,
+//! Each rank makes some updates on its own. Then the ranks average what their weights have moved by,
 //! which takes the place of a gradient in an SGD with Nesterov momentum over the weights of the last
 //! average:
 //!

@@ -15,7 +15,7 @@ use crate::ops::Moments;
 pub enum Rule {
     /// AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
     AdamW,
-    /// Muon (Jordan et al. 2024), for a weight of so many matrices beside each other.
+    /// Muon (Jordan et al. 2024), for a weight that holds several matrices side by side.
     Muon {
         /// That of [`Momentum`].
         matrices: usize,
@@ -51,14 +51,16 @@ impl Rule {
     pub fn states<E>(
         self,
         mut tensors: impl FnMut(&'static str) -> Result<Vec<Tensor<1>>, E>,
-    ) -> Result<Vec<State>, E> {
+    ) -> Result<Vec<WeightState>, E> {
         let m = tensors("m")?.into_iter();
         Ok(match self {
             Rule::AdamW => {
                 let v = tensors("v")?;
-                m.zip(v).map(|(m, v)| State::AdamW(Moments { m, v })).collect()
+                m.zip(v).map(|(m, v)| WeightState::AdamW(Moments { m, v })).collect()
             }
-            Rule::Muon { matrices } => m.map(|m| State::Muon(Momentum { m, matrices })).collect(),
+            Rule::Muon { matrices } => {
+                m.map(|m| WeightState::Muon(Momentum { m, matrices })).collect()
+            }
         })
     }
 }
@@ -66,33 +68,33 @@ impl Rule {
 /// The optimizer state of one part of a parameter, or of a piece of that part.
 #[allow(clippy::large_enum_variant, reason = "AdamW's is the one that most runs have")]
 #[derive(Clone, Debug)]
-pub enum State {
+pub enum WeightState {
     /// AdamW's two moments.
     AdamW(Moments),
     /// Muon's momentum.
     Muon(Momentum),
 }
 
-impl State {
+impl WeightState {
     /// Returns the tensors `[elements]` with their names in checkpoints.
     pub fn tensors(&self) -> Vec<(&'static str, Tensor<1>)> {
         match self {
-            State::AdamW(Moments { m, v }) => vec![("m", m.clone()), ("v", v.clone())],
-            State::Muon(Momentum { m, .. }) => vec![("m", m.clone())],
+            WeightState::AdamW(Moments { m, v }) => vec![("m", m.clone()), ("v", v.clone())],
+            WeightState::Muon(Momentum { m, .. }) => vec![("m", m.clone())],
         }
     }
 }
 
 /// The optimizer state of one part of a parameter, and its master weights.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct PartState {
     /// The master weights in [`pieces`], where they are in host memory; else none.
     pub masters: Vec<Tensor<1>>,
     /// One state on the device, or one in host memory for each of the [`pieces`].
-    pub states: Vec<State>,
+    pub states: Vec<WeightState>,
 }
 
-/// The pieces in which `elements` elements lie in host memory. Each crosses to or from the device at
+/// The pieces of `elements` elements in host memory. Each crosses to or from the device at
 /// once.
 pub(super) fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = (0..elements).step_by(STAGED_ELEMENTS);
@@ -142,7 +144,7 @@ impl Masters {
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Gpt, WeightError> {
-        let mut kept = Kept { masters: self, is_half: precision.is_half(), source };
+        let mut kept = KeepingSource { masters: self, is_half: precision.is_half(), source };
         Gpt::stored_in(precision, architecture, &mut kept, device)
     }
 
@@ -157,14 +159,14 @@ impl Masters {
 }
 
 /// A source of weights that keeps the masters of what it returns.
-struct Kept<'a> {
+struct KeepingSource<'a> {
     masters: &'a mut Masters,
     /// True if the model stores matrices in half.
     is_half: bool,
     source: &'a mut dyn WeightSource,
 }
 
-impl WeightSource for Kept<'_> {
+impl WeightSource for KeepingSource<'_> {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let values = self.source.weight(name, shape)?;
         if Rule::of(self.masters.optimizer, name).keeps_masters(self.is_half) {
@@ -208,7 +210,7 @@ mod tests {
         ] {
             let config = Config { optimizer, ..Config::default() };
             let mut masters = Masters::new(&config).unwrap();
-            let mut kept = Kept { masters: &mut masters, is_half, source: &mut Ones };
+            let mut kept = KeepingSource { masters: &mut masters, is_half, source: &mut Ones };
             for name in ["wte.weight", "h.0.mlp.c_fc.weight"] {
                 assert_eq!(kept.weight(name, &[2, 2]).unwrap(), [1.0; 4]);
             }

@@ -1,5 +1,5 @@
 //! Ranks that train apart for `sync_every` updates and then average their weights (DiLoCo): another
-//! algorithm than that of one device.
+//! algorithm than on one device.
 //!
 //! A round ends at each multiple of `sync_every`, and when the run ends or is stopped. Only then do all
 //! ranks have one model: evaluations and checkpoints that are due during a round wait for its end.

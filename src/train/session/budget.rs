@@ -152,7 +152,7 @@ impl Session<'_> {
     async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
         let from = self.steps.plan().clone();
         if from != forecast.plan {
-            // Each rank has a budget of its own, so that others need not be here to save their states.
+            // Each rank has its own budget, so the others may not be here to save their states.
             if !self.saves_together() {
                 self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
             }

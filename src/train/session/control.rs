@@ -35,7 +35,7 @@ impl Session<'_> {
         Ok(self.ranks.group.share(Turn { is_late, next })?)
     }
 
-    /// Returns true if a text is due, beside an evaluation or by `sample_interval`.
+    /// Returns true if a text is due, together with an evaluation or by `sample_interval`.
     pub(super) fn sample_is_due(&self, evaluates: bool) -> bool {
         match self.job.config.sample_interval {
             0 => evaluates,

@@ -9,14 +9,14 @@ use crate::train::{Commands, Next, TrainError};
 
 /// The part of a rank in an evaluation, or of several.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct EvaluationPart {
     train: LossSum,
     val: LossSum,
     /// The questions that were answered right.
     right: u64,
 }
 
-impl Part {
+impl EvaluationPart {
     fn plus(self, other: Self) -> Self {
         Self {
             train: self.train.plus(other.train),
@@ -54,7 +54,9 @@ impl Session<'_> {
     async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
         let Some(own) = self.evaluate_part(commands).await? else { return Ok(None) };
         let parts = self.ranks.group.collect(&own)?;
-        let Some(Part { train, val, right }) = parts.into_iter().reduce(Part::plus) else {
+        let Some(EvaluationPart { train, val, right }) =
+            parts.into_iter().reduce(EvaluationPart::plus)
+        else {
             return Ok(None);
         };
         let (train, val) = (train.mean(), val.mean());
@@ -77,7 +79,7 @@ impl Session<'_> {
     async fn evaluate_part(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<Option<Part>, TrainError> {
+    ) -> Result<Option<EvaluationPart>, TrainError> {
         let evaluation = self.job.evaluation(self.steps.plan());
         let (model, dataset, wanted) =
             (self.learner.model(), &self.job.dataset, self.job.eval_windows());
@@ -115,6 +117,6 @@ impl Session<'_> {
         };
         self.queued = queued;
         let (Some(train), Some(val), Some(right)) = (train?, val?, right) else { return Ok(None) };
-        Ok(Some(Part { train, val, right }))
+        Ok(Some(EvaluationPart { train, val, right }))
     }
 }

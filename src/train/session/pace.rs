@@ -22,7 +22,7 @@ pub(super) struct PaceMonitor {
     updates: u64,
     /// The time after which their speed is kept.
     next: Duration,
-    /// True once the user was told that the run takes long, or that question was settled.
+    /// True once the user was warned that the run takes long, or no warning is needed.
     is_told: bool,
 }
 

@@ -75,7 +75,7 @@ fn run_session(
     run_on(info, request, group, &receiver, emit)
 }
 
-/// Runs a session of one rank until a person stops it after so many updates; returns its events.
+/// Runs a session of one rank until a person stops it after `after` updates; returns its events.
 fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
     let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
     let (sender, receiver) = channel();
@@ -105,7 +105,7 @@ fn run_on(
     session.finish()
 }
 
-/// Trains `request` on so many ranks; returns the events of each.
+/// Trains `request` on several ranks; returns the events of each.
 fn train_on(ranks: usize, request: &Request) -> Vec<Vec<Event>> {
     on_threads(ranks, |group| train(request.clone(), group, &[]).unwrap())
 }
@@ -219,7 +219,7 @@ fn a_run_continues_with_another_number_of_ranks() {
     }
 }
 
-/// The files of the checkpoint after so many updates that hold tensors.
+/// The files with tensors of the checkpoint after `iteration` updates.
 fn saved(run: &Path, iteration: u64) -> [Vec<u8>; 2] {
     let folder = run.join(format!("checkpoints/{iteration:08}"));
     ["model.safetensors", "optimizer.safetensors"]

@@ -64,8 +64,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Computes the gradients of the next update. On several ranks, each computes those of its share,
-    /// and they are summed.
+    /// Computes the gradients of the next update. On several ranks, each computes the gradients of
+    /// its share, and they are summed.
     async fn gradients(&mut self, model: &Gpt) -> Result<BatchGradients, TrainError> {
         let plan = self.steps.plan();
         let accumulation = plan.accumulation;

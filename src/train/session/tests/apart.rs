@@ -19,7 +19,7 @@ fn warns(events: &[Event], text: &str) -> bool {
 
 const MISSING: &str = "not every rank has its optimizer";
 
-/// The file of rank 1 for the checkpoint after so many updates.
+/// The file of rank 1 for the checkpoint after `iteration` updates.
 fn own_states(run: &Path, iteration: u64) -> PathBuf {
     run.join(format!("ranks/1-{iteration:08}.safetensors"))
 }
@@ -60,7 +60,7 @@ fn ranks_that_train_apart_continue_with_the_same_losses() {
         train_on(ranks, &Request { resume: true, ..apart(&run, &[("max_iters", last)]) })
     };
     assert_eq!(losses(&resumed(2, "20")[0]).0, expected[10..]);
-    // Another rank has no state of its own.
+    // A new rank has no state yet.
     let more = resumed(3, "22");
     assert!(warns(&more[0], MISSING));
     assert_eq!(losses(&more[2]), losses(&more[0]));

@@ -1,10 +1,10 @@
-//! Runs that start from a model, on data with tokens of its own.
+//! Runs that start from a model, on data with other tokens.
 
 use super::*;
 use crate::data::{PrepareOptions, TokenizerChoice, prepare};
 use crate::disk;
 
-/// Prepares a text with byte pairs of its own, always as many. Returns the folder.
+/// Prepares a text with its own byte pairs, always the same number. Returns the folder.
 fn prepared(folder: &Path, name: &str, text: &str) -> String {
     let (input, out) = (folder.join(name).with_extension("txt"), folder.join(name));
     disk::write(&input, text.repeat(200)).unwrap();
