@@ -267,7 +267,7 @@ pub fn iterations(folder: &Path) -> Vec<u64> {
     numbered(folder).into_iter().map(|(iteration, _)| iteration).collect()
 }
 
-fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     numbered(folder).into_iter().rev().map(|(_, path)| path)
 }
 

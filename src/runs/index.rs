@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use web_time::SystemTime;
 
-use super::checkpoint::STATE_FILE;
+use super::checkpoint::{STATE_FILE, newest_first};
 use super::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
 };
@@ -362,11 +362,7 @@ struct SavedLosses {
 
 /// Reads the state of the newest checkpoint.
 fn saved(run: &Path) -> Option<SavedLosses> {
-    let entries = disk::read_dir(run.join(CHECKPOINTS_FOLDER)).ok()?.flatten();
-    let numbered = |entry: disk::DirEntry| {
-        Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()))
-    };
-    let (_, newest) = entries.filter_map(numbered).max()?;
+    let newest = newest_first(&run.join(CHECKPOINTS_FOLDER)).next()?;
     serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
 }
 
