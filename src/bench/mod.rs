@@ -5,14 +5,14 @@
 //! the times alone are not: on another machine, or on a software renderer.
 
 mod calibrate;
-mod card;
 mod cases;
 mod kernels;
+mod row;
 mod step;
 
 pub(crate) use calibrate::calibrate;
-pub(crate) use card::{CardRow, card_row};
 use kernels::{Bench, Sizes};
+pub(crate) use row::{BenchmarkRow, benchmark_row};
 pub use step::TrainingStep;
 
 use std::time::Instant;
@@ -119,7 +119,7 @@ pub(crate) fn run(
     let mode = options.mode;
     let peaks = gpu::peaks(&device.device, slow)?;
     show(Measurement::Peaks(peaks));
-    // Those of cooperative matrices are not measured.
+    // The peaks of cooperative matrices are not measured.
     let comparable = peaks.filter(|_| mode.precision.matrices().is_none());
     gpu::release_unused(&device.device);
     let mut report = BenchReport {

@@ -89,7 +89,7 @@ pub(super) struct Global {
 }
 
 impl Global {
-    /// Returns the flag, else `WGPT_DEVICE`, else auto.
+    /// Returns the device of the flag, or else of `WGPT_DEVICE`, or else auto.
     pub fn device(&self) -> Result<DeviceChoice, DeviceError> {
         match flag_or_variable(self.device.as_deref(), "WGPT_DEVICE") {
             Some(name) => name.parse(),
@@ -102,13 +102,13 @@ impl Global {
         Self { device: Some(self.typed_device()), ..self.clone() }
     }
 
-    /// Returns the device as it was typed, else auto.
+    /// Returns the device as it was typed, or else auto.
     pub fn typed_device(&self) -> String {
         flag_or_variable(self.device.as_deref(), "WGPT_DEVICE").unwrap_or_else(|| "auto".into())
     }
 
-    /// Returns the device of process number `local` of those on this machine that train one run: a
-    /// backend without a number is the device of that number.
+    /// Returns the device of process number `local` among the processes on this machine that train one
+    /// run. A backend without a number stands for its device of that number.
     pub fn device_of_rank(&self, local: usize) -> Result<DeviceChoice, DeviceError> {
         let typed = self.typed_device();
         let has_number = typed.contains(':')
@@ -116,7 +116,7 @@ impl Global {
         if has_number { typed.parse() } else { format!("{typed}:{local}").parse() }
     }
 
-    /// Returns the flag, else `WGPT_OPS`, else auto.
+    /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.
     pub fn ops(&self) -> Result<OpsMode, CliError> {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
             None | Some("auto") => Ok(OpsMode::AUTO),
@@ -179,7 +179,7 @@ pub(super) enum Subcommands {
     Eval(EvalArgs),
     /// List the runs, the newest first
     #[command(after_help = examples(&[
-        ("wgpt runs", "those in out/"),
+        ("wgpt runs", "the runs in out/"),
         ("wgpt runs elsewhere --json", "for a program"),
     ]))]
     Runs(RunsArgs),
@@ -264,15 +264,15 @@ pub(super) struct PrepareArgs {
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a
-    /// tokenizer.json, or that of a folder
+    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a tokenizer.json or
+    /// a folder that has one
     #[arg(long, default_value = "gpt2", value_name = "TOKENIZER")]
     #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(parse_tokenizer))]
     pub tokenizer: TokenizerChoice,
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
-    /// Leave out lines of .jsonl files that cannot be used, and count them; else the first is an error
+    /// Leave out and count lines of .jsonl files that cannot be used, instead of ending with an error
     #[arg(long)]
     pub skip_bad_lines: bool,
     /// Share of the text for the validation split: the end of each document, or whole documents
@@ -345,7 +345,7 @@ pub(super) struct PlanArgs {
     /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
     #[arg(long, value_name = "GPU", value_parser = parse_target)]
     pub target: Option<Target>,
-    /// Plan for N ranks, each with such a device and an equal share of the global batch
+    /// Plan for N ranks, each with its own such device and an equal share of the global batch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks: Option<u32>,
     /// Speed of the network between the ranks, like 1Gbit or 100Mbit
@@ -381,7 +381,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub torch: Option<PathBuf>,
     /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json,
-    /// and a picture beside it
+    /// and a picture next to it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "torch"])]
     pub card: Option<PathBuf>,
     /// Print one JSON object

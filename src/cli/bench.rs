@@ -1,7 +1,7 @@
 //! `wgpt bench`: the speed of a device.
 
 use super::args::{BenchArgs, BenchPart, Global};
-use super::bench_card;
+use super::benchmark_row;
 use super::find_model::{confirmed, open_for_steps};
 use super::torch::TorchStep;
 use super::{CliError, print_failure};
@@ -33,7 +33,7 @@ const SOFTWARE: StepModel = (
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
 pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> {
     if let Some(path) = args.card.take() {
-        return bench_card::run(args, &path, global);
+        return benchmark_row::run(args, &path, global);
     }
     let selected = gpu::select(global.device()?)?;
     let slow = !selected.info.kind.is_gpu();

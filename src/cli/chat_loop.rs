@@ -45,15 +45,12 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), CliError> {
         out: std::io::stdout().lock(),
         activity,
     };
-    match args.json {
-        true => chat.serve(),
-        false => chat.talk(context, global.quiet),
-    }
+    if args.json { chat.serve() } else { chat.talk(context, global.quiet) }
 }
 
 /// A line that a person has typed.
 #[derive(Debug, PartialEq)]
-enum Line<'a> {
+enum TypedLine<'a> {
     Message(&'a str),
     System(&'a str),
     Reset,
@@ -62,10 +59,7 @@ enum Line<'a> {
 }
 
 /// Reads a line; `None` if it is empty.
-///
-/// # Errors
-/// If it is not UTF-8, or a command that does not exist.
-fn parse(line: &[u8]) -> Result<Option<Line<'_>>, CliError> {
+fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, CliError> {
     let text = str::from_utf8(line).map_err(|_| CliError::Usage {
         what: "the line is not UTF-8".into(),
         hint: "write messages in UTF-8",
@@ -73,14 +67,14 @@ fn parse(line: &[u8]) -> Result<Option<Line<'_>>, CliError> {
     let text = without_line_break(text);
     let Some(command) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
         let message = text.strip_prefix('/').unwrap_or(text);
-        return Ok((!message.trim().is_empty()).then_some(Line::Message(message)));
+        return Ok((!message.trim().is_empty()).then_some(TypedLine::Message(message)));
     };
     let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     Ok(Some(match (name, rest.trim()) {
-        ("system", text) => Line::System(text),
-        ("reset", "") => Line::Reset,
-        ("help", "") => Line::Help,
-        ("exit" | "quit", "") => Line::Exit,
+        ("system", text) => TypedLine::System(text),
+        ("reset", "") => TypedLine::Reset,
+        ("help", "") => TypedLine::Help,
+        ("exit" | "quit", "") => TypedLine::Exit,
         _ => {
             return Err(CliError::Usage {
                 what: format!("unknown command `{text}`"),
@@ -103,7 +97,7 @@ struct End {
     is_cut: bool,
 }
 
-/// A model, and a conversation with it.
+/// A conversation with a model.
 struct Chat<'a> {
     model: &'a Gpt,
     mode: OpsMode,
@@ -135,20 +129,20 @@ impl Chat<'_> {
             let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
             let done = match parse(&line) {
                 Ok(None) => Ok(()),
-                Ok(Some(Line::Exit)) => return Ok(()),
-                Ok(Some(Line::Help)) => {
+                Ok(Some(TypedLine::Exit)) => return Ok(()),
+                Ok(Some(TypedLine::Help)) => {
                     message!("{COMMANDS}");
                     Ok(())
                 }
-                Ok(Some(Line::Reset)) => {
+                Ok(Some(TypedLine::Reset)) => {
                     self.conversation.clear();
                     was_told = false;
                     Ok(())
                 }
-                Ok(Some(Line::System(text))) => {
+                Ok(Some(TypedLine::System(text))) => {
                     self.conversation.set_system(text).map_err(CliError::from)
                 }
-                Ok(Some(Line::Message(text))) => {
+                Ok(Some(TypedLine::Message(text))) => {
                     interrupts.begin();
                     self.reply(text, &|| interrupts.is_stopped()).map(|end| {
                         self.tell(&end, context, &mut was_told);
@@ -169,7 +163,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Tells what a person cannot see in the answer.
+    /// Prints notes on what the answer itself does not show.
     fn tell(&self, end: &End, context: usize, was_told: &mut bool) {
         if end.is_cut {
             message!("note: the answer was cut after {} tokens", end.tokens);
@@ -266,13 +260,13 @@ mod tests {
     #[test]
     fn lines_are_messages_or_commands() {
         let read = |line: &'static str| parse(line.as_bytes()).unwrap();
-        assert_eq!(read(" Hello, you! \r"), Some(Line::Message(" Hello, you! ")));
-        assert_eq!(read("//etc is a folder"), Some(Line::Message("/etc is a folder")));
-        assert_eq!(read("/system Be brief. "), Some(Line::System("Be brief.")));
-        assert_eq!(read("/system"), Some(Line::System("")));
-        assert_eq!(read("/reset"), Some(Line::Reset));
-        assert_eq!(read("/help\r"), Some(Line::Help));
-        assert_eq!(read("/exit"), Some(Line::Exit));
+        assert_eq!(read(" Hello, you! \r"), Some(TypedLine::Message(" Hello, you! ")));
+        assert_eq!(read("//etc is a folder"), Some(TypedLine::Message("/etc is a folder")));
+        assert_eq!(read("/system Be brief. "), Some(TypedLine::System("Be brief.")));
+        assert_eq!(read("/system"), Some(TypedLine::System("")));
+        assert_eq!(read("/reset"), Some(TypedLine::Reset));
+        assert_eq!(read("/help\r"), Some(TypedLine::Help));
+        assert_eq!(read("/exit"), Some(TypedLine::Exit));
         assert_eq!((read(""), read(" \t\r")), (None, None));
         for bad in [&b"/foo"[..], b"/reset now", b"/systems", b"/", b"\xff"] {
             assert!(matches!(parse(bad), Err(CliError::Usage { .. })), "{bad:?}");

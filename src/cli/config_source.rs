@@ -1,4 +1,4 @@
-//! The sources of a configuration: a file, a preset, environment variables, flags.
+//! Resolves the configuration of a command from its file, preset, environment variables and flags.
 
 use std::path::Path;
 
@@ -66,7 +66,7 @@ impl ConfigSource {
         self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
     }
 
-    /// Returns the value of a key from its flag, else from its environment variable.
+    /// Returns the value of a key from its flag, or else from its environment variable.
     pub fn typed(&self, key: &str) -> Option<String> {
         let flag = self.flags.typed.iter().find(|(name, _)| name == key);
         let key = KEYS.iter().find(|known| known.name == key)?;

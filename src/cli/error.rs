@@ -23,19 +23,13 @@ pub enum CliError {
     /// An invalid argument.
     #[error("{what}")]
     Usage {
-        /// The message: what is invalid, and why.
+        /// The thing that is invalid, and the reason.
         what: String,
-        /// A hint at the next step.
         hint: &'static str,
     },
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
     /// Output that cannot be written: its reader is gone, or the disk is full.
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
@@ -44,22 +38,10 @@ pub enum CliError {
     Failed(Failure),
     /// A launcher of several processes that cannot be started.
     #[error("cannot start {program}: {error}")]
-    Launcher {
-        /// Its name.
-        program: String,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// A card of a device of which no dtype could be measured.
-    #[error("{}: not written, for every measurement failed: {dtypes} on {device}", path.display())]
-    NotMeasured {
-        /// The file of the card.
-        path: PathBuf,
-        /// The name of the device.
-        device: String,
-        /// The dtypes that were tried.
-        dtypes: String,
-    },
+    Launcher { program: String, error: std::io::Error },
+    /// A benchmark row without any measurement.
+    #[error("{}: not written, because every measurement failed: {dtypes} on {device}", path.display())]
+    NotMeasured { path: PathBuf, device: String, dtypes: String },
     /// A window that cannot be opened.
     #[cfg(feature = "gui")]
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! The output of a run: JSON lines, plain lines, or a progress bar with lines above it.
+//! Prints the events of a run as JSON lines, plain lines, or a progress bar with lines above it.
 
 use std::io::Write;
 use std::sync::mpsc::Sender;
@@ -14,10 +14,9 @@ use crate::runs::json_line;
 use crate::text::duration;
 use crate::worker::{SETTING_UP, print_set_up};
 
-/// The time between two pictures of the bar.
+/// The time between two frames of the bar.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A printer of the events of a run.
 pub(super) struct EventPrinter {
     view: View,
     quiet: bool,
@@ -25,7 +24,7 @@ pub(super) struct EventPrinter {
 }
 
 enum View {
-    /// That of another rank than the first: rank 0 prints.
+    /// Only rank 0 prints.
     Silent,
     Json,
     Plain(Activity),
@@ -33,18 +32,20 @@ enum View {
 }
 
 impl EventPrinter {
-    /// Creates a progress bar on a terminal, plain lines elsewhere.
+    /// Creates a progress bar on a terminal and plain lines elsewhere.
     pub fn new(json: bool, quiet: bool) -> Self {
         let terminal = draws(&std::io::stdout()) && draws(&std::io::stderr());
-        let view = match terminal && !quiet {
-            _ if json => View::Json,
-            true => View::Bar(bar()),
-            false => View::Plain(if quiet { Activity::Hidden } else { Activity::lines() }),
+        let view = if json {
+            View::Json
+        } else if terminal && !quiet {
+            View::Bar(bar())
+        } else {
+            View::Plain(if quiet { Activity::Hidden } else { Activity::lines() })
         };
         Self { view, quiet, progress: Progress::default() }
     }
 
-    /// Creates a printer of nothing.
+    /// Creates a printer that prints nothing.
     pub fn silent() -> Self {
         Self { view: View::Silent, quiet: true, progress: Progress::default() }
     }
@@ -118,7 +119,7 @@ impl EventPrinter {
         }
     }
 
-    /// Prints what a run that has ended reached, and the command that follows.
+    /// Prints the result of a run that has ended, and the command that follows.
     fn print_end(&self) {
         let Progress { entropy_floor, best_val_loss, .. } = self.progress;
         if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
@@ -133,7 +134,7 @@ impl EventPrinter {
     }
 }
 
-/// Returns true for messages, which go to stderr; the rest is output on stdout.
+/// Returns true for messages, which go to stderr. All other events go to stdout.
 fn is_message(event: &Event) -> bool {
     match event {
         Event::Warning { .. }
@@ -168,7 +169,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// The style of a run's bar. The text is cut where the line ends, so that it never wraps.
+/// The style of a run's bar. The text is cut at the end of the line, so that it never wraps.
 fn bar_style() -> ProgressStyle {
     style("[{bar:12}] {pos}/{len} {wide_msg}")
 }
@@ -186,7 +187,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(text(progress));
 }
 
-/// Returns the text beside the bar, the most important first.
+/// Returns the text next to the bar, the most important figures first.
 fn text(progress: &Progress) -> String {
     let mut parts = Vec::new();
     if let Some(working) = progress.working {

@@ -13,7 +13,7 @@ use crate::ops::OpsMode;
 use crate::runs::ModelSource;
 use crate::worker::{Watched, watch};
 
-/// Opens the model at `path`, or the newest run's; says which checkpoint it is.
+/// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, CliError> {
     let newest;
     let path = match path {
@@ -44,7 +44,7 @@ pub(super) fn warn(warnings: &[String]) {
     }
 }
 
-/// Returns the tokenizer of `data`, else that of the model.
+/// Returns the tokenizer of `data`, or else of the model.
 pub(super) fn find_tokenizer(
     source: &ModelSource,
     data: Option<&str>,
@@ -61,7 +61,7 @@ pub(super) fn find_tokenizer(
                 "{data}: this data was tokenized in another way than the model {} tokenizes text",
                 source.path.display()
             ),
-            hint: "leave --data out: the model has a tokenizer of its own",
+            hint: "leave --data out: the model has its own tokenizer",
         });
     }
     let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
@@ -71,7 +71,7 @@ pub(super) fn find_tokenizer(
         });
     };
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
-    // A model may be padded, as nanoGPT pads GPT-2, or come with its own tokenizer.
+    // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
     let padded =
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
@@ -93,8 +93,8 @@ pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
     Ok(device)
 }
 
-/// Checks the cooperative matrices of a device if steps in `dtype` would use them. If they fail, it
-/// has none from here on, and a warning is printed.
+/// Checks the cooperative matrices of a device if steps in `dtype` would use them. If they fail, this
+/// prints a warning and returns the device without them.
 pub(super) fn confirmed(mut device: SelectedDevice, dtype: Dtype, mode: OpsMode) -> SelectedDevice {
     if let Some(text) = mode.confirm(dtype, &mut device) {
         message!("warning: {text}");
@@ -102,8 +102,8 @@ pub(super) fn confirmed(mut device: SelectedDevice, dtype: Dtype, mode: OpsMode)
     device
 }
 
-/// Opens a [`confirmed`] device for training steps in `dtype`, or the CPU if the device was not
-/// named and cannot be opened. Returns it with the mode of the steps.
+/// Opens a [`confirmed`] device for training steps in `dtype`, and returns it with the mode of the
+/// steps. If the user has not named the device and it cannot be opened, this opens the CPU.
 pub(super) fn open_for_steps(
     mut device: SelectedDevice,
     dtype: Dtype,

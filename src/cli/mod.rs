@@ -53,7 +53,7 @@ fn print_failure(failure: &Failure, json: bool) {
 mod activity;
 mod args;
 mod bench;
-mod bench_card;
+mod benchmark_row;
 mod chat_loop;
 mod commands;
 mod config_source;

@@ -49,10 +49,7 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns the options of the draws.
-///
-/// # Errors
-/// If the temperature is negative or no number.
+/// Returns the options of the draws. The temperature must be 0 or positive.
 pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, CliError> {
     let &SamplingArgs { temperature, top_k, seed, .. } = args;
     if !temperature.is_finite() || temperature < 0.0 {
@@ -64,7 +61,7 @@ pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, CliError> {
     Ok(SampleOptions { temperature, top_k, seed })
 }
 
-/// Returns the prompt of `--start`: a text, the content of a file, or that of stdin.
+/// Returns the prompt of `--start`: a text, or the content of a file or of stdin.
 fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, CliError> {
     let not_utf_8 = |what: &str| CliError::Usage {
         what: format!("the prompt in {what} is not UTF-8"),

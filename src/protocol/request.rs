@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(target_arch = "wasm32"))]
-use crate::bench::CardRow;
+use crate::bench::BenchmarkRow;
 use crate::config::Config;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
@@ -160,7 +160,7 @@ pub(crate) enum Reply {
     Answered { text: String, forgotten: usize, done: bool },
     /// The speed of training steps.
     #[cfg(not(target_arch = "wasm32"))]
-    Measured { row: Box<CardRow> },
+    Measured { row: Box<BenchmarkRow> },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the

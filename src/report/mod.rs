@@ -3,7 +3,7 @@
 //! A page is a template of `assets/pages/` that is filled with settings and figures. It needs no other
 //! file, names no folder of the machine, and shows no line of a log.
 
-mod benchmark;
+mod benchmark_row;
 mod chart;
 mod comparison;
 mod model_card;
@@ -13,7 +13,7 @@ mod run_page;
 
 use std::path::PathBuf;
 
-pub(crate) use benchmark::{picture, summary};
+pub(crate) use benchmark_row::{picture, summary};
 pub(crate) use comparison::Comparison;
 pub(crate) use model_card::write_model_card;
 pub(crate) use page::{write, write_picture};

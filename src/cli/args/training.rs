@@ -31,7 +31,7 @@ pub(in crate::cli) struct TrainArgs {
     /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
     pub share: Vec<f64>,
-    /// With several ranks: dtype of gradients on their way, float32 or float16
+    /// With several ranks: dtype in which gradients are sent, float32 or float16
     #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
     #[arg(default_value_t = Wire::Float32)]
     pub allreduce_dtype: Wire,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::serve::send;
 use super::watch::{Watched, watch};
-use crate::bench::{self, CardRow};
+use crate::bench::{self, BenchmarkRow};
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice, OpenDevice};
@@ -54,7 +54,7 @@ fn load(source: &ModelSource, device: &str) -> Result<(Gpt, OpsMode), TrainError
 }
 
 /// Measures the speed of training steps with the best plan.
-fn measure(request: MeasureRequest, say: fn(&str)) -> Result<CardRow, Failure> {
+fn measure(request: MeasureRequest, say: fn(&str)) -> Result<BenchmarkRow, Failure> {
     let MeasureRequest { config, device, implementation } = request;
     let mode = OpsMode::of(implementation);
     let mut selected = gpu::select(device.parse()?)?;
@@ -74,7 +74,7 @@ fn measure(request: MeasureRequest, say: fn(&str)) -> Result<CardRow, Failure> {
     };
     watch(&device, Watched::Command, |failure| fail(Job::Other, failure.clone()));
     gpu::size_pages(&device.device, forecast.page_bytes());
-    Ok(bench::card_row(&device, &config, &forecast.plan, mode)?)
+    Ok(bench::benchmark_row(&device, &config, &forecast.plan, mode)?)
 }
 
 /// Writes a model into `folder` if it is empty, else into a new one below it. Returns that folder.

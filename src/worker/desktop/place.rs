@@ -1,4 +1,4 @@
-//! A process that is one rank of a run: its connection to the others, and its end.
+//! A process that is one rank of a run: how it connects to the other ranks, and how it ends.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::ranks::{Abort, Group, LIMIT, Launch, OWN_SETTINGS, RanksError};
 /// The time that MPI has to connect all ranks.
 const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 
-/// The time that a rank leaves to rank 0 to report what both have found, and to end all.
+/// The time that a rank gives rank 0 to report an error that both have found and to end all ranks.
 pub(crate) const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// This process's place among the ranks of a run.
@@ -35,12 +35,12 @@ impl Place {
         self.launch.rank == 0
     }
 
-    /// Returns the number of this process among those of its machine.
+    /// Returns the number of this process among the ranks of its machine.
     pub fn local_rank(&self) -> usize {
         self.launch.local_rank
     }
 
-    /// Returns the place in words.
+    /// Returns the place as messages name it.
     pub fn label(&self) -> String {
         self.launch.label()
     }
@@ -97,7 +97,6 @@ pub(crate) struct RankStart {
     pub resume: bool,
     /// True if `max_time` plans the schedule.
     pub plans_schedule: bool,
-    /// The configuration.
     pub config: Config,
 }
 

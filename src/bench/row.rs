@@ -1,4 +1,4 @@
-//! The speed of a whole run on a device: what people compare cards by.
+//! The speed of a whole run on a device, by which people compare GPUs.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,40 +11,33 @@ use crate::plan::Plan;
 /// The tokens that GPT-2 124M is commonly trained on to reach GPT-2's loss.
 const TOKENS: f64 = 10e9;
 
-/// The speed of a device in one dtype, with the plan of a run.
+/// The speed of a device in one dtype, with the best plan of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CardRow {
-    /// The dtype of activations and products.
+pub(crate) struct BenchmarkRow {
     pub dtype: Dtype,
-    /// Tokens per second, of whole updates.
+    /// Of whole updates.
     pub tokens_per_s: f64,
     /// The hours that 10 billion tokens take, without evaluations and checkpoints.
     pub hours_to_10b_tokens: f64,
-    /// Sequences in a micro-batch.
     pub micro_batch: usize,
     /// Micro-batches in an update.
     pub accumulation: usize,
-    /// True with activation checkpointing.
     pub grad_checkpoint: bool,
-    /// True if the optimizer is in host memory.
     pub offload_optimizer: bool,
-    /// The median power that the device drew, in watts; `None` if its driver does not tell.
+    /// The median power that the device drew, in watts; `None` if its driver does not report it.
     pub watts: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,
 }
 
-/// Measures updates of `config`, split by `plan`. At most two micro-batches of an update are computed:
-/// the others take as long.
-///
-/// # Errors
-/// If the device fails.
-pub(crate) fn card_row(
+/// Measures updates of `config`, split by `plan`. Computes at most two micro-batches of an update,
+/// because the others take as long.
+pub(crate) fn benchmark_row(
     device: &OpenDevice,
     config: &Config,
     plan: &Plan,
     mode: OpsMode,
-) -> Result<CardRow, DeviceError> {
+) -> Result<BenchmarkRow, DeviceError> {
     let mut step = TrainingStep::planned(&device.device, config, plan, mode);
     let meter = PowerMeter::start(&device.info);
     let whole = best_seconds(&device.device, || (), |()| step.step())?;
@@ -55,7 +48,7 @@ pub(crate) fn card_row(
     let update = (whole - gradients).max(0.0) + gradients / computed * plan.accumulation as f64;
     let sequences = (plan.micro_batch * plan.accumulation) as f64;
     let tokens_per_s = sequences * f64::from(config.block_size.get()) / update;
-    Ok(CardRow {
+    Ok(BenchmarkRow {
         dtype: mode.precision.dtype(),
         tokens_per_s,
         hours_to_10b_tokens: TOKENS / tokens_per_s / 3600.0,

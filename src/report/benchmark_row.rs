@@ -1,13 +1,13 @@
 //! The row of a device in a benchmark of whole runs, in text and as a picture.
 
 use super::page::fill;
-use crate::bench::CardRow;
+use crate::bench::BenchmarkRow;
 use crate::text::{bytes, escape_html};
 use crate::version::VERSION;
 
 /// Returns a measurement as a person reads it.
-pub(crate) fn summary(row: &CardRow) -> String {
-    let CardRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
+pub(crate) fn summary(row: &BenchmarkRow) -> String {
+    let BenchmarkRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
     let memory = row.peak_bytes.map_or_else(String::new, |peak| format!(", {}", bytes(peak)));
     let watts = row.watts.map_or_else(String::new, |watts| format!(", {watts:.0} W"));
     format!(
@@ -17,11 +17,11 @@ pub(crate) fn summary(row: &CardRow) -> String {
 }
 
 /// Draws measurements as bars.
-pub(crate) fn picture(title: &str, is_software: bool, rows: &[CardRow]) -> String {
+pub(crate) fn picture(title: &str, is_software: bool, rows: &[BenchmarkRow]) -> String {
     const BAR: f64 = 34.0;
     let most = rows.iter().map(|row| row.tokens_per_s).fold(f64::MIN_POSITIVE, f64::max);
     let height = 64.0 + BAR * rows.len() as f64;
-    let bar = |(index, row): (usize, &CardRow)| {
+    let bar = |(index, row): (usize, &BenchmarkRow)| {
         let top = 44.0 + BAR * index as f64;
         let width = (row.tokens_per_s / most * 330.0).max(1.0);
         format!(
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_bar_for_each_dtype() {
-        let row = CardRow {
+        let row = BenchmarkRow {
             dtype: Dtype::Float16,
             tokens_per_s: 50_000.0,
             hours_to_10b_tokens: 10e9 / 50_000.0 / 3600.0,

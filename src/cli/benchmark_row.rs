@@ -1,4 +1,5 @@
-//! `wgpt bench --card`: the speed of a card in each dtype, as a small file and a picture to send.
+//! `wgpt bench --card`: the benchmark row of a device, with its speed in each dtype, as a small file
+//! and a picture to send.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::{BenchArgs, Global};
 use super::{CliError, print_failure};
-use crate::bench::CardRow;
+use crate::bench::BenchmarkRow;
 use crate::config::{Config, Dtype, GPT2_VOCABULARY, Layer};
 use crate::disk;
 use crate::gpu::{self, SelectedDevice};
@@ -23,12 +24,12 @@ fn config(args: BenchArgs) -> Result<Config, CliError> {
     Ok(Config { vocab_size: vocab, ..config })
 }
 
-/// Measures every dtype of the device, each in a process of its own: only the end of a process surely
-/// returns the memory of a device. Writes the file, and a picture beside it.
+/// Measures every dtype of the device and writes the file, and a picture next to it. Each dtype has its
+/// own process, because only the end of a process surely returns the memory of a device.
 pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), CliError> {
     if path.extension().is_none_or(|ending| ending != "json") {
         return Err(CliError::Usage {
-            what: format!("{}: not the name of a card", path.display()),
+            what: format!("{}: not the name of a benchmark row", path.display()),
             hint: "--card takes a file called *.json",
         });
     }
@@ -62,7 +63,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
         "wgpt": VERSION,
         "device": info.line(),
         "driver": info.driver,
-        // Rows of these are not ranked among those of cards.
+        // They are not ranked among GPUs.
         "is_software": is_software,
         "parameters": architecture.parameters(),
         "block_size": config.block_size,
@@ -84,13 +85,13 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
 /// Returns the rows of the dtypes that can be measured.
 ///
 /// # Errors
-/// If it is none: a card without rows must not replace one that has some.
+/// If no dtype can: a file without rows must not replace one that has some.
 fn rows(
     path: &Path,
     device: &str,
     dtypes: &[Dtype],
-    measure: impl Fn(Dtype) -> Option<CardRow>,
-) -> Result<Vec<CardRow>, CliError> {
+    measure: impl Fn(Dtype) -> Option<BenchmarkRow>,
+) -> Result<Vec<BenchmarkRow>, CliError> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for &dtype in dtypes {
         match measure(dtype) {
@@ -108,20 +109,20 @@ fn rows(
     Ok(rows)
 }
 
-/// Returns an error if a file is at `path` that is no card.
+/// Returns an error if `path` has another file than a benchmark row.
 fn check_vacant(path: &Path) -> Result<(), CliError> {
     if !path.exists() {
         return Ok(());
     }
     let former = disk::read(path).ok();
     let former = former.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-    match former.is_some_and(|card| card["wgpt"].is_string() && card["rows"].is_array()) {
-        true => Ok(()),
-        false => Err(CliError::Usage {
-            what: format!("{}: this file was not made by wgpt", path.display()),
-            hint: "give another file with --card",
-        }),
+    if former.is_some_and(|row| row["wgpt"].is_string() && row["rows"].is_array()) {
+        return Ok(());
     }
+    Err(CliError::Usage {
+        what: format!("{}: this file was not made by wgpt", path.display()),
+        hint: "give another file with --card",
+    })
 }
 
 #[cfg(test)]
@@ -129,8 +130,8 @@ mod tests {
     use super::*;
     use crate::protocol::Exit;
 
-    fn row(dtype: Dtype) -> CardRow {
-        CardRow {
+    fn row(dtype: Dtype) -> BenchmarkRow {
+        BenchmarkRow {
             dtype,
             tokens_per_s: 50_000.0,
             hours_to_10b_tokens: 10e9 / 50_000.0 / 3600.0,
