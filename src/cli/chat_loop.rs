@@ -10,11 +10,11 @@ use super::activity::Activity;
 use super::args::{ChatArgs, Global};
 use super::find_model::{find_model, open_device};
 use super::sample::{options, without_line_break};
+use super::typed_lines::TypedLines;
 use crate::data::Message;
 use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
-use crate::worker::signals::Interrupts;
 
 /// The commands of a conversation.
 const COMMANDS: &str = "\
@@ -113,20 +113,13 @@ struct Chat<'a> {
 impl Chat<'_> {
     /// Answers each line of stdin, until it ends.
     fn talk(mut self, context: usize, quiet: bool) -> Result<(), CliError> {
-        let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
         let is_terminal = std::io::stdin().is_terminal();
+        let mut lines = TypedLines::new(is_terminal)?;
         if is_terminal && !quiet {
             message!("/help lists the commands");
         }
         let mut was_told = false;
-        let mut lines = std::io::stdin().lock().split(b'\n');
-        loop {
-            if is_terminal {
-                // On stderr: stdout has the answers alone.
-                let _ = write!(std::io::stderr(), "> ");
-            }
-            let Some(line) = interrupts.while_waiting(|| lines.next()) else { break };
-            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+        while let Some(line) = lines.next_line()? {
             let done = match parse(&line) {
                 Ok(None) => Ok(()),
                 Ok(Some(TypedLine::Exit)) => return Ok(()),
@@ -143,8 +136,8 @@ impl Chat<'_> {
                     self.conversation.set_system(text).map_err(CliError::from)
                 }
                 Ok(Some(TypedLine::Message(text))) => {
-                    interrupts.begin();
-                    self.reply(text, &|| interrupts.is_stopped()).map(|end| {
+                    lines.interrupts.begin();
+                    self.reply(text, &|| lines.interrupts.is_stopped()).map(|end| {
                         self.tell(&end, context, &mut was_told);
                     })
                 }
@@ -155,10 +148,6 @@ impl Chat<'_> {
                 Err(error @ CliError::Usage { .. }) => super::print_error(&error),
                 done => done?,
             }
-        }
-        if is_terminal {
-            // The shell's prompt begins a line.
-            let _ = writeln!(std::io::stderr());
         }
         Ok(())
     }

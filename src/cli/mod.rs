@@ -75,6 +75,7 @@ mod target;
 mod terminal;
 mod torch;
 mod train;
+mod typed_lines;
 
 use args::{Arguments, Subcommands};
 pub use error::CliError;

@@ -1,6 +1,6 @@
 //! `wgpt sample`: text as it is generated, for people and for programs.
 
-use std::io::{BufRead, IsTerminal, Read, StdoutLock, Write};
+use std::io::{IsTerminal, Read, StdoutLock, Write};
 
 use serde_json::json;
 
@@ -8,10 +8,10 @@ use super::CliError;
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, open_device};
+use super::typed_lines::TypedLines;
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
-use crate::worker::signals::Interrupts;
 
 /// The line after each text.
 const END: &str = "\n---------------\n";
@@ -100,23 +100,16 @@ pub(super) fn without_line_break(text: &str) -> &str {
 /// Generates a text for each line of stdin, until it ends. An empty line repeats the last one, with
 /// other draws.
 fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), CliError> {
-    let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
-    let is_terminal = std::io::stdin().is_terminal() && !generator.json;
+    let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.json)?;
     let default = || Prompt::new(generator.tokenizer.default_prompt(), generator.tokenizer);
     let (mut last, mut is_next) = match start {
         Some(start) => (start, true),
         None => (default()?, false),
     };
-    let mut lines = std::io::stdin().lock().split(b'\n');
     loop {
         if !std::mem::take(&mut is_next) {
             generator.activity.clear();
-            if is_terminal {
-                // On stderr: stdout has the texts alone.
-                let _ = write!(std::io::stderr(), "> ");
-            }
-            let Some(line) = interrupts.while_waiting(|| lines.next()) else { break };
-            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+            let Some(line) = lines.next_line()? else { return Ok(()) };
             match prompt_of(&line, generator.tokenizer) {
                 Ok(prompt) => last = prompt.unwrap_or(last),
                 Err(error) => {
@@ -125,15 +118,10 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
                 }
             }
         }
-        interrupts.begin();
-        generator.generate(&last, &|| interrupts.is_stopped())?;
+        lines.interrupts.begin();
+        generator.generate(&last, &|| lines.interrupts.is_stopped())?;
         generator.write_text("\n\n")?;
     }
-    if is_terminal {
-        // The shell's prompt begins a line.
-        let _ = writeln!(std::io::stderr());
-    }
-    Ok(())
 }
 
 /// Reads a line as a prompt; `None` if it is empty.

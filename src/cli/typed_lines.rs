@@ -1,0 +1,33 @@
+//! The lines that a person types, and Ctrl-C between and after them.
+
+use std::io::{BufRead, Split, StdinLock, Write};
+
+use super::CliError;
+use crate::worker::signals::Interrupts;
+
+/// The lines of stdin. On a terminal each has a `> ` before it, on stderr: stdout has the texts alone.
+pub(super) struct TypedLines {
+    pub interrupts: Interrupts,
+    lines: Split<StdinLock<'static>>,
+    is_terminal: bool,
+}
+
+impl TypedLines {
+    pub fn new(is_terminal: bool) -> Result<Self, CliError> {
+        let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
+        Ok(Self { interrupts, lines: std::io::stdin().lock().split(b'\n'), is_terminal })
+    }
+
+    /// Returns the next line; `None` at the end.
+    pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, CliError> {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "> ");
+        }
+        let line = self.interrupts.while_waiting(|| self.lines.next());
+        if line.is_none() && self.is_terminal {
+            // The shell's prompt begins a line.
+            let _ = writeln!(std::io::stderr());
+        }
+        line.transpose().map_err(|source| CliError::File { path: "stdin".into(), source })
+    }
+}
