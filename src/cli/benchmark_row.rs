@@ -69,8 +69,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
         "block_size": config.block_size,
         "rows": rows,
     });
-    let error = |source| CliError::File { path: path.to_path_buf(), source };
-    disk::write(path, format!("{card:#}\n")).map_err(error)?;
+    disk::write(path, format!("{card:#}\n")).map_err(CliError::file(path))?;
     let millions = architecture.parameters() as f64 / 1e6;
     let title = format!("GPT-2 with {millions:.0}M parameters on {}", info.name);
     let picture = path.with_extension("svg");

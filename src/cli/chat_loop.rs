@@ -169,7 +169,7 @@ impl Chat<'_> {
     /// an `error`.
     fn serve(mut self) -> Result<(), CliError> {
         for line in std::io::stdin().lock().split(b'\n') {
-            let line = line.map_err(|source| CliError::File { path: "stdin".into(), source })?;
+            let line = line.map_err(CliError::file("stdin"))?;
             if line.trim_ascii().is_empty() {
                 continue;
             }

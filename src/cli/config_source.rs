@@ -84,8 +84,7 @@ impl ConfigSource {
 /// Returns the name and the text of a file.
 fn read_text(path: &Path) -> Result<(String, String), CliError> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path)
-        .map_err(|source| CliError::File { path: path.to_path_buf(), source })?;
+    let bytes = std::fs::read(path).map_err(CliError::file(path))?;
     let text = config::decode(&name, bytes)?;
     Ok((name, text))
 }

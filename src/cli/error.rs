@@ -52,6 +52,12 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// Returns the function that makes the error about a file.
+    pub(super) fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+
     /// Returns the exit code of the process.
     pub fn exit_code(&self) -> Exit {
         match self {

@@ -74,10 +74,6 @@ fn page(
     global: &Global,
 ) -> Result<(), CliError> {
     let (web, output) = (&args.web, &args.output);
-    let error = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| CliError::File { path, source }
-    };
     let index = web.join(INDEX);
     if !index.exists() {
         return Err(CliError::Usage {
@@ -98,27 +94,27 @@ fn page(
             hint: "give the data folder that it was trained on with --data",
         });
     }
-    let unpacked = tempfile::tempdir().map_err(error(output))?;
+    let unpacked = tempfile::tempdir().map_err(CliError::file(output))?;
     convert(source, tokenizer, unpacked.path(), global)?;
-    disk::create_dir_all(output).map_err(error(output))?;
-    for entry in disk::read_dir(web).map_err(error(web))?.flatten() {
+    disk::create_dir_all(output).map_err(CliError::file(output))?;
+    for entry in disk::read_dir(web).map_err(CliError::file(web))?.flatten() {
         if entry.path().is_file() && entry.file_name() != INDEX {
             let to = output.join(entry.file_name());
-            std::fs::copy(entry.path(), &to).map_err(error(&to))?;
+            std::fs::copy(entry.path(), &to).map_err(CliError::file(&to))?;
         }
     }
     let name = format!("{}.zip", safe_name(output));
     let zip = output.join(&name);
-    let file = disk::File::create(&zip).map_err(error(&zip))?;
+    let file = disk::File::create(&zip).map_err(CliError::file(&zip))?;
     archive::pack(unpacked.path(), file)?;
-    let text = disk::read_to_string(&index).map_err(error(&index))?;
+    let text = disk::read_to_string(&index).map_err(CliError::file(&index))?;
     // The page imports a model once, and knows it by its hash.
     let hash = &source.fingerprint()?[..16];
     let meta =
         format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
     // It is written last, because a folder without it is no page.
     let to = output.join(INDEX);
-    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(error(&to))
+    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(CliError::file(&to))
 }
 
 /// Returns the name of a folder as a part of a URL.
@@ -158,8 +154,7 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
         ]);
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        disk::create_dir_all(folder)
-            .map_err(|source| CliError::File { path: folder.to_path_buf(), source })?;
+        disk::create_dir_all(folder).map_err(CliError::file(folder))?;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut weights = source.weights()?;

@@ -1,7 +1,6 @@
 //! `wgpt man`: the manual pages that packages install.
 
 use std::io;
-use std::path::Path;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -13,14 +12,10 @@ use crate::version::VERSION;
 
 /// Runs `wgpt man`: writes a page for wgpt and one for each of its commands.
 pub(super) fn run(args: ManArgs) -> Result<(), CliError> {
-    let at = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| CliError::File { path, source }
-    };
-    std::fs::create_dir_all(&args.folder).map_err(at(&args.folder))?;
-    for (name, page) in pages().map_err(at(&args.folder))? {
+    std::fs::create_dir_all(&args.folder).map_err(CliError::file(&args.folder))?;
+    for (name, page) in pages().map_err(CliError::file(&args.folder))? {
         let file = args.folder.join(name);
-        std::fs::write(&file, page).map_err(at(&file))?;
+        std::fs::write(&file, page).map_err(CliError::file(&file))?;
     }
     Ok(())
 }

@@ -75,14 +75,13 @@ fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, CliEr
         Some("-") => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().read_to_end(&mut bytes);
-            read.map_err(|error| CliError::File { path: "stdin".into(), source: error })?;
+            read.map_err(CliError::file("stdin"))?;
             let text = String::from_utf8(bytes).map_err(|_| not_utf_8("stdin"))?;
             Ok(Some(without_line_break(&text).to_string()))
         }
         Some(text) => match text.strip_prefix("FILE:") {
             Some(path) => {
-                let bytes = std::fs::read(path)
-                    .map_err(|error| CliError::File { path: path.into(), source: error })?;
+                let bytes = std::fs::read(path).map_err(CliError::file(path))?;
                 String::from_utf8(bytes).map(Some).map_err(|_| not_utf_8(path))
             }
             None => Ok(Some(text.to_string())),

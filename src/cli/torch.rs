@@ -35,8 +35,7 @@ impl TorchStep {
     /// # Errors
     /// If the file cannot be read, or a line is not a measurement.
     pub fn read(file: &Path) -> Result<Vec<Self>, CliError> {
-        let text = disk::read_to_string(file)
-            .map_err(|source| CliError::File { path: file.into(), source })?;
+        let text = disk::read_to_string(file).map_err(CliError::file(file))?;
         parse(&text).map_err(|what| CliError::Usage {
             what: format!("{}, {what}", file.display()),
             hint: "write the file with `python3 scripts/torch_cpu.py`",

@@ -28,6 +28,6 @@ impl TypedLines {
             // The shell's prompt begins a line.
             let _ = writeln!(std::io::stderr());
         }
-        line.transpose().map_err(|source| CliError::File { path: "stdin".into(), source })
+        line.transpose().map_err(CliError::file("stdin"))
     }
 }
