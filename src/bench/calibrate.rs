@@ -23,9 +23,6 @@ const LAST_SECONDS: f64 = 0.3;
 const MIN_SIZES: usize = 3;
 
 /// Measures training steps of growing size on `device` until they take a noticeable time.
-///
-/// # Errors
-/// If the device fails.
 pub(crate) fn calibrate(
     device: &OpenDevice,
     mode: OpsMode,

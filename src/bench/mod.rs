@@ -28,7 +28,6 @@ use crate::protocol::DeviceLine;
 /// The measurements to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// True to measure single kernels.
     pub kernels: bool,
     /// The model and micro-batch of whole training steps; `None` to measure none.
     pub steps: Option<Config>,
@@ -54,11 +53,10 @@ pub(crate) struct BenchReport {
 pub(crate) struct KernelRow {
     /// The op, and `backward` for its backward pass.
     pub name: &'static str,
-    /// The size, for the user.
     pub size: String,
-    /// The best time of several runs, in milliseconds.
+    /// The best time of several runs.
     pub ms: f64,
-    /// The best time of burn's stock ops, in milliseconds.
+    /// The best time of burn's stock ops.
     pub stock_ms: Option<f64>,
     /// The bytes that the op must move, in 10^9 per second.
     pub gb_per_s: f64,
@@ -72,31 +70,25 @@ pub(crate) struct KernelRow {
 /// The measurement of whole training steps: forward and backward pass, gradient norm, AdamW.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StepRow {
-    /// The implementation of the ops.
     pub ops: &'static str,
-    /// The dtype of activations and products.
     pub dtype: Dtype,
-    /// The number of weights.
     pub parameters: usize,
-    /// Sequences in a step.
     pub micro_batch: usize,
-    /// Positions in a sequence.
     pub block_size: usize,
-    /// The time of the first step, which compiles the kernels, in milliseconds.
+    /// The time of the first step, which compiles the kernels.
     pub first_ms: f64,
-    /// The best time of several steps, in milliseconds.
+    /// The best time of several steps.
     pub ms: f64,
-    /// Tokens per second.
     pub tokens_per_s: f64,
     /// Operations in 10^9 per second. A token counts `6 P + 6 L C T`: half of a full attention, as
     /// it is causal.
     pub gflop_per_s: f64,
     /// The share of the device's peak of arithmetic; `None` without peaks.
     pub fraction: Option<f64>,
-    /// Kernel launches per step.
+    /// Per step.
     pub launches: usize,
-    /// The time that the host takes to queue a step and to submit it to the driver, per launch, in
-    /// microseconds: the best of several steps. `None` on the CPU.
+    /// The time that the host takes to queue a step and to submit it to the driver, per launch: the best
+    /// of several steps. `None` on the CPU.
     pub host_us_per_launch: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,

@@ -137,9 +137,6 @@ impl TrainingStep {
 
     /// Reads the gradient norm of the last update, which depends on every kernel of the backward
     /// pass. A read fails after a failed launch or allocation, where a wait may succeed.
-    ///
-    /// # Errors
-    /// If the device failed.
     pub(super) fn check(&self) -> Result<(), DeviceError> {
         let Some(norm) = self.norm.clone() else { return Ok(()) };
         let read = norm.try_into_data();
@@ -182,9 +179,6 @@ fn on_device(
 }
 
 /// Measures training steps of `config` on `device`.
-///
-/// # Errors
-/// If the device fails.
 pub(super) fn measure(
     device: &Device,
     config: &Config,
