@@ -14,6 +14,7 @@ use crate::gpu::{self, SelectedDevice};
 use crate::model::Architecture;
 use crate::protocol::{Failure, MeasureRequest, Reply, Request};
 use crate::report;
+use crate::text::count;
 use crate::version::VERSION;
 use crate::worker::ask;
 
@@ -70,8 +71,8 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
         "rows": rows,
     });
     disk::write(path, format!("{card:#}\n")).map_err(CliError::file(path))?;
-    let millions = architecture.parameters() as f64 / 1e6;
-    let title = format!("GPT-2 with {millions:.0}M parameters on {}", info.name);
+    let parameters = count(architecture.parameters() as u64);
+    let title = format!("GPT-2 with {parameters} parameters on {}", info.name);
     let picture = path.with_extension("svg");
     report::write_picture(&picture, &report::picture(&title, is_software, &rows))?;
     for row in &rows {

@@ -15,7 +15,7 @@ pub(super) fn check() -> Check {
         Ok(version) => Check { works: true, detail: format!("xdg-desktop-portal, {version}") },
         Err(_) if is_installed(ZENITY) => Check { works: true, detail: ZENITY.into() },
         Err(reason) => {
-            let detail = format!("none: xdg-desktop-portal: {reason}; zenity: not installed");
+            let detail = format!("xdg-desktop-portal: {reason}; zenity: not installed");
             Check { works: false, detail }
         }
     }
