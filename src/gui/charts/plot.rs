@@ -3,7 +3,7 @@
 use eframe::egui::{self, Color32, Id, Ui, vec2};
 use egui_plot::{
     ColorConflictHandling, Corner, HLine, HoverPosition, Legend, Line, LineStyle, Plot, PlotMemory,
-    PlotPoint, PlotTransform, PlotUi, Points,
+    PlotPoint, PlotResponse, PlotUi, Points,
 };
 
 use super::view::VisibleRange;
@@ -144,14 +144,9 @@ pub(super) struct Chart<'a> {
     pub height: Option<f32>,
 }
 
-pub(super) struct Drawn {
-    pub response: egui::Response,
-    pub transform: PlotTransform,
-}
-
 impl Chart<'_> {
     /// Draws the chart, and updates `view` if the mouse has moved it. Draws nothing without a point.
-    pub fn show(&self, ui: &mut Ui, view: &mut VisibleRange) -> Option<Drawn> {
+    pub fn show(&self, ui: &mut Ui, view: &mut VisibleRange) -> Option<PlotResponse<()>> {
         let [first, last] = self.extent()?;
         let newest = self.run.loss.last().map_or(0.0, |[iter, _]| self.axis.place(self.run, iter));
         let is_reset = view.resets(ui.ctx());
@@ -192,7 +187,7 @@ impl Chart<'_> {
         let range = [bounds.min()[0], bounds.max()[0]];
         let all = PlotMemory::load(ui.ctx(), id).is_none_or(|memory| memory.auto_bounds.x);
         view.update(ui.ctx(), all, range, newest);
-        Some(Drawn { response: shown.response, transform: shown.transform })
+        Some(shown)
     }
 
     fn plot<'b>(&'b self, id: Id, [first, last]: [f64; 2], tolerance: f64) -> Plot<'b> {

@@ -3,9 +3,8 @@
 
 use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui, pos2, vec2};
-use egui_plot::PlotPoint;
+use egui_plot::{PlotPoint, PlotResponse};
 
-use super::plot::Drawn;
 use crate::gui::selection::Selection;
 use crate::protocol::Sample;
 use crate::text::grouped;
@@ -75,7 +74,7 @@ impl Space {
 pub(super) fn show(
     ui: &Ui,
     space: Option<Space>,
-    drawn: &Drawn,
+    drawn: &PlotResponse<()>,
     marks: &[Mark<'_>],
     selection: &mut Selection,
 ) {
