@@ -254,9 +254,6 @@ const TYPED_IN: &[&str] = &["cli/mod.rs", "cli/next.rs", "gui/platform/desktop/e
 /// Files that name this program's file to start it: as a worker, and, on Windows, without a console.
 const STARTS_IN: &[&str] = &["worker/", "gui/platform/desktop/explorer.rs"];
 
-/// Files that break invariant 6 until they do not.
-const UNTIL_MENDED: &[&str] = &["cli/bench_card.rs", "cli/train.rs", "worker/answer.rs"];
-
 /// Checks invariant 6. Tests are exempt: they start the program as a user does.
 fn check_processes(
     path: &str,
@@ -264,9 +261,6 @@ fn check_processes(
     strings: &[Token<'_>],
     found: &mut Vec<(usize, String)>,
 ) {
-    if UNTIL_MENDED.contains(&path) {
-        return;
-    }
     let tokens = without_tests(path, tokens);
     let last = tokens.last().map_or(0, |token| token.line);
     let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));

@@ -21,13 +21,8 @@ use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
     Here, Messages, Outcome, Place, RankStart, RunOutput, Sent, TrainerProcess, commands_file,
-    follow_file, handle_signals, host, read_command, read_stdin, supervise, train,
+    follow_file, handle_signals, host, launched, read_command, read_stdin, supervise, train,
 };
-
-/// The variable that lets Open MPI send a message over TCP at once, up to a size above that of every
-/// message between ranks. Else both directions of a connection wait for each other: on a network of
-/// 1 Gbit/s a sum takes 1.7 times as long.
-const WHOLE_MESSAGES: (&str, &str) = ("OMPI_MCA_btl_tcp_eager_limit", "1114112");
 
 /// The arguments of a rank that a launcher starts, as a value: each rank resolves them with the files and
 /// the variables of its own machine.
@@ -157,13 +152,7 @@ fn ranks(
     let train = TrainArgs { run: Some(start.run.clone()), resume, ..args.clone() };
     let global = global.with_variables();
     let arguments = RankArguments { train, global, elapsed: start.elapsed };
-    let mut process = Process::new(&launcher[0]);
-    if std::env::var_os(WHOLE_MESSAGES.0).is_none() {
-        process.env(WHOLE_MESSAGES.0, WHOLE_MESSAGES.1);
-    }
-    process.args(&launcher[1..]).arg(std::env::current_exe()?).args(["worker", "--rank"]);
-    process.arg(serde_json::to_string(&arguments)?);
-    Ok(process)
+    launched(launcher, &serde_json::to_string(&arguments)?)
 }
 
 /// Trains as one of the ranks that `wgpt launch` has started; returns the exit code.

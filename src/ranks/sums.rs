@@ -72,7 +72,7 @@ impl LeavingGradients {
                 pause = LONGEST_PAUSE.min(2 * pause);
             }
         }
-        let data = pollster::block_on(reading)?;
+        let data = wait(reading)?;
         self.elements -= elements;
         self.begin_reads();
         Ok(Some(data))
@@ -81,7 +81,7 @@ impl LeavingGradients {
     /// Ends what [`next`](Self::next) has begun.
     fn end(self) -> Result<(), DeviceError> {
         for nudge in self.nudges {
-            pollster::block_on(nudge)?;
+            wait(nudge)?;
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Summing<'_> {
     fn finish<E: From<RanksError> + From<DeviceError>>(mut self) -> Result<Sums, E> {
         let rest = self.values.len() - self.summed;
         self.sum(rest)?;
-        let mut loss = f32s(&pollster::block_on(self.loss)?).to_vec();
+        let mut loss = f32s(&wait(self.loss)?).to_vec();
         let begun = Instant::now();
         self.group.sum(&mut loss, Wire::Float32)?;
         let loss = Tensor::from_data(TensorData::new(loss, [1]), &self.device);
@@ -193,4 +193,12 @@ impl Summing<'_> {
 
 fn f32s(data: &TensorData) -> &[f32] {
     data.as_slice().expect("gradients and losses are f32")
+}
+
+/// Waits for the device. A page has one rank, which sums nothing.
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    #[cfg(not(target_arch = "wasm32"))]
+    return pollster::block_on(work);
+    #[cfg(target_arch = "wasm32")]
+    unreachable!("a page must not block, and has no other ranks: {}", size_of_val(&work))
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-#[cfg(not(target_arch = "wasm32"))]
 use super::TrainError;
 use super::checkpoint::hash_file;
 use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE};

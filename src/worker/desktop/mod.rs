@@ -31,6 +31,7 @@ pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
 #[cfg(windows)]
 pub(crate) use pipe::detach;
+pub(crate) use pipe::launched;
 pub(crate) use place::{Place, REPORT_TIME, RankStart};
 pub(crate) use request::ask;
 pub(crate) use serve::{Messages, read_command, serve};
