@@ -1,4 +1,4 @@
-//! The memory budget, and byte counts as people read and write them.
+//! The memory budget, as people read and write it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! The precision of a run: what is stored and multiplied in which type, from the dtype that was
-//! asked for and what the device can do.
+//! The precision of a run: which types it stores and multiplies, from the requested dtype and the
+//! abilities of the device.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ words! {
     }
 }
 
-/// The side of the square float16 matrices, with float32 sums, that a device multiplies at once
+/// The side of the square float16 matrices that a device multiplies at once, with float32 sums
 /// (cooperative matrices, tensor cores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -40,7 +40,6 @@ pub enum Matrices {
 }
 
 impl Matrices {
-    /// Returns the side in elements.
     pub fn side(self) -> u32 {
         match self {
             Matrices::Eight => 8,
@@ -52,20 +51,19 @@ impl Matrices {
 /// The dtypes and matrices that the kernels for a device support besides float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
-    /// Products in tf32.
     pub tf32: bool,
     /// Storage and products in bfloat16.
     pub bfloat16: bool,
-    /// Storage in float16.
+    /// Storage in float16. The products need `matrices`.
     pub float16: bool,
-    /// Products of float16 matrices; `None` where float16 is widened and multiplied in float32.
+    /// `None` where float16 is converted and multiplied in float32.
     pub matrices: Option<Matrices>,
-    /// True if `matrices` are those of a software adapter, which is faster without.
+    /// True if a software adapter emulates `matrices`. It is faster without them.
     pub emulated: bool,
 }
 
 impl Abilities {
-    /// Lists the dtypes, `auto` not among them.
+    /// Lists the dtypes, without `auto`.
     pub fn dtypes(self) -> Vec<Dtype> {
         let Self { tf32, bfloat16, float16, .. } = self;
         let all = [
@@ -88,14 +86,14 @@ impl Abilities {
         Some(Precision { dtype, matrices })
     }
 
-    /// Returns the precision of a plan in `dtype` for a device that may not be in this machine: it
-    /// is taken to have the dtype.
+    /// Returns the precision of a plan in `dtype` for a device that may not be in this machine. The
+    /// device is assumed to have the dtype.
     pub fn planned(self, dtype: Dtype) -> Precision {
         self.precision(dtype).unwrap_or(Precision { dtype, matrices: None })
     }
 
     /// Returns the dtype that `auto` stands for. float16 that is multiplied in float32 saves memory
-    /// but no time, so that it has to be asked for. CUDA's tensor cores multiply bfloat16 from the
+    /// but no time, so a user has to ask for it. CUDA's tensor cores multiply bfloat16 from the
     /// generation on that has tf32 (compute capability 8.0).
     fn fastest(self) -> Dtype {
         match self {
@@ -105,8 +103,7 @@ impl Abilities {
         }
     }
 
-    /// Returns what a run in `dtype` computes in, for the user: of `auto` that became float32 also
-    /// the reason.
+    /// Describes the precision of a run in `dtype`, with the reason if `auto` became float32.
     pub fn explain(self, dtype: Dtype) -> String {
         let precision = self.planned(dtype);
         if (dtype, precision.dtype) != (Dtype::Auto, Dtype::Float32) {
@@ -118,7 +115,7 @@ impl Abilities {
             Self { float16: true, .. } => {
                 "without cooperative matrices float16 saves memory but no time"
             }
-            // There is no other.
+            // The device has no other dtype.
             _ => return precision.to_string(),
         };
         format!("{precision}, because {reason}")
@@ -126,7 +123,6 @@ impl Abilities {
 }
 
 impl fmt::Display for Abilities {
-    /// Lists the dtypes, and the matrices of float16.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, dtype) in self.dtypes().into_iter().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
@@ -152,12 +148,12 @@ impl Precision {
     /// float32 everywhere, which every device has.
     pub const FLOAT32: Self = Self { dtype: Dtype::Float32, matrices: None };
 
-    /// Returns the dtype, which is never [`Dtype::Auto`].
+    /// Never returns [`Dtype::Auto`].
     pub fn dtype(self) -> Dtype {
         self.dtype
     }
 
-    /// Returns the cooperative matrices of the products; `None` where these run without.
+    /// Returns the cooperative matrices of the products, if they use any.
     pub fn matrices(self) -> Option<Matrices> {
         self.matrices
     }
@@ -170,13 +166,12 @@ impl Precision {
         }
     }
 
-    /// Returns true if activations take 2 bytes.
     pub fn is_half(self) -> bool {
         self.activation_bytes() == 2
     }
 
-    /// Returns true if a copy of each weight matrix in the dtype of activations is kept beside it,
-    /// for the products to load: float16 for cooperative matrices, bfloat16 for tensor cores.
+    /// Returns true if each weight matrix has a copy in the dtype of activations, which the products
+    /// load: float16 for cooperative matrices, bfloat16 for tensor cores.
     pub fn keeps_half_weights(self) -> bool {
         self.matrices.is_some() || self.dtype == Dtype::Bfloat16
     }

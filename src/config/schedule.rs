@@ -27,8 +27,8 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     min_lr + 0.5 * (1.0 + libm::cos(PI * progress)) * (peak - min_lr)
 }
 
-/// One in this many updates of a shortened run is warmup at least: the 0.3% that suit a long run
-/// would be an update or two of a short one.
+/// At least one in this many updates of a shortened run is warmup: the 0.3% that suit a long run would be
+/// an update or two of a short one.
 const MIN_WARMUP: u64 = 50;
 
 impl Config {

@@ -18,7 +18,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Returns what kernels compute in on this GPU through Vulkan, besides float32.
+    /// Returns the dtypes and matrices of this GPU through Vulkan, besides float32.
     pub fn abilities(&self) -> Abilities {
         let matrices = self.matrices.then_some(Matrices::Sixteen);
         Abilities { float16: true, matrices, ..Abilities::default() }
@@ -95,7 +95,6 @@ pub fn gpu_named(name: &str) -> Option<&'static Gpu> {
     })
 }
 
-/// Lists the names of the known GPUs.
 pub fn gpu_names() -> impl Iterator<Item = &'static str> {
     GPUS.iter().map(|gpu| gpu.name)
 }

@@ -4,15 +4,15 @@
 /// cooperative matrices are split over k.
 pub(crate) const MANY_TILES: usize = 96;
 
-/// The tiles, over all ranges of k, that a product with few of them is split into. They bound the
-/// memory for the products over the ranges: 3 MiB with tiles of 64 x 64.
+/// The tiles, over all ranges of k, that a product with few tiles is split into. This bounds the memory of
+/// the partial products: 3 MiB with tiles of 64 x 64.
 const SPLIT_TILES: usize = 192;
 
-/// The least k of a range: a shorter one would cost more in the sum over the ranges.
+/// The smallest k of a range: a shorter range would cost more in the sum over the ranges.
 const SPLIT_DEPTH: usize = 512;
 
 /// Returns the number of ranges that `k` is split into on cooperative matrices, for a product of
-/// `tiles` small tiles. It depends on sizes alone, so that the order of the sum does too.
+/// `tiles` small tiles. It depends only on sizes, and so does the order of the sum.
 pub(crate) fn ranges_of_k(tiles: usize, k: usize) -> usize {
     match tiles {
         MANY_TILES.. => 1,
@@ -30,7 +30,6 @@ pub(crate) enum Tile {
 }
 
 impl Tile {
-    /// The rows and the columns.
     pub fn side(self) -> usize {
         match self {
             Tile::Large => 128,
@@ -43,37 +42,35 @@ impl Tile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiling {
     pub tile: Tile,
-    /// The ranges of k that are multiplied separately, and then added up: 1 or more.
+    /// The ranges of k that are multiplied separately and then added; at least 1.
     pub ranges: usize,
 }
 
 /// The multiprocessors of a GPU that does not say how many it has.
 const MULTIPROCESSORS: usize = 32;
 
-/// The most ranges, what the k of each is a multiple of, and the most elements of all their
-/// products, in f32: 24 MiB.
+/// The most ranges, a divisor of the k of each range, and the most elements of all partial products in
+/// f32: 24 MiB.
 const MOST_RANGES: usize = 16;
 const RANGE: usize = 64;
 const MOST_PARTIAL: usize = 6 << 20;
 
-/// What a workgroup does besides multiplying, its first loads and the stores of its output, in
-/// multiplications of its tile.
+/// The time of a workgroup's first loads and of the stores of its output, in multiplications of its tile.
 const FIXED: f64 = 64.0;
 /// The share of its speed that a multiprocessor reaches with one workgroup, which waits for each of
 /// its loads.
 const ALONE: f64 = 0.6;
 /// The share of its speed that it reaches with small tiles, which load twice as much.
 const SMALL: f64 = 0.75;
-/// The multiplications that a GPU does while an element of a partial product is stored and read: 8
-/// bytes.
+/// The multiplications that a GPU does while it stores and reads an element of a partial product, 8 bytes.
 const PARTIAL: f64 = 512.0;
 
 impl Tiling {
-    /// Returns the tiling of a product `[m, n, k]` on so many multiprocessors, by a model of its
-    /// time: the tiles that the busiest multiprocessor computes one after the other, and the sum
-    /// over the ranges. The constants are estimates, not measured.
+    /// Returns the tiling of a product `[m, n, k]`, by a model of its time: the tiles that the busiest
+    /// multiprocessor computes one after the other, and the sum over the ranges. The constants are
+    /// estimates, not measured.
     ///
-    /// It depends on nothing else, so that the order of the sums does not either.
+    /// It depends on nothing else, and so does the order of the sums.
     pub fn of([m, n, k]: [usize; 3], multiprocessors: Option<usize>) -> Self {
         let processors = multiprocessors.unwrap_or(MULTIPROCESSORS).max(1) as f64;
         let time = |tiling: &Tiling| {

@@ -51,7 +51,7 @@ pub struct TimeEstimate {
     pub source: String,
 }
 
-/// Bytes of a checkpoint's other files, of which the tokenizer's are the largest.
+/// Bytes of a checkpoint's other files. The tokenizer's are the largest.
 const SMALL_FILES: u64 = 2 << 20;
 
 /// Returns the bytes of a checkpoint: weights and optimizer state in f32, and small files. With local
