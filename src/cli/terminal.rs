@@ -92,9 +92,10 @@ pub(super) fn has_color() -> bool {
 }
 
 /// Returns true for a panic that is caught and becomes an error message or a warning: in the thread
-/// that tries out a device, and where winit misses a library of the window.
+/// that tries out a device, and in the crates that load the libraries of the window.
 fn is_expected(thread: Option<&str>, file: &str) -> bool {
-    thread == Some(PROBE_THREAD) || file.contains("xkbcommon-dl")
+    let loads_libraries = ["xkbcommon-dl", "wayland-sys"].iter().any(|name| file.contains(name));
+    loads_libraries || thread == Some(PROBE_THREAD)
 }
 
 /// Reports a panic as an error message, without the paths of the machine that built wgpt.
