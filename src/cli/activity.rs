@@ -23,10 +23,12 @@ pub(super) enum Activity {
 
 impl Activity {
     pub fn new(quiet: bool) -> Self {
-        match draws(&std::io::stderr()) {
-            _ if quiet => Activity::Hidden,
-            true => Activity::Spinner(None),
-            false => Activity::lines(),
+        if quiet {
+            Activity::Hidden
+        } else if draws(&std::io::stderr()) {
+            Activity::Spinner(None)
+        } else {
+            Activity::lines()
         }
     }
 

@@ -45,9 +45,9 @@ const ABOVE: &[(&str, usize)] = &[
     ("train", 5_400),
     ("protocol", 3_100),
     ("worker", 4_300),
-    ("report", 1_200),
-    ("bench", 2_200),
-    ("cli", 5_700),
+    ("report", 1_180),
+    ("bench", 2_070),
+    ("cli", 5_000),
     ("gui", 9_200),
 ];
 
