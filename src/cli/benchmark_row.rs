@@ -74,9 +74,9 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
     let parameters = count(architecture.parameters() as u64);
     let title = format!("GPT-2 with {parameters} parameters on {}", info.name);
     let picture = path.with_extension("svg");
-    report::write_picture(&picture, &report::picture(&title, is_software, &rows))?;
+    report::write_picture(&picture, &report::benchmark_picture(&title, is_software, &rows))?;
     for row in &rows {
-        output!("{}", report::summary(row));
+        output!("{}", report::benchmark_summary(row));
     }
     output!("{} {}", path.display(), picture.display());
     Ok(())

@@ -1,4 +1,4 @@
-//! The short commands: prepare, devices, config.
+//! The short commands: prepare, devices, doctor, config.
 
 use std::io::IsTerminal;
 
@@ -7,10 +7,11 @@ use serde_json::json;
 
 use super::CliError;
 use super::activity::style;
-use super::args::{ConfigAction, ConfigArgs, DevicesArgs, Global, PrepareArgs};
+use super::args::{ConfigAction, ConfigArgs, DevicesArgs, DoctorArgs, Global, PrepareArgs};
 use super::find_model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
+use crate::doctor::{DoctorReport, FrontEnd};
 use crate::gpu::{self, DeviceInfo};
 use crate::text::{Table, bytes};
 
@@ -102,6 +103,26 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
     let head = Table::new(["device", "name", "kind", "binding", "dtypes", "driver"]);
     let table = Table { rows: devices.iter().map(row).collect(), ..head };
     super::write_out(format_args!("{}", table.plain(&[3])));
+}
+
+/// Runs `wgpt doctor`.
+pub(super) fn doctor(args: DoctorArgs) {
+    let report = DoctorReport::gather(front_end());
+    if args.json {
+        output!("{}", json!(report));
+    } else {
+        output!("{report}");
+    }
+}
+
+#[cfg(feature = "gui")]
+fn front_end() -> FrontEnd {
+    crate::gui::front_end()
+}
+
+#[cfg(not(feature = "gui"))]
+fn front_end() -> FrontEnd {
+    FrontEnd { display: None, runs: super::run_list::RUNS.into(), settings: None }
 }
 
 /// Runs `wgpt config`.

@@ -164,26 +164,15 @@ impl From<ReportError> for CliError {
     }
 }
 
-impl From<ConfigError> for CliError {
-    fn from(error: ConfigError) -> Self {
-        CliError::Train(error.into())
-    }
+/// Errors of training that a command meets by itself.
+macro_rules! from_errors_of_training {
+    ($($error:ty),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> Self {
+                CliError::Train(error.into())
+            }
+        })*
+    };
 }
 
-impl From<DataError> for CliError {
-    fn from(error: DataError) -> Self {
-        CliError::Train(error.into())
-    }
-}
-
-impl From<RanksError> for CliError {
-    fn from(error: RanksError) -> Self {
-        CliError::Train(error.into())
-    }
-}
-
-impl From<DeviceError> for CliError {
-    fn from(error: DeviceError) -> Self {
-        CliError::Train(error.into())
-    }
-}
+from_errors_of_training!(ConfigError, DataError, RanksError, DeviceError);

@@ -57,7 +57,6 @@ mod benchmark_row;
 mod chat_loop;
 mod commands;
 mod config_source;
-mod doctor;
 mod error;
 mod eval;
 mod event_printer;
@@ -162,7 +161,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Subcommands::Export(args) => export::export(args, &global)?,
         Subcommands::Import(args) => export::import(args, &global)?,
         Subcommands::Devices(args) => commands::devices(args, &global),
-        Subcommands::Doctor(args) => doctor::run(args),
+        Subcommands::Doctor(args) => commands::doctor(args),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(args) => commands::config(args)?,

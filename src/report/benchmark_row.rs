@@ -6,7 +6,7 @@ use crate::text::{bytes, escape_html};
 use crate::version::VERSION;
 
 /// Returns a measurement as a person reads it.
-pub(crate) fn summary(row: &BenchmarkRow) -> String {
+pub(crate) fn benchmark_summary(row: &BenchmarkRow) -> String {
     let BenchmarkRow { dtype, tokens_per_s, hours_to_10b_tokens: hours, micro_batch, .. } = row;
     let memory = row.peak_bytes.map_or_else(String::new, |peak| format!(", {}", bytes(peak)));
     let watts = row.watts.map_or_else(String::new, |watts| format!(", {watts:.0} W"));
@@ -17,7 +17,7 @@ pub(crate) fn summary(row: &BenchmarkRow) -> String {
 }
 
 /// Draws measurements as bars.
-pub(crate) fn picture(title: &str, is_software: bool, rows: &[BenchmarkRow]) -> String {
+pub(crate) fn benchmark_picture(title: &str, is_software: bool, rows: &[BenchmarkRow]) -> String {
     const BAR: f64 = 34.0;
     let most = rows.iter().map(|row| row.tokens_per_s).fold(f64::MIN_POSITIVE, f64::max);
     let height = 64.0 + BAR * rows.len() as f64;
@@ -28,7 +28,7 @@ pub(crate) fn picture(title: &str, is_software: bool, rows: &[BenchmarkRow]) -> 
             "<rect x=\"16\" y=\"{top}\" width=\"{width:.0}\" height=\"24\" fill=\"#0072b2\" \
              fill-opacity=\"0.25\"/><text x=\"22\" y=\"{:.0}\">{}</text>\n",
             top + 17.0,
-            escape_html(&summary(row))
+            escape_html(&benchmark_summary(row))
         )
     };
     let values = [
@@ -60,7 +60,7 @@ mod tests {
             watts: Some(199.6),
             peak_bytes: Some(5 << 30),
         };
-        let svg = picture("a < b", true, &[row.clone(), row]);
+        let svg = benchmark_picture("a < b", true, &[row.clone(), row]);
         assert_eq!(svg.matches("50000 tokens/s, 56 hours to 10 billion tokens").count(), 2);
         assert!(svg.contains(", 200 W<"), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains("not ranked"), "{svg}");

@@ -13,7 +13,7 @@ mod run_page;
 
 use std::path::PathBuf;
 
-pub(crate) use benchmark_row::{picture, summary};
+pub(crate) use benchmark_row::{benchmark_picture, benchmark_summary};
 pub(crate) use comparison::Comparison;
 pub(crate) use model_card::write_model_card;
 pub(crate) use page::{write, write_picture};
