@@ -68,21 +68,21 @@ pub(super) fn run(
         train_rank(args, global, elapsed, &mut place, &commands, follow, &mut output)
             .map(Outcome::Stopped)
     } else {
-        let (start, warnings) = resolve(&args, global, &mut Group::alone())?;
-        follow(&start);
-        if launcher.is_empty() {
-            for text in warnings {
-                output.emit(&Event::Warning { text });
+        resolve(&args, global, &mut Group::alone()).and_then(|(start, warnings)| {
+            follow(&start);
+            if launcher.is_empty() {
+                for text in warnings {
+                    output.emit(&Event::Warning { text });
+                }
+                return host(start, !args.no_supervise, process, &commands, say, &mut output)
+                    .map_err(CliError::Failed);
             }
-            host(start, !args.no_supervise, process, &commands, say, &mut output)
-                .map_err(CliError::Failed)
-        } else {
             let program = launcher[0].to_string_lossy().into_owned();
             let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
             let code = supervise(start, Some(&launch), process, &commands, say, emit);
             code.map(Outcome::Code).map_err(|error| CliError::Launcher { program, error })
-        }
+        })
     };
     // As a shell reports a process that a signal ended: 130 or 143.
     let signal = signal.load(Ordering::SeqCst);

@@ -136,7 +136,7 @@ impl App {
         let shown = &mut self.shared.shown;
         shown.progress.starting();
         shown.has_finished = false;
-        let start = StartRun { device, ..StartRun::new(run.clone(), run_settings) };
+        let start = StartRun { device, quiet: true, ..StartRun::new(run.clone(), run_settings) };
         match self.requests.client.start(start, stop_on_close) {
             Ok(trainer) => shown.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),
