@@ -141,6 +141,36 @@ fn every_file_is_part_of_a_kernel() {
     }
 }
 
+/// Returns what decides which pairs of a query and a key an attention kernel sees: the positions, the
+/// loop over the other side, and the mask.
+fn visibility(name: &str) -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("shaders/{name}.wgsl"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let part = |line: &str| {
+        let line = line.trim().trim_end_matches([';', ')']);
+        let positions =
+            ["let first ", "let end ", "let key ", "let query ", "let keys ", "let queries "];
+        if line.starts_with("for (var begin") || positions.iter().any(|of| line.starts_with(of)) {
+            return Some(line.to_string());
+        }
+        let mask = ["vec4<u32>(key) <", "(keys <"].iter().find_map(|mask| line.find(mask));
+        mask.map(|at| line[at..].to_string())
+    };
+    text.lines().filter_map(part).collect()
+}
+
+/// Few adapters run the kernels on cooperative matrices. The blocked kernels, which `tests/ops` compares
+/// with the oracle on every adapter, have the same positions, loops and masks.
+#[test]
+fn cooperative_attention_sees_what_blocked_attention_sees() {
+    for pass in ["forward", "backward_queries", "backward_keys"] {
+        let [blocked, cooperative] =
+            ["blocked", "cooperative"].map(|form| visibility(&format!("attention_{form}_{pass}")));
+        assert!(blocked.iter().any(|part| part.contains("<=")), "{pass} has no mask: {blocked:?}");
+        assert_eq!(cooperative, blocked, "{pass}");
+    }
+}
+
 /// All kernels but those with cooperative matrices, which HLSL does not have: its adapters list none. A
 /// device whose kernels DXC compiles has float16 and subgroups, one with FXC neither.
 #[test]
