@@ -12,7 +12,7 @@ use super::form::SettingsForm;
 use super::layout::{self, Pane, Panels};
 use super::platform::{self, Platform};
 use super::{Intent, Options, Shared, theme};
-use crate::protocol::{Event, Level, Obstacle};
+use crate::protocol::{Event, Level, Obstacle, RunSettings};
 use crate::worker::Client;
 
 mod closing;
@@ -53,9 +53,9 @@ pub struct App {
     pace: Pace,
     /// Times of the last frames, without waiting for the display, in seconds.
     frames: History<f32>,
-    /// The flags of the form with its overrides, and the form that is stored as long as they are
+    /// The settings of the form with its overrides, and the form that is stored as long as they are
     /// unchanged.
-    overridden: Option<(Vec<String>, SettingsForm)>,
+    overridden: Option<(RunSettings, SettingsForm)>,
     obstacles: Vec<Obstacle>,
     control: ControlBar,
     closing: Closing,
@@ -233,11 +233,11 @@ impl eframe::App for App {
         }
         let form = &mut self.shared.settings.form;
         match self.overridden.take() {
-            Some((flags, own)) if flags == form.flags() => {
+            Some((settings, own)) if settings == form.settings() => {
                 let shown = std::mem::replace(form, own);
                 settings::store(storage, &self.shared.settings, &self.tree);
                 let own = std::mem::replace(&mut self.shared.settings.form, shown);
-                self.overridden = Some((flags, own));
+                self.overridden = Some((settings, own));
             }
             _ => settings::store(storage, &self.shared.settings, &self.tree),
         }

@@ -196,12 +196,6 @@ impl SettingsForm {
         RunSettings::Typed { preset: self.preset.to_string(), changed: changed.collect() }
     }
 
-    /// Returns the arguments of `wgpt train` that start this run.
-    pub fn flags(&self) -> Vec<String> {
-        let changes = self.changes().map(|(name, text)| format!("--{name}={text}"));
-        std::iter::once(format!("--preset={}", self.preset)).chain(changes).collect()
-    }
-
     fn refresh(&mut self) {
         self.errors.clear();
         for (name, text) in &self.typed {
@@ -282,14 +276,19 @@ pub(super) fn capitalize(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn flags(form: &SettingsForm) -> Vec<String> {
+        let changes = form.changes().map(|(name, text)| format!("--{name}={text}"));
+        std::iter::once(format!("--preset={}", form.preset)).chain(changes).collect()
+    }
+
     #[test]
     fn typed_settings_override_the_preset() {
         let mut form = SettingsForm::default();
         assert_eq!((form.preset(), form.text("n_layer").as_str()), ("demo", "2"));
-        assert_eq!(form.flags(), ["--preset=demo"]);
+        assert_eq!(flags(&form), ["--preset=demo"]);
         form.set("n_layer", "3");
         assert!(form.is_changed("n_layer"));
-        assert_eq!(form.flags(), ["--preset=demo", "--n_layer=3"]);
+        assert_eq!(flags(&form), ["--preset=demo", "--n_layer=3"]);
         assert_eq!(form.config().unwrap().n_layer.get(), 3);
         form.set("n_layer", "2");
         assert!(!form.is_changed("n_layer") && form.typed.is_empty());
@@ -310,7 +309,7 @@ mod tests {
         }
         form.set("learning_rate", "0.006");
         assert!(!form.is_changed("learning_rate"));
-        assert_eq!(form.flags(), ["--preset=demo", "--dropout=0.002"]);
+        assert_eq!(flags(&form), ["--preset=demo", "--dropout=0.002"]);
     }
 
     #[test]
@@ -383,12 +382,9 @@ mod tests {
         again.fill_from(&Config { out_dir: "out/1".into(), ..config.clone() });
         assert_eq!(again.preset(), "card-12gb");
         assert_eq!(again.config().unwrap(), config);
-        let flags = again.flags();
-        assert_eq!(flags.len(), 4, "{flags:?}");
-        let pairs = flags.iter().skip(1).map(|flag| {
-            let (key, text) = flag.trim_start_matches("--").split_once('=').unwrap();
-            (key.to_string(), text.to_string())
-        });
+        let pairs: Vec<_> =
+            again.changes().map(|(key, text)| (key.to_string(), text.to_string())).collect();
+        assert_eq!(pairs.len(), 3, "{pairs:?}");
         let layers = vec![Layer::preset("card-12gb").unwrap(), Layer::flags(pairs).unwrap()];
         assert_eq!(resolve(layers).unwrap().config, *config);
     }
@@ -400,10 +396,10 @@ mod tests {
         form.set("seed", "x");
         let text = serde_json::to_string(&form).unwrap();
         let again: SettingsForm = serde_json::from_str(&text).unwrap();
-        assert_eq!(again.flags(), form.flags());
+        assert_eq!(flags(&again), flags(&form));
         assert!(again.error("seed").is_some());
         let old = r#"{"preset":"gone","typed":{"gone":"1","n_layer":"3"}}"#;
         let form: SettingsForm = serde_json::from_str(old).unwrap();
-        assert_eq!(form.flags(), ["--preset=demo", "--n_layer=3"]);
+        assert_eq!(flags(&form), ["--preset=demo", "--n_layer=3"]);
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct StartRun {
 }
 
 /// The settings of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunSettings {
     /// A preset, and the settings that a person has changed.

@@ -69,8 +69,8 @@ impl App {
             self.shared.settings.form = SettingsForm::of_preset("demo");
         }
         self.apply_overrides(platform::overrides());
-        let flags = self.shared.settings.form.flags();
-        self.overridden = (flags != own.flags()).then_some((flags, own));
+        let settings = self.shared.settings.form.settings();
+        self.overridden = (settings != own.settings()).then_some((settings, own));
         if self.options.demo {
             self.start_run();
         }
