@@ -11,7 +11,6 @@ use serde_json::Value;
 pub enum Command {
     /// Pause after the current step.
     Pause,
-    /// Resume a paused run.
     Resume,
     /// Finish the step, write a checkpoint and exit.
     Stop,

@@ -24,9 +24,7 @@ const VERSION: u32 = 1;
 pub enum Event {
     /// The run is set up: its data is open, its model on the device.
     Start {
-        /// The run folder.
         run: PathBuf,
-        /// The device that trains.
         device: DeviceLine,
         /// The resolved configuration.
         config: Box<Config>,
@@ -63,7 +61,6 @@ pub enum Event {
     Sample {
         /// Updates made before.
         iter: u64,
-        /// The prompt.
         prompt: String,
         /// The continuation, without the prompt.
         text: String,
@@ -105,7 +102,6 @@ pub enum Event {
     /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
     /// change of the budget it continues where it is.
     Replan {
-        /// The reason.
         reason: ReplanReason,
         /// The message.
         text: String,
@@ -135,7 +131,6 @@ pub enum Event {
         best_val_loss: Option<f64>,
         /// Wall time of this process, in seconds.
         seconds: f64,
-        /// The reason for the end.
         reason: StopReason,
     },
 }
@@ -227,7 +222,6 @@ impl Step {
 pub struct Working {
     /// The work.
     pub task: Task,
-    /// Parts done.
     pub done: u64,
     /// All parts; 0 if unknown.
     pub total: u64,
@@ -245,7 +239,6 @@ pub enum Task {
     Step,
     /// An evaluation; its parts are windows.
     Evaluation,
-    /// Writes a checkpoint.
     Checkpoint,
     /// Generates a text; its parts are tokens.
     Sample,
@@ -298,7 +291,6 @@ pub enum ReplanReason {
 pub enum StopReason {
     /// `max_iters` updates were made.
     Finished,
-    /// `max_time` had passed.
     MaxTime,
     /// A command or a signal stopped it.
     Stopped,

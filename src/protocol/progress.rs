@@ -29,13 +29,10 @@ const MAX_ITEMS: usize = 4096;
 /// The state of a run, from the events of all processes that have trained it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The present state.
     pub state: RunPhase,
-    /// The run folder.
     pub run: Option<PathBuf>,
     /// The work that takes a while at present, until the next other event.
     pub working: Option<Working>,
-    /// The device that trains.
     pub device: Option<DeviceLine>,
     /// The resolved configuration.
     pub config: Option<Box<Config>>,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// One of the processes that train a run together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankLine {
-    /// The name of its device.
     pub device: String,
     /// The name of its machine, where known.
     pub machine: Option<String>,

@@ -115,7 +115,6 @@ pub enum Decision {
     },
     /// End the run.
     GiveUp {
-        /// The error that ends it.
         error: Event,
         /// The exit code of the process.
         exit_code: Exit,
@@ -134,7 +133,6 @@ pub struct Recovery {
     furthest: u64,
     /// Failures since then of trainers that had a device.
     failures: u32,
-    /// Waits since then.
     waits: usize,
     /// Failures since then of ranks that ran out of memory; `None` if the run has one process.
     of_ranks: Option<u32>,

@@ -92,7 +92,6 @@ pub(crate) struct SampleRequest {
     pub temperature: f64,
     /// Draws from this many of the most likely tokens; 0 draws from all.
     pub top_k: u32,
-    /// Seed of the draws.
     pub seed: u64,
     /// The device as `--device` takes it. A browser has one.
     pub device: String,
@@ -172,10 +171,12 @@ pub(crate) enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Texts {
-    /// Files and folders.
     Files(Vec<PathBuf>),
     /// A text without a file. `<|endoftext|>` separates documents.
-    Text { name: String, text: String },
+    Text {
+        name: String,
+        text: String,
+    },
 }
 
 /// The place of a run in the window.
@@ -262,7 +263,6 @@ pub(crate) struct StoredData {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredModel {
     pub path: PathBuf,
-    /// Its display name.
     pub name: String,
     /// Its shapes. A run that begins with it needs the same.
     pub architecture: Architecture,

@@ -51,7 +51,6 @@ pub(crate) enum FromWorker {
 /// A run to train.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StartRun {
-    /// The run folder.
     pub run: PathBuf,
     pub settings: RunSettings,
     /// True to continue from the newest checkpoint.
@@ -60,7 +59,6 @@ pub(crate) struct StartRun {
     pub device: String,
     /// The name of the device that former workers of this run have opened.
     pub device_name: Option<String>,
-    /// The implementation of the ops.
     pub implementation: Implementation,
     /// Time that the run has taken in former workers.
     pub elapsed: Duration,

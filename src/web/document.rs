@@ -9,18 +9,12 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{Blob, BlobPropertyBag, Document, HtmlAnchorElement, Url, WorkerGlobalScope};
 
 /// Returns the page.
-///
-/// # Errors
-/// If none exists, as in a worker.
 pub(crate) fn document() -> Result<Document, JsValue> {
     let window = web_sys::window().and_then(|window| window.document());
     window.ok_or_else(|| JsValue::from_str("this context has no document"))
 }
 
 /// Saves a zip among the browser's downloads.
-///
-/// # Errors
-/// If the page does not exist, or the browser refuses.
 pub(crate) fn download(name: &str, zip: &[u8]) -> Result<(), JsValue> {
     let parts = js_sys::Array::of1(&Uint8Array::from(zip));
     let kind = BlobPropertyBag::new();

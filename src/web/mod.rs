@@ -15,9 +15,6 @@ pub(crate) use envelope::{pack, unpack};
 
 /// Draws the window on a canvas from now on. Starts a demo run, or continues the newest run if it
 /// was interrupted, where requested.
-///
-/// # Errors
-/// If nothing can draw on the canvas.
 #[wasm_bindgen]
 pub async fn start(canvas: HtmlCanvasElement, demo: bool, resume: bool) -> Result<(), JsValue> {
     gui::open(canvas, Options { demo, resume, ..Options::default() }).await

@@ -17,9 +17,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Generates the text of a request. `load` loads the model onto the device; the text ends early once
 /// `is_stopped` returns true.
-///
-/// # Errors
-/// If the request cannot be answered.
 pub(super) async fn sample(
     request: &SampleRequest,
     load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
@@ -104,7 +101,6 @@ async fn answer_message(
     Ok(())
 }
 
-/// The options of the draws.
 fn options(request: &SampleRequest) -> SampleOptions {
     let &SampleRequest { temperature, top_k, seed, .. } = request;
     SampleOptions { temperature, top_k: top_k as usize, seed }

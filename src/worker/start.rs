@@ -38,9 +38,6 @@ impl Failure {
 impl StartRun {
     /// Replaces settings that a person has typed by the configuration that they mean. Returns the
     /// warnings about them.
-    ///
-    /// # Errors
-    /// If they are invalid.
     pub fn resolve(&mut self) -> Result<Vec<String>, ConfigError> {
         let RunSettings::Typed { preset, changed } = &self.settings else { return Ok(Vec::new()) };
         let layers = vec![Layer::preset(preset)?, Layer::flags(changed.clone())?];
@@ -92,9 +89,6 @@ impl StartRun {
 
 /// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
 /// all others.
-///
-/// # Errors
-/// If the settings are invalid.
 pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     let resolved = resolve(layers.clone())?;
     let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };

@@ -19,9 +19,6 @@ use crate::protocol::{
 /// The way to the worker of a run.
 pub(super) trait Transport {
     /// Starts a worker in place of the former one, and has it train.
-    ///
-    /// # Errors
-    /// If no worker can be started.
     fn start(&mut self, start: &StartRun) -> io::Result<()>;
 
     /// Passes a command on. A worker that is gone takes none: its end is reported in another way.
@@ -51,9 +48,6 @@ pub(super) struct Supervisor<T> {
 
 impl<T: Transport> Supervisor<T> {
     /// Starts the first worker of a run.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn start(mut transport: T, start: StartRun, has_ranks: bool) -> io::Result<Self> {
         transport.start(&start)?;
         let recovery = if has_ranks { Recovery::of_ranks() } else { Recovery::default() };
@@ -199,9 +193,6 @@ impl<T: Transport> Supervisor<T> {
     }
 
     /// Starts the next worker if its time has come.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
         if self.restart_at.is_none_or(|at| now < at) {
             return Ok(());

@@ -18,9 +18,6 @@ pub(crate) enum Ended {
 /// A connection to a trainer: commands in, events out.
 pub(super) trait Connection {
     /// Passes a command on.
-    ///
-    /// # Errors
-    /// If the trainer no longer reads commands.
     fn send(&mut self, command: &Command) -> io::Result<()>;
 
     /// Returns the events since the last call.
@@ -68,9 +65,6 @@ impl Trainer {
     }
 
     /// Passes a command on.
-    ///
-    /// # Errors
-    /// If the trainer no longer reads commands.
     pub fn send(&mut self, command: &Command) -> io::Result<()> {
         self.connection.send(command)
     }

@@ -13,11 +13,9 @@ use crate::protocol::Step;
 pub struct Curves {
     /// Mean loss over the global batch, in nats per token.
     pub loss: Series,
-    /// The learning rate.
     pub learning_rate: Series,
     /// The global norm of the gradient before clipping.
     pub grad_norm: Series,
-    /// Tokens per second.
     pub tokens_per_s: Series,
     /// Bytes that the memory pools of the device hold; empty on the CPU.
     pub memory: Series,
@@ -30,7 +28,6 @@ pub struct Curves {
     /// The share of right answers to the questions of evaluations; empty without questions.
     #[serde(default)]
     pub hellaswag: Series,
-    /// Tokens trained on.
     pub tokens: Cumulative,
     /// Seconds spent on updates, in all processes of the run. Evaluations, samples, checkpoints and
     /// pauses do not count, nor do updates that were repeated after a failure.
@@ -42,7 +39,6 @@ pub struct Curves {
 pub struct Sample {
     /// Updates made before.
     pub iter: u64,
-    /// The prompt.
     pub prompt: String,
     /// The continuation, without the prompt.
     pub text: String,
@@ -84,7 +80,6 @@ pub enum Level {
 }
 
 impl Curves {
-    /// Appends a step.
     pub(super) fn step(&mut self, step: &Step) {
         let x = step.iter as f64;
         self.loss.append(x, step.loss);

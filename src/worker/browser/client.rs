@@ -18,7 +18,6 @@ impl Client {
         Self(Connection::new(wake))
     }
 
-    /// Sends a request.
     pub fn send(&mut self, request: Request) {
         self.0.send(ToWorker::Request(request));
     }

@@ -37,7 +37,6 @@ pub(super) struct Connection {
 struct PageState {
     replies: VecDeque<Reply>,
     events: VecDeque<Event>,
-    /// The run that trains.
     run: Option<Supervisor<Link>>,
     /// When it was started.
     began: Instant,
@@ -132,7 +131,6 @@ impl Connection {
         connection
     }
 
-    /// Sends a message.
     pub fn send(&self, message: ToWorker) {
         self.link.post(message);
     }

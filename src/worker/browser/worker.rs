@@ -295,9 +295,6 @@ impl Worker {
     }
 
     /// Returns the device. If it is not open, opens it and reports it to the page.
-    ///
-    /// # Errors
-    /// If the browser offers none.
     pub async fn open_device(&self) -> Result<OpenDevice, TrainError> {
         if let Some(device) = self.opened() {
             return Ok(device);

@@ -41,9 +41,6 @@ impl Sent {
 /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
 /// and its trainer at once, unless it belongs to the same stop. Returns the number of the first signal,
 /// 0 until it comes. `say` announces the stop.
-///
-/// # Errors
-/// If the system does not let this process handle signals.
 pub(crate) fn handle_signals(
     sender: Sender<Command>,
     trainer: TrainerProcess,

@@ -60,7 +60,6 @@ impl Client {
         Self { wake: Arc::new(wake), sender, receiver, sampling: None }
     }
 
-    /// Sends a request.
     pub fn send(&mut self, request: Request) {
         let (sender, wake) = (self.sender.clone(), self.wake.clone());
         let reply = move |reply| {
@@ -98,9 +97,6 @@ impl Client {
     }
 
     /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
-    ///
-    /// # Errors
-    /// If the process cannot be started.
     pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
         let run = start.run.clone();
         Ok(Trainer::own(&run, RunProcess::start(start, stop_on_close, &self.wake)?))

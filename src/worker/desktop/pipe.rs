@@ -19,9 +19,6 @@ pub(super) struct Pipe {
 }
 
 /// Returns the process of a worker of this program.
-///
-/// # Errors
-/// If the program cannot be found.
 pub(super) fn worker() -> io::Result<Process> {
     let mut process = Process::new(std::env::current_exe()?);
     process.arg("worker");
@@ -34,9 +31,6 @@ pub(super) fn worker() -> io::Result<Process> {
 const WHOLE_MESSAGES: (&str, &str) = ("OMPI_MCA_btl_tcp_eager_limit", "1114112");
 
 /// Returns the process of a launcher, which starts a worker with `arguments` for each rank.
-///
-/// # Errors
-/// If the program cannot be found.
 pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Process> {
     let mut process = Process::new(&launcher[0]);
     if std::env::var_os(WHOLE_MESSAGES.0).is_none() {
@@ -61,9 +55,6 @@ pub(super) fn without_settings(process: &mut Process) {
 
 /// Starts a worker, which keeps the stderr that `process` has. `wake` is called after each message, and
 /// at their end.
-///
-/// # Errors
-/// If it cannot be started.
 pub(super) fn spawn(
     mut process: Process,
     wake: impl Fn() + Send + 'static,
@@ -88,10 +79,6 @@ pub(super) fn spawn(
 }
 
 impl Pipe {
-    /// Sends a message.
-    ///
-    /// # Errors
-    /// If the worker no longer reads.
     pub fn send(&mut self, message: &ToWorker) -> io::Result<()> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let sent = writeln!(input, "{}", serde_json::to_string(message)?);

@@ -46,9 +46,6 @@ impl Place {
     }
 
     /// Connects this process with the others, which wait for it at most `limit` seconds from then on.
-    ///
-    /// # Errors
-    /// If MPI cannot.
     pub fn connect(&mut self, limit: Option<u64>, say: fn(&str)) -> Result<Group, RanksError> {
         let limit = limit.map_or(LIMIT, Duration::from_secs);
         let (guard, connected) = channel::<()>();
@@ -91,7 +88,6 @@ impl Place {
 /// The settings that rank 0 has resolved and sends to the others.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct RankStart {
-    /// The run folder.
     pub run: PathBuf,
     /// True to continue from its newest checkpoint.
     pub resume: bool,
@@ -106,9 +102,6 @@ impl RankStart {
     /// The configuration is the one that this rank has resolved, so that a difference is found. But the
     /// dtype of a run that continues, and the sizes of a model that a run starts from, are in files of
     /// rank 0.
-    ///
-    /// # Errors
-    /// If a rank does not answer.
     pub fn shared(self, group: &mut Group, resolved: &Resolved) -> Result<Self, RanksError> {
         if group.is_alone() {
             return Ok(self);

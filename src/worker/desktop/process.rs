@@ -20,9 +20,6 @@ pub(super) struct RunProcess {
 
 impl RunProcess {
     /// Starts a worker that trains, and that stops when the window closes if `stop_on_close` is set.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn start(start: StartRun, stop_on_close: bool, wake: &Wake) -> io::Result<Self> {
         let mut process = worker()?;
         without_settings(&mut process);

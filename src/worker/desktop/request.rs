@@ -18,9 +18,6 @@ pub(super) struct RequestProcess {
 }
 
 /// Has a worker of its own answer a request, with the variables of this process; returns the last reply.
-///
-/// # Errors
-/// If the worker cannot be started, or ends without an answer.
 pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
     let (mut child, pipe) = send(worker(), &request)?;
     let last = pipe.messages.iter().filter_map(reply_of).last();
@@ -51,9 +48,6 @@ fn killed() -> Failure {
 
 impl RequestProcess {
     /// Has a worker answer a request without the variables of this process. `reply` takes the replies.
-    ///
-    /// # Errors
-    /// If the worker cannot be started.
     pub fn start(
         request: Request,
         reply: impl Fn(Reply) + Send + 'static,

@@ -13,9 +13,6 @@ pub(crate) const TERMINATE: i32 = 15;
 ///
 /// Once a Windows console closes, the system ends the process within five seconds, or as soon as `main`
 /// returns.
-///
-/// # Errors
-/// If the system does not let this process handle signals.
 #[cfg(unix)]
 pub(crate) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
@@ -63,9 +60,6 @@ pub(crate) struct Interrupts {
 
 impl Interrupts {
     /// Handles signals from now on. Until the first text, Ctrl-C ends the process.
-    ///
-    /// # Errors
-    /// If the system does not let this process handle signals.
     pub fn listen() -> io::Result<Self> {
         let (waits, is_stopped) = (Arc::new(AtomicBool::new(true)), Arc::default());
         let this = Self { waits, is_stopped };

@@ -120,9 +120,6 @@ enum Received {
 
 /// Trains a run in a process that this one supervises, or in those that `launcher` starts; returns the
 /// exit code of this process. `say` takes lines of the worker's stderr, where it has another console.
-///
-/// # Errors
-/// If no process can be started.
 pub(crate) fn supervise(
     start: StartRun,
     launcher: Option<&Launcher<'_>>,

@@ -59,9 +59,6 @@ pub(crate) struct Here<'a> {
 
 /// Trains a run that `start` describes, in this process or, if its device can fail and `supervised` is
 /// set, in a worker that this process supervises. Returns the end, and the exit code of that worker.
-///
-/// # Errors
-/// If the run fails in this process, or no worker can be started.
 pub(crate) fn host(
     mut start: StartRun,
     supervised: bool,
@@ -112,9 +109,6 @@ pub(super) fn train_alone(
 }
 
 /// Trains a run in this process.
-///
-/// # Errors
-/// Everything that ends the run before its time.
 pub(crate) fn train(
     request: Request,
     here: Here<'_>,

@@ -28,7 +28,6 @@ pub(crate) enum Watched {
     Command,
     /// A run, which can be resumed.
     Run,
-    /// One rank of a run.
     Rank {
         /// Its place in words.
         label: String,
