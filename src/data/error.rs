@@ -56,7 +56,6 @@ impl DataError {
         Self::bad(format!("{}:{line}: {reason}", path.display()), hint)
     }
 
-    /// Creates an error about a line that is longer than `limit` bytes.
     pub(super) fn long_line(path: &Path, line: u64, limit: u64) -> Self {
         let reason = format!("the line is longer than {limit} bytes");
         Self::line(path, line, &reason, "a .jsonl file has one document per line")
@@ -72,13 +71,11 @@ impl DataError {
         Self::unusable(path, reason, PREPARE_AGAIN)
     }
 
-    /// Creates an error about text that the tokenizer cannot process.
     pub(super) fn tokenize(reason: impl ToString) -> Self {
         let problem = format!("cannot tokenize the text: {}", reason.to_string());
         Self::bad(problem, "check the input for binary data")
     }
 
-    /// Creates an error about text that is not UTF-8 at the byte `offset`.
     pub(super) fn not_utf8(path: &Path, offset: u64) -> Self {
         let hint = "convert the file to UTF-8 (it may be UTF-16 or Latin-1), or leave it out if it is \
                     not text";
@@ -104,7 +101,6 @@ impl DataError {
         Self { kind: DataErrorKind::Missing, ..Self::bad(problem, hint) }
     }
 
-    /// Creates an error about an argument.
     pub(super) fn usage(problem: impl Into<String>, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: DataErrorKind::Usage, ..Self::bad(problem, hint) }
     }
@@ -122,12 +118,10 @@ impl DataError {
         }
     }
 
-    /// A line of a file of questions that is no question.
     pub fn question(path: &Path, line: u64, reason: &str) -> Self {
         Self::line(path, line, reason, FIX_LINE)
     }
 
-    /// A file without questions.
     pub fn no_questions(path: &Path) -> Self {
         let hint = "give a .jsonl file of HellaSwag, with `ctx`, `endings` and `label`";
         Self::at(path, "no questions", hint)

@@ -1,5 +1,6 @@
 //! Tokenizers: text to token ids and back.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tiktoken_rs::{CoreBPE, r50k_base_singleton};
+use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::Bpe;
 use super::error::PREPARE_AGAIN;
@@ -180,28 +181,28 @@ impl Tokenizer {
     /// trailing U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::with_capacity(ids.len());
-        match self {
-            Self::Gpt2 => {
-                let bpe = r50k_base_singleton();
-                ids.iter().for_each(|&id| decode_gpt2(bpe, id, &mut bytes));
-            }
-            Self::Char(vocab) => return ids.iter().map(|&id| vocab.char(id)).collect(),
-            Self::Bpe(bpe) => {
-                for &id in ids {
-                    bytes.extend_from_slice(bpe.bytes(id).unwrap_or("\u{fffd}".as_bytes()));
-                }
-            }
-            Self::Chat(template) => return decode_chat(template, ids),
-            Self::Byte => {
-                for &id in ids {
-                    match u8::try_from(id) {
-                        Ok(byte) => bytes.push(byte),
-                        Err(_) => bytes.extend_from_slice(special_byte_token(id).as_bytes()),
-                    }
-                }
-            }
+        for &id in ids {
+            // A model may have more rows than the vocabulary, often 50,304.
+            bytes.extend_from_slice(&self.bytes(id).unwrap_or("\u{fffd}".as_bytes().into()));
         }
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Returns the bytes of a token; `None` for an id outside the vocabulary. Tokens that are not text
+    /// have the bytes of their names.
+    fn bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
+        Some(match self {
+            Self::Gpt2 => r50k_base_singleton().decode_bytes(&[id]).ok()?.into(),
+            Self::Char(vocab) => vocab.chars.get(id as usize)?.to_string().into_bytes().into(),
+            Self::Byte if id == BYTE_END_OF_TEXT => END_OF_TEXT.as_bytes().into(),
+            Self::Byte => vec![u8::try_from(id).ok()?].into(),
+            Self::Bpe(bpe) => bpe.bytes(id)?.into(),
+            Self::Chat(template) => match template.specials().into_iter().find(|(at, _)| *at == id)
+            {
+                Some((_, name)) => name.as_bytes().into(),
+                None => template.base().bytes(id)?,
+            },
+        })
     }
 
     /// Returns the number of tokens in the vocabulary.
@@ -235,23 +236,12 @@ impl Tokenizer {
     /// Returns the number of bytes of text that each token stands for, by id. The end of a document
     /// is no text.
     pub fn byte_lengths(&self) -> Vec<u32> {
-        if let Self::Chat(template) = self {
-            let mut lengths = template.base().byte_lengths();
-            lengths.resize(template.vocab_size() as usize, 0);
-            // Also those that the vocabulary had.
-            template.specials().iter().for_each(|(id, _)| lengths[*id as usize] = 0);
-            return lengths;
-        }
-        let gpt2 = |id| r50k_base_singleton().decode_bytes(&[id]).map_or(0, |bytes| bytes.len());
-        let length = |id| match self {
-            _ if Some(id) == self.end_of_text() => 0,
-            Self::Gpt2 => gpt2(id) as u32,
-            Self::Char(vocab) => vocab.char(id).len_utf8() as u32,
-            Self::Byte => 1,
-            Self::Bpe(bpe) => bpe.bytes(id).map_or(0, <[u8]>::len) as u32,
-            Self::Chat(_) => 0,
+        let is_text = |id: &u32| match self {
+            Self::Chat(template) => !template.is_special(*id),
+            _ => Some(*id) != self.end_of_text(),
         };
-        (0..self.vocab_size()).map(length).collect()
+        let bytes = |id| Some(id).filter(is_text).and_then(|id| self.bytes(id));
+        (0..self.vocab_size()).map(|id| bytes(id).map_or(0, |bytes| bytes.len() as u32)).collect()
     }
 
     /// Returns the template of conversations, if the tokenizer has their tokens.
@@ -319,30 +309,6 @@ fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
     Ok(())
 }
 
-fn decode_gpt2(bpe: &CoreBPE, id: u32, bytes: &mut Vec<u8>) {
-    match bpe.decode_bytes(&[id]) {
-        Ok(token) => bytes.extend_from_slice(&token),
-        // A model may have more rows than the vocabulary, often 50,304.
-        Err(_) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
-    }
-}
-
-/// Decodes the text between the tokens of conversations, which are written as they are named.
-fn decode_chat(template: &ChatTemplate, ids: &[u32]) -> String {
-    let mut text = String::new();
-    for part in ids.chunk_by(|&a, &b| !template.is_special(a) && !template.is_special(b)) {
-        match template.specials().into_iter().find(|(id, _)| part == [*id]) {
-            Some((_, name)) => text.push_str(name),
-            None => text.push_str(&template.base().decode(part)),
-        }
-    }
-    text
-}
-
-fn special_byte_token(id: u32) -> &'static str {
-    if id == BYTE_END_OF_TEXT { END_OF_TEXT } else { "\u{fffd}" }
-}
-
 fn invalid_vocabulary(reason: &str) -> DataError {
     DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
 }
@@ -380,13 +346,6 @@ impl CharVocab {
 
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.chars.len()).unwrap_or(u32::MAX)
-    }
-
-    fn char(&self, id: u32) -> char {
-        usize::try_from(id)
-            .ok()
-            .and_then(|id| self.chars.get(id).copied())
-            .unwrap_or(char::REPLACEMENT_CHARACTER)
     }
 
     fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {

@@ -145,9 +145,7 @@ pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::super::{Sources, documents};
+    use super::super::{documents, sources_of};
     use super::*;
 
     fn read(content: &[u8], field: &str) -> Result<Vec<String>, String> {
@@ -185,8 +183,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
-        let options = PrepareOptions { skip_bad_lines: true, ..PrepareOptions::default() };
-        let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
+        let sources = sources_of(path, true);
         // Each pass counts them again.
         for _ in 0..2 {
             let mut texts = vec![];
@@ -218,8 +215,7 @@ mod tests {
         ] {
             let path = folder.path().join("a.jsonl");
             std::fs::write(&path, &content).unwrap();
-            let options = PrepareOptions { skip_bad_lines: true, ..PrepareOptions::default() };
-            let sources = Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap();
+            let sources = sources_of(path, true);
             assert_eq!(sources.has_conversations, expected, "{content}");
             let mut messages = 0;
             let read = sources.read(&mut |part, _| {

@@ -198,6 +198,13 @@ impl Sources {
     }
 }
 
+/// Finds the sources of one file, for tests in the readers.
+#[cfg(test)]
+pub(super) fn sources_of(path: PathBuf, skip_bad_lines: bool) -> Sources {
+    let options = PrepareOptions { skip_bad_lines, ..PrepareOptions::default() };
+    Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap()
+}
+
 /// Reads the documents of `inputs`, for tests here and in the readers.
 #[cfg(test)]
 pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {

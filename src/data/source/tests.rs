@@ -12,11 +12,6 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn all_text(folder: &Path) -> Sources {
-    let options = PrepareOptions::default();
-    Sources::find(&[folder.to_owned()], &options, Path::new("out"), &mut |_| {}).unwrap()
-}
-
 #[test]
 fn extensions_determine_the_file_type() {
     for (name, expected) in [
@@ -77,7 +72,7 @@ fn a_folder_skips_what_is_not_text() {
     }
     #[cfg(unix)]
     std::os::unix::fs::symlink(folder.path(), at("b.folder")).unwrap();
-    let sources = all_text(folder.path());
+    let sources = sources_of(folder.path().to_owned(), false);
     assert_eq!(sources.names(), ["a.py", "e.log", "g.txt"]);
     let mut skipped = sources.skipped;
     skipped.retain(|path| !path.ends_with("b.folder"));
@@ -90,7 +85,7 @@ fn progress_counts_compressed_bytes_up_to_the_total() {
     let text = "some words. ".repeat(50_000);
     fs::write(folder.path().join("a.txt.gz"), gzip(&text)).unwrap();
     fs::write(folder.path().join("b.txt"), &text).unwrap();
-    let sources = all_text(folder.path());
+    let sources = sources_of(folder.path().to_owned(), false);
     let mut seen = vec![];
     sources
         .read(&mut |_, bytes| {
