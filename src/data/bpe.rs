@@ -13,12 +13,12 @@ use serde_json::{Map, Value};
 use tiktoken_rs::CoreBPE;
 
 use super::DataError;
-use super::hugging_face::BYTE_CHARACTERS;
 use super::tokenizer::END_OF_TEXT;
+use super::tokenizer_files::BYTE_CHARACTERS;
 use crate::config::GPT2_VOCABULARY;
 
-#[cfg_attr(target_arch = "wasm32", path = "bpe/no_training.rs")]
-pub(super) mod train;
+#[cfg_attr(target_arch = "wasm32", path = "bpe/no_trainer.rs")]
+pub(super) mod trainer;
 mod words;
 
 use words::{WordOrToken, Words};

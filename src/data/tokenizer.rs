@@ -12,8 +12,8 @@ use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::Bpe;
 use super::error::PREPARE_AGAIN;
-use super::hugging_face::gpt2_tokens;
 use super::pieces::pieces;
+use super::tokenizer_files::gpt2_tokens;
 use super::{ChatTemplate, DataError};
 use crate::config::GPT2_VOCABULARY;
 use crate::disk;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::hugging_face::spell;
+use super::tokenizer_files::spell;
 use super::{CharVocab, Tokenizer};
 
 /// A vocabulary of byte-level BPE with GPT-2's words.

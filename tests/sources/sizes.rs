@@ -34,10 +34,10 @@ const BUDGETS: &[(&[&str], usize)] = &[
 
 /// Folders that are above their budgets, with the lines that they may have until they are not.
 const ABOVE: &[(&str, usize)] = &[
-    ("disk", 1_200),
+    ("disk", 950),
     ("config", 3_400),
     ("plan", 3_900),
-    ("data", 8_800),
+    ("data", 8_300),
     ("gpu", 3_100),
     ("ops", 10_300),
     ("model", 2_700),
@@ -56,8 +56,7 @@ const MAX_LINES: usize = 450;
 const MAX_TEST_LINES: usize = 600;
 
 /// Files that are longer, with the lines that they may have until they are not.
-const LONG: &[(&str, usize)] =
-    &[("cli/args.rs", 470), ("data/tokenizer.rs", 455), ("runs/checkpoint.rs", 490)];
+const LONG: &[(&str, usize)] = &[("cli/args.rs", 470), ("runs/checkpoint.rs", 490)];
 
 /// The most files with methods of one type.
 const MAX_FILES_OF_A_TYPE: usize = 3;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::{ChatTemplate, TokenKind, Tokenizer};
-use super::train::WordCounts;
+use super::trainer::WordCounts;
 use super::*;
 
 /// Trains on a text.

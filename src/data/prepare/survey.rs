@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::super::bpe::train::WordCounts;
+use super::super::bpe::trainer::WordCounts;
 use super::super::source::{DocumentPart, Sources};
 use super::super::windows::hash;
 use super::super::{CharVocab, DataError, Tokenizer, TokenizerChoice};

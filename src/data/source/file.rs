@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{BadLines, PrepareOptions, Sink, jsonl, text};
+use super::{BadLines, PrepareOptions, Sink, jsonl, plain_text};
 #[cfg(not(target_arch = "wasm32"))]
 use super::{parquet, stdin};
 use crate::data::DataError;
@@ -94,7 +94,7 @@ impl SourceFile {
         sink: &mut Sink<'_>,
     ) -> Result<ControlFlow<()>, DataError> {
         match self.format {
-            Format::Text => text::read(&mut self.open()?, sink),
+            Format::Text => plain_text::read(&mut self.open()?, sink),
             Format::JsonLines | Format::Conversations => {
                 let has_conversations = self.format == Format::Conversations;
                 jsonl::read(&mut self.open()?, options, has_conversations, bad, sink)

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use serde_json::{Map, Value};
 
-use super::conversation::{MESSAGES, conversation};
+use super::chat_lines::{MESSAGES, conversation};
 use super::file::Input;
 use super::{BadLines, DataError, DocumentPart, PrepareOptions, Sink};
 use crate::data::Message;

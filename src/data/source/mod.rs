@@ -5,14 +5,14 @@
 //! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
 //! are text, sorted by name.
 
-mod conversation;
+mod chat_lines;
 mod file;
 mod jsonl;
 #[cfg(not(target_arch = "wasm32"))]
 mod parquet;
+mod plain_text;
 #[cfg(not(target_arch = "wasm32"))]
 mod stdin;
-mod text;
 
 use std::io;
 use std::ops::ControlFlow;

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::super::DataError;
-use super::super::hugging_face::{BYTE_CHARACTERS, byte_level_file, spell};
 use super::super::pieces::{PIECE, grow};
+use super::super::tokenizer_files::{BYTE_CHARACTERS, byte_level_file, spell};
 use super::Bpe;
 use super::words::GPT2_WORDS;
 
