@@ -30,7 +30,7 @@ pub(super) struct Grammar {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(&'static str),
     Slot { list: usize, form: usize, fresh: bool },
 }
@@ -109,13 +109,19 @@ impl Grammar {
     }
 
     /// Appends one piece and returns the `-ln p` of its word.
-    fn append(&self, piece: Piece, drawn: &mut Drawn, rng: &mut Rng, text: &mut String) -> f64 {
+    fn append(
+        &self,
+        piece: TemplatePiece,
+        drawn: &mut Drawn,
+        rng: &mut Rng,
+        text: &mut String,
+    ) -> f64 {
         match piece {
-            Piece::Text(literal) => {
+            TemplatePiece::Text(literal) => {
                 text.push_str(literal);
                 0.0
             }
-            Piece::Slot { list, form, fresh } => {
+            TemplatePiece::Slot { list, form, fresh } => {
                 let words = self.words(list);
                 let repeated = drawn.get(list).copied().flatten().filter(|_| !fresh);
                 let word = repeated.unwrap_or_else(|| rng.below(words.len() as u64) as usize);
@@ -164,8 +170,8 @@ impl Grammar {
             let mut characters = 0.0;
             for piece in self.pieces(template) {
                 match piece {
-                    Piece::Text(literal) => characters += literal.len() as f64,
-                    Piece::Slot { list, form, fresh } => {
+                    TemplatePiece::Text(literal) => characters += literal.len() as f64,
+                    TemplatePiece::Slot { list, form, fresh } => {
                         let words = self.words(list);
                         let length: usize = words.iter().map(|w| word_form(w, form).len()).sum();
                         characters += length as f64 / words.len() as f64;
@@ -196,8 +202,8 @@ impl Grammar {
         let pieces =
             scenes.flat_map(|scene| *scene).flat_map(|(_, template)| self.pieces(template));
         let texts = pieces.filter_map(|piece| match piece {
-            Piece::Text(text) => Some(text),
-            Piece::Slot { .. } => None,
+            TemplatePiece::Text(text) => Some(text),
+            TemplatePiece::Slot { .. } => None,
         });
         forms.chain(texts).chain([self.separator, self.terminator])
     }
@@ -206,25 +212,27 @@ impl Grammar {
         self.lists.get(list).map_or(&[], |(_, words)| *words)
     }
 
-    fn pieces(&self, template: &'static str) -> impl Iterator<Item = Piece> {
+    fn pieces(&self, template: &'static str) -> impl Iterator<Item = TemplatePiece> {
         template.split('{').flat_map(|part| {
             let (slot, text) = match part.split_once('}') {
                 Some((slot, text)) => (Some(self.slot(slot)), text),
                 None => (None, part),
             };
-            let text = Some(Piece::Text(text)).filter(|_| !text.is_empty());
+            let text = Some(TemplatePiece::Text(text)).filter(|_| !text.is_empty());
             slot.into_iter().chain(text)
         })
     }
 
     /// Parses a slot. An unknown name becomes text, which a test finds.
-    fn slot(&self, slot: &'static str) -> Piece {
+    fn slot(&self, slot: &'static str) -> TemplatePiece {
         let bare = slot.trim_start_matches('*');
         let (name, form) = bare.split_once('.').unwrap_or((bare, "0"));
         let list = self.lists.iter().position(|(found, _)| *found == name);
         match (list, form.parse()) {
-            (Some(list), Ok(form)) => Piece::Slot { list, form, fresh: bare.len() < slot.len() },
-            _ => Piece::Text(slot),
+            (Some(list), Ok(form)) => {
+                TemplatePiece::Slot { list, form, fresh: bare.len() < slot.len() }
+            }
+            _ => TemplatePiece::Text(slot),
         }
     }
 }

@@ -110,7 +110,7 @@ impl FromStr for TokenizerChoice {
 /// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`, or
 /// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Spec", try_from = "Spec")]
+#[serde(into = "WrittenTokenizer", try_from = "WrittenTokenizer")]
 pub enum Tokenizer {
     /// GPT-2's byte pairs: 50,257 tokens, the last of which ends a document. The merge tables are
     /// compiled into the program and decoded at first use.
@@ -370,15 +370,15 @@ impl CharVocab {
 /// A tokenizer as written in `meta.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-enum Spec {
+enum WrittenTokenizer {
     Gpt2,
     Char { chars: String },
     Byte,
     Bpe { file: String },
-    Chat { base: Box<Spec> },
+    Chat { base: Box<WrittenTokenizer> },
 }
 
-impl From<Tokenizer> for Spec {
+impl From<Tokenizer> for WrittenTokenizer {
     fn from(tokenizer: Tokenizer) -> Self {
         match tokenizer {
             Tokenizer::Gpt2 => Self::Gpt2,
@@ -392,18 +392,20 @@ impl From<Tokenizer> for Spec {
     }
 }
 
-impl TryFrom<Spec> for Tokenizer {
+impl TryFrom<WrittenTokenizer> for Tokenizer {
     type Error = DataError;
 
-    fn try_from(spec: Spec) -> Result<Self, DataError> {
+    fn try_from(spec: WrittenTokenizer) -> Result<Self, DataError> {
         Ok(match spec {
-            Spec::Gpt2 => Self::Gpt2,
-            Spec::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
-            Spec::Byte => Self::Byte,
-            Spec::Bpe { file } => Self::Bpe(Arc::new(
+            WrittenTokenizer::Gpt2 => Self::Gpt2,
+            WrittenTokenizer::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
+            WrittenTokenizer::Byte => Self::Byte,
+            WrittenTokenizer::Bpe { file } => Self::Bpe(Arc::new(
                 Bpe::parse(&file).map_err(|reason| invalid_vocabulary(&reason))?,
             )),
-            Spec::Chat { base } => Self::Chat(Arc::new(ChatTemplate::new(Self::try_from(*base)?))),
+            WrittenTokenizer::Chat { base } => {
+                Self::Chat(Arc::new(ChatTemplate::new(Self::try_from(*base)?)))
+            }
         })
     }
 }

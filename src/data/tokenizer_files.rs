@@ -433,7 +433,6 @@ mod tests {
         }
     }
 
-    /// Each of these would give other ids here than in transformers.
     /// The token that ends a message and a role may be in a vocabulary, the last or before others.
     #[test]
     fn conversations_of_a_vocabulary_with_some_of_their_tokens_read_back() {

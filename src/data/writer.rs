@@ -119,8 +119,8 @@ impl FolderWriter {
 impl Drop for FolderWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Errors are ignored because an earlier one is already reported. meta.json.tmp stays,
-            // because some files may have been renamed.
+            // We ignore errors, because an earlier one is reported already. meta.json.tmp stays, because
+            // some files may have been renamed.
             let _ = disk::remove_file(&self.train.path);
             let _ = disk::remove_file(&self.val.path);
             let _ = disk::remove_file(self.folder.join(TOKENIZER_TEMPORARY));

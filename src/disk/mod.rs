@@ -1,4 +1,4 @@
-//! Files: those of the operating system or, in a browser, the private files of the page's origin.
+//! Files of the operating system or, in a browser, the private files of the page's origin.
 //!
 //! Both are used under the names of `std::fs`, so that the code for runs, checkpoints and data is
 //! the same on the desktop and in a browser.
@@ -77,8 +77,8 @@ mod native {
         patiently(|| fs::remove_dir_all(&path))
     }
 
-    /// Retries for two seconds what Windows refuses while a file is open. Virus scanners and search
-    /// indexers open each file that was just written, and then neither it nor its folder can be renamed.
+    /// Retries for two seconds, because Windows refuses to rename or remove a file that is open, or its
+    /// folder, and virus scanners and search indexers open each file that was just written.
     fn patiently(action: impl Fn() -> io::Result<()>) -> io::Result<()> {
         for _ in 0..40 {
             match action() {
@@ -119,8 +119,9 @@ mod native {
         if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
     }
 
-    /// Locks a file. Retries for 0.2 s, since a check of whether a run is active holds its lock for
-    /// a moment; on Windows for two seconds, since it may release the lock of a killed process late.
+    /// Locks a file, or returns `WouldBlock` if another process holds the lock. We retry for 0.2 s, because
+    /// a program that checks whether a run is active holds the lock for a moment. On Windows we retry for
+    /// two seconds, because it may release the lock of a killed process late.
     pub fn lock(file: &File) -> Result<(), TryLockError> {
         let tries = if cfg!(windows) { 100 } else { 10 };
         for _ in 0..tries {

@@ -4,8 +4,11 @@
 //! So a pool of files, called slots, is opened when the program starts, and the header of a slot
 //! holds the path of the file stored in it. SQLite's "opfs-sahpool" works the same way.
 //!
-//! A rename is one write with a checksum: after a crash a file has its old or its new path, and of
-//! two slots with the same path the newer one counts. Folders are prefixes of paths.
+//! A rename is one write with a checksum, so that a file has either its old or its new path after a crash.
+//! If two slots have the same path, the newer one counts. Folders are prefixes of paths.
+//!
+//! Files are not kept in memory. A page has 4 GiB at most, and the last checkpoints of a model can be as
+//! large; a checkpoint that is reported must also be on the disk, and not still on its way there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -38,10 +38,10 @@ impl Grammar {
         partials.into_iter().filter_map(strip).collect()
     }
 
-    fn parse<'a>(&self, partials: Vec<Partial<'a>>, piece: Piece) -> Vec<Partial<'a>> {
+    fn parse<'a>(&self, partials: Vec<Partial<'a>>, piece: TemplatePiece) -> Vec<Partial<'a>> {
         let (list, form, fresh) = match piece {
-            Piece::Text(text) => return self.literal(partials, text),
-            Piece::Slot { list, form, fresh } => (list, form, fresh),
+            TemplatePiece::Text(text) => return self.literal(partials, text),
+            TemplatePiece::Slot { list, form, fresh } => (list, form, fresh),
         };
         let mut found = vec![];
         for (rest, drawn, nats) in partials {
@@ -72,8 +72,10 @@ impl Grammar {
         let mut slots = 0;
         for piece in self.pieces(template) {
             match piece {
-                Piece::Text(text) => beginnings.iter_mut().for_each(|start| start.push_str(text)),
-                Piece::Slot { list, form, .. } => {
+                TemplatePiece::Text(text) => {
+                    beginnings.iter_mut().for_each(|start| start.push_str(text))
+                }
+                TemplatePiece::Slot { list, form, .. } => {
                     slots += 1;
                     if slots > 1 || beginnings.iter().any(|start| !start.is_empty()) {
                         break;
@@ -164,12 +166,12 @@ fn other_forms_are_used_only_after_the_word_is_drawn() {
             for &(_, template) in *scene {
                 let mut here = before.clone();
                 for piece in STORIES.pieces(template) {
-                    if let Piece::Slot { list, form, fresh } = piece {
+                    if let TemplatePiece::Slot { list, form, fresh } = piece {
                         // Several words may share another form.
                         assert!(form == 0 || (here[list] && !fresh), "{template}");
                         here[list] |= !fresh;
                         drawn[list] |= !fresh;
-                    } else if let Piece::Text(text) = piece {
+                    } else if let TemplatePiece::Text(text) = piece {
                         let unknown = STORIES.lists.iter().any(|list| text == list.0);
                         assert!(!unknown, "{template}");
                     }
