@@ -5,14 +5,14 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the doc, the signatures, and which implementation runs |
+//! | `mod.rs` | the doc and the signatures, each written once in `op!` |
 //! | `reference.rs` | tensor operations: any device, for comparison |
 //! | `cpu.rs` | loops over slices, for burn's `flex` backend |
 //! | `wgsl.rs` | launches of the kernels in `shaders/` |
 //! | `cube.rs` | kernels in cubecl's language, for devices that do not compile WGSL: CUDA |
 //!
-//! with functions of the same name and arguments. `shared` holds what several ops use: launches,
-//! matrix products, reductions, and the choice of implementation.
+//! with functions of the same name and arguments. `shared` holds what several ops use: `op!`, which
+//! chooses the implementation, launches, matrix products and reductions.
 //!
 //! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
 //! materialise `[batch, in, out]` for every weight gradient.
