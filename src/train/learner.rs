@@ -64,13 +64,13 @@ impl Learner {
         let offloads = setup.steps.plan().offload_optimizer;
         let masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
-        let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.loaded {
-            let mut own = OwnStates::find(checkpoint, config, setup.folder.path(), group)?;
+        let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.origin.loaded {
+            let mut own = OwnStates::find(checkpoint, config, setup.origin.folder.path(), group)?;
             setup.lacks_states = own.are_missing;
             load(checkpoint, config, architecture, device, masters, mode, (group, &mut own))?
         } else {
             let shard = Shard::of(config, group);
-            let mut weights = SharedWeights::new(group, || match &setup.source {
+            let mut weights = SharedWeights::new(group, || match &setup.origin.source {
                 Some(source) => source.weights(),
                 None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
             })?;

@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::learner::Learner;
 use super::position::Position;
 use super::rank_part::RankPart;
+use super::setup::Origin;
 use super::{Commands, Setup, TrainError};
 use crate::config::{self, Choice, Config};
 use crate::gpu::{self, OpenDevice, Watchdog};
@@ -71,7 +72,8 @@ impl<'a> Session<'a> {
         let mut learner = Learner::open(&mut setup, &device.device)?;
         learner.optimizer.set_watchdog(&device.watchdog);
         let warnings = setup.warnings();
-        let Setup { job, steps, mut ranks, folder, loaded, plans_schedule, .. } = setup;
+        let Setup { job, steps, mut ranks, origin, plans_schedule, .. } = setup;
+        let Origin { folder, loaded, .. } = origin;
         ranks.group.set_watchdog(&device.watchdog);
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..job.config.clone() });

@@ -49,26 +49,23 @@ pub struct Setup {
     pub(super) job: Job,
     pub(super) steps: StepPlan,
     pub(super) ranks: RankPart,
-    pub(super) folder: RunFolder,
-    /// The checkpoint to continue from, and the newer ones that are damaged.
-    pub(super) loaded: Option<(Checkpoint, Vec<Damaged>)>,
-    /// True for a run that was to be resumed and has no checkpoint yet.
-    starts_over: bool,
+    pub(super) origin: Origin,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
     /// True if ranks that trained apart continue with the optimizer state of rank 0.
     pub(super) lacks_states: bool,
-    /// The initial weights, if they are not random.
-    pub(super) source: Option<ModelSource>,
     pub(super) architecture: Architecture,
 }
 
 /// The folder of a run, and what it continues from or starts with.
-struct Origin {
-    folder: RunFolder,
-    loaded: Option<(Checkpoint, Vec<Damaged>)>,
-    starts_over: bool,
-    source: Option<ModelSource>,
+pub(super) struct Origin {
+    pub folder: RunFolder,
+    /// The checkpoint to continue from, and the newer ones that are damaged.
+    pub loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    /// True for a run that was to be resumed and has no checkpoint yet.
+    pub starts_over: bool,
+    /// The initial weights, if they are not random.
+    pub source: Option<ModelSource>,
 }
 
 impl Setup {
@@ -83,8 +80,8 @@ impl Setup {
         device: &DeviceInfo,
         mut group: Group,
     ) -> Result<Self, TrainError> {
-        let now = Instant::now();
         let Request { config, run, resume, mode, plans_schedule, elapsed, shares, wire } = request;
+        let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
             DeviceError::Dtype { .. } if resume => TrainError::OtherPrecision(error),
@@ -92,60 +89,49 @@ impl Setup {
         })?;
         // The run keeps what `auto` has become.
         let config = Config { dtype: mode.precision.dtype(), ..config };
-        let block_size = u64::from(config.block_size.get());
         let data =
             if resume { find_data(&config, &run)? } else { config.require_data()?.to_owned() };
-        let dataset = Dataset::open(&data, block_size)?;
+        let dataset = Dataset::open(&data, u64::from(config.block_size.get()))?;
         let vocab_size = vocabulary(&config, &dataset)?;
-        let config = match config.vocab_size {
-            0 => config,
-            _ => Config { vocab_size, ..config },
-        };
+        let config = if config.vocab_size == 0 { config } else { Config { vocab_size, ..config } };
         let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
         let profile = device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
-        let vocab = architecture.vocab_size as u32;
-        let speed = profile.speed.as_ref();
         let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
         let division = agree(&mut group, &config, introduction, &shares, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let share = division.shares.sequences(group.rank());
-        let own = plan::of_share(&config, share);
-        let own = if group.is_alone() {
-            own
-        } else {
-            // In a run of one process, the supervisor passes the limit on.
-            within_limit(own, &run, group.rank())
-        };
-        let mut forecast = plan::plan(&own, vocab, &limits, speed)?;
-        let origin = Origin::open(&run, resume, &config, &architecture, &dataset, &mut group)?;
-        let Origin { folder, loaded, starts_over, source } = origin;
-        if let Some((Checkpoint { state, .. }, _)) = &loaded {
-            let before = plan::of_share(&state.config, share);
+        let mut ranks = RankPart::new(group, division, wire);
+        let mut own = ranks.own_config(&config);
+        // In a run of one process, the supervisor passes the limit on.
+        if !ranks.group.is_alone() {
+            own = within_limit(own, &run, ranks.group.rank());
+        }
+        let vocab = architecture.vocab_size as u32;
+        let mut forecast = plan::plan(&own, vocab, &limits, profile.speed.as_ref())?;
+        let group = &mut ranks.group;
+        let origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
+        if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {
+            let before = ranks.own_config(&state.config);
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
-        let plans_schedule = plans_schedule && loaded.is_none();
-        let is_sharded = Shard::of(&config, &group).is_some();
+        let is_sharded = Shard::of(&config, &ranks.group).is_some();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
-        let plan = forecast.plan.clone();
-        let limit = PlanLimit::new(folder.path(), group.rank(), plan, can_offload);
+        let (rank, plan) = (ranks.group.rank(), forecast.plan.clone());
+        let limit = PlanLimit::new(origin.folder.path(), rank, plan, can_offload);
         let config = with_absolute_paths(config, &data, &run);
         Ok(Self {
             job: Job { config, mode, dataset, quiz, started },
             steps: StepPlan { limits, forecast, limit },
-            ranks: RankPart::new(group, division, wire),
-            folder,
-            loaded,
-            starts_over,
-            plans_schedule,
+            ranks,
+            plans_schedule: plans_schedule && origin.loaded.is_none(),
+            origin,
             lacks_states: false,
-            source,
             architecture,
         })
     }
@@ -171,11 +157,10 @@ impl Setup {
 
     /// Returns sentences about where the run starts.
     pub(super) fn warnings(&mut self) -> Vec<String> {
-        let mut warnings = self
-            .source
-            .as_mut()
-            .map_or_else(Vec::new, |source| std::mem::take(&mut source.warnings));
-        if self.starts_over {
+        let source = self.origin.source.as_mut();
+        let mut warnings =
+            source.map_or_else(Vec::new, |source| std::mem::take(&mut source.warnings));
+        if self.origin.starts_over {
             warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }
         if self.lacks_states {
