@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use anstream::ColorChoice;
+
 use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Exit, Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
 
@@ -22,6 +24,13 @@ pub(super) struct Pipe {
 pub(super) fn worker() -> io::Result<Process> {
     let mut process = Process::new(std::env::current_exe()?);
     process.arg("worker");
+    // As `--color` says, which is no argument of a worker.
+    let color = match ColorChoice::global() {
+        ColorChoice::Always | ColorChoice::AlwaysAnsi => Some("always"),
+        ColorChoice::Never => Some("never"),
+        ColorChoice::Auto => None,
+    };
+    process.envs(color.map(|color| ("WGPT_COLOR", color)));
     Ok(process)
 }
 
