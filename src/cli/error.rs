@@ -153,7 +153,7 @@ impl From<ReportError> for CliError {
         let what = error.to_string();
         match error {
             ReportError::NotARun { .. } => {
-                let hint = "give run folders; `wgpt runs` lists those in out/";
+                let hint = "give run folders; `wgpt runs` lists the runs in out/";
                 CliError::Usage { what, hint }
             }
             ReportError::NotOurs { .. } => {
