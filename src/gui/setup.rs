@@ -1,5 +1,7 @@
 //! The setup panel: preset, data, device and settings of the next run.
 
+use std::path::Path;
+
 use eframe::egui::{self, Align, RichText, Ui};
 
 use super::fit::fixes;
@@ -100,17 +102,27 @@ fn pending_changes(ui: &mut Ui, form: &SettingsForm, shown: &ShownRun) {
     if !shown.is_live() {
         return;
     }
-    // The budget is the exception: the active run receives it at once.
+    // The active run receives a new budget at once.
     let sent = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
     let is_sent = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == sent);
     let changes: Vec<String> = runs::difference(config, running)
         .into_iter()
-        .filter(|(key, ..)| !(*key == "vram_budget" && is_sent))
+        .filter(|(key, next, now)| !(is_same(key, next, now) || *key == "vram_budget" && is_sent))
         .map(|(key, next, now)| format!("{key}: {} (now {})", visible(&next), visible(&now)))
         .collect();
     if !changes.is_empty() {
         note(ui, "Changed settings apply to the next run", theme::warning(ui))
             .on_hover_text(changes.join("\n"));
+    }
+}
+
+/// Returns true if a setting is as it was typed, apart from what a run resolves when it starts: its
+/// dtype, and the path of its data.
+fn is_same(key: &str, typed: &str, resolved: &str) -> bool {
+    match key {
+        "dtype" => typed == AUTO,
+        "data" => std::path::absolute(typed).is_ok_and(|path| path == Path::new(resolved)),
+        _ => false,
     }
 }
 
@@ -196,6 +208,15 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_a_run_resolves_are_not_changes() {
+        let data = std::path::absolute("data/mine").unwrap();
+        assert!(is_same("data", "data/mine", &data.display().to_string()));
+        assert!(!is_same("data", "data/other", &data.display().to_string()));
+        assert!(is_same("dtype", "auto", "float32") && !is_same("dtype", "float16", "float32"));
+        assert!(!is_same("n_layer", "2", "3"));
+    }
 
     #[test]
     fn every_preset_has_a_title() {
