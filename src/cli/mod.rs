@@ -44,7 +44,7 @@ fn print_error(error: &CliError) {
 /// Prints a failure of the device of a command; with `json` as an event too.
 fn print_failure(failure: &Failure, json: bool) {
     let event: Event = failure.clone().into_event();
-    message!("{event}");
+    message!("{}", event.labelled());
     if json {
         event_printer::print_event(&event);
     }

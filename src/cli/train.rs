@@ -53,7 +53,7 @@ pub(super) fn run(
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
     let signal = handle_signals(sender.clone(), process.clone(), sent, say);
     let signal = signal.map_err(CliError::Signals)?;
-    let warn: fn(&Event) = if json { print_event } else { |event| message!("{event}") };
+    let warn: fn(&Event) = if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
         read_stdin(sender.clone(), args.stop_on_close, |line| serde_json::from_str(line), warn);
     }
@@ -120,7 +120,7 @@ impl RunOutput for Printer {
         self.events.show(event);
         // A worker prints none of its errors.
         if self.json && matches!(event, Event::Error { .. }) {
-            message!("{event}");
+            message!("{}", event.labelled());
         }
     }
 
@@ -172,7 +172,7 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, CliError> {
         .map_err(CliError::Signals)?;
     if is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
-        read_stdin(sender, true, read_command, |event| message!("{event}"));
+        read_stdin(sender, true, read_command, |event| message!("{}", event.labelled()));
     }
     let ended = train_rank(args, &global, elapsed, &mut place, &commands, |_| {}, &mut output);
     Ok(ExitCode::from(match ended {

@@ -47,7 +47,9 @@ mod native {
     /// Replaces the content of a file atomically: after a crash the file has either the old or the
     /// new content.
     pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(Path::new("."));
+        // The folder of a name alone is an empty path.
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        let folder = folder.unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(content)?;
         file.as_file().sync_all()?;

@@ -94,7 +94,7 @@ fn json_lines_have_conversations_and_answers() {
     // A token per character.
     assert_eq!(first["done"]["tokens"], answer.chars().count());
     assert_eq!(first["done"]["forgotten"], 0);
-    for reason in ["unknown variant `tool`", "ends with one of the user", "has 40 tokens"] {
+    for reason in ["unknown variant `tool`", "must end with a user message", "has 40 tokens"] {
         let error = &ends.next().unwrap()["error"];
         assert!(error["text"].as_str().unwrap().contains(reason), "{error}");
         assert!(!error["hint"].as_str().unwrap().is_empty(), "{error}");

@@ -78,7 +78,7 @@ fn a_named_gpu_has_a_time_and_a_size_has_none() {
     assert!(stdout.contains("optimizer AdamW\n"), "{stdout}");
     // Of a size alone, matrices are assumed: they take more memory.
     let (_, stdout) = plan(&["--preset=gpt2", "--target", "12", "--dtype=float16"]);
-    assert!(stdout.contains("cooperative matrices, assumed of a"), "{stdout}");
+    assert!(stdout.contains("cooperative matrices, assumed for"), "{stdout}");
     // `max_time` shortens the schedule, unless its length is set.
     let limited = ["--preset=gpt2", "--target", "RTX 3060", "--max_time=8h"];
     let tonight = json(&limited);
