@@ -53,7 +53,8 @@ pub(super) fn run(
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
     let signal = handle_signals(sender.clone(), process.clone(), sent, say);
     let signal = signal.map_err(CliError::Signals)?;
-    let warn: fn(&Event) = if json { print_event } else { |event| message!("{}", event.labelled()) };
+    let warn: fn(&Event) =
+        if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
         read_stdin(sender.clone(), args.stop_on_close, |line| serde_json::from_str(line), warn);
     }

@@ -48,7 +48,7 @@ pub(crate) const BUILTIN: &str = "builtin:";
 pub(crate) const BUILTIN_STORIES: &str = "builtin:stories";
 pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
 
-/// The settings of a training run, under nanoGPT's names where it has the same setting. [`KEYS`] says
+/// The settings of a training run, under nanoGPT's names where it has the same setting. `KEYS` says
 /// what each is.
 ///
 /// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types

@@ -1,6 +1,6 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! A [`Panel`] draws the state that all panels share and returns an [`Intent`]. [`App`] carries out
+//! A `Panel` draws the state that all panels share and returns an `Intent`. [`App`] carries out
 //! intents. Slow work is a request to the `worker`; the differences between a program and a page
 //! are in `platform`.
 

@@ -123,8 +123,8 @@ pub enum Decision {
 
 /// The state of the policy over the life of a run.
 ///
-/// A device that is lost gets [`MAX_FAILURES`] attempts to train, each after a longer wait. One
-/// that cannot be opened has not trained: it is waited for until all [`DELAYS`] have passed. Out of
+/// A device that is lost gets `MAX_FAILURES` attempts to train, each after a longer wait. One
+/// that cannot be opened has not trained: it is waited for until all `DELAYS` have passed. Out of
 /// memory needs no wait but a smaller plan, which a rank keeps for itself. An update that no trainer
 /// made before resets all of it.
 #[derive(Clone, Debug, Default)]
