@@ -175,7 +175,7 @@ impl SettingsForm {
             return Some(format!("{}: {}", key.name, self.errors[key.name]));
         }
         match (&self.resolved, &self.data) {
-            (Err(error), _) => Some(error.to_string()),
+            (Err(error), _) => Some(field_message(error)),
             (Ok(config), _) if config.data.is_empty() => {
                 Some("Choose data to train on: your own text or the built-in stories.".into())
             }

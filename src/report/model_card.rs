@@ -76,6 +76,8 @@ fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: 
         let results = run.results_of(Some(iteration as f64));
         let settings = run.settings().into_iter().filter(|(_, value)| !value.is_empty());
         let settings = Table::named(["setting", "value"], settings).markdown();
+        // There are many, so that a reader has to open them.
+        let settings = format!("<details><summary>Settings</summary>\n\n{settings}\n</details>");
         values.extend([
             ("checkpoint", format!("This is the checkpoint after {iteration} iterations{loss}.")),
             ("results", Table::named(["", ""], results).markdown()),

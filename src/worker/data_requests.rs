@@ -37,14 +37,19 @@ pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
             train_tokens: data.train.len(),
             val_tokens: data.val.len(),
             tokenizer: data.tokenizer.as_ref().map(Tokenizer::kind),
-            excerpt: excerpt(&data).map_err(|error| error.to_string())?,
+            excerpt: excerpt(&data).map_err(|error| advised(&error))?,
         }),
         // The hint of the error is a command, which a browser does not have.
         Err(error) if error.kind == DataErrorKind::Missing && cfg!(target_arch = "wasm32") => {
             Err(format!("this browser has no data called {spec}: choose the text again"))
         }
-        Err(error) => Err(format!("{error}. {}", error.hint())),
+        Err(error) => Err(advised(&error)),
     }
+}
+
+/// Returns the text of an error with its hint.
+fn advised(error: &DataError) -> String {
+    format!("{error}; {}", error.hint())
 }
 
 /// Decodes the beginning of the training split.

@@ -143,7 +143,8 @@ impl Session<'_> {
                 Ok(())
             }
             Err(error) => {
-                self.journal.warn(format!("the budget stays: {error}"));
+                let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                self.journal.warn(format!("the budget stays: {error}{hint}"));
                 Ok(())
             }
         }

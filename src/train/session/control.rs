@@ -58,7 +58,9 @@ impl Session<'_> {
         let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {
             Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
             Ok(_) => return self.journal.warn("no sample: the prompt is empty"),
-            Err(error) => return self.journal.warn(format!("no sample: {error}")),
+            Err(error) => {
+                return self.journal.warn(format!("no sample: {error}; {}", error.hint()));
+            }
         };
         let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
         let mut sampler = Sampler::new(self.learner.model(), &ids, options, self.job.mode);

@@ -89,7 +89,7 @@ pub(in crate::worker) fn export_folder(
     let tokenizer = source.tokenizer.as_ref();
     write_model_folder(&source, tokenizer, &out)?;
     let carded = write_model_card(&source, tokenizer, &out);
-    carded.map_err(|error| Failure::new(error.to_string(), ""))?;
+    carded.map_err(|error| Failure::new(error.to_string(), "give another folder"))?;
     Ok(out)
 }
 

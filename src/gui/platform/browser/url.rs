@@ -90,7 +90,8 @@ pub(super) fn read() -> Overrides {
         } else if KEYS.iter().any(|key| key.name == name) {
             overrides.settings.push((name, text));
         } else if let Err(error) = Layer::flags([(name, text)]) {
-            overrides.problems.push(format!("the page's URL: {error}"));
+            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            overrides.problems.push(format!("the page's URL: {error}{hint}"));
         }
     }
     overrides
