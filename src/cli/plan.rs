@@ -114,8 +114,8 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
         // A plan needs no data, which may not be prepared yet.
         Err(error) if error.kind == DataErrorKind::Missing && config.vocab_size == 0 => {
             message!(
-                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} tokens\n  \
-                 hint: {}",
+                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} \
+                 tokens\n  hint: {}",
                 error.hint()
             );
             Ok((GPT2_VOCABULARY, None))

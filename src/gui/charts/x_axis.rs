@@ -64,7 +64,9 @@ impl XAxis {
             Self::Iterations => iteration,
             Self::Tokens => format!("{iteration}, {} tokens", grouped(place, 0)),
             Self::Time => {
-                format!("{iteration}, {}", duration(Duration::from_secs_f64(place.max(0.0))))
+                // A damaged record may have any number.
+                let time = Duration::try_from_secs_f64(place).unwrap_or_default();
+                format!("{iteration}, {}", duration(time))
             }
         }
     }
@@ -103,7 +105,8 @@ impl XAxis {
             Self::Iterations => grouped(value, 0),
             Self::Tokens => short(value, step),
             Self::Time if step < 1.0 => format!("{value:.*}s", decimals(step)),
-            Self::Time => duration(Duration::from_secs_f64(value)),
+            // A chart can be zoomed out beyond any time that fits a duration.
+            Self::Time => duration(Duration::from_secs_f64(value.min(1e18))),
         }
     }
 }
@@ -118,7 +121,6 @@ fn short(value: f64, step: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn labels(axis: XAxis, to: f64) -> Vec<String> {
@@ -137,6 +139,7 @@ mod tests {
         assert_eq!(labels(XAxis::Tokens, 2.3e6), ["0", "500k", "1.0M", "1.5M", "2.0M"]);
         assert_eq!(labels(XAxis::Time, 105.0), ["0", "20s", "40s", "1m", "1m 20s", "1m 40s"]);
         assert_eq!(labels(XAxis::Time, 9100.0), ["0", "30m", "1h", "1h 30m", "2h", "2h 30m"]);
+        assert!(XAxis::Time.tick_label(GridMark { value: 1e30, step_size: 1e29 }).ends_with('d'));
         assert_eq!(labels(XAxis::Time, 0.42), ["0", "0.1s", "0.2s", "0.3s", "0.4s"]);
         assert_eq!(labels(XAxis::Time, 10.5 * DAY), ["0", "2d", "4d", "6d", "8d", "10d"]);
     }
