@@ -64,9 +64,7 @@ pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
 /// Returns the configuration whose plan takes at most the memory of `limit`.
 pub fn within(own: Config, limit: &Plan) -> Config {
     let share = own.global_batch();
-    let limited = limit.micro_batch as u64;
-    let micro_batch =
-        if own.micro_batch == 0 { limited } else { limited.min(u64::from(own.micro_batch)) };
+    let micro_batch = u64::from(own.micro_batch().get()).min(limit.micro_batch as u64);
     // The largest that divides the share, as of a smaller share.
     let divisor = (1..=micro_batch).rev().find(|micro| share.is_multiple_of(*micro)).unwrap_or(1);
     let choice = |limited: bool, own: Choice| if limited { Choice::True } else { own };
@@ -106,6 +104,13 @@ mod tests {
         assert_eq!(within_limit(own.clone(), folder.path(), 0), own);
         disk::write(file(folder.path(), 1), "{").unwrap();
         assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+    }
+
+    #[test]
+    fn a_limit_raises_no_micro_batch() {
+        let limit = Plan { micro_batch: 6, ..Plan::new(&Config::default(), 50_257) };
+        let own = of_share(&Config { micro_batch: 2, ..Config::default() }, 120);
+        assert_eq!(within(own, &limit).micro_batch, 2);
     }
 
     #[test]
