@@ -359,6 +359,7 @@ impl fmt::Display for Event {
                 write!(f, "saved {}{best}", path.display())
             }
             Event::Warning { text } => f.write_str(text),
+            Event::Error { text, hint, .. } if hint.is_empty() => f.write_str(text),
             Event::Error { text, hint, .. } => write!(f, "{text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {
                 f.write_str(text)?;
@@ -437,6 +438,17 @@ mod tests {
         assert_eq!(step.line(1), format!("{want}, skipped 2"));
         let made = Step { loss: 2.25, grad_norm: Some(0.8), ..step };
         assert_eq!(made.line(2), want.replace("NaN", "2.2500") + ", norm 0.80");
+    }
+
+    #[test]
+    fn an_error_without_a_hint_is_one_line() {
+        let error = |hint: &str| Event::Error {
+            text: "it failed".into(),
+            hint: hint.into(),
+            cause: None,
+        };
+        assert_eq!(error("").labelled(), "error: it failed");
+        assert_eq!(error("try again").labelled(), "error: it failed\n  hint: try again");
     }
 
     #[test]
