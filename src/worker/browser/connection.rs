@@ -27,6 +27,9 @@ const WORKER_ATTRIBUTE: &str = "data-worker";
 /// every second.
 const MAX_SILENCE: u32 = 60;
 
+/// The shortest wait that timers of browsers have.
+const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+
 /// A connection to the worker, as long as the page lives.
 #[derive(Clone)]
 pub(super) struct Connection {
@@ -298,18 +301,26 @@ impl Connection {
     /// Starts another worker, which continues the run after the delay that the supervisor asks for.
     fn replace_worker(&self) {
         self.start_worker();
-        let mut delay = None;
-        self.supervise(|run, now, emit| {
-            run.worker_ended(None, now, emit);
-            delay = run.restart_at().map(|at| at.saturating_sub(now));
-        });
-        let Some(delay) = delay else { return };
+        self.supervise(|run, now, emit| run.worker_ended(None, now, emit));
         let connection = self.clone();
         wasm_bindgen_futures::spawn_local(async move {
-            web::sleep(delay).await;
-            // After another failure in the meantime, a later time is due. The channel takes every message.
-            connection.supervise(|run, now, _| drop(run.tick(now)));
+            // After another failure in the meantime, a later time is due. And browsers round their clock,
+            // so that a timer may seem to end early.
+            while let Some(delay) = connection.tick() {
+                web::sleep(delay.max(SHORTEST_DELAY)).await;
+            }
         });
+    }
+
+    /// Has the new worker continue the run if its time has come, else returns the time until then.
+    fn tick(&self) -> Option<Duration> {
+        let mut delay = None;
+        self.supervise(|run, now, _| {
+            // The channel takes every message.
+            drop(run.tick(now));
+            delay = run.restart_at().map(|at| at.saturating_sub(now));
+        });
+        delay
     }
 
     fn fail(&self, text: String, hint: &str) {
