@@ -222,6 +222,8 @@ impl<T: Transport> Supervisor<T> {
         match Exit::of(code) {
             Some(Exit::DeviceFailed | Exit::Panic) => true,
             Some(Exit::NoDevice) => failure.cause == Some(Cause::Unavailable),
+            // A second signal has ended it at once.
+            _ if code >= 128 => false,
             // A worker reports its errors; a launcher says on stderr what it cannot do.
             _ => !is_reported && !self.has_ranks,
         }
@@ -380,6 +382,9 @@ mod tests {
             assert_eq!((said.as_str(), supervisor.exit_code()), (text, None));
             assert!(supervisor.restart_at().is_some());
         }
+        let mut signalled = supervisor(false);
+        assert!(run(&mut signalled, Vec::new(), Some(143)).is_empty());
+        assert_eq!(signalled.exit_code(), Some(143));
         for exit in [Exit::Failure, Exit::Usage, Exit::DoesNotFit, Exit::BadData] {
             let code = exit as u8;
             let mut supervisor = supervisor(false);
