@@ -1,13 +1,15 @@
 //! What a run is started with: its settings, the precedence of what is recorded, and the limit of its plan.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
+use crate::disk;
 use crate::eval::ChatError;
 use crate::ops::OpsMode;
 use crate::protocol::{Exit, Failure, RunSettings, StartRun};
 use crate::ranks::within;
-use crate::runs::{self, ModelSource, has_checkpoint};
+use crate::runs::{self, CONFIG_FILE, ModelSource, has_checkpoint};
 use crate::train::{Request, TrainError};
 
 impl<E: Into<TrainError>> From<E> for Failure {
@@ -56,19 +58,16 @@ impl StartRun {
         let warnings = self.resolve()?;
         // A former worker has written its configuration before its first checkpoint.
         let continues = self.is_restart && has_checkpoint(&self.run);
-        let recorded = runs::config(&self.run);
         let (config, plans_schedule) = match self.settings {
             RunSettings::Resolved { config, .. } if continues => {
                 // `eval_only` is for one start of the run and is not recorded.
                 let eval_only = config.eval_only;
-                (recorded.map(|recorded| Config { eval_only, ..recorded }), false)
+                (Config { eval_only, ..recorded(&self.run)? }, false)
             }
-            RunSettings::Resolved { config, plans_schedule } => (Some(*config), plans_schedule),
-            RunSettings::Recorded | RunSettings::Typed { .. } => (recorded, false),
+            RunSettings::Resolved { config, plans_schedule } => (*config, plans_schedule),
+            RunSettings::Recorded | RunSettings::Typed { .. } => (recorded(&self.run)?, false),
         };
-        let Some(config) = config else {
-            return Err(TrainError::NoCheckpoint { path: self.run });
-        };
+        let resume = self.resume || continues || config.init_from == InitFrom::Resume;
         let config = match &self.max_plan {
             Some(plan) => within(config, plan),
             None => config,
@@ -76,7 +75,7 @@ impl StartRun {
         let request = Request {
             config,
             run: self.run,
-            resume: self.resume || continues,
+            resume,
             mode: OpsMode::of(self.implementation),
             plans_schedule,
             elapsed: self.elapsed,
@@ -85,6 +84,18 @@ impl StartRun {
         };
         Ok((request, warnings))
     }
+}
+
+/// Reads the configuration that a run has recorded.
+fn recorded(run: &Path) -> Result<Config, TrainError> {
+    let path = run.join(CONFIG_FILE);
+    let text = match disk::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(TrainError::NoCheckpoint { path: run.to_path_buf() });
+        }
+        text => text.map_err(TrainError::io("read", &path))?,
+    };
+    Ok(resolve(vec![Layer::toml(&path.display().to_string(), &text)?])?.config)
 }
 
 /// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
