@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 
 use anstream::ColorChoice;
 
@@ -24,14 +24,17 @@ pub(super) struct Pipe {
 pub(super) fn worker() -> io::Result<Process> {
     let mut process = Process::new(std::env::current_exe()?);
     process.arg("worker");
-    // As `--color` says, which is no argument of a worker.
-    let color = match ColorChoice::global() {
+    process.envs(color().map(|color| ("WGPT_COLOR", color)));
+    Ok(process)
+}
+
+/// Returns the colours of messages that `--color` asks for.
+fn color() -> Option<&'static str> {
+    match ColorChoice::global() {
         ColorChoice::Always | ColorChoice::AlwaysAnsi => Some("always"),
         ColorChoice::Never => Some("never"),
         ColorChoice::Auto => None,
-    };
-    process.envs(color.map(|color| ("WGPT_COLOR", color)));
-    Ok(process)
+    }
 }
 
 /// The variable that lets Open MPI send a message over TCP at once, up to a size above that of every
@@ -48,7 +51,9 @@ pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Pro
     process
         .args(&launcher[1..])
         .arg(std::env::current_exe()?)
-        .args(["worker", "--rank", arguments]);
+        .args(["worker", "--rank", arguments])
+        // Another machine does not get the variables of this one.
+        .args(color().map(|color| format!("--color={color}")));
     Ok(process)
 }
 
@@ -62,32 +67,58 @@ pub(super) fn without_settings(process: &mut Process) {
     }
 }
 
-/// Starts a worker, which keeps the stderr that `process` has. `wake` is called after each message, and
-/// at their end.
-pub(super) fn spawn(
+/// Starts a worker, which keeps the stderr that `process` has. It waits while nobody takes its messages.
+pub(super) fn spawn(process: Process) -> io::Result<(Child, Pipe)> {
+    let (sender, messages) = sync_channel(CAPACITY);
+    start(process, messages, move |message| sender.send(message).is_ok(), || {})
+}
+
+/// Starts the worker of a window, which may take no messages for as long as it is hidden: the worker
+/// never waits for it. `wake` is called after each message, and at their end.
+pub(super) fn spawn_for_window(
+    process: Process,
+    wake: impl Fn() + Send + 'static,
+) -> io::Result<(Child, Pipe)> {
+    let (sender, messages) = channel();
+    start(process, messages, move |message| sender.send(message).is_ok(), wake)
+}
+
+fn start(
     mut process: Process,
+    messages: Receiver<FromWorker>,
+    pass_on: impl Fn(FromWorker) -> bool + Send + 'static,
     wake: impl Fn() + Send + 'static,
 ) -> io::Result<(Child, Pipe)> {
     process.stdin(Stdio::piped()).stdout(Stdio::piped());
     detach(&mut process);
     let mut child = process.spawn()?;
     let (input, output) = (child.stdin.take(), child.stdout.take());
-    let (sender, messages) = sync_channel(CAPACITY);
     std::thread::spawn(move || {
         for message in output.into_iter().flat_map(read_messages) {
-            if sender.send(message).is_err() {
+            if !pass_on(message) {
                 break;
             }
             wake();
         }
         // The receiver sees the end of the pipe only once the sender is gone.
-        drop(sender);
+        drop(pass_on);
         wake();
     });
     Ok((child, Pipe { input, messages }))
 }
 
 impl Pipe {
+    /// Sends the first message. A worker that is gone already is noticed by the end of its output.
+    ///
+    /// # Errors
+    /// If the message cannot be written as text: a path is not UTF-8. The worker would wait forever.
+    pub fn send_first(&mut self, message: &ToWorker) -> io::Result<()> {
+        match self.send(message) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     pub fn send(&mut self, message: &ToWorker) -> io::Result<()> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let sent = writeln!(input, "{}", serde_json::to_string(message)?);

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::TryRecvError;
 
 use super::Wake;
-use super::pipe::{Pipe, spawn, without_settings, worker};
+use super::pipe::{Pipe, spawn_for_window, without_settings, worker};
 use crate::protocol::{Command, Event, FromWorker, RunEnd, Setting, StartRun, ToWorker};
 use crate::worker::Ended;
 use crate::worker::trainer::Connection;
@@ -26,7 +26,7 @@ impl RunProcess {
         // The window has no terminal that would show the messages of a driver, or one that does.
         process.stderr(Stdio::inherit());
         let wake = wake.clone();
-        let (child, mut pipe) = spawn(process, move || wake())?;
+        let (child, mut pipe) = spawn_for_window(process, move || wake())?;
         pipe.send(&ToWorker::Supervise(Box::new(start)))?;
         let command = Command::Set(Setting::StopOnClose(stop_on_close));
         pipe.send(&ToWorker::Command(command))?;

@@ -4,7 +4,7 @@
 //! window stays, and the end of the process gives all memory back.
 
 use std::io;
-use std::process::{Child, Command as Process};
+use std::process::{Child, Command as Process, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,17 +22,16 @@ pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
     let (mut child, pipe) = send(worker(), &request)?;
     let last = pipe.messages.iter().filter_map(reply_of).last();
     // Its messages have ended, so it is about to exit.
-    let _ = child.wait();
-    last.ok_or_else(killed)
+    let status = child.wait();
+    last.ok_or_else(|| killed(status.ok()))
 }
 
 fn send(process: io::Result<Process>, request: &Request) -> Result<(Child, Pipe), Failure> {
-    let spawned = process.and_then(|process| spawn(process, || {}));
-    let (child, mut pipe) = spawned
-        .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
-    // A worker that is gone already is noticed by the end of its output.
-    let _ = pipe.send(&ToWorker::Request(request.clone()));
-    Ok((child, pipe))
+    let spawned = process.and_then(spawn).and_then(|(child, mut pipe)| {
+        pipe.send_first(&ToWorker::Request(request.clone()))?;
+        Ok((child, pipe))
+    });
+    spawned.map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))
 }
 
 fn reply_of(message: FromWorker) -> Option<Reply> {
@@ -42,8 +41,14 @@ fn reply_of(message: FromWorker) -> Option<Reply> {
     }
 }
 
-fn killed() -> Failure {
-    Failure::new("the process that worked on it was killed", "")
+fn killed(status: Option<ExitStatus>) -> Failure {
+    match status.and_then(|status| status.code()) {
+        // A process that was killed on Windows has code 1.
+        None | Some(1) => Failure::new("the process that worked on it was killed", ""),
+        Some(code) => {
+            Failure::new(format!("the process that worked on it crashed (exit code {code})"), "")
+        }
+    }
 }
 
 impl RequestProcess {
@@ -76,14 +81,14 @@ impl RequestProcess {
             }
             // Its end is certain once its output is closed; waiting removes it from the system's
             // table.
-            let _ = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+            let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
             if last.as_ref().is_some_and(is_final) {
                 return;
             }
             if is_stopped.load(Ordering::SeqCst) {
                 reply(stopped(&request, last));
             } else {
-                let Failure { text, hint, .. } = killed();
+                let Failure { text, hint, .. } = killed(status.ok());
                 reply(Reply::Failed { job: request.job(), text, hint });
             }
         });
@@ -122,7 +127,7 @@ fn stopped(request: &Request, last: Option<Reply>) -> Reply {
             }
         },
         (_, request) => {
-            let Failure { text, hint, .. } = killed();
+            let Failure { text, hint, .. } = killed(None);
             Reply::Failed { job: request.job(), text, hint }
         }
     }

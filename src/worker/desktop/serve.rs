@@ -92,14 +92,32 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
         }
         Ok(ToWorker::Supervise(start)) => {
             start_logging(start.verbose);
+            report_panics();
             train(*start, true, output)
         }
         Ok(ToWorker::Request(request)) => {
+            start_logging(0);
             serve_request(request, say);
             ExitCode::SUCCESS
         }
         _ => ExitCode::from(2),
     }
+}
+
+/// Reports a panic that ends this process as an error too, for a window without a terminal.
+fn report_panics() {
+    let former = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        former(panic);
+        if std::thread::current().name() == Some("main") {
+            let text = panic.payload_as_str().unwrap_or("no message");
+            // Further lines are a library's backtrace.
+            let text = format!("wgpt panicked: {}", text.lines().next().unwrap_or_default());
+            let hint = "this is a bug in wgpt: please report it with this message".into();
+            let failure = Failure { text, hint, exit: Exit::Panic, cause: None };
+            send(&FromWorker::Ended(RunEnd::Failed(failure)));
+        }
+    }));
 }
 
 /// Trains a run, in this process or in another worker that this one supervises.

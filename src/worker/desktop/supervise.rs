@@ -59,14 +59,13 @@ impl Transport for Workers<'_> {
             // A console takes no output of a process that has another one.
             process.stderr(Stdio::piped());
         }
-        let (mut child, mut pipe) = spawn(process, || {})?;
+        let (mut child, mut pipe) = spawn(process)?;
         if let Some(errors) = child.stderr.take() {
             let say = self.say;
             self.errors = Some(std::thread::spawn(move || read_lines(errors, say)));
         }
         if self.launcher.is_none() {
-            // A worker that is gone already is noticed by the end of its output.
-            let _ = pipe.send(&ToWorker::Train(Box::new(start.clone())));
+            pipe.send_first(&ToWorker::Train(Box::new(start.clone())))?;
         }
         self.process.replace(Some(child));
         self.pipe = Some(pipe);
