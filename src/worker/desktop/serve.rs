@@ -9,11 +9,12 @@ use serde::de::Error;
 
 use super::commands::{Sent, follow_file, handle_signals, read_stdin};
 use super::jobs::serve_request;
+use super::signals;
 use super::supervise::TrainerProcess;
 use super::training::{Outcome, RunOutput, commands_file, end_of, host, print_set_up, train_alone};
 use crate::protocol::{
-    Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, RunEnd, StartRun, StopReason,
-    ToWorker,
+    Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Request, RunEnd, StartRun,
+    StopReason, ToWorker,
 };
 use crate::train::TrainError;
 
@@ -97,11 +98,24 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
         }
         Ok(ToWorker::Request(request)) => {
             start_logging(0);
+            if matches!(request, Request::Sample(_) | Request::Measure(_)) {
+                exit_with_owner();
+            }
             serve_request(request, say);
             ExitCode::SUCCESS
         }
         _ => ExitCode::from(2),
     }
+}
+
+/// Ends this process when its stdin closes: whoever has started it is gone, and a Ctrl-C reaches only
+/// that process.
+fn exit_with_owner() {
+    std::thread::spawn(|| {
+        // An error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        signals::exit(Exit::Failure as i32);
+    });
 }
 
 /// Reports a panic that ends this process as an error too, for a window without a terminal.
