@@ -108,6 +108,9 @@ impl<T: Transport> Supervisor<T> {
                 }
                 emit(&event);
             }
+            // A rank that has failed by itself has the reason: the others then miss it.
+            FromWorker::Ended(_)
+                if self.has_ranks && self.has_failed() && self.failure.cause.is_none() => {}
             FromWorker::Ended(end) => {
                 if let RunEnd::Failed(failure) = &end {
                     self.failure.observe(&failure.clone().into_event());
@@ -409,6 +412,24 @@ mod tests {
         let refused = failed(Exit::DoesNotFit, Some(Cause::OutOfMemory));
         run(&mut launcher, vec![refused], Some(3));
         assert_eq!(launcher.exit_code(), Some(Exit::DeviceFailed as u8));
+    }
+
+    #[test]
+    fn the_error_of_a_rank_is_not_replaced_by_those_of_ranks_that_miss_it() {
+        let mut launcher = supervisor(true);
+        let missed = Failure {
+            text: "rank 1 does not answer".into(),
+            exit: Exit::DeviceFailed,
+            cause: Some(Cause::DeviceLost),
+            ..Failure::default()
+        };
+        let missed = FromWorker::Ended(RunEnd::Failed(missed));
+        let events = run(&mut launcher, vec![failed(Exit::BadData, None), missed], Some(7));
+        assert!(
+            matches!(&events[..], [Event::Error { text, .. }] if text == "it failed"),
+            "{events:?}"
+        );
+        assert_eq!(launcher.exit_code(), Some(7));
     }
 
     #[test]

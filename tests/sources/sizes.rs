@@ -44,7 +44,7 @@ const ABOVE: &[(&str, usize)] = &[
     ("runs", 3_200),
     ("train", 5_400),
     ("protocol", 3_070),
-    ("worker", 4_340),
+    ("worker", 4_360),
     ("report", 1_180),
     ("bench", 2_070),
     ("cli", 5_000),
