@@ -442,11 +442,8 @@ mod tests {
 
     #[test]
     fn an_error_without_a_hint_is_one_line() {
-        let error = |hint: &str| Event::Error {
-            text: "it failed".into(),
-            hint: hint.into(),
-            cause: None,
-        };
+        let error =
+            |hint: &str| Event::Error { text: "it failed".into(), hint: hint.into(), cause: None };
         assert_eq!(error("").labelled(), "error: it failed");
         assert_eq!(error("try again").labelled(), "error: it failed\n  hint: try again");
     }
