@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(labels(XAxis::Tokens, 2.3e6), ["0", "500k", "1.0M", "1.5M", "2.0M"]);
         assert_eq!(labels(XAxis::Time, 105.0), ["0", "20s", "40s", "1m", "1m 20s", "1m 40s"]);
         assert_eq!(labels(XAxis::Time, 9100.0), ["0", "30m", "1h", "1h 30m", "2h", "2h 30m"]);
-        assert!(XAxis::Time.tick_label(GridMark { value: 1e30, step_size: 1e29 }).ends_with('d'));
+        assert!(XAxis::Time.tick_label(GridMark { value: 1e30, step_size: 1e29 }).contains('d'));
         assert_eq!(labels(XAxis::Time, 0.42), ["0", "0.1s", "0.2s", "0.3s", "0.4s"]);
         assert_eq!(labels(XAxis::Time, 10.5 * DAY), ["0", "2d", "4d", "6d", "8d", "10d"]);
     }
