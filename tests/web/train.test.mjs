@@ -72,7 +72,10 @@ async function recordMessages(page) {
         super(...args);
         window.worker = this;
         this.addEventListener('message', ({ data }) => {
-          window.messages.push({ at: performance.now(), ...JSON.parse(data[0]) });
+          const message = JSON.parse(data[0]);
+          // An event's fields stand next to the kind of the message.
+          const event = message.message === 'event' ? { event: message } : {};
+          window.messages.push({ at: performance.now(), ...message, ...event });
         });
       }
     };
