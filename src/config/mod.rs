@@ -43,7 +43,7 @@ use std::time::Duration;
 /// The tokens of GPT-2's vocabulary.
 pub(crate) const GPT2_VOCABULARY: u32 = 50_257;
 
-/// What the names of the built-in data sets begin with.
+/// The prefix of the names of the built-in data sets.
 pub(crate) const BUILTIN: &str = "builtin:";
 pub(crate) const BUILTIN_STORIES: &str = "builtin:stories";
 pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";

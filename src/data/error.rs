@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-/// What a [`DataError`] is about, which decides on the exit code.
+/// The subject of a [`DataError`], which decides on the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataErrorKind {
     Usage,

@@ -91,7 +91,7 @@ fn rows(value: &Value, labels: Labels) -> Vec<(String, String)> {
     labels.iter().filter_map(row).collect()
 }
 
-/// Returns the rows of a device: its name beside its id, then its fields without a label.
+/// Returns the rows of a device: its name next to its id, then its fields without a label.
 fn device(device: &Value) -> Vec<(String, String)> {
     let name = format!("{} ({})", word(&device["name"]), word(&device["kind"]));
     let fields = rows(device, DEVICE).into_iter();
