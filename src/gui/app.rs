@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eframe::egui::{self, Ui, util::History};
-use egui_tiles::Tree;
+use eframe::egui::{self, RichText, Ui, util::History};
+use egui_tiles::{Tile, Tree};
 
 use super::control::{self, ControlBar};
 use super::finished::{self, Click};
-use super::form::SettingsForm;
-use super::layout::{self, Pane, Panels};
+use super::form::{SettingsForm, capitalize};
+use super::layout::{self, Pane};
 use super::platform::{self, Platform};
 use super::{Intent, Options, Shared, theme};
-use crate::protocol::{Event, Level, Obstacle, RunSettings};
+use crate::protocol::{Event, Obstacle, RunSettings};
 use crate::worker::Client;
 
 mod closing;
@@ -46,7 +46,6 @@ const FRAMES: usize = 240;
 pub struct App {
     options: Options,
     shared: Shared,
-    panels: Panels,
     tree: Tree<Pane>,
     requests: Requests,
     platform: Platform,
@@ -75,7 +74,6 @@ impl App {
         let client = Client::new(move || ctx.request_repaint_after(waking.get()));
         let mut app = Self {
             shared: Shared { settings, ..Shared::default() },
-            panels: Panels::new(),
             tree,
             requests: Requests::new(client),
             platform: Platform::new(&creation.egui_ctx, &options),
@@ -117,9 +115,7 @@ impl App {
 
     /// Brings the panel of this title to the front of its tabs.
     pub fn bring_up(&mut self, title: &str) {
-        if let Some(pane) = self.panels.titled(title) {
-            self.show_panel(pane);
-        }
+        self.tree.make_active(|_, tile| matches!(tile, Tile::Pane(pane) if pane.title() == title));
     }
 
     /// Types a setting, as if into its field.
@@ -128,7 +124,7 @@ impl App {
     }
 
     fn show_panel(&mut self, pane: Pane) {
-        layout::bring_up(&mut self.tree, pane);
+        self.bring_up(pane.title());
     }
 
     fn draw(&mut self, ui: &mut Ui) -> Vec<Intent> {
@@ -150,9 +146,13 @@ impl App {
         });
         self.send_to_own_run(command);
         for Obstacle { can_train, text, hint, .. } in &self.obstacles {
-            let level = if *can_train { Level::Warning } else { Level::Error };
+            let color = if *can_train { theme::warning(ui) } else { theme::error(ui) };
+            let sentence = |text: &str| capitalize(text) + ".";
             egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
-                control::obstacle(ui, level, text, hint);
+                ui.horizontal_wrapped(|ui| {
+                    ui.colored_label(color, RichText::new(sentence(text)).strong());
+                    ui.label(sentence(hint));
+                });
             });
         }
         if self.shared.shown.has_finished {
@@ -171,7 +171,7 @@ impl App {
             intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
         });
         egui::CentralPanel::no_frame().show(ui, |ui| {
-            intents.extend(self.panels.ui(ui, &mut self.shared, &mut self.tree));
+            intents.extend(layout::show(&mut self.tree, ui, &mut self.shared));
         });
         self.shared.samples.selection.end_pass(ui.ctx());
         intents

@@ -11,7 +11,7 @@ use crate::protocol::{Command, Progress, RunPhase, Setting, StopReason};
 use crate::text::{bytes, clock, grouped};
 #[cfg(target_arch = "wasm32")]
 pub(super) use headline::status;
-pub(super) use headline::{headline, obstacle, title};
+pub(super) use headline::{headline, title};
 
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]

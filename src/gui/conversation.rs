@@ -3,7 +3,7 @@
 use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit, Ui};
 
 use super::Intent;
-use super::prompt::{PromptState, field_width};
+use super::prompt::field;
 use super::samples::SampleState;
 use super::widgets::button;
 use crate::data::{Message, Role};
@@ -24,8 +24,6 @@ pub(super) struct ChatState {
     writing: Option<String>,
     /// The oldest messages, for which the model had no room when it answered last.
     forgotten: usize,
-    /// True to give the field the focus in the next frame.
-    pub focus: bool,
 }
 
 impl ChatState {
@@ -97,19 +95,24 @@ impl SampleState {
         progress: &Progress,
         on_cpu: bool,
     ) -> Option<Intent> {
-        let Self { prompt, chat, .. } = self;
-        let reason = obstacle(progress, prompt);
+        let Self { prompt, chat, focus, .. } = self;
+        let reason = match progress.state {
+            RunPhase::Running | RunPhase::Paused => {
+                Some("The run trains: write to it once it has ended.")
+            }
+            _ => prompt.obstacle(progress, false),
+        };
         let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
         let intent = input.show(ui, |ui| {
             ui.add_space(4.0);
-            let intent = message_field(ui, reason, chat);
+            let intent = message_field(ui, reason, chat, focus);
             ui.add_enabled_ui(!chat.is_writing(), |ui| prompt.options.show(ui, on_cpu));
             intent
         });
         ui.horizontal(|ui| head(ui, chat));
         ui.separator();
         let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-        area.auto_shrink(false).show(ui, |ui| conversation(ui, chat));
+        area.auto_shrink(false).show(ui, |ui| messages(ui, chat));
         intent.inner
     }
 }
@@ -124,9 +127,8 @@ pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
 fn head(ui: &mut Ui, state: &mut ChatState) {
     choice(ui, state);
     ui.separator();
-    let label = ui.label("System prompt");
-    let edit = TextEdit::singleline(&mut state.system).desired_width(field_width(ui));
-    let edit = ui.add(edit.hint_text("none")).labelled_by(label.id);
+    let edit = TextEdit::singleline(&mut state.system).hint_text("none");
+    let edit = field(ui, "System prompt", edit, &mut false);
     edit.on_hover_text("What the model is told before the conversation");
     let can_clear = !state.messages.is_empty() && !state.is_writing();
     let clear = ui.add_enabled(can_clear, Button::new("Clear"));
@@ -137,16 +139,17 @@ fn head(ui: &mut Ui, state: &mut ChatState) {
 }
 
 /// Draws the field for a message with its button. Enter sends it.
-fn message_field(ui: &mut Ui, reason: Option<&str>, state: &mut ChatState) -> Option<Intent> {
+fn message_field(
+    ui: &mut Ui,
+    reason: Option<&str>,
+    state: &mut ChatState,
+    focus: &mut bool,
+) -> Option<Intent> {
     ui.horizontal(|ui| {
-        let label = ui.label("Message");
         // Enter is taken here: in the field it would be a line break.
         let line_break = egui::KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
         let edit = TextEdit::multiline(&mut state.draft).desired_rows(1).return_key(line_break);
-        let edit = ui.add(edit.desired_width(field_width(ui))).labelled_by(label.id);
-        if std::mem::take(&mut state.focus) {
-            edit.request_focus();
-        }
+        let edit = field(ui, "Message", edit, focus);
         if state.is_writing() {
             let stop = button(ui, "Stop", None, "Keep the answer as it is");
             return stop.then_some(Intent::Ask(Request::StopSample));
@@ -166,7 +169,7 @@ fn message_field(ui: &mut Ui, reason: Option<&str>, state: &mut ChatState) -> Op
     .inner
 }
 
-fn conversation(ui: &mut Ui, state: &ChatState) {
+fn messages(ui: &mut Ui, state: &ChatState) {
     if state.messages.is_empty() {
         ui.weak("This model was trained on conversations: write to it.");
     }
@@ -195,16 +198,6 @@ fn draw(ui: &mut Ui, role: Role, text: &str) {
         let size = egui::TextStyle::Body.resolve(ui.style()).size + 2.0;
         ui.add(Label::new(RichText::new(text).size(size)).wrap().selectable(true));
     });
-}
-
-/// Returns why no message can be answered now.
-fn obstacle(progress: &Progress, prompt: &PromptState) -> Option<&'static str> {
-    match progress.state {
-        RunPhase::Running | RunPhase::Paused => {
-            Some("The run trains: write to it once it has ended.")
-        }
-        _ => prompt.obstacle(progress, false),
-    }
 }
 
 #[cfg(test)]

@@ -4,15 +4,15 @@ use std::num::NonZeroU64;
 
 use eframe::egui::{self, RichText, Ui};
 
-use super::form::SettingsForm;
+use super::form::{SettingsForm, capitalize};
 use super::platform;
 use super::widgets::{button, weak_note, wrapped};
-use super::{AUTO, Intent, Panel, Shared, theme};
+use super::{AUTO, Intent, Shared, theme};
 use crate::config::{Budget, Config, Dtype, GPT2_VOCABULARY};
 use crate::plan::{
-    self, DataSize, DeviceMemory, DeviceProfile, Forecast, Limits, PlanError, Row, Totals,
+    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError, Row, Totals,
 };
-use crate::protocol::{Command, RunPhase, Setting, Step};
+use crate::protocol::{Command, DataInfo, RunPhase, Setting, Step};
 use crate::text::{bytes, percent};
 
 mod bar;
@@ -25,6 +25,8 @@ pub(super) struct FitState {
     /// The selected device; `None` until it was queried.
     device: Option<DeviceProfile>,
     cached: Option<CachedPlan>,
+    /// A budget that was set by hand but not yet sent to the active run.
+    unsent: Option<u64>,
 }
 
 /// Everything that a plan is made from, except for the device's speed. A new speed drops the cache.
@@ -41,24 +43,20 @@ struct Inputs {
 /// A plan with the inputs that it was made from.
 struct CachedPlan {
     inputs: Inputs,
-    plan: Result<Forecast, PlanError>,
-    /// The totals of the run; `None` if a tensor is too large for the device.
+    /// The plan or, if none fits, the plan that needs the least; `None` if a tensor is too large for
+    /// the device.
+    forecast: Option<Forecast>,
     totals: Option<Totals>,
+    refusal: Option<Refusal>,
 }
 
-impl CachedPlan {
-    /// Returns the memory of the plan or, if none fits, of the plan that needs the least.
-    fn forecast(&self) -> Option<&Forecast> {
-        forecast_of(&self.plan)
-    }
-}
-
-fn forecast_of(plan: &Result<Forecast, PlanError>) -> Option<&Forecast> {
-    match plan {
-        Ok(forecast) => Some(forecast),
-        Err(PlanError::TooBig { least, .. }) => Some(least),
-        Err(PlanError::TensorTooLarge { .. }) => None,
-    }
+/// The reason why a run does not fit, and changes that make it fit.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refusal {
+    /// A sentence.
+    pub reason: String,
+    /// Changes to the settings, the mildest first; none if only another model fits.
+    pub fixes: Vec<Fix>,
 }
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -90,15 +88,23 @@ impl FitState {
         }
     }
 
+    /// Returns why the run that the form describes does not fit. `None` if it fits, and while the
+    /// form has errors or the vocabulary is unknown: then the run itself finds out.
+    pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
+        form.vocab_size()?;
+        self.plan(form)?.refusal.clone()
+    }
+
     /// Returns the plan for the settings of `form`, from the cache if nothing has changed; `None` if
     /// they are not valid.
     fn plan(&mut self, form: &SettingsForm) -> Option<&CachedPlan> {
         let config = form.config().ok()?;
         let sets_length = ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
+        let size = |data: &DataInfo| DataSize { train: data.train_tokens, val: data.val_tokens };
         let inputs = Inputs {
             config: config.clone(),
             vocab: form.vocab_size().unwrap_or(GPT2_VOCABULARY),
-            data: data_size(form),
+            data: form.data.as_ref().and_then(|data| data.as_ref().ok()).map(size),
             plans_schedule: !sets_length && !platform::IS_PAGE,
             limits: self.limits(config.vram_budget, config.dtype),
         };
@@ -106,68 +112,54 @@ impl FitState {
         let speed = self.device.as_ref().and_then(|device| device.speed.as_ref());
         Some(self.cached.insert(cached.unwrap_or_else(|| {
             let Inputs { config, vocab, data, plans_schedule, limits } = &inputs;
-            let plan = plan::plan(config, *vocab, limits, speed);
-            let totals = forecast_of(&plan).map(|forecast| {
+            let (forecast, refusal) = match plan::plan(config, *vocab, limits, speed) {
+                Ok(forecast) => (Some(forecast), None),
+                Err(PlanError::TooBig { least, fixes }) => {
+                    let reason = capitalize(&format!("{}.", least.shortage()));
+                    (Some(*least), Some(Refusal { reason, fixes }))
+                }
+                Err(error @ PlanError::TensorTooLarge { .. }) => {
+                    let reason = capitalize(&format!("{error}. Reduce n_embd or block_size."));
+                    (None, Some(Refusal { reason, fixes: Vec::new() }))
+                }
+            };
+            let totals = forecast.as_ref().map(|forecast| {
                 Totals::new(config, *vocab, &forecast.plan, *data, speed, *plans_schedule)
             });
-            CachedPlan { inputs, plan, totals }
+            CachedPlan { inputs, forecast, totals, refusal }
         })))
     }
 }
 
-#[derive(Default)]
-pub(super) struct FitPanel {
-    /// A budget that was set by hand but not yet sent to the active run.
-    unsent: Option<u64>,
-}
-
-impl Panel for FitPanel {
-    fn title(&self) -> &'static str {
-        "Will it fit?"
-    }
-
-    fn scrolls(&self) -> bool {
-        true
-    }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-        let Shared { settings, shown, fit, .. } = shared;
-        let (form, progress) = (&mut settings.form, &shown.progress);
-        let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
-        let now = progress.last_step.as_ref().filter(|_| is_active);
-        let others = now.and_then(|step| step.others_bytes).or(fit.others());
-        let Some(cached) = fit.plan(form) else {
-            ui.weak("Correct the settings to see the plan.");
-            return None;
-        };
-        let limits = cached.inputs.limits;
-        verdict(ui, &cached.plan);
-        if let Some(forecast) = cached.forecast() {
-            bar::show(ui, &bar::Contents { forecast, others, total: limits.memory, now });
-            figures(ui, forecast, cached.totals.as_ref());
-        }
-        if let Some(step) = now {
-            memory_in_use(ui, step, limits.budget);
-            rank_table::show(ui, progress, step);
-        }
-        ui.add_space(4.0);
-        let new_budget = self.budget(ui, form, fit, limits).filter(|_| is_active);
-        device_memory(ui, fit);
-        new_budget.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
-    }
-}
-
-fn data_size(form: &SettingsForm) -> Option<DataSize> {
-    let data = form.data.as_ref()?.as_ref().ok()?;
-    Some(DataSize { train: data.train_tokens, val: data.val_tokens })
-}
-
-/// Says whether the run fits. Setup has the changes that make it fit, next to the start button.
-fn verdict(ui: &mut Ui, plan: &Result<Forecast, PlanError>) {
+/// Draws the panel: the verdict, the memory, the totals of the run and the budget.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { settings, shown, fit, .. } = shared;
+    let (form, progress) = (&mut settings.form, &shown.progress);
+    let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
+    let now = progress.last_step.as_ref().filter(|_| is_active);
+    let others = now.and_then(|step| step.others_bytes).or(fit.others());
+    let Some(CachedPlan { inputs, forecast, totals, refusal }) = fit.plan(form) else {
+        ui.weak("Correct the settings to see the plan.");
+        return None;
+    };
+    let limits = inputs.limits;
+    // Setup has the changes that make the run fit, next to the start button.
     let too_large = || "Does not fit: a tensor is too large for the device".into();
-    let text = forecast_of(plan).map_or_else(too_large, Forecast::verdict);
-    let color = if plan.is_ok() { theme::good(ui) } else { theme::error(ui) };
-    wrapped(ui, RichText::new(text).strong().color(color));
+    let verdict = forecast.as_ref().map_or_else(too_large, Forecast::verdict);
+    let color = if refusal.is_none() { theme::good(ui) } else { theme::error(ui) };
+    wrapped(ui, RichText::new(verdict).strong().color(color));
+    if let Some(forecast) = forecast {
+        bar::show(ui, forecast, others, limits.memory, now);
+        figures(ui, forecast, totals.as_ref());
+    }
+    if let Some(step) = now {
+        memory_in_use(ui, step, limits.budget);
+        rank_table::show(ui, progress, step);
+    }
+    ui.add_space(4.0);
+    let new_budget = budget(ui, form, fit, limits).filter(|_| is_active);
+    device_memory(ui, fit);
+    new_budget.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
 }
 
 /// Draws the totals of the run, how a step is split and why, and what is in host memory.
@@ -221,48 +213,45 @@ fn memory_in_use(ui: &mut Ui, step: &Step, budget: Option<u64>) {
     wrapped(ui, if is_over { text.color(theme::warning(ui)) } else { text });
 }
 
-impl FitPanel {
-    /// Draws the budget slider. Returns a new budget when the slider is released, for the active
-    /// run.
-    fn budget(
-        &mut self,
-        ui: &mut Ui,
-        form: &mut SettingsForm,
-        fit: &FitState,
-        limits: Limits,
-    ) -> Option<NonZeroU64> {
-        let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
-        let max = max.max(MIN_BUDGET + 0.1);
-        let mut gib = limits.budget.map_or(max, |budget| budget as f64 / GIB);
-        let is_dragged = ui.horizontal_wrapped(|ui| {
-            let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
-            let left = ui.available_size_before_wrap().x;
-            ui.spacing_mut().slider_width = (left - 140.0).clamp(60.0, 260.0);
-            let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
-            // `Always` would round an untouched budget to a step, and that counts as an edit.
-            let slider = slider.clamping(egui::SliderClamping::Edits);
-            let slider = slider.fixed_decimals(1).update_while_editing(false);
-            let slider = match limits.budget {
-                Some(_) => slider.suffix(" GiB"),
-                None => slider.custom_formatter(|_, _| "none".into()),
-            };
-            let response = ui.add(slider).labelled_by(label.id);
-            if response.changed() {
-                form.set("vram_budget", budget_text(gib));
-                let limits = |config: &Config| fit.limits(config.vram_budget, config.dtype);
-                self.unsent = form.config().ok().and_then(|config| limits(config).budget);
-            }
-            let is_auto = form.text("vram_budget") == AUTO;
-            let disabled = is_auto.then_some("The budget is chosen automatically.");
-            if button(ui, AUTO, disabled, AUTO_HELP) {
-                form.set("vram_budget", AUTO);
-                self.unsent = fit.limits(Budget::Auto, Dtype::Auto).budget;
-            }
-            response.dragged()
-        });
-        let released = if is_dragged.inner { None } else { self.unsent.take() };
-        released.and_then(NonZeroU64::new)
-    }
+/// Draws the budget slider. Returns a new budget when the slider is released, for the active
+/// run.
+fn budget(
+    ui: &mut Ui,
+    form: &mut SettingsForm,
+    fit: &mut FitState,
+    limits: Limits,
+) -> Option<NonZeroU64> {
+    let max = limits.memory.map_or(MAX_BUDGET, |total| total as f64 / GIB);
+    let max = max.max(MIN_BUDGET + 0.1);
+    let mut gib = limits.budget.map_or(max, |budget| budget as f64 / GIB);
+    let is_dragged = ui.horizontal_wrapped(|ui| {
+        let label = ui.label("Budget").on_hover_text("The most memory that the run may use");
+        let left = ui.available_size_before_wrap().x;
+        ui.spacing_mut().slider_width = (left - 140.0).clamp(60.0, 260.0);
+        let slider = egui::Slider::new(&mut gib, MIN_BUDGET..=max).step_by(0.1);
+        // `Always` would round an untouched budget to a step, and that counts as an edit.
+        let slider = slider.clamping(egui::SliderClamping::Edits);
+        let slider = slider.fixed_decimals(1).update_while_editing(false);
+        let slider = match limits.budget {
+            Some(_) => slider.suffix(" GiB"),
+            None => slider.custom_formatter(|_, _| "none".into()),
+        };
+        let response = ui.add(slider).labelled_by(label.id);
+        if response.changed() {
+            form.set("vram_budget", budget_text(gib));
+            let limits = |config: &Config| fit.limits(config.vram_budget, config.dtype);
+            fit.unsent = form.config().ok().and_then(|config| limits(config).budget);
+        }
+        let is_auto = form.text("vram_budget") == AUTO;
+        let disabled = is_auto.then_some("The budget is chosen automatically.");
+        if button(ui, AUTO, disabled, AUTO_HELP) {
+            form.set("vram_budget", AUTO);
+            fit.unsent = fit.limits(Budget::Auto, Dtype::Auto).budget;
+        }
+        response.dragged()
+    });
+    let released = if is_dragged.inner { None } else { fit.unsent.take() };
+    released.and_then(NonZeroU64::new)
 }
 
 /// The help of the button that chooses the budget.
@@ -353,7 +342,7 @@ mod tests {
     fn a_run_that_the_machine_has_memory_for_is_offloaded() {
         let large = form(&[("n_layer", "36"), ("n_head", "20"), ("n_embd", "1280")]);
         let mut state = small_device(32 << 30);
-        let forecast = state.plan(&large).unwrap().forecast().unwrap();
+        let forecast = state.plan(&large).unwrap().forecast.as_ref().unwrap();
         assert!(forecast.plan.offload_optimizer, "{forecast}");
         assert!(forecast.verdict().starts_with("Fits: "), "{}", forecast.verdict());
         assert!(forecast.host_bytes > 8 << 30 && forecast.host_bytes < 12 << 30, "{forecast}");

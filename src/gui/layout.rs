@@ -4,39 +4,44 @@ use eframe::egui::{self, Ui};
 use egui_tiles::{Container, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::charts::{self, ChartPanel};
-use super::fit::FitPanel;
-use super::log::LogPanel;
-use super::run_list::RunsPanel;
-use super::samples::SamplesPanel;
-use super::setup::SetupPanel;
-use super::{Intent, Panel, Shared};
+use super::{Intent, Shared, charts, fit, log, run_list, samples, setup};
 
-/// Lists the panels: their names in stored layouts, and how they are made.
-macro_rules! panels {
-    ($($name:ident: $panel:expr),*) => {
-        /// The name of a panel in the layout.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub(super) enum Pane { $($name),* }
-
-        impl Panels {
-            pub fn new() -> Self {
-                Self(vec![$((Pane::$name, Box::new($panel) as Box<dyn Panel>)),*])
-            }
-        }
-    };
+/// A panel, under its name in stored layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Pane {
+    Setup,
+    Fit,
+    Loss,
+    Rate,
+    Speed,
+    Memory,
+    Samples,
+    Runs,
+    Log,
 }
 
-panels! {
-    Setup: SetupPanel::default(),
-    Fit: FitPanel::default(),
-    Loss: ChartPanel { title: "Loss", draw: charts::loss },
-    Rate: ChartPanel { title: "Learning rate", draw: charts::rate },
-    Speed: ChartPanel { title: "Speed", draw: charts::speed },
-    Memory: ChartPanel { title: "Memory", draw: charts::memory },
-    Samples: SamplesPanel,
-    Runs: RunsPanel::default(),
-    Log: LogPanel::default()
+/// Draws a panel. Returns what a click in it requests.
+type Draw = fn(&mut Ui, &mut Shared) -> Option<Intent>;
+
+impl Pane {
+    /// Returns the title and the function that draws the panel.
+    fn row(self) -> (&'static str, Draw) {
+        match self {
+            Self::Setup => ("Setup", setup::show),
+            Self::Fit => ("Will it fit?", fit::show),
+            Self::Loss => ("Loss", charts::loss),
+            Self::Rate => ("Learning rate", charts::rate),
+            Self::Speed => ("Speed", charts::speed),
+            Self::Memory => ("Memory", charts::memory),
+            Self::Samples => ("Samples", samples::show),
+            Self::Runs => ("Runs", run_list::show),
+            Self::Log => ("Log", log::show),
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        self.row().0
+    }
 }
 
 /// Returns the default layout: settings on the left, charts and samples in the middle, memory and
@@ -61,11 +66,6 @@ pub(super) fn tree() -> Tree<Pane> {
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 
-/// Makes a panel the visible one of the tabs that it belongs to.
-pub(super) fn bring_up(tree: &mut Tree<Pane>, pane: Pane) {
-    tree.make_active(|_, tile| matches!(tile, Tile::Pane(this) if *this == pane));
-}
-
 fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     if let Some(Tile::Container(Container::Linear(linear))) = tiles.get_mut(tile) {
         for &(child, share) in shares {
@@ -74,53 +74,36 @@ fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
     }
 }
 
-/// The panels by their names.
-pub(super) struct Panels(Vec<(Pane, Box<dyn Panel>)>);
-
-impl Panels {
-    /// Returns the name of the panel with this title.
-    pub fn titled(&self, title: &str) -> Option<Pane> {
-        self.0.iter().find(|(_, panel)| panel.title() == title).map(|(pane, _)| *pane)
-    }
-
-    /// Draws all visible panels. Returns their intents.
-    pub fn ui(&mut self, ui: &mut Ui, shared: &mut Shared, tree: &mut Tree<Pane>) -> Vec<Intent> {
-        let mut drawing = Drawing { panels: self, shared, intents: Vec::new() };
-        tree.ui(&mut drawing, ui);
-        drawing.intents
-    }
-
-    fn get(&mut self, pane: Pane) -> Option<&mut Box<dyn Panel>> {
-        self.0.iter_mut().find(|(known, _)| *known == pane).map(|(_, panel)| panel)
-    }
+/// Draws all visible panels. Returns their intents.
+pub(super) fn show(tree: &mut Tree<Pane>, ui: &mut Ui, shared: &mut Shared) -> Vec<Intent> {
+    let mut drawing = Drawing { shared, intents: Vec::new() };
+    tree.ui(&mut drawing, ui);
+    drawing.intents
 }
 
 /// The panels while they are drawn.
 struct Drawing<'a> {
-    panels: &'a mut Panels,
     shared: &'a mut Shared,
     intents: Vec<Intent>,
 }
 
 impl egui_tiles::Behavior<Pane> for Drawing<'_> {
     fn pane_ui(&mut self, ui: &mut Ui, _: TileId, pane: &mut Pane) -> egui_tiles::UiResponse {
-        let Self { panels, shared, intents } = self;
-        if let Some(panel) = panels.get(*pane) {
-            egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
-                ui.set_min_size(ui.available_size());
-                intents.extend(if panel.scrolls() {
-                    let scroll = egui::ScrollArea::vertical().id_salt(panel.title());
-                    scroll.auto_shrink(false).show(ui, |ui| panel.ui(ui, shared)).inner
-                } else {
-                    panel.ui(ui, shared)
-                });
+        let (title, draw) = pane.row();
+        egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
+            ui.set_min_size(ui.available_size());
+            self.intents.extend(if matches!(pane, Pane::Setup | Pane::Fit) {
+                let scroll = egui::ScrollArea::vertical().id_salt(title).auto_shrink(false);
+                scroll.show(ui, |ui| draw(ui, self.shared)).inner
+            } else {
+                draw(ui, self.shared)
             });
-        }
+        });
         egui_tiles::UiResponse::None
     }
 
     fn tab_title_for_pane(&mut self, pane: &Pane) -> egui::WidgetText {
-        self.panels.get(*pane).map_or("", |panel| panel.title()).into()
+        pane.title().into()
     }
 
     fn simplification_options(&self) -> SimplificationOptions {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use eframe::egui::{self, Align, Label, RichText, Ui};
 
 use super::widgets::{button, cell};
-use super::{Intent, Panel, Shared, platform, theme};
+use super::{Intent, Shared, platform, theme};
 use crate::protocol::{Cause, Level, LogLine, Progress, RunPhase};
 use crate::version;
 
@@ -14,62 +14,52 @@ use crate::version;
 const PAGE: usize = 100;
 
 #[derive(Default)]
-pub(super) struct LogPanel {
+pub(super) struct LogView {
     /// Hide lines of level info.
     only_problems: bool,
     /// Pages of earlier lines that were requested.
     earlier_pages: usize,
 }
 
-impl Panel for LogPanel {
-    fn title(&self) -> &'static str {
-        "Log"
-    }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-        let progress = &shared.shown.progress;
-        let mut intent = None;
-        let has_failed = matches!(progress.state, RunPhase::Failed { .. });
-        if let RunPhase::Failed { text, hint, cause } = &progress.state {
-            failure(ui, text, hint, *cause);
-            intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
-            ui.separator();
-        }
-        ui.horizontal_wrapped(|ui| {
-            ui.checkbox(&mut self.only_problems, "only warnings and errors");
-            if !has_failed {
-                intent = buttons(ui, progress);
-            }
-        });
+/// Draws the log and, if the run has failed, why.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { shown, log: LogView { only_problems, earlier_pages }, .. } = shared;
+    let progress = &shown.progress;
+    let mut intent = None;
+    let has_failed = matches!(progress.state, RunPhase::Failed { .. });
+    if let RunPhase::Failed { text, hint, cause } = &progress.state {
+        failure(ui, text, hint, *cause);
+        intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
         ui.separator();
-        self.lines(ui, progress);
-        intent
     }
-}
-
-impl LogPanel {
-    fn lines(&mut self, ui: &mut Ui, progress: &Progress) {
-        let is_visible = |line: &&LogLine| !self.only_problems || line.level != Level::Info;
-        let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
-        if lines.is_empty() {
-            ui.weak(if self.only_problems {
-                "No warnings or errors."
-            } else {
-                "Nothing yet. Checkpoints, warnings and errors of a run appear here."
-            });
-            return;
+    ui.horizontal_wrapped(|ui| {
+        ui.checkbox(only_problems, "only warnings and errors");
+        if !has_failed {
+            intent = buttons(ui, progress);
         }
-        let first = lines.len().saturating_sub(PAGE * (self.earlier_pages + 1));
-        let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
-        area.auto_shrink([false, true]).show(ui, |ui| {
-            if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
-                self.earlier_pages += 1;
-            }
-            for line in &lines[first..] {
-                log_line(ui, line);
-            }
+    });
+    ui.separator();
+    let is_visible = |line: &&LogLine| !*only_problems || line.level != Level::Info;
+    let lines: Vec<&LogLine> = progress.log.iter().filter(is_visible).collect();
+    if lines.is_empty() {
+        ui.weak(if *only_problems {
+            "No warnings or errors."
+        } else {
+            "Nothing yet. Checkpoints, warnings and errors of a run appear here."
         });
+        return intent;
     }
+    let first = lines.len().saturating_sub(PAGE * (*earlier_pages + 1));
+    let area = egui::ScrollArea::vertical().id_salt("log").stick_to_bottom(true);
+    area.auto_shrink([false, true]).show(ui, |ui| {
+        if first > 0 && ui.button(format!("Show earlier lines ({first})")).clicked() {
+            *earlier_pages += 1;
+        }
+        for line in &lines[first..] {
+            log_line(ui, line);
+        }
+    });
+    intent
 }
 
 /// Draws why the run failed, and what to do next.
@@ -107,11 +97,7 @@ fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
 
 /// Draws a line with level and iteration in columns, so that texts of several lines stay aligned.
 fn log_line(ui: &mut Ui, line: &LogLine) {
-    let color = match line.level {
-        Level::Info => ui.visuals().weak_text_color(),
-        Level::Warning => theme::warning(ui),
-        Level::Error => theme::error(ui),
-    };
+    let color = theme::level_color(ui, line.level);
     ui.horizontal_top(|ui| {
         ui.spacing_mut().interact_size.y = ui.text_style_height(&egui::TextStyle::Body);
         let level = RichText::new(level_name(line.level)).color(color);

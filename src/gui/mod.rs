@@ -1,8 +1,8 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! A `Panel` draws the state that all panels share and returns an `Intent`. [`App`] carries out
-//! intents. Slow work is a request to the `worker`; the differences between a program and a page
-//! are in `platform`.
+//! A panel is a function that draws the state that all panels share and returns an `Intent`.
+//! [`App`] carries out intents. Slow work is a request to the `worker`; the differences between a
+//! program and a page are in `platform`.
 
 mod app;
 mod charts;
@@ -26,8 +26,6 @@ mod theme;
 mod widgets;
 
 use std::path::PathBuf;
-
-use eframe::egui::Ui;
 
 use crate::protocol::{Command, Request, SampleInput, Texts};
 use platform::{Choice, Overrides};
@@ -56,18 +54,6 @@ pub struct Options {
 
 /// The value of `--device` and `--vram_budget` that chooses automatically.
 const AUTO: &str = "auto";
-
-/// A panel of the window. Its fields are what only the panel itself needs from frame to frame.
-trait Panel {
-    fn title(&self) -> &'static str;
-
-    /// Returns true if the layout scrolls the panel, false if the panel fills its tile.
-    fn scrolls(&self) -> bool {
-        false
-    }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent>;
-}
 
 /// An action that a panel, a shortcut, a dialog or the system requests.
 #[derive(Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! A prompt for the shown run or model, the options of the text, and its start and stop.
 
-use eframe::egui::{DragValue, TextEdit, Ui};
+use eframe::egui::{DragValue, Response, TextEdit, Ui};
 
 use super::Intent;
 use super::widgets::{button, entered};
@@ -18,8 +18,6 @@ pub(super) struct PromptState {
     /// The number of samples and log lines that the run had when a text was requested from it while
     /// it trains. It answers with one of the two.
     requested: Option<(usize, usize)>,
-    /// True to give the field the focus in the next frame.
-    pub focus: bool,
 }
 
 /// Options of a text.
@@ -52,19 +50,21 @@ const BUTTON_WIDTH: f32 = 66.0;
 
 impl PromptState {
     /// Draws the prompt, its button and the options.
-    pub fn show(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        progress: &Progress,
+        focus: &mut bool,
+        on_cpu: bool,
+    ) -> Option<Intent> {
         // A run that trains generates with its present weights, and its own options.
         let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         let answers = (progress.samples.len(), progress.log.len());
         self.requested = self.requested.filter(|&before| is_live && before == answers);
         let reason = self.obstacle(progress, is_live);
         let intent = ui.horizontal(|ui| {
-            let label = ui.label("Prompt");
-            let edit = TextEdit::singleline(&mut self.text).desired_width(field_width(ui));
-            let edit = ui.add(edit.hint_text(FIRST_PROMPT)).labelled_by(label.id);
-            if std::mem::take(&mut self.focus) {
-                edit.request_focus();
-            }
+            let edit = TextEdit::singleline(&mut self.text).hint_text(FIRST_PROMPT);
+            let edit = field(ui, "Prompt", edit, focus);
             if self.writing.is_some() {
                 let stop = button(ui, "Stop", None, "Keep the text as it is");
                 return stop.then_some(Intent::Ask(Request::StopSample));
@@ -102,9 +102,7 @@ impl PromptState {
             _ if progress.run.is_none() && !is_live => {
                 Some("Show a run or a model first, under Runs.")
             }
-            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
-                if progress.checkpoints.is_empty() =>
-            {
+            _ if progress.has_ended() && progress.checkpoints.is_empty() => {
                 Some("This run has no checkpoint to generate from.")
             }
             _ if self.requested.is_some() => Some("A text is on its way."),
@@ -113,33 +111,38 @@ impl PromptState {
     }
 }
 
-/// Returns the width of a field with a button next to it, in points.
-pub(super) fn field_width(ui: &Ui) -> f32 {
-    (ui.available_width() - BUTTON_WIDTH - ui.spacing().item_spacing.x).max(60.0)
+/// Draws a field with room for a button next to it, and gives it the focus if that is requested.
+pub(super) fn field(ui: &mut Ui, name: &str, edit: TextEdit<'_>, focus: &mut bool) -> Response {
+    let label = ui.label(name);
+    let width = ui.available_width() - BUTTON_WIDTH - ui.spacing().item_spacing.x;
+    let edit = ui.add(edit.desired_width(width.max(60.0))).labelled_by(label.id);
+    if std::mem::take(focus) {
+        edit.request_focus();
+    }
+    edit
 }
 
 impl TextOptions {
     /// Draws the options. `on_cpu` is true if the CPU generates the text.
     pub fn show(&mut self, ui: &mut Ui, on_cpu: bool) {
+        let option = |ui: &mut Ui, name: &str, value: DragValue<'_>, help: &str| {
+            let label = ui.weak(name).on_hover_text(help);
+            ui.add(value).labelled_by(label.id).on_hover_text(help);
+        };
         ui.horizontal_wrapped(|ui| {
             let help = "Below 1 the text keeps to what is likely, above 1 it takes risks. 0 always \
                         takes the most likely token";
             let value = DragValue::new(&mut self.temperature).range(0.0..=2.0).speed(0.01);
-            field(ui, "temperature", value.fixed_decimals(2), help);
+            option(ui, "temperature", value.fixed_decimals(2), help);
             let help = "Draw only from this many of the most likely tokens; 0 draws from all";
-            field(ui, "top-k", DragValue::new(&mut self.top_k).range(0..=MAX_TOP_K), help);
+            option(ui, "top-k", DragValue::new(&mut self.top_k).range(0..=MAX_TOP_K), help);
             let value = DragValue::new(&mut self.tokens).range(1..=MAX_TOKENS);
-            field(ui, "length", value, "Tokens to generate");
+            option(ui, "length", value, "Tokens to generate");
             if on_cpu {
                 ui.weak("on the CPU, while another run trains");
             }
         });
     }
-}
-
-fn field(ui: &mut Ui, name: &str, value: DragValue<'_>, help: &str) {
-    let label = ui.weak(name).on_hover_text(help);
-    ui.add(value).labelled_by(label.id).on_hover_text(help);
 }
 
 #[cfg(test)]

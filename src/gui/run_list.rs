@@ -1,18 +1,17 @@
 //! The stored runs: a table, actions on the selected ones, and a comparison of two.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use eframe::egui::{self, Button, Label, RichText, Ui};
-use web_time::SystemTime;
 
 use super::platform::{Choice, IS_PAGE};
 use super::shared::Library;
 use super::widgets::button;
-use super::{Intent, Panel, Shared, theme};
-use crate::protocol::{Request, StorageUsage, StoredModel};
+use super::{Intent, Shared, theme};
+use crate::protocol::{Request, StorageUsage};
 use crate::runs::{RunState, RunSummary};
 use crate::text::bytes;
-use dialogs::Dialog;
+pub(super) use dialogs::Dialog;
 
 mod buttons;
 mod dialogs;
@@ -24,105 +23,90 @@ const MAX_OFFERS: usize = 3;
 /// Space between columns, in points.
 const GAP: f32 = 8.0;
 
-#[derive(Default)]
-pub(super) struct RunsPanel {
-    /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
-    /// again.
-    dismissed: Vec<(PathBuf, SystemTime)>,
-    dialog: Option<Dialog>,
+/// Draws the panel.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { settings, shown, library, .. } = shared;
+    let shown = shown.folder.as_deref();
+    let mut intent = if IS_PAGE { storage(ui, library.usage) } else { folder(ui, &settings.runs) };
+    intent = intent.or(models(ui, library));
+    intent = intent.or(dialogs::show(ui, &mut library.dialog));
+    if library.runs.is_empty() {
+        let or_choose = if IS_PAGE { "" } else { ", or choose a folder with runs" };
+        ui.weak(format!("No runs yet. Start one on the left{or_choose}."));
+        return intent;
+    }
+    let Library { runs, selected, .. } = library;
+    selected.retain(|path| runs.iter().any(|run| run.path == *path));
+    intent = intent.or(offers(ui, library));
+    intent = intent.or(buttons::show(ui, library, shown));
+    ui.separator();
+    let before = library.selected.clone();
+    intent = intent.or(table::show(ui, library, shown));
+    // After a change of selection, `difference` still belongs to the previous two.
+    if before == library.selected {
+        comparison(ui, library);
+    }
+    intent
 }
 
-impl Panel for RunsPanel {
-    fn title(&self) -> &'static str {
-        "Runs"
+/// Draws the imported models with their actions.
+fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
+    let mut intent = None;
+    for model in &library.models {
+        let path = || model.path.clone();
+        let (layers, width) = (model.architecture.n_layer, model.architecture.n_embd);
+        let tokenizer = if model.has_tokenizer { "" } else { ", tokenizer unknown" };
+        let text = format!("{}: {layers} blocks of {width}{tokenizer}", model.name);
+        ui.horizontal_wrapped(|ui| {
+            ui.add(Label::new(&text).truncate());
+            let button = |ui: &mut Ui, text: &str, help: &str| {
+                ui.small_button(text).on_hover_text(help).clicked()
+            };
+            if button(ui, "Show", "Generate text with it, under Samples") {
+                intent = Some(Intent::Show(path()));
+            }
+            if button(ui, "New run from it", "Set up a new run that starts with its weights") {
+                intent = Some(Intent::Ask(Request::Fork { checkpoint: path() }));
+            }
+            if button(ui, "Export", "Download it as a zip") {
+                intent = Some(Intent::Choose(Choice::Export(path())));
+            }
+            if button(ui, "Delete...", "Delete it from this browser") {
+                library.dialog = Some(Dialog::Remove { path: path(), name: text.clone() });
+            }
+        });
     }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-        let Shared { settings, shown, library, .. } = shared;
-        let shown = shown.folder.as_deref();
-        let mut intent =
-            if IS_PAGE { storage(ui, library.usage) } else { folder(ui, &settings.runs) };
-        intent = intent.or(self.models(ui, &library.models));
-        intent = intent.or(dialogs::show(ui, &mut self.dialog));
-        if library.runs.is_empty() {
-            let or_choose = if IS_PAGE { "" } else { ", or choose a folder with runs" };
-            ui.weak(format!("No runs yet. Start one on the left{or_choose}."));
-            return intent;
-        }
-        let Library { runs, selected, .. } = library;
-        selected.retain(|path| runs.iter().any(|run| run.path == *path));
-        intent = intent.or(self.offers(ui, runs));
-        intent = intent.or(self.buttons(ui, library, shown));
+    if !library.models.is_empty() {
         ui.separator();
-        let before = library.selected.clone();
-        intent = intent.or(table::show(ui, library, shown));
-        // After a change of selection, `difference` still belongs to the previous two.
-        if before == library.selected {
-            comparison(ui, library);
-        }
-        intent
     }
+    intent
 }
 
-impl RunsPanel {
-    /// Draws the imported models with their actions.
-    fn models(&mut self, ui: &mut Ui, models: &[StoredModel]) -> Option<Intent> {
-        let mut intent = None;
-        for model in models {
-            let path = &model.path;
-            let (layers, width) = (model.architecture.n_layer, model.architecture.n_embd);
-            let tokenizer = if model.has_tokenizer { "" } else { ", tokenizer unknown" };
-            let text = format!("{}: {layers} blocks of {width}{tokenizer}", model.name);
-            ui.horizontal_wrapped(|ui| {
-                ui.add(Label::new(&text).truncate());
-                let button = |ui: &mut Ui, text: &str, help: &str| {
-                    ui.small_button(text).on_hover_text(help).clicked()
-                };
-                if button(ui, "Show", "Generate text with it, under Samples") {
-                    intent = Some(Intent::Show(path.clone()));
-                }
-                if button(ui, "New run from it", "Set up a new run that starts with its weights") {
-                    intent = Some(Intent::Ask(Request::Fork { checkpoint: path.clone() }));
-                }
-                if button(ui, "Export", "Download it as a zip") {
-                    intent = Some(Intent::Choose(Choice::Export(path.clone())));
-                }
-                if button(ui, "Delete...", "Delete it from this browser") {
-                    self.dialog = Some(Dialog::Remove { path: path.clone(), name: text.clone() });
-                }
-            });
+/// Offers to continue crashed runs that have a checkpoint.
+fn offers(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
+    let Library { runs, dismissed, .. } = library;
+    let id = |run: &RunSummary| (run.path.clone(), run.modified);
+    let is_offered = |run: &&RunSummary| {
+        let is_crashed = run.state == RunState::Crashed && run.has_checkpoint;
+        is_crashed && !dismissed.contains(&id(run))
+    };
+    let offered: Vec<&RunSummary> = runs.iter().filter(is_offered).collect();
+    let mut intent = None;
+    for run in offered.iter().take(MAX_OFFERS) {
+        let question = "was interrupted. Continue from its last checkpoint?";
+        ui.colored_label(theme::warning(ui), format!("{} {question}", run.title()));
+        if ui.add(Button::new(format!("Continue {}", run.title())).truncate()).clicked() {
+            intent = Some(Intent::Continue(run.path.clone()));
         }
-        if !models.is_empty() {
-            ui.separator();
-        }
-        intent
     }
-
-    /// Offers to continue crashed runs that have a checkpoint.
-    fn offers(&mut self, ui: &mut Ui, runs: &[RunSummary]) -> Option<Intent> {
-        let id = |run: &RunSummary| (run.path.clone(), run.modified);
-        let is_offered = |run: &&RunSummary| {
-            let is_crashed = run.state == RunState::Crashed && run.has_checkpoint;
-            is_crashed && !self.dismissed.contains(&id(run))
-        };
-        let offered: Vec<&RunSummary> = runs.iter().filter(is_offered).collect();
-        let mut intent = None;
-        for run in offered.iter().take(MAX_OFFERS) {
-            let question = "was interrupted. Continue from its last checkpoint?";
-            ui.colored_label(theme::warning(ui), format!("{} {question}", run.title()));
-            if ui.add(Button::new(format!("Continue {}", run.title())).truncate()).clicked() {
-                intent = Some(Intent::Continue(run.path.clone()));
-            }
+    if !offered.is_empty() {
+        let help = "Stop asking. The runs and their checkpoints stay in place.";
+        if button(ui, "Not now", None, help) {
+            dismissed.extend(offered.into_iter().map(id));
         }
-        if !offered.is_empty() {
-            let help = "Stop asking. The runs and their checkpoints stay in place.";
-            if button(ui, "Not now", None, help) {
-                self.dismissed.extend(offered.into_iter().map(id));
-            }
-            ui.separator();
-        }
-        intent
+        ui.separator();
     }
+    intent
 }
 
 fn folder(ui: &mut Ui, folder: &Path) -> Option<Intent> {

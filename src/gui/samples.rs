@@ -6,7 +6,7 @@ use super::conversation::{self, ChatState};
 use super::prompt::PromptState;
 use super::selection::Selection;
 use super::widgets::button;
-use super::{Intent, Panel, Shared};
+use super::{Intent, Shared};
 use crate::protocol::{Progress, RunPhase};
 use crate::text::grouped;
 
@@ -16,18 +16,15 @@ pub(super) struct SampleState {
     pub selection: Selection,
     pub prompt: PromptState,
     pub chat: ChatState,
+    /// True to give the field for a prompt or a message, whichever is shown, the focus in the next
+    /// frame.
+    pub focus: bool,
 }
 
 impl SampleState {
-    /// Gives the field for a prompt or a message the focus, whichever is shown.
-    pub fn focus(&mut self) {
-        let focus = if self.chat.is_open { &mut self.chat.focus } else { &mut self.prompt.focus };
-        *focus = true;
-    }
-
     /// Draws the prompt and one sample of the run.
     fn texts(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
-        let requested = self.prompt.show(ui, progress, on_cpu);
+        let requested = self.prompt.show(ui, progress, &mut self.focus, on_cpu);
         if requested.is_some() {
             // The new text is the newest.
             self.selection.follow_newest();
@@ -49,27 +46,18 @@ impl SampleState {
     }
 }
 
-/// Shows the conversation with a model that was trained on some, else texts.
-pub(super) struct SamplesPanel;
-
-impl Panel for SamplesPanel {
-    fn title(&self) -> &'static str {
-        "Samples"
-    }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-        let Shared { shown, samples: state, .. } = shared;
-        let on_cpu = shown.generates_on_cpu();
-        let progress = &shown.progress;
-        if state.chat.is_offered {
-            if state.chat.is_open {
-                return state.conversation(ui, progress, on_cpu);
-            }
-            ui.horizontal(|ui| conversation::choice(ui, &mut state.chat));
+/// Draws the conversation with a model that was trained on some, else texts.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { shown, samples: state, .. } = shared;
+    let (progress, on_cpu) = (&shown.progress, shown.generates_on_cpu());
+    if state.chat.is_offered {
+        if state.chat.is_open {
+            return state.conversation(ui, progress, on_cpu);
         }
-        let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
-        scroll.show(ui, |ui| state.texts(ui, progress, on_cpu)).inner
+        ui.horizontal(|ui| conversation::choice(ui, &mut state.chat));
     }
+    let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
+    scroll.show(ui, |ui| state.texts(ui, progress, on_cpu)).inner
 }
 
 /// Draws the slider over all samples and the copy button.
@@ -109,10 +97,8 @@ fn layout(ui: &Ui, prompt: &str, text: &str) -> LayoutJob {
     font.size += 2.0;
     let visuals = ui.visuals();
     // A prompt that is only a line break, as in the demo, would draw an empty line.
-    let (prompt, text) = match prompt.trim() {
-        "" => ("", text.trim_start()),
-        _ => (prompt, text),
-    };
+    let (prompt, text) =
+        if prompt.trim().is_empty() { ("", text.trim_start()) } else { (prompt, text) };
     let mut job = LayoutJob::default();
     job.append(prompt, 0.0, TextFormat::simple(font.clone(), visuals.strong_text_color()));
     job.append(text, 0.0, TextFormat::simple(font, visuals.text_color()));
@@ -120,23 +106,17 @@ fn layout(ui: &Ui, prompt: &str, text: &str) -> LayoutJob {
 }
 
 /// Explains why the panel is empty.
-fn placeholder(progress: &Progress) -> String {
+fn placeholder(progress: &Progress) -> &'static str {
     match &progress.state {
-        RunPhase::Idle if progress.run.is_some() => {
-            "Type a prompt, and this model continues it.".into()
-        }
-        RunPhase::Idle => "No run yet. Start one on the left.".into(),
-        RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
-            "This run generated no samples.".into()
-        }
-        RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
-            "The run is starting.".into()
-        }
-        RunPhase::Running | RunPhase::Paused => match progress.config.as_ref() {
+        RunPhase::Idle if progress.run.is_some() => "Type a prompt, and this model continues it.",
+        RunPhase::Idle => "No run yet. Start one on the left.",
+        _ if progress.has_ended() => "This run generated no samples.",
+        RunPhase::Running | RunPhase::Paused => match &progress.config {
             Some(config) if config.sample_tokens == 0 => {
-                "This run generates no samples by itself (sample_tokens is 0).".into()
+                "This run generates no samples by itself (sample_tokens is 0)."
             }
-            _ => "No samples yet. The run begins with one.".into(),
+            _ => "No samples yet. The run begins with one.",
         },
+        _ => "The run is starting.",
     }
 }

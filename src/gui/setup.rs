@@ -8,12 +8,11 @@ use super::fit::fixes;
 use super::form::SettingsForm;
 use super::shared::ShownRun;
 use super::widgets::{action, cell, note};
-use super::{AUTO, Intent, Panel, Shared, platform, theme};
+use super::{AUTO, Intent, Shared, platform, theme};
 use crate::config::{Budget, preset_names};
 use crate::plan::DeviceKind;
 use crate::protocol::DeviceLine;
 use crate::runs;
-use data_choice::Paste;
 
 mod data_choice;
 mod setting_rows;
@@ -41,33 +40,17 @@ const TITLES: &[(&str, &str)] = &[
 /// Width of the labels before preset, data and device, in points.
 const LABEL_WIDTH: f32 = 44.0;
 
-#[derive(Default)]
-pub(super) struct SetupPanel {
-    /// Search text for the settings; empty shows all.
-    filter: String,
-    paste: Paste,
-}
-
-impl Panel for SetupPanel {
-    fn title(&self) -> &'static str {
-        "Setup"
-    }
-
-    fn scrolls(&self) -> bool {
-        true
-    }
-
-    fn ui(&mut self, ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-        let mut intent = start(ui, shared);
-        pending_changes(ui, &shared.settings.form, &shared.shown);
-        ui.add_space(2.0);
-        preset(ui, &mut shared.settings.form);
-        intent = data_choice::show(ui, shared, &mut self.paste).or(intent);
-        device(ui, &mut shared.settings.device, &shared.devices);
-        ui.separator();
-        setting_rows::show(ui, &mut shared.settings.form, &mut self.filter);
-        intent
-    }
+/// Draws the panel.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let started = start(ui, shared);
+    pending_changes(ui, &shared.settings.form, &shared.shown);
+    ui.add_space(2.0);
+    preset(ui, &mut shared.settings.form);
+    let chosen = data_choice::show(ui, shared);
+    device(ui, &mut shared.settings.device, &shared.devices);
+    ui.separator();
+    setting_rows::show(ui, &mut shared.settings.form, &mut shared.setting_filter);
+    chosen.or(started)
 }
 
 /// Draws the start button. If it is disabled: the reason, and the changes that enable it.
@@ -75,9 +58,11 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, shown, fit, .. } = shared;
     let form = &mut settings.form;
     let busy = shown.has_own_trainer().then_some("A run is active. Stop it to start another.");
-    let refusal = fit.refusal(form).filter(|_| busy.is_none());
-    let reason = || refusal.as_ref().map(|refusal| refusal.reason.clone());
-    let problem = if busy.is_some() { None } else { form.problem().or_else(reason) };
+    let (problem, fixes) = match (busy, form.problem()) {
+        (Some(_), _) => (None, None),
+        (None, Some(problem)) => (Some(problem), None),
+        (None, None) => fit.refusal(form).map(|refusal| (refusal.reason, refusal.fixes)).unzip(),
+    };
     let mut button = egui::Button::new(RichText::new("Start training").strong());
     if problem.is_none() && busy.is_none() {
         button = button.fill(ui.visuals().selection.bg_fill);
@@ -89,9 +74,7 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if let Some(problem) = problem {
         note(ui, problem, theme::warning(ui));
     }
-    if let Some(refusal) = refusal.filter(|_| form.problem().is_none()) {
-        fixes::show(ui, form, &refusal.fixes);
-    }
+    fixes::show(ui, form, &fixes.unwrap_or_default());
     is_clicked.then_some(Intent::Start)
 }
 
@@ -127,20 +110,31 @@ fn is_same(key: &str, typed: &str, resolved: &str) -> bool {
 }
 
 fn preset(ui: &mut Ui, form: &mut SettingsForm) {
-    row(ui, "Preset", |ui, label| {
-        let mut selected = form.preset();
-        let combo = egui::ComboBox::from_id_salt("preset").selected_text(title(selected));
-        let combo = combo.width(ui.available_width()).height(320.0).truncate();
-        let shown = combo.show_ui(ui, |ui| {
-            for name in preset_names() {
-                ui.selectable_value(&mut selected, name, title(name));
-            }
-        });
-        let hover = "Starting values for every setting that you do not change below.";
-        shown.response.labelled_by(label).on_hover_text(hover);
-        if selected != form.preset() {
-            form.set_preset(selected);
+    let mut selected = form.preset();
+    let help = "Starting values for every setting that you do not change below.";
+    select(ui, "Preset", title(selected), help, 320.0, |ui| {
+        for name in preset_names() {
+            ui.selectable_value(&mut selected, name, title(name));
         }
+    });
+    if selected != form.preset() {
+        form.set_preset(selected);
+    }
+}
+
+/// Draws a labelled list of this height, in points, as wide as the panel.
+fn select(
+    ui: &mut Ui,
+    name: &str,
+    selected: &str,
+    help: &str,
+    height: f32,
+    choices: impl FnOnce(&mut Ui),
+) {
+    row(ui, name, |ui, label| {
+        let combo = egui::ComboBox::from_id_salt(name).selected_text(selected).height(height);
+        let shown = combo.width(ui.available_width()).truncate().show_ui(ui, choices);
+        shown.response.labelled_by(label).on_hover_text(help);
     });
 }
 
@@ -159,16 +153,12 @@ fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
         None if devices.is_empty() => choice.clone(),
         None => format!("{choice} (not found)"),
     };
-    row(ui, "Device", |ui, label| {
-        let combo = egui::ComboBox::from_id_salt("device").selected_text(selected_text);
-        let shown = combo.width(ui.available_width()).truncate().show_ui(ui, |ui| {
-            ui.selectable_value(choice, AUTO.into(), "Automatic");
-            for info in devices {
-                ui.selectable_value(choice, info.id.clone(), name(info));
-            }
-        });
-        let hover = "The device to train on. Automatic picks the best GPU.";
-        shown.response.labelled_by(label).on_hover_text(hover);
+    let help = "The device to train on. Automatic picks the best GPU.";
+    select(ui, "Device", &selected_text, help, ui.spacing().combo_height, |ui| {
+        ui.selectable_value(choice, AUTO.into(), "Automatic");
+        for info in devices {
+            ui.selectable_value(choice, info.id.clone(), name(info));
+        }
     });
     let warning = match selected {
         Some(info) if info.kind == DeviceKind::Software => {

@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use web_time::SystemTime;
+
 use super::app::Settings;
 use super::charts::Overlay;
 use super::fit::FitState;
+use super::log::LogView;
 use super::platform::IS_PAGE;
+use super::run_list::Dialog;
 use super::samples::SampleState;
 use super::setup::DataChoice;
 use crate::protocol::{
@@ -24,6 +28,9 @@ pub(super) struct Shared {
     pub data: DataChoice,
     pub fit: FitState,
     pub samples: SampleState,
+    pub log: LogView,
+    /// Search text for the settings; empty shows all.
+    pub setting_filter: String,
 }
 
 /// The run that the panels show, and the trainer.
@@ -80,6 +87,10 @@ pub(super) struct Library {
     pub overlays: Vec<Overlay>,
     /// Settings in which two selected runs differ, as key and both values; `None` until loaded.
     pub difference: Option<Vec<(&'static str, String, String)>>,
+    /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
+    /// again.
+    pub dismissed: Vec<(PathBuf, SystemTime)>,
+    pub dialog: Option<Dialog>,
     pub data: Vec<StoredData>,
     pub models: Vec<StoredModel>,
     pub usage: StorageUsage,

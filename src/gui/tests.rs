@@ -10,9 +10,6 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use web_time::SystemTime;
 
 use super::control::ControlBar;
-use super::log::LogPanel;
-use super::run_list::RunsPanel;
-use super::samples::SamplesPanel;
 use super::shared::{Library, ShownRun};
 use super::*;
 use crate::protocol::{Event, Progress, RunPhase, Setting, StopReason};
@@ -34,8 +31,8 @@ impl Alone {
         Self { harness, intents }
     }
 
-    fn panel(mut panel: impl Panel + 'static, mut shared: Shared) -> Self {
-        Self::new(move |ui| panel.ui(ui, &mut shared))
+    fn panel(draw: fn(&mut egui::Ui, &mut Shared) -> Option<Intent>, mut shared: Shared) -> Self {
+        Self::new(move |ui| draw(ui, &mut shared))
     }
 
     /// Returns the text that a button copies.
@@ -136,7 +133,7 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     let library = Library { runs, ..Library::default() };
     let shown = ShownRun { folder: Some("out/a".into()), ..ShownRun::default() };
     let shared = Shared { library, shown, ..Shared::default() };
-    let mut panel = Alone::panel(RunsPanel::default(), shared);
+    let mut panel = Alone::panel(run_list::show, shared);
     assert!(!panel.is_enabled("Show"), "no run is selected");
     assert_eq!(panel.click("Choose..."), [Intent::Choose(Choice::RunsFolder)]);
     assert_eq!(panel.click("Open model..."), [Intent::Choose(Choice::Model)]);
@@ -179,7 +176,7 @@ fn showing(progress: Progress) -> Shared {
 
 #[test]
 fn the_log_copies_details_and_opens_the_folder() {
-    let mut panel = Alone::panel(LogPanel::default(), showing(progress(RunPhase::Running)));
+    let mut panel = Alone::panel(log::show, showing(progress(RunPhase::Running)));
     let text = panel.copied("Copy details").unwrap();
     assert!(text.starts_with("wgpt ") && text.contains("run: out/a"), "{text}");
     assert_eq!(panel.click("Open folder"), [Intent::OpenFolder("out/a".into())]);
@@ -187,7 +184,7 @@ fn the_log_copies_details_and_opens_the_folder() {
 
 #[test]
 fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
-    let panel = |progress| Alone::panel(SamplesPanel, showing(progress));
+    let panel = |progress| Alone::panel(samples::show, showing(progress));
     let prompt = String::from("Once upon a time");
     let command = Command::Sample { prompt: prompt.clone() };
     assert_eq!(panel(progress(RunPhase::Running)).click("Generate"), [Intent::Send(command)]);

@@ -3,6 +3,7 @@
 use eframe::egui::{self, Color32, Ui};
 
 use crate::plan::Class;
+use crate::protocol::Level;
 
 /// Returns the color for the current theme.
 fn pick(ui: &Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
@@ -55,6 +56,14 @@ pub(super) fn warning(ui: &Ui) -> Color32 {
 
 pub(super) fn error(ui: &Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
+}
+
+pub(super) fn level_color(ui: &Ui, level: Level) -> Color32 {
+    match level {
+        Level::Info => ui.visuals().weak_text_color(),
+        Level::Warning => warning(ui),
+        Level::Error => error(ui),
+    }
 }
 
 /// Draws the choice of the theme as text, because egui's fonts lack the icons of its own buttons.

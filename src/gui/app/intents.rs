@@ -32,7 +32,7 @@ impl App {
             }
             Intent::Try => {
                 self.show_panel(Pane::Samples);
-                self.shared.samples.focus();
+                self.shared.samples.focus = true;
             }
             Intent::Generate(input) => self.generate(input),
             Intent::Choose(choice) => self.platform.choose(choice),

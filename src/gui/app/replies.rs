@@ -130,7 +130,7 @@ impl App {
                     shared.samples.chat.offer(has_chat, shared.shown.is_live());
                     // A model without a record was shown to be tried.
                     if has_chat && shared.shown.progress.state == RunPhase::Idle {
-                        shared.samples.focus();
+                        shared.samples.focus = true;
                     }
                 }
             }

@@ -40,7 +40,7 @@ impl App {
             RunPhase::Idle => {
                 // A model without a record can only be tried.
                 self.show_panel(Pane::Samples);
-                self.shared.samples.focus();
+                self.shared.samples.focus = true;
             }
             RunPhase::Interrupted if self.options.resume => self.continue_run(run),
             _ => {}

@@ -8,8 +8,8 @@ use egui_plot::{
 
 use super::view::VisibleRange;
 use super::x_axis::XAxis;
-use super::y_axis::Scale;
-use crate::protocol::{Cumulative, Curves, Series};
+use super::y_axis::{Scale, Unit};
+use crate::protocol::{Cumulative, Curves, Progress, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
 const AXIS_WIDTH: f32 = 56.0;
@@ -37,10 +37,10 @@ pub(super) struct Curve<'a> {
     pub series: &'a Series,
     /// What the x axis counts; `None` for iterations.
     pub count: Option<&'a Cumulative>,
-    /// Name in the legend, where curves of equal names share an entry, and in the hover label.
-    pub name: String,
-    /// Name in the hover label, if it differs from `name`.
-    pub hover_name: Option<String>,
+    /// Name in the legend, where curves of equal names share an entry.
+    pub name: &'a str,
+    /// Name in the hover label.
+    pub hover_name: String,
     pub color: Color32,
     pub width: f32,
     pub dashed: bool,
@@ -50,21 +50,13 @@ pub(super) struct Curve<'a> {
 
 impl<'a> Curve<'a> {
     pub fn new(
-        name: impl Into<String>,
+        name: &'a str,
         series: &'a Series,
         count: Option<&'a Cumulative>,
         color: Color32,
     ) -> Self {
-        Self {
-            series,
-            count,
-            name: name.into(),
-            hover_name: None,
-            color,
-            width: 1.5,
-            dashed: false,
-            dots: false,
-        }
+        let hover_name = name.to_string();
+        Self { series, count, name, hover_name, color, width: 1.5, dashed: false, dots: false }
     }
 
     /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
@@ -92,10 +84,10 @@ impl<'a> Curve<'a> {
 
     fn add<'b>(&self, plot: &mut PlotUi<'b>, points: &'b [PlotPoint], columns: usize) {
         let style = if self.dashed { LineStyle::dashed_dense() } else { LineStyle::Solid };
-        let line = Line::new(self.name.as_str(), points).color(self.color);
+        let line = Line::new(self.name, points).color(self.color);
         plot.line(line.width(self.width).style(style));
         if self.dots && points.len() < columns / DOT_DISTANCE {
-            plot.points(Points::new(self.name.as_str(), points).color(self.color).radius(2.5));
+            plot.points(Points::new(self.name, points).color(self.color).radius(2.5));
         }
     }
 
@@ -112,10 +104,6 @@ impl<'a> Curve<'a> {
         let iter = self.count.map_or(x, |count| count.iterations(x));
         self.series.nearest(iter).filter(|_| is_inside)
     }
-
-    fn hover_name(&self) -> &str {
-        self.hover_name.as_ref().unwrap_or(&self.name)
-    }
 }
 
 /// A horizontal line at a fixed value.
@@ -128,23 +116,40 @@ pub(super) struct ReferenceLine {
 /// A chart of a run.
 pub(super) struct Chart<'a> {
     /// The quantity shown; identifies the chart.
-    pub name: &'static str,
-    pub run: &'a Curves,
-    pub axis: XAxis,
+    name: &'static str,
+    run: &'a Curves,
+    axis: XAxis,
     pub scale: Scale,
-    pub curves: Vec<Curve<'a>>,
+    curves: Vec<Curve<'a>>,
     /// Curves of other runs: drawn first, listed last.
     pub overlays: Vec<Curve<'a>>,
     pub references: Vec<ReferenceLine>,
-    /// Keep 0 visible on the y axis.
-    pub from_zero: bool,
     /// Corner of the legend; `None` for no legend.
     pub legend: Option<Corner>,
     /// Height in points; `None` fills the available height.
     pub height: Option<f32>,
 }
 
-impl Chart<'_> {
+impl<'a> Chart<'a> {
+    pub fn new(name: &'static str, unit: Unit, axis: XAxis, progress: &'a Progress) -> Self {
+        Self {
+            name,
+            run: &progress.curves,
+            axis,
+            scale: Scale { unit, log: false },
+            curves: Vec::new(),
+            overlays: Vec::new(),
+            references: Vec::new(),
+            legend: None,
+            height: None,
+        }
+    }
+
+    /// Adds a curve of the run.
+    pub fn add(&mut self, name: &'a str, series: &'a Series, color: Color32) -> &mut Curve<'a> {
+        self.curves.push_mut(Curve::new(name, series, self.axis.count(self.run), color))
+    }
+
     /// Draws the chart, and updates `view` if the mouse has moved it. Draws nothing without a point.
     pub fn show(&self, ui: &mut Ui, view: &mut VisibleRange) -> Option<PlotResponse<()>> {
         let [first, last] = self.extent()?;
@@ -213,7 +218,8 @@ impl Chart<'_> {
                 | HoverPosition::Elsewhere { position }) = hover;
                 self.label(position.x, tolerance)
             });
-        if self.from_zero {
+        // The other units begin at 0, which stays visible.
+        if self.scale.unit != Unit::Loss {
             plot = plot.include_y(0.0);
         }
         if let Some(corner) = self.legend {
@@ -243,7 +249,7 @@ impl Chart<'_> {
         let (_, nearest, _) = values.first()?;
         let mut text = self.axis.describe(self.run, *nearest);
         for (curve, _, value) in values {
-            text += &format!("\n{} {}", curve.hover_name(), self.scale.value(value));
+            text += &format!("\n{} {}", curve.hover_name, self.scale.value(value));
         }
         Some(text)
     }
@@ -252,7 +258,7 @@ impl Chart<'_> {
     fn description(&self) -> String {
         let latest = |curve: &Curve<'_>| {
             let [_, value] = curve.series.last()?;
-            Some(format!(", {} {}", curve.hover_name(), self.scale.value(value)))
+            Some(format!(", {} {}", curve.hover_name, self.scale.value(value)))
         };
         let values: String = self.curves.iter().filter_map(latest).collect();
         format!("{} chart, latest values{values}", self.name)
@@ -283,7 +289,6 @@ fn interpolate(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::y_axis::Unit;
     use super::*;
 
     const LOSS: Scale = Scale { unit: Unit::Loss, log: false };
@@ -306,34 +311,22 @@ mod tests {
     fn the_hover_label_lists_the_curves_that_have_a_value_there() {
         let training: Series = (0..10).map(|x| [f64::from(10 * x), 3.0]).collect();
         let validation: Series = [[50.0, 4.0]].into_iter().collect();
-        let mut run = Curves::default();
-        run.seconds.extend(100.0, 2.0);
-        let curves = |count| {
-            vec![
-                Curve::new("training", &training, count, Color32::RED),
-                Curve::new("validation", &validation, count, Color32::RED),
-            ]
+        let mut run = Progress::default();
+        run.curves.seconds.extend(100.0, 2.0);
+        let chart = |axis| {
+            let mut chart = Chart::new("loss", Unit::Loss, axis, &run);
+            chart.add("training", &training, Color32::RED);
+            chart.add("validation", &validation, Color32::RED);
+            chart
         };
-        let mut chart = Chart {
-            name: "loss",
-            run: &run,
-            axis: XAxis::Iterations,
-            scale: LOSS,
-            curves: curves(None),
-            overlays: Vec::new(),
-            references: Vec::new(),
-            from_zero: false,
-            legend: None,
-            height: None,
-        };
+        let (chart, by_time) = (chart(XAxis::Iterations), chart(XAxis::Time));
         assert_eq!(chart.label(12.0, 1.0).as_deref(), Some("iteration 10\ntraining 3.0000"));
         let both = "iteration 50\ntraining 3.0000\nvalidation 4.0000";
         assert_eq!(chart.label(50.4, 1.0).as_deref(), Some(both));
         assert_eq!(chart.label(95.0, 1.0), None);
         assert_eq!(chart.extent(), Some([0.0, 90.0]));
-        (chart.axis, chart.curves) = (XAxis::Time, curves(Some(&run.seconds)));
         let both = "iteration 50, 1m 40s\ntraining 3.0000\nvalidation 4.0000";
-        assert_eq!(chart.label(100.8, 2.0).as_deref(), Some(both));
-        assert_eq!((chart.label(190.0, 2.0), chart.extent()), (None, Some([0.0, 180.0])));
+        assert_eq!(by_time.label(100.8, 2.0).as_deref(), Some(both));
+        assert_eq!((by_time.label(190.0, 2.0), by_time.extent()), (None, Some([0.0, 180.0])));
     }
 }

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use eframe::egui::Ui;
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
 use super::y_axis::{decimal_steps, decimals};
-use crate::gui::widgets::combo;
 use crate::protocol::{Cumulative, Curves};
 use crate::text::{duration, grouped};
 
@@ -32,9 +30,9 @@ pub(super) enum XAxis {
 }
 
 impl XAxis {
-    const ALL: [Self; 3] = [Self::Iterations, Self::Tokens, Self::Time];
+    pub const ALL: [Self; 3] = [Self::Iterations, Self::Tokens, Self::Time];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Iterations => "iterations",
             Self::Tokens => "tokens",
@@ -69,15 +67,6 @@ impl XAxis {
                 format!("{iteration}, {}", duration(time))
             }
         }
-    }
-
-    /// Draws the selector. Returns true if another axis was chosen.
-    pub fn select(&mut self, ui: &mut Ui) -> bool {
-        let before = *self;
-        let help = "The x axis of all charts. Training time is the time of updates in all processes \
-                    of the run, without evaluations, samples, checkpoints and pauses.";
-        combo(ui, "over", 60.0, (self, &Self::ALL), |axis| axis.name().into(), help);
-        *self != before
     }
 
     /// Returns the function that places the ticks.

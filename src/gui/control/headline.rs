@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::{self, Ui};
 
 use super::ControlBar;
-use crate::gui::form::capitalize;
 use crate::gui::theme;
 use crate::gui::widgets::dot;
 use crate::plan::{Backend, DeviceKind};
@@ -61,16 +60,6 @@ pub(in crate::gui) fn title(progress: &Progress, run: Option<&str>) -> String {
     format!("{state}{run} - wgpt")
 }
 
-/// Draws a problem that prevents or limits training: what it is, and what to do.
-pub(in crate::gui) fn obstacle(ui: &mut Ui, level: Level, text: &str, hint: &str) {
-    let color = if level == Level::Error { theme::error(ui) } else { theme::warning(ui) };
-    let sentence = |text: &str| capitalize(text) + ".";
-    ui.horizontal_wrapped(|ui| {
-        ui.colored_label(color, RichText::new(sentence(text)).strong());
-        ui.label(sentence(hint));
-    });
-}
-
 /// Draws the run's device and state.
 pub(in crate::gui) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
@@ -92,13 +81,10 @@ pub(in crate::gui) fn headline(ui: &mut Ui, progress: &Progress, state: &mut Con
         words += &format!(" in {seconds} s");
         ui.ctx().request_repaint_after(Duration::from_secs(1));
     }
-    let color = match (level, &progress.state) {
-        (Level::Error, _) => theme::error(ui),
-        (Level::Warning, _) => theme::warning(ui),
-        (Level::Info, RunPhase::Running) => theme::good(ui),
-        (Level::Info, RunPhase::Finished(StopReason::Finished)) => theme::good(ui),
-        (Level::Info, _) => ui.visuals().weak_text_color(),
-    };
+    let is_good =
+        matches!(progress.state, RunPhase::Running | RunPhase::Finished(StopReason::Finished));
+    let is_good = is_good && level == Level::Info;
+    let color = if is_good { theme::good(ui) } else { theme::level_color(ui, level) };
     dot(ui, color);
     let width = (ui.available_width() - MENU_WIDTH).max(60.0);
     let label = ui.scope(|ui| {

@@ -10,18 +10,6 @@ use crate::plan::{Class, Forecast};
 use crate::protocol::Step;
 use crate::text::bytes;
 
-/// The data that the bar shows.
-pub(super) struct Contents<'a> {
-    /// The memory that the run needs, by class.
-    pub forecast: &'a Forecast,
-    /// Memory in use by other programs, in bytes.
-    pub others: Option<u64>,
-    /// Memory of the device, in bytes.
-    pub total: Option<u64>,
-    /// The last step of an active run.
-    pub now: Option<&'a Step>,
-}
-
 struct MemorySegment {
     name: &'static str,
     help: &'static str,
@@ -35,20 +23,26 @@ const HEIGHT: f32 = 20.0;
 /// Height of the line below it that shows the memory in use, in points.
 const THIN: f32 = 5.0;
 
-/// Draws the bar and its legend.
-pub(super) fn show(ui: &mut Ui, contents: &Contents<'_>) {
-    let segments = segments(ui, contents);
+/// Draws the bar and its legend: the memory that the run needs, by class, and that of `others`, of
+/// the `total` of the device. `now` is the last step of an active run.
+pub(super) fn show(
+    ui: &mut Ui,
+    forecast: &Forecast,
+    others: Option<u64>,
+    total: Option<u64>,
+    now: Option<&Step>,
+) {
+    let segments = segments(ui, forecast, others);
     let sum: u64 = segments.iter().map(|segment| segment.bytes).sum();
-    let budget = contents.forecast.budget_bytes;
-    let held = contents.now.and_then(|step| step.vram_peak_bytes.or(step.vram_bytes));
-    let scale =
-        [Some(sum), contents.total, budget, held].into_iter().flatten().max().unwrap_or(1).max(1);
+    let budget = forecast.budget_bytes;
+    let held = now.and_then(|step| step.vram_peak_bytes.or(step.vram_bytes));
+    let scale = [Some(sum), total, budget, held].into_iter().flatten().fold(1, u64::max);
     let caption = ui.text_style_height(&TextStyle::Small);
     let thin = if held.is_some() { THIN + 2.0 } else { 0.0 };
     let size = vec2(ui.available_width(), HEIGHT + thin + caption + 4.0);
     let (all, response) = ui.allocate_exact_size(size, egui::Sense::hover());
     response.widget_info(|| {
-        let need = bytes(contents.forecast.predicted_bytes);
+        let need = bytes(forecast.predicted_bytes);
         let of = budget.map(|budget| format!(" of a {} budget", bytes(budget)));
         let name = format!("Memory: {need}{}", of.unwrap_or_default());
         egui::WidgetInfo::labeled(Role::Meter, ui.is_enabled(), name)
@@ -67,12 +61,12 @@ pub(super) fn show(ui: &mut Ui, contents: &Contents<'_>) {
         ui.interact(rect, id, egui::Sense::hover()).on_hover_text(hover);
         start += segment.bytes;
     }
-    if let Some(step) = contents.now {
+    if let Some(step) = now {
         memory_in_use(ui, step, bar, &at);
     }
     if let Some(budget) = budget {
         let bottom = bar.bottom() + thin;
-        let is_over = contents.forecast.predicted_bytes > budget;
+        let is_over = forecast.predicted_bytes > budget;
         let color = if is_over { theme::error(ui) } else { ui.visuals().strong_text_color() };
         ui.painter().vline(at(budget), bar.top()..=bottom + 3.0, (2.0, color));
         let text = format!("budget {}", bytes(budget));
@@ -84,35 +78,37 @@ pub(super) fn show(ui: &mut Ui, contents: &Contents<'_>) {
     legend(ui, &segments);
 }
 
-fn segments(ui: &Ui, contents: &Contents<'_>) -> Vec<MemorySegment> {
-    let of_class = |class: Class| {
-        let (name, help) = class_text(class);
-        let bytes = contents.forecast.classes.get(&class).copied().unwrap_or(0);
+/// Returns the classes of memory and other programs, without those that take none.
+fn segments(ui: &Ui, forecast: &Forecast, others: Option<u64>) -> Vec<MemorySegment> {
+    let of_class = |&class: &Class| {
+        let (name, help) = match class {
+            Class::Weights => ("weights", "The parameters of the model"),
+            Class::Gradients => {
+                ("gradients", "The gradient of the loss, one number for each weight")
+            }
+            Class::Optimizer => {
+                ("optimizer", "AdamW's two moments or Muon's momentum for each weight")
+            }
+            Class::Activations => {
+                ("activations", "Saved in the forward pass for the backward pass")
+            }
+            Class::Logits => ("logits", "One score for each token of the vocabulary"),
+            Class::Workspace => ("workspace", "Temporary buffers of single operations"),
+            Class::Slack => {
+                ("allocator overhead", "Memory that the allocator holds beyond the tensors")
+            }
+        };
+        let bytes = forecast.classes.get(&class).copied().unwrap_or(0);
         MemorySegment { name, help, bytes, color: theme::class_color(ui, class) }
     };
     let others = MemorySegment {
         name: "other programs",
         help: "The desktop, browsers and games. Close some to free memory.",
-        bytes: contents.others.unwrap_or(0),
+        bytes: others.unwrap_or(0),
         color: ui.visuals().weak_text_color().gamma_multiply(0.4),
     };
-    let all = Class::ALL.iter().copied().map(of_class).chain([others]);
+    let all = Class::ALL.iter().map(of_class).chain([others]);
     all.filter(|segment| segment.bytes > 0).collect()
-}
-
-/// Returns the name of a class and what it holds.
-fn class_text(class: Class) -> (&'static str, &'static str) {
-    match class {
-        Class::Weights => ("weights", "The parameters of the model"),
-        Class::Gradients => ("gradients", "The gradient of the loss, one number for each weight"),
-        Class::Optimizer => ("optimizer", "AdamW's two moments or Muon's momentum for each weight"),
-        Class::Activations => ("activations", "Saved in the forward pass for the backward pass"),
-        Class::Logits => ("logits", "One score for each token of the vocabulary"),
-        Class::Workspace => ("workspace", "Temporary buffers of single operations"),
-        Class::Slack => {
-            ("allocator overhead", "Memory that the allocator holds beyond the tensors")
-        }
-    }
 }
 
 /// Draws a thin line below the bar: the memory in use, with a mark at its peak.

@@ -1,41 +1,12 @@
-//! The reason why a run does not fit its device, and the changes of settings that make it fit.
+//! The changes of settings that make a run fit its device.
 
 use eframe::egui::{self, Ui};
 
-use super::FitState;
 use crate::config::Budget;
 use crate::gui::form::{SettingsForm, capitalize};
 use crate::gui::widgets::action;
-use crate::plan::{Fix, GPT2_SIZES, PlanError};
+use crate::plan::{Fix, GPT2_SIZES};
 use crate::text::bytes;
-
-/// The reason why a run does not fit, and changes that make it fit.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::gui) struct Refusal {
-    /// A sentence.
-    pub reason: String,
-    /// Changes to the settings, the mildest first; none if only another model fits.
-    pub fixes: Vec<Fix>,
-}
-
-impl FitState {
-    /// Returns why the run that the form describes does not fit. `None` if it fits, and while the
-    /// form has errors or the vocabulary is unknown: then the run itself finds out.
-    pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
-        form.vocab_size()?;
-        match &self.plan(form)?.plan {
-            Ok(_) => None,
-            Err(PlanError::TooBig { least, fixes }) => {
-                let reason = format!("{}.", capitalize(&least.shortage()));
-                Some(Refusal { reason, fixes: fixes.clone() })
-            }
-            Err(error @ PlanError::TensorTooLarge { .. }) => {
-                let reason = capitalize(&format!("{error}. Reduce n_embd or block_size."));
-                Some(Refusal { reason, fixes: Vec::new() })
-            }
-        }
-    }
-}
 
 /// Draws a button for each change, and applies the one that is clicked.
 pub(in crate::gui) fn show(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {

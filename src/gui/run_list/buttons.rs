@@ -4,75 +4,64 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui::{Button, Ui};
 
-use super::{Dialog, Library, RunsPanel};
+use super::{Dialog, Library};
 use crate::gui::Intent;
+use crate::gui::charts::Overlay;
 use crate::gui::platform::{Choice, IS_PAGE};
 use crate::gui::widgets::{action, button};
 use crate::protocol::Request;
 use crate::runs::RunState;
 
-impl RunsPanel {
-    /// Draws the buttons: Overlay for all runs that are selected besides the shown one, the others for
-    /// the run that was selected last.
-    pub(super) fn buttons(
-        &mut self,
-        ui: &mut Ui,
-        library: &Library,
-        shown: Option<&Path>,
-    ) -> Option<Intent> {
-        let Library { runs, selected, .. } = library;
-        let run = selected.last().and_then(|path| runs.iter().find(|run| run.path == *path));
-        let none = run.is_none().then_some("Select a run first.");
-        let no_checkpoint =
-            run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
-        let is_live =
-            run.is_some_and(|run| matches!(run.state, RunState::Running | RunState::Paused));
-        let running = is_live.then_some("It is running: stop it first.");
-        let mut clicked = None;
-        ui.horizontal_wrapped(|ui| {
-            let intent = |make: fn(PathBuf) -> Intent| run.map(|run| make(run.path.clone()));
-            if button(ui, "Show", none, "Show its curves, samples and log") {
-                clicked = intent(Intent::Show);
-            }
-            let disabled = none.or(running).or(no_checkpoint);
-            if button(ui, "Continue", disabled, "Continue from its newest checkpoint") {
-                clicked = intent(Intent::Continue);
-            }
-            let help = "Set up a new run with its settings that starts with its weights";
-            if button(ui, "New run from it", none.or(no_checkpoint), help) {
-                clicked = intent(|run| Intent::Ask(Request::Fork { checkpoint: run }));
-            }
-            clicked = clicked.take().or(overlay(ui, library, shown));
-            let help = "Give it another name in this list, and a note";
-            if button(ui, "Rename...", none, help) {
-                self.dialog = run.map(Dialog::describe);
-            }
-            if IS_PAGE {
-                let help = "Download its best checkpoint as a zip with a Hugging Face folder";
-                if button(ui, "Export", none.or(no_checkpoint), help) {
-                    clicked = intent(|run| Intent::Choose(Choice::Export(run)));
-                }
-            } else if button(ui, "Open folder", none, "Show its files") {
-                clicked = intent(Intent::OpenFolder);
-            }
-            let [desktop, page] =
-                ["Move it to the trash, with its checkpoints", "Delete it from this browser"];
-            let help = if IS_PAGE { page } else { desktop };
-            if button(ui, "Delete...", none.or(running), help) {
-                let remove = |name: &str, path: &Path| Dialog::Remove {
-                    path: path.into(),
-                    name: name.into(),
-                };
-                self.dialog = run.map(|run| remove(run.title(), &run.path));
-            }
+/// Draws the buttons: Overlay for all runs that are selected besides the shown one, the others for
+/// the run that was selected last.
+pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
+    let Library { runs, selected, overlays, dialog, .. } = library;
+    let run = selected.last().and_then(|path| runs.iter().find(|run| run.path == *path));
+    let none = run.is_none().then_some("Select a run first.");
+    let no_checkpoint = run.filter(|run| !run.has_checkpoint).map(|_| "It has no checkpoint yet.");
+    let is_live = run.is_some_and(|run| matches!(run.state, RunState::Running | RunState::Paused));
+    let running = is_live.then_some("It is running: stop it first.");
+    let with = |ui: &mut Ui, text, disabled, help, intent: fn(PathBuf) -> Intent| {
+        run.filter(|_| button(ui, text, disabled, help)).map(|run| intent(run.path.clone()))
+    };
+    ui.horizontal_wrapped(|ui| {
+        let show = with(ui, "Show", none, "Show its curves, samples and log", Intent::Show);
+        let disabled = none.or(running).or(no_checkpoint);
+        let help = "Continue from its newest checkpoint";
+        let resume = with(ui, "Continue", disabled, help, Intent::Continue);
+        let help = "Set up a new run with its settings that starts with its weights";
+        let fork = with(ui, "New run from it", none.or(no_checkpoint), help, |checkpoint| {
+            Intent::Ask(Request::Fork { checkpoint })
         });
-        clicked
-    }
+        let overlay = overlay(ui, selected, overlays, shown);
+        if button(ui, "Rename...", none, "Give it another name in this list, and a note") {
+            *dialog = run.map(Dialog::describe);
+        }
+        let files = if IS_PAGE {
+            let help = "Download its best checkpoint as a zip with a Hugging Face folder";
+            let export = |run| Intent::Choose(Choice::Export(run));
+            with(ui, "Export", none.or(no_checkpoint), help, export)
+        } else {
+            with(ui, "Open folder", none, "Show its files", Intent::OpenFolder)
+        };
+        let [desktop, page] =
+            ["Move it to the trash, with its checkpoints", "Delete it from this browser"];
+        if button(ui, "Delete...", none.or(running), if IS_PAGE { page } else { desktop }) {
+            *dialog = run.map(Dialog::remove);
+        }
+        show.or(resume).or(fork).or(overlay).or(files)
+    })
+    .inner
 }
 
-fn overlay(ui: &mut Ui, library: &Library, shown: Option<&Path>) -> Option<Intent> {
-    let overlaid: Vec<PathBuf> = library.overlays.iter().map(|known| known.run.clone()).collect();
-    let others = others(&library.selected, shown);
+fn overlay(
+    ui: &mut Ui,
+    selected: &[PathBuf],
+    overlays: &[Overlay],
+    shown: Option<&Path>,
+) -> Option<Intent> {
+    let overlaid: Vec<PathBuf> = overlays.iter().map(|known| known.run.clone()).collect();
+    let others = others(selected, shown);
     let is_on = !others.is_empty() && others.iter().all(|run| overlaid.contains(run));
     let help =
         "Draw the curves of the selected runs with the curves of the shown run, or hide them";

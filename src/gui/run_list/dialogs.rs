@@ -11,7 +11,7 @@ use crate::protocol::Request;
 use crate::runs::{About, RunSummary};
 
 #[derive(Debug)]
-pub(super) enum Dialog {
+pub(in crate::gui) enum Dialog {
     /// The display name and the note of a run.
     Describe {
         run: PathBuf,
@@ -28,6 +28,10 @@ impl Dialog {
     pub fn describe(run: &RunSummary) -> Self {
         let (name, about) = (run.name.clone(), run.about.clone());
         Dialog::Describe { run: run.path.clone(), name, about }
+    }
+
+    pub fn remove(run: &RunSummary) -> Self {
+        Dialog::Remove { path: run.path.clone(), name: run.title().into() }
     }
 }
 

@@ -35,6 +35,7 @@ pub(in crate::gui) struct DataChoice {
     /// The sentence about a preset that was replaced, and the preset in its place.
     replaced: Option<(String, &'static str)>,
     suited: Option<Suited>,
+    paste: Paste,
 }
 
 /// A preset that suits the data, with what it was computed from.
@@ -50,7 +51,7 @@ struct Suited {
 
 /// A request for the text on the clipboard.
 #[derive(Default)]
-pub(super) struct Paste {
+struct Paste {
     /// When it was requested, in seconds of egui's clock.
     requested: Option<f64>,
     /// True if the last request found no text.
@@ -58,8 +59,8 @@ pub(super) struct Paste {
 }
 
 /// Draws the data, and the buttons that choose other data.
-pub(super) fn show(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
-    let pasted = paste.text(ui);
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let pasted = shared.data.paste.text(ui);
     let form = &shared.settings.form;
     let selected = form.text("data");
     row(ui, "Data", |ui, _| match selected.as_str() {
@@ -78,15 +79,15 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Optio
         ui.add(egui::ProgressBar::new(*share).text(text));
     }
     let is_idle = shared.data.preparing.is_none();
-    let buttons = |ui: &mut Ui| buttons(ui, shared, paste);
+    let buttons = |ui: &mut Ui| buttons(ui, shared);
     let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
     let no_text = "The clipboard has no text.";
-    weak_note(ui, if paste.was_empty { no_text } else { platform::drop_hint() });
+    weak_note(ui, if shared.data.paste.was_empty { no_text } else { platform::drop_hint() });
     intent.or(pasted)
 }
 
 /// Draws the buttons that select data.
-fn buttons(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent> {
+fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let mut intent = None;
     let mut chosen = None;
     if button(ui, "Built-in stories", None, "Simple generated stories: nothing to download") {
@@ -116,8 +117,8 @@ fn buttons(ui: &mut Ui, shared: &mut Shared, paste: &mut Paste) -> Option<Intent
     }
     if button(ui, "Paste", None, "Train on the text on the clipboard") {
         ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
-        paste.requested = Some(ui.input(|input| input.time));
-        paste.was_empty = false;
+        let requested = Some(ui.input(|input| input.time));
+        shared.data.paste = Paste { requested, was_empty: false };
     }
     intent
 }
