@@ -7,12 +7,12 @@ use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
-use super::CliError;
 use super::target::{Target, parse_target};
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::OpsMode;
 use crate::plan::parse_network;
+use crate::protocol::Failure;
 use crate::version;
 
 mod models;
@@ -117,16 +117,16 @@ impl Global {
     }
 
     /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.
-    pub fn ops(&self) -> Result<OpsMode, CliError> {
+    pub fn ops(&self) -> Result<OpsMode, Failure> {
         match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
             None | Some("auto") => Ok(OpsMode::AUTO),
             Some("reference") => Ok(OpsMode::REFERENCE),
             Some("wide") => Ok(OpsMode::WIDE),
             Some("cube") => Ok(OpsMode::CUBE),
-            Some(other) => Err(CliError::Usage {
-                what: format!("`{other}` is not an implementation of the ops"),
-                hint: "--ops takes auto, reference, wide or cube",
-            }),
+            Some(other) => Err(Failure::usage(
+                format!("`{other}` is not an implementation of the ops"),
+                "--ops takes auto, reference, wide or cube",
+            )),
         }
     }
 }

@@ -3,11 +3,12 @@
 use super::args::{BenchArgs, BenchPart, Global};
 use super::benchmark_row;
 use super::find_model::{confirmed, open_for_steps};
+use super::print_failure;
 use super::torch::TorchStep;
-use super::{CliError, print_failure};
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::{GPT2_VOCABULARY, Layer};
 use crate::gpu::{self, DeviceInfo, Peaks};
+use crate::protocol::Failure;
 use crate::text;
 use crate::worker::{Watched, watch};
 
@@ -31,7 +32,7 @@ const SOFTWARE: StepModel = (
 );
 
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
-pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     if let Some(path) = args.card.take() {
         return benchmark_row::run(args, &path, global);
     }

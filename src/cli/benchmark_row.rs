@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::args::{BenchArgs, Global};
-use super::{CliError, print_failure};
+use super::print_failure;
 use crate::bench::BenchmarkRow;
 use crate::config::{Config, Dtype, GPT2_VOCABULARY, Layer};
 use crate::disk;
@@ -19,7 +19,7 @@ use crate::version::VERSION;
 use crate::worker::ask;
 
 /// Returns the configuration that is measured: GPT-2 124M, if nothing else is asked for.
-fn config(args: BenchArgs) -> Result<Config, CliError> {
+fn config(args: BenchArgs) -> Result<Config, Failure> {
     let config = args.source.resolve_on(vec![Layer::preset("gpt2")?], None)?.config;
     let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
     Ok(Config { vocab_size: vocab, ..config })
@@ -27,12 +27,12 @@ fn config(args: BenchArgs) -> Result<Config, CliError> {
 
 /// Measures every dtype of the device and writes the file, and a picture next to it. Each dtype has its
 /// own process, because only the end of a process surely returns the memory of a device.
-pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), Failure> {
     if path.extension().is_none_or(|ending| ending != "json") {
-        return Err(CliError::Usage {
-            what: format!("{}: not the name of a benchmark row", path.display()),
-            hint: "--card takes a file called *.json",
-        });
+        return Err(Failure::usage(
+            format!("{}: not the name of a benchmark row", path.display()),
+            "--card takes a file called *.json",
+        ));
     }
     check_vacant(path)?;
     let SelectedDevice { info, .. } = gpu::select(global.device()?)?;
@@ -70,7 +70,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), C
         "block_size": config.block_size,
         "rows": rows,
     });
-    disk::write(path, format!("{card:#}\n")).map_err(CliError::file(path))?;
+    disk::write(path, format!("{card:#}\n")).map_err(Failure::file(path))?;
     let parameters = count(architecture.parameters() as u64);
     let title = format!("GPT-2 with {parameters} parameters on {}", info.name);
     let picture = path.with_extension("svg");
@@ -91,7 +91,7 @@ fn rows(
     device: &str,
     dtypes: &[Dtype],
     measure: impl Fn(Dtype) -> Option<BenchmarkRow>,
-) -> Result<Vec<BenchmarkRow>, CliError> {
+) -> Result<Vec<BenchmarkRow>, Failure> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for &dtype in dtypes {
         match measure(dtype) {
@@ -103,14 +103,18 @@ fn rows(
         }
     }
     if rows.is_empty() {
-        let (path, dtypes) = (path.to_path_buf(), failed.join(", "));
-        return Err(CliError::NotMeasured { path, device: device.to_string(), dtypes });
+        let (path, dtypes) = (path.display(), failed.join(", "));
+        return Err(Failure::new(
+            format!("{path}: not written, because every measurement failed: {dtypes} on {device}"),
+            "the errors above say why; choose another device with --device, or a smaller model with \
+             --preset",
+        ));
     }
     Ok(rows)
 }
 
 /// Returns an error if `path` has another file than a benchmark row.
-fn check_vacant(path: &Path) -> Result<(), CliError> {
+fn check_vacant(path: &Path) -> Result<(), Failure> {
     if !path.exists() {
         return Ok(());
     }
@@ -119,10 +123,10 @@ fn check_vacant(path: &Path) -> Result<(), CliError> {
     if former.is_some_and(|row| row["wgpt"].is_string() && row["rows"].is_array()) {
         return Ok(());
     }
-    Err(CliError::Usage {
-        what: format!("{}: this file was not made by wgpt", path.display()),
-        hint: "give another file with --card",
-    })
+    Err(Failure::usage(
+        format!("{}: this file was not made by wgpt", path.display()),
+        "give another file with --card",
+    ))
 }
 
 #[cfg(test)]
@@ -149,9 +153,9 @@ mod tests {
         let dtypes = [Dtype::Float32, Dtype::Float16];
         let (path, fails) = (Path::new("card.json"), |_| None);
         let error = rows(path, "box", &dtypes, fails).unwrap_err();
-        let text = error.to_string();
+        let text = &error.text;
         assert!(text.contains("card.json") && text.contains("float32, float16 on box"), "{text}");
-        assert_eq!((error.exit_code(), error.hint().is_some()), (Exit::Failure, true));
+        assert_eq!((error.exit, error.hint.is_empty()), (Exit::Failure, false));
         let one = |dtype| (dtype == Dtype::Float16).then(|| row(dtype));
         let measured = rows(path, "box", &dtypes, one).unwrap();
         assert_eq!((measured.len(), measured[0].dtype), (1, Dtype::Float16));

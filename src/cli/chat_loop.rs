@@ -5,7 +5,6 @@ use std::io::{BufRead, IsTerminal, StdoutLock, Write};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::CliError;
 use super::activity::Activity;
 use super::args::{ChatArgs, Global};
 use super::find_model::{find_model, open_device};
@@ -15,6 +14,7 @@ use crate::data::Message;
 use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
+use crate::protocol::Failure;
 
 /// The commands of a conversation.
 const COMMANDS: &str = "\
@@ -25,7 +25,7 @@ const COMMANDS: &str = "\
 Ctrl-C stops an answer. A message that begins with / is written with two: //";
 
 /// Runs `wgpt chat`.
-pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let mut conversation = source.conversation()?;
@@ -59,11 +59,9 @@ enum TypedLine<'a> {
 }
 
 /// Reads a line; `None` if it is empty.
-fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, CliError> {
-    let text = str::from_utf8(line).map_err(|_| CliError::Usage {
-        what: "the line is not UTF-8".into(),
-        hint: "write messages in UTF-8",
-    })?;
+fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, Failure> {
+    let text = str::from_utf8(line)
+        .map_err(|_| Failure::usage("the line is not UTF-8", "write messages in UTF-8"))?;
     let text = without_line_break(text);
     let Some(command) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
         let message = text.strip_prefix('/').unwrap_or(text);
@@ -76,10 +74,10 @@ fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, CliError> {
         ("help", "") => TypedLine::Help,
         ("exit" | "quit", "") => TypedLine::Exit,
         _ => {
-            return Err(CliError::Usage {
-                what: format!("unknown command `{text}`"),
-                hint: "/help lists the commands; a message that begins with / is written with //",
-            });
+            return Err(Failure::usage(
+                format!("unknown command `{text}`"),
+                "/help lists the commands; a message that begins with / is written with //",
+            ));
         }
     }))
 }
@@ -112,7 +110,7 @@ struct Chat<'a> {
 
 impl Chat<'_> {
     /// Answers each line of stdin, until it ends.
-    fn talk(mut self, context: usize, quiet: bool) -> Result<(), CliError> {
+    fn talk(mut self, context: usize, quiet: bool) -> Result<(), Failure> {
         let is_terminal = std::io::stdin().is_terminal();
         let mut lines = TypedLines::new(is_terminal)?;
         if is_terminal && !quiet {
@@ -133,7 +131,7 @@ impl Chat<'_> {
                     Ok(())
                 }
                 Ok(Some(TypedLine::System(text))) => {
-                    self.conversation.set_system(text).map_err(CliError::from)
+                    self.conversation.set_system(text).map_err(Failure::from)
                 }
                 Ok(Some(TypedLine::Message(text))) => {
                     lines.interrupts.begin();
@@ -145,7 +143,7 @@ impl Chat<'_> {
             };
             match done {
                 // A message that is refused does not end the conversation.
-                Err(error @ CliError::Usage { .. }) => super::print_error(&error),
+                Err(error) if error.exit == Exit::Usage => super::print_error(&error),
                 done => done?,
             }
         }
@@ -167,9 +165,9 @@ impl Chat<'_> {
 
     /// Answers each conversation on stdin, until it ends. A conversation that cannot be answered gets
     /// an `error`.
-    fn serve(mut self) -> Result<(), CliError> {
+    fn serve(mut self) -> Result<(), Failure> {
         for line in std::io::stdin().lock().split(b'\n') {
-            let line = line.map_err(CliError::file("stdin"))?;
+            let line = line.map_err(Failure::file("stdin"))?;
             if line.trim_ascii().is_empty() {
                 continue;
             }
@@ -177,9 +175,9 @@ impl Chat<'_> {
                 Ok(End { tokens, forgotten, is_cut }) => json!({
                     "done": { "tokens": tokens, "forgotten": forgotten, "cut": is_cut }
                 }),
-                Err(error @ CliError::Usage { .. }) => json!({
-                    "error": { "text": error.to_string(), "hint": error.hint().unwrap_or_default() }
-                }),
+                Err(Failure { text, hint, exit: Exit::Usage, .. }) => {
+                    json!({ "error": { "text": text, "hint": hint } })
+                }
                 Err(error) => return Err(error),
             };
             self.write(&format!("{done}\n"))?;
@@ -187,18 +185,19 @@ impl Chat<'_> {
         Ok(())
     }
 
-    fn reply_in_json(&mut self, line: &[u8]) -> Result<End, CliError> {
-        let Messages { messages } =
-            serde_json::from_slice(line).map_err(|error| CliError::Usage {
-                what: format!("the line is not a conversation: {error}"),
-                hint: "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line",
-            })?;
+    fn reply_in_json(&mut self, line: &[u8]) -> Result<End, Failure> {
+        let Messages { messages } = serde_json::from_slice(line).map_err(|error| {
+            Failure::usage(
+                format!("the line is not a conversation: {error}"),
+                "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line",
+            )
+        })?;
         let text = self.conversation.load(&messages)?;
         self.generate(text, &|| false, |piece| format!("{}\n", json!({ "text": piece })))
     }
 
     /// Answers a message, and ends the line.
-    fn reply(&mut self, text: &str, is_stopped: &dyn Fn() -> bool) -> Result<End, CliError> {
+    fn reply(&mut self, text: &str, is_stopped: &dyn Fn() -> bool) -> Result<End, Failure> {
         let end = self.generate(text, is_stopped, str::to_string)?;
         self.write("\n")?;
         Ok(end)
@@ -211,7 +210,7 @@ impl Chat<'_> {
         text: &str,
         is_stopped: &dyn Fn() -> bool,
         spell: impl Fn(&str) -> String,
-    ) -> Result<End, CliError> {
+    ) -> Result<End, Failure> {
         let prompt = self.conversation.ask(text, self.most as usize)?;
         let mut answer = self.conversation.answer(&prompt, self.model, self.options, self.mode);
         self.options.seed = self.options.seed.wrapping_add(1);
@@ -232,14 +231,14 @@ impl Chat<'_> {
         Ok(End { tokens: ids.len(), forgotten: prompt.forgotten, is_cut })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), CliError> {
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
         write(&mut self.out, text)
     }
 }
 
-fn write(out: &mut StdoutLock<'static>, text: &str) -> Result<(), CliError> {
+fn write(out: &mut StdoutLock<'static>, text: &str) -> Result<(), Failure> {
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(CliError::Output)
+    written.map_err(super::output_error)
 }
 
 #[cfg(test)]
@@ -258,7 +257,7 @@ mod tests {
         assert_eq!(read("/exit"), Some(TypedLine::Exit));
         assert_eq!((read(""), read(" \t\r")), (None, None));
         for bad in [&b"/foo"[..], b"/reset now", b"/systems", b"/", b"\xff"] {
-            assert!(matches!(parse(bad), Err(CliError::Usage { .. })), "{bad:?}");
+            assert!(parse(bad).is_err_and(|error| error.exit == Exit::Usage), "{bad:?}");
         }
     }
 

@@ -5,7 +5,6 @@ use std::io::IsTerminal;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::CliError;
 use super::activity::style;
 use super::args::{ConfigAction, ConfigArgs, DevicesArgs, DoctorArgs, Global, PrepareArgs};
 use super::find_model::warn;
@@ -13,10 +12,11 @@ use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::doctor::{DoctorReport, FrontEnd};
 use crate::gpu::{self, DeviceInfo};
+use crate::protocol::Failure;
 use crate::text::{Table, bytes};
 
 /// Runs `wgpt prepare`.
-pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
     let options = PrepareOptions {
         tokenizer: args.tokenizer,
         text_field: args.text_field,
@@ -126,7 +126,7 @@ fn front_end() -> FrontEnd {
 }
 
 /// Runs `wgpt config`.
-pub(super) fn config(args: ConfigArgs) -> Result<(), CliError> {
+pub(super) fn config(args: ConfigArgs) -> Result<(), Failure> {
     match args.action {
         ConfigAction::Init(source) => {
             output!("{}", source.resolve(None)?.config.to_toml().trim_end());

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::CliError;
 use super::args::{ConfigSource, flag_or_variable};
 use crate::config::{self, KEYS, Layer, Resolved};
+use crate::protocol::Failure;
 use crate::worker::resolve_with_model;
 
 /// The configuration of a run that continues.
@@ -19,7 +19,7 @@ pub(super) struct Saved {
 
 impl Saved {
     /// Reads the configuration of a run.
-    pub fn read(path: &Path) -> Result<Self, CliError> {
+    pub fn read(path: &Path) -> Result<Self, Failure> {
         let (name, text) = read_text(path)?;
         Ok(Self { name, text })
     }
@@ -28,7 +28,7 @@ impl Saved {
 impl ConfigSource {
     /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`
     /// takes the place of the file if none was given.
-    pub fn resolve(self, saved: Option<&Saved>) -> Result<Resolved, CliError> {
+    pub fn resolve(self, saved: Option<&Saved>) -> Result<Resolved, Failure> {
         self.resolve_on(Vec::new(), saved)
     }
 
@@ -37,7 +37,7 @@ impl ConfigSource {
         self,
         mut layers: Vec<Layer>,
         saved: Option<&Saved>,
-    ) -> Result<Resolved, CliError> {
+    ) -> Result<Resolved, Failure> {
         let saved = saved.filter(|_| self.file.is_none());
         if self.is_named() {
             layers.clear();
@@ -82,24 +82,24 @@ impl ConfigSource {
 }
 
 /// Returns the name and the text of a file.
-fn read_text(path: &Path) -> Result<(String, String), CliError> {
+fn read_text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(CliError::file(path))?;
+    let bytes = std::fs::read(path).map_err(Failure::file(path))?;
     let text = config::decode(&name, bytes)?;
     Ok((name, text))
 }
 
-fn read_layer(path: &Path) -> Result<Layer, CliError> {
+fn read_layer(path: &Path) -> Result<Layer, Failure> {
     let (name, text) = read_text(path)?;
     Ok(match path.extension().and_then(|extension| extension.to_str()) {
         Some("py") => Layer::python(&name, &text)?,
         Some("toml") => Layer::toml(&name, &text)?,
         _ => {
-            return Err(CliError::Usage {
-                what: format!("{name}: neither a .toml nor a .py file"),
-                hint: "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
+            return Err(Failure::usage(
+                format!("{name}: neither a .toml nor a .py file"),
+                "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
                        writes one",
-            });
+            ));
         }
     })
 }

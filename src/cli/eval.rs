@@ -5,20 +5,19 @@ use std::path::Path;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::CliError;
 use super::activity::{Activity, style};
 use super::args::{EvalArgs, Global};
 use super::find_model::{find_model, find_tokenizer, open_device};
 use super::terminal::draws;
 use crate::data::{DataError, Dataset};
 use crate::eval::{DataLosses, Evaluation, Exam, ExamError, Score};
-use crate::protocol::{Task, Working};
+use crate::protocol::{Failure, Task, Working};
 use crate::runs::ModelSource;
 use crate::text::percent;
 use crate::train::TrainError;
 
 /// Runs `wgpt eval`.
-pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let exam = match &args.hellaswag {
         Some(path) => Some(open_exam(path, &args, &source, global.quiet)?),
@@ -29,10 +28,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
         (data, _) => data,
     };
     if data.is_none() && exam.is_none() {
-        return Err(CliError::Usage {
-            what: "no data to evaluate on".into(),
-            hint: "give a data folder with --data",
-        });
+        return Err(Failure::usage("no data to evaluate on", "give a data folder with --data"));
     }
     let dataset = data.map(|data| open_data(&data, &source)).transpose()?;
     let device = open_device(global)?;
@@ -60,7 +56,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
             let score = exam.take(&model, &evaluation, |score| display.show(score));
             let score = pollster::block_on(score).map_err(|error| match error {
                 ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
-                error => CliError::from(error),
+                error => Failure::from(error),
             })?;
             display.clear();
             Some(score)
@@ -85,27 +81,27 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), CliError> {
 }
 
 /// Opens the data and checks that it has the model's tokens.
-fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, CliError> {
+fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
     let architecture = &source.architecture;
     let dataset = Dataset::open(data, architecture.block_size as u64)?;
     if dataset.vocab_size as usize > architecture.vocab_size {
-        return Err(CliError::Usage {
-            what: format!(
+        return Err(Failure::usage(
+            format!(
                 "the vocabulary of the data has {} tokens, the model's {}",
                 dataset.vocab_size, architecture.vocab_size
             ),
-            hint: "prepare the data with the model's tokenizer",
-        });
+            "prepare the data with the model's tokenizer",
+        ));
     }
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
-        return Err(CliError::Usage {
-            what: format!(
+        return Err(Failure::usage(
+            format!(
                 "{data}: this data was tokenized in another way than the model {} tokenizes text",
                 source.path.display()
             ),
-            hint: "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
+            "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
                    checkpoint or another folder with a tokenizer.json",
-        });
+        ));
     }
     Ok(dataset)
 }
@@ -117,7 +113,7 @@ fn open_exam(
     args: &EvalArgs,
     source: &ModelSource,
     quiet: bool,
-) -> Result<Exam, CliError> {
+) -> Result<Exam, Failure> {
     let tokenizer = find_tokenizer(source, args.data.as_deref())?;
     let block_size = source.architecture.block_size;
     let mut exam = Exam::open(path, &tokenizer, block_size, args.skip_bad_lines)?;
@@ -145,6 +141,15 @@ fn report(skipped: &[DataError], cropped: usize, block_size: usize) {
             "warning: {cropped} questions are longer than the model's {block_size} positions and \
              were shortened from the left; do not compare their scores with another model's"
         );
+    }
+}
+
+impl From<ExamError> for Failure {
+    fn from(error: ExamError) -> Self {
+        match error {
+            ExamError::File { path, source } => Failure::file(path)(source),
+            error => Failure::usage(error.to_string(), error.hint()),
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::CliError;
 use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
 use super::find_model::{find_model, find_tokenizer, warn};
@@ -10,6 +9,7 @@ use crate::config::Gelu;
 use crate::data::Tokenizer;
 use crate::disk;
 use crate::model::{GgufFile, GgufType};
+use crate::protocol::Failure;
 use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive};
 use crate::text::millions;
@@ -17,7 +17,7 @@ use crate::train::TrainError;
 use crate::worker::write_model_folder;
 
 /// Runs `wgpt export`.
-pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
     let by_name = if is_gguf { ExportFormat::Gguf } else { ExportFormat::Hf };
     let format = args.format.unwrap_or(by_name);
@@ -39,7 +39,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), CliError> 
 }
 
 /// Runs `wgpt import`: writes the same model as export.
-pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(Some(&args.model), global.quiet)?;
     convert(&source, source.tokenizer.as_ref(), &args.output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
@@ -57,10 +57,10 @@ fn convert(
     tokenizer: Option<&Tokenizer>,
     output: &Path,
     global: &Global,
-) -> Result<(), CliError> {
+) -> Result<(), Failure> {
     let mut activity = Activity::new(global.quiet);
     activity.show(format!("writing {}", output.display()));
-    write_model_folder(source, tokenizer, output).map_err(CliError::Failed)
+    write_model_folder(source, tokenizer, output)
 }
 
 /// The page of the browser build.
@@ -72,49 +72,49 @@ fn page(
     tokenizer: Option<&Tokenizer>,
     args: &ExportArgs,
     global: &Global,
-) -> Result<(), CliError> {
+) -> Result<(), Failure> {
     let (web, output) = (&args.web, &args.output);
     let index = web.join(INDEX);
     if !index.exists() {
-        return Err(CliError::Usage {
-            what: format!("{}: not the page of wgpt", web.display()),
-            hint: "build it with web/build.sh, or unpack the page of this release, and give its folder \
+        return Err(Failure::usage(
+            format!("{}: not the page of wgpt", web.display()),
+            "build it with web/build.sh, or unpack the page of this release, and give its folder \
                    with --web",
-        });
+        ));
     }
     if output.join(INDEX).exists() {
-        return Err(CliError::Usage {
-            what: format!("{}: this folder already has a page", output.display()),
-            hint: "give another folder with -o",
-        });
+        return Err(Failure::usage(
+            format!("{}: this folder already has a page", output.display()),
+            "give another folder with -o",
+        ));
     }
     if tokenizer.is_none() {
-        return Err(CliError::Usage {
-            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
-            hint: "give the data folder that it was trained on with --data",
-        });
+        return Err(Failure::usage(
+            format!("{}: the tokenizer of the model is unknown", source.path.display()),
+            "give the data folder that it was trained on with --data",
+        ));
     }
-    let unpacked = tempfile::tempdir().map_err(CliError::file(output))?;
+    let unpacked = tempfile::tempdir().map_err(Failure::file(output))?;
     convert(source, tokenizer, unpacked.path(), global)?;
-    disk::create_dir_all(output).map_err(CliError::file(output))?;
-    for entry in disk::read_dir(web).map_err(CliError::file(web))?.flatten() {
+    disk::create_dir_all(output).map_err(Failure::file(output))?;
+    for entry in disk::read_dir(web).map_err(Failure::file(web))?.flatten() {
         if entry.path().is_file() && entry.file_name() != INDEX {
             let to = output.join(entry.file_name());
-            std::fs::copy(entry.path(), &to).map_err(CliError::file(&to))?;
+            std::fs::copy(entry.path(), &to).map_err(Failure::file(&to))?;
         }
     }
     let name = format!("{}.zip", safe_name(output));
     let zip = output.join(&name);
-    let file = disk::File::create(&zip).map_err(CliError::file(&zip))?;
+    let file = disk::File::create(&zip).map_err(Failure::file(&zip))?;
     archive::pack(unpacked.path(), file)?;
-    let text = disk::read_to_string(&index).map_err(CliError::file(&index))?;
+    let text = disk::read_to_string(&index).map_err(Failure::file(&index))?;
     // The page imports a model once, and knows it by its hash.
     let hash = &source.fingerprint()?[..16];
     let meta =
         format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
     // It is written last, because a folder without it is no page.
     let to = output.join(INDEX);
-    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(CliError::file(&to))
+    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(Failure::file(&to))
 }
 
 /// Returns the name of a folder as a part of a URL.
@@ -126,18 +126,20 @@ fn safe_name(folder: &Path) -> String {
 }
 
 /// Writes a GGUF file.
-fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), CliError> {
+fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), Failure> {
     let path = &args.output;
     if path.exists() {
-        return Err(CliError::Usage {
-            what: format!("{}: this file exists already", path.display()),
-            hint: "give another file with -o",
-        });
+        return Err(Failure::usage(
+            format!("{}: this file exists already", path.display()),
+            "give another file with -o",
+        ));
     }
     let tokenizer = find_tokenizer(source, args.data.as_deref())?;
-    let mut vocabulary = tokenizer.vocabulary().map_err(|reason| CliError::Usage {
-        what: format!("a gguf file cannot have the tokenizer of this model: {reason}"),
-        hint: "export a Hugging Face folder with --format hf, which has any tokenizer",
+    let mut vocabulary = tokenizer.vocabulary().map_err(|reason| {
+        Failure::usage(
+            format!("a gguf file cannot have the tokenizer of this model: {reason}"),
+            "export a Hugging Face folder with --format hf, which has any tokenizer",
+        )
     })?;
     let architecture = &source.architecture;
     vocabulary.pad(architecture.vocab_size);
@@ -154,7 +156,7 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
         ]);
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        disk::create_dir_all(folder).map_err(CliError::file(folder))?;
+        disk::create_dir_all(folder).map_err(Failure::file(folder))?;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut weights = source.weights()?;

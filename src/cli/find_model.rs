@@ -4,17 +4,18 @@ use std::path::Path;
 
 use super::activity::Activity;
 use super::args::Global;
+use super::print_failure;
 use super::run_list::newest_model;
-use super::{CliError, print_failure};
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
 use crate::ops::OpsMode;
+use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::worker::{Watched, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
-pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, CliError> {
+pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
     let newest;
     let path = match path {
         Some(path) => path,
@@ -48,7 +49,7 @@ pub(super) fn warn(warnings: &[String]) {
 pub(super) fn find_tokenizer(
     source: &ModelSource,
     data: Option<&str>,
-) -> Result<Tokenizer, CliError> {
+) -> Result<Tokenizer, Failure> {
     let from_data = match data {
         Some(data) => Dataset::open(data, 1)?.tokenizer,
         None => None,
@@ -56,35 +57,35 @@ pub(super) fn find_tokenizer(
     if let Some(data) = data
         && !source.has_text_of(from_data.as_ref())
     {
-        return Err(CliError::Usage {
-            what: format!(
+        return Err(Failure::usage(
+            format!(
                 "{data}: this data was tokenized in another way than the model {} tokenizes text",
                 source.path.display()
             ),
-            hint: "leave --data out: the model has its own tokenizer",
-        });
+            "leave --data out: the model has its own tokenizer",
+        ));
     }
     let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
-        return Err(CliError::Usage {
-            what: format!("{}: the tokenizer of the model is unknown", source.path.display()),
-            hint: "give the data folder that it was trained on with --data",
-        });
+        return Err(Failure::usage(
+            format!("{}: the tokenizer of the model is unknown", source.path.display()),
+            "give the data folder that it was trained on with --data",
+        ));
     };
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
     // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
     let padded =
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
-        return Err(CliError::Usage {
-            what: format!("the tokenizer has {have} tokens, the model {need}"),
-            hint: "give the data folder that the model was trained on with --data",
-        });
+        return Err(Failure::usage(
+            format!("the tokenizer has {have} tokens, the model {need}"),
+            "give the data folder that the model was trained on with --data",
+        ));
     }
     Ok(tokenizer)
 }
 
 /// Opens the device of a command that trains nothing.
-pub(super) fn open_device(global: &Global) -> Result<OpenDevice, CliError> {
+pub(super) fn open_device(global: &Global) -> Result<OpenDevice, Failure> {
     let device = gpu::open(global.device()?)?;
     watch(&device, Watched::Command, |failure| print_failure(failure, false));
     if global.verbose > 0 {
@@ -108,7 +109,7 @@ pub(super) fn open_for_steps(
     mut device: SelectedDevice,
     dtype: Dtype,
     mode: OpsMode,
-) -> Result<(OpenDevice, OpsMode), CliError> {
+) -> Result<(OpenDevice, OpsMode), Failure> {
     loop {
         let mode = mode.for_run(dtype, &device.info)?;
         match device.open(mode.precision) {

@@ -7,9 +7,9 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 
-use super::CliError;
 use super::args::{Arguments, DEBUGGING};
 use crate::config;
+use crate::protocol::Failure;
 
 /// The flag that shows the flags for debugging.
 const HELP_ALL: &str = "--help-all";
@@ -31,7 +31,7 @@ pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
             && let Some(unknown) = first_word(args).and_then(unknown_command)
         {
             super::print_error(&unknown);
-            return unknown.exit_code() as u8;
+            return unknown.exit as u8;
         }
         // clap's own exit codes: 0 for help and version, 2 for usage.
         let _ = error.print();
@@ -69,7 +69,7 @@ fn first_word(args: &[OsString]) -> Option<&OsStr> {
 
 /// Returns the error for a word that is neither a command nor a file, with the most similar
 /// command.
-pub(super) fn unknown_command(word: &OsStr) -> Option<CliError> {
+pub(super) fn unknown_command(word: &OsStr) -> Option<Failure> {
     let command = Arguments::command();
     let names = || command.get_subcommands().map(Command::get_name).chain(["help"]);
     if Path::new(word).exists() || names().any(|name| name == word) {
@@ -78,10 +78,10 @@ pub(super) fn unknown_command(word: &OsStr) -> Option<CliError> {
     let word = word.to_string_lossy();
     let nearest = config::most_similar(&word, names());
     let meant = nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
-    Some(CliError::Usage {
-        what: format!("`{word}` is neither a command nor a file{meant}"),
-        hint: "`wgpt --help` lists the commands",
-    })
+    Some(Failure::usage(
+        format!("`{word}` is neither a command nor a file{meant}"),
+        "`wgpt --help` lists the commands",
+    ))
 }
 
 /// Prints a completion script.
@@ -123,7 +123,7 @@ mod tests {
             ("run", "`runs`?"),
             ("xyzzy", "a file"),
         ] {
-            let error = unknown_command(word.as_ref()).expect(word).to_string();
+            let error = unknown_command(word.as_ref()).expect(word).text;
             assert!(error.ends_with(meant), "{error}");
         }
         for known in ["train", "Cargo.toml", "help"] {

@@ -4,16 +4,17 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use super::args::{Global, LaunchArgs};
-use super::{CliError, train};
+use super::train;
+use crate::protocol::Failure;
 
 /// Runs `wgpt launch`.
-pub(super) fn run(args: LaunchArgs, global: &Global) -> Result<ExitCode, CliError> {
+pub(super) fn run(args: LaunchArgs, global: &Global) -> Result<ExitCode, Failure> {
     let LaunchArgs { ranks, hostfile, mpirun, mpi, train: arguments } = args;
     if let Some(file) = hostfile.as_ref().filter(|file| !file.is_file()) {
-        return Err(CliError::Usage {
-            what: format!("{}: no such hostfile", file.display()),
-            hint: "give a file with a machine a line, like `box1 slots=1`",
-        });
+        return Err(Failure::usage(
+            format!("{}: no such hostfile", file.display()),
+            "give a file with a machine a line, like `box1 slots=1`",
+        ));
     }
     let mut launcher: Vec<OsString> = vec![mpirun.into(), "-np".into(), ranks.to_string().into()];
     if let Some(file) = hostfile {

@@ -6,16 +6,16 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::CliError;
 use super::args::{Arguments, ManArgs};
+use crate::protocol::Failure;
 use crate::version::VERSION;
 
 /// Runs `wgpt man`: writes a page for wgpt and one for each of its commands.
-pub(super) fn run(args: ManArgs) -> Result<(), CliError> {
-    std::fs::create_dir_all(&args.folder).map_err(CliError::file(&args.folder))?;
-    for (name, page) in pages().map_err(CliError::file(&args.folder))? {
+pub(super) fn run(args: ManArgs) -> Result<(), Failure> {
+    std::fs::create_dir_all(&args.folder).map_err(Failure::file(&args.folder))?;
+    for (name, page) in pages().map_err(Failure::file(&args.folder))? {
         let file = args.folder.join(name);
-        std::fs::write(&file, page).map_err(CliError::file(&file))?;
+        std::fs::write(&file, page).map_err(Failure::file(&file))?;
     }
     Ok(())
 }

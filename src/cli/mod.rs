@@ -3,6 +3,7 @@
 //! Results go to stdout, messages to stderr.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use tracing_subscriber::filter::LevelFilter;
@@ -25,19 +26,24 @@ macro_rules! output {
 /// if the disk is full.
 fn write_out(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
-    if let Err(error) = std::io::stdout().write_fmt(text) {
-        let error = CliError::Output(error);
+    if let Err(error) = std::io::stdout().write_fmt(text).map_err(output_error) {
         print_error(&error);
-        std::process::exit(error.exit_code() as i32);
+        std::process::exit(error.exit as i32);
     }
 }
 
-fn print_error(error: &CliError) {
-    if error.exit_code() != Exit::Success {
-        message!("error: {error}");
-        if let Some(hint) = error.hint() {
-            message!("  hint: {hint}");
-        }
+/// Returns the error about output that cannot be written. A reader that is gone, like `head`, has read
+/// enough.
+fn output_error(error: std::io::Error) -> Failure {
+    let is_read = error.kind() == ErrorKind::BrokenPipe;
+    let exit = if is_read { Exit::Success } else { Exit::Failure };
+    let text = format!("cannot write the output: {error}");
+    Failure { exit, ..Failure::new(text, "check that the disk has room") }
+}
+
+fn print_error(error: &Failure) {
+    if error.exit != Exit::Success {
+        print_failure(error, false);
     }
 }
 
@@ -57,7 +63,6 @@ mod benchmark_row;
 mod chat_loop;
 mod commands;
 mod config_source;
-mod error;
 mod eval;
 mod event_printer;
 mod export;
@@ -77,7 +82,6 @@ mod train;
 mod typed_lines;
 
 use args::{Arguments, Subcommands};
-pub use error::CliError;
 
 /// Runs the command line of this process; returns its exit code.
 pub fn main() -> ExitCode {
@@ -102,7 +106,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             print_error(&error);
-            ExitCode::from(error.exit_code())
+            ExitCode::from(error.exit)
         }
     }
 }
@@ -135,16 +139,16 @@ fn start_logging(verbose: u8) {
         .init();
 }
 
-fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
+fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Arguments { global, command, .. } = arguments;
     #[cfg(feature = "gui")]
     let Some(command) = command else { return window(arguments.window) };
     #[cfg(feature = "gui")]
     if arguments.window.demo || arguments.window.screenshot_to.is_some() {
-        return Err(CliError::Usage {
-            what: "--demo and --screenshot-to open the window and take no command".into(),
-            hint: "leave out either the flags or the command",
-        });
+        return Err(Failure::usage(
+            "--demo and --screenshot-to open the window and take no command",
+            "leave out either the flags or the command",
+        ));
     }
     #[cfg(not(feature = "gui"))]
     let command = command.expect("clap requires a subcommand in a build without the window");
@@ -177,7 +181,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
 
 /// Opens the window.
 #[cfg(feature = "gui")]
-fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
+fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
     #[cfg(windows)]
     use crate::gui::explorer::{Owner, alert, owner};
 
@@ -190,19 +194,19 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, CliError> {
     let opened = open_window(args);
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {
-        alert(&format!("{error}\n\n{}", error.hint().unwrap_or_default()));
+        alert(&format!("{}\n\n{}", error.text, error.hint));
     }
     opened.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(feature = "gui")]
-fn open_window(args: args::WindowArgs) -> Result<(), CliError> {
+fn open_window(args: args::WindowArgs) -> Result<(), Failure> {
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
     if let Some(error) = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str())) {
         return Err(error);
     }
-    crate::gui::open(crate::gui::Options { demo, screenshot, inputs, ..Default::default() })?;
-    Ok(())
+    let options = crate::gui::Options { demo, screenshot, inputs, ..Default::default() };
+    crate::gui::open(options).map_err(|error| Failure::new(error.to_string(), error.hint()))
 }
 
 #[cfg(test)]

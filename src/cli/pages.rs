@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::CliError;
 use super::args::{CompareArgs, Global, ReportArgs};
 use super::run_list::newest_run;
+use crate::protocol::Failure;
 use crate::report::{self, Comparison, RunRecord};
 
 /// Runs `wgpt report`.
-pub(super) fn report(args: ReportArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn report(args: ReportArgs, global: &Global) -> Result<(), Failure> {
     let run = match args.run {
         Some(run) => run,
         None => newest_run(global.quiet)?,
@@ -22,7 +22,7 @@ pub(super) fn report(args: ReportArgs, global: &Global) -> Result<(), CliError> 
 }
 
 /// Runs `wgpt compare`.
-pub(super) fn compare(args: CompareArgs) -> Result<(), CliError> {
+pub(super) fn compare(args: CompareArgs) -> Result<(), Failure> {
     let runs = args.runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?;
     let comparison = Comparison::new(runs);
     let Some(path) = args.output else {
@@ -48,6 +48,6 @@ fn extension(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_ascii_lowercase())
 }
 
-fn not_a_page(path: &Path, hint: &'static str) -> CliError {
-    CliError::Usage { what: format!("{}: not the name of a page", path.display()), hint }
+fn not_a_page(path: &Path, hint: &'static str) -> Failure {
+    Failure::usage(format!("{}: not the name of a page", path.display()), hint)
 }

@@ -1,6 +1,5 @@
 //! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
-use super::CliError;
 use super::args::{Global, PlanArgs};
 use super::find_model::{confirmed, open_for_steps};
 use super::target::Target;
@@ -12,12 +11,13 @@ use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
     PlanError, RanksEstimate, Row, Shares, Totals,
 };
+use crate::protocol::Failure;
 use crate::ranks::RanksError;
 use crate::runs;
 use crate::text::bytes;
 
 /// Runs `wgpt plan`.
-pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let resolved = args.source.resolve(None)?;
     for warning in &resolved.warnings {
         message!("warning: {warning}");
@@ -26,10 +26,10 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let config = resolved.config;
     let ranks = args.ranks.unwrap_or(1);
     if args.measure && config.shard_optimizer && ranks > 1 {
-        return Err(CliError::Usage {
-            what: "--measure reserves the memory of one process, not of a rank of several".into(),
-            hint: "leave out --measure or --shard_optimizer",
-        });
+        return Err(Failure::usage(
+            "--measure reserves the memory of one process, not of a rank of several",
+            "leave out --measure or --shard_optimizer",
+        ));
     }
     let (vocab, data) = data(&config)?;
     let selected = if args.measure || args.calibrate {
@@ -48,7 +48,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
     let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
         Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
-        Err(error) => return Err(CliError::Train(error.into())),
+        Err(error) => return Err(error.into()),
     };
     let mut totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
     let ranks = (ranks > 1)
@@ -85,13 +85,13 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), CliError> {
         None => Ok(()),
         Some(fixes) => {
             let least = Box::new(forecast);
-            Err(CliError::Train(PlanError::TooBig { least, fixes }.into()))
+            Err(PlanError::TooBig { least, fixes }.into())
         }
     }
 }
 
 /// Returns the sequences of the rank with the largest of equal shares.
-fn largest_share(config: &Config, ranks: u32) -> Result<u64, CliError> {
+fn largest_share(config: &Config, ranks: u32) -> Result<u64, Failure> {
     let (global, micro_batch) = (config.global_batch(), config.micro_batch().get().into());
     let shares = Shares::of(global, micro_batch, &vec![1.0; ranks as usize]);
     let too_many = || RanksError::TooMany { ranks: ranks as usize, sequences: global };
@@ -99,7 +99,7 @@ fn largest_share(config: &Config, ranks: u32) -> Result<u64, CliError> {
 }
 
 /// Returns the vocabulary, and the size of the data if they exist.
-fn data(config: &Config) -> Result<(u32, Option<DataSize>), CliError> {
+fn data(config: &Config) -> Result<(u32, Option<DataSize>), Failure> {
     let vocab = |found: u32| if config.vocab_size > 0 { config.vocab_size } else { found };
     if config.data.is_empty() {
         return Ok((vocab(GPT2_VOCABULARY), None));
@@ -156,7 +156,7 @@ fn device(
     target: Option<Target>,
     selected: Option<&SelectedDevice>,
     global: &Global,
-) -> Result<PlannedDevice, CliError> {
+) -> Result<PlannedDevice, Failure> {
     let choice = global.device()?;
     let is_percent = matches!(config.vram_budget, Budget::Percent(_));
     let (memory, gpu) = match target {
@@ -213,7 +213,7 @@ fn unnamed(dtype: Dtype) -> Abilities {
 }
 
 /// Measures the speed of the device and keeps it.
-fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), CliError> {
+fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), Failure> {
     let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if !global.quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
@@ -230,13 +230,13 @@ fn measure(
     forecast: &Forecast,
     selected: SelectedDevice,
     global: &Global,
-) -> Result<u64, CliError> {
+) -> Result<u64, Failure> {
     let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if gpu::memory(&device.device).is_none() {
-        return Err(CliError::Usage {
-            what: format!("{} has no memory pools to measure", device.info.name),
-            hint: "give a GPU: --device=vulkan:0",
-        });
+        return Err(Failure::usage(
+            format!("{} has no memory pools to measure", device.info.name),
+            "give a GPU: --device=vulkan:0",
+        ));
     }
     let config = Config { vocab_size: vocab, ..config.clone() };
     gpu::size_pages(&device.device, forecast.page_bytes());

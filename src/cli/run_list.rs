@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::CliError;
 use super::args::{Global, RunsArgs};
+use crate::protocol::Failure;
 use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
 use crate::text::{Table, duration};
 
@@ -14,13 +14,13 @@ use crate::text::{Table, duration};
 pub(super) const RUNS: &str = "out";
 
 /// Runs `wgpt runs`.
-pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), Failure> {
     let folder = args.folder.as_deref().unwrap_or(Path::new(RUNS));
     if args.folder.is_some() && !folder.is_dir() {
-        return Err(CliError::Usage {
-            what: format!("{}: no such folder", folder.display()),
-            hint: "give a folder with runs, or none for the runs in out/",
-        });
+        return Err(Failure::usage(
+            format!("{}: no such folder", folder.display()),
+            "give a folder with runs, or none for the runs in out/",
+        ));
     }
     let runs = runs::list(folder);
     if args.json {
@@ -82,31 +82,37 @@ fn table(runs: &[RunSummary]) -> Table {
 }
 
 /// Returns the newest run in [`RUNS`] that has a checkpoint, and prints its name.
-pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, CliError> {
-    newest(quiet, |run| run.has_checkpoint).ok_or_else(|| CliError::Usage {
-        what: format!("no model was given, and no run in {RUNS}/ has a checkpoint"),
-        hint: "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
+pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
+    newest(quiet, |run| run.has_checkpoint).ok_or_else(|| {
+        Failure::usage(
+            format!("no model was given, and no run in {RUNS}/ has a checkpoint"),
+            "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
                first one",
+        )
     })
 }
 
 /// Returns the newest run in [`RUNS`], and prints its name.
-pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, CliError> {
-    newest(quiet, |_| true).ok_or_else(|| CliError::Usage {
-        what: format!("no run was given, and {RUNS}/ has none"),
-        hint: "give a run folder; `wgpt train --preset=demo` trains a first one",
+pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, Failure> {
+    newest(quiet, |_| true).ok_or_else(|| {
+        Failure::usage(
+            format!("no run was given, and {RUNS}/ has none"),
+            "give a run folder; `wgpt train --preset=demo` trains a first one",
+        )
     })
 }
 
 /// Returns the newest run in [`RUNS`] that can be resumed, and prints its name.
-pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, CliError> {
+pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
     let can_resume = |run: &RunSummary| {
         let is_training = matches!(run.state, RunState::Running | RunState::Paused);
         !is_training && run.path.join(CONFIG_FILE).is_file()
     };
-    newest(quiet, can_resume).ok_or_else(|| CliError::Usage {
-        what: format!("--resume was given no run, and {RUNS}/ has none to resume"),
-        hint: "give its folder with --run, or leave out --resume to start a new run",
+    newest(quiet, can_resume).ok_or_else(|| {
+        Failure::usage(
+            format!("--resume was given no run, and {RUNS}/ has none to resume"),
+            "give its folder with --run, or leave out --resume to start a new run",
+        )
     })
 }
 

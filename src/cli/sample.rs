@@ -4,7 +4,6 @@ use std::io::{IsTerminal, Read, StdoutLock, Write};
 
 use serde_json::json;
 
-use super::CliError;
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, open_device};
@@ -12,12 +11,13 @@ use super::typed_lines::TypedLines;
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
+use crate::protocol::Failure;
 
 /// The line after each text.
 const END: &str = "\n---------------\n";
 
 /// Runs `wgpt sample`.
-pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
+pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
@@ -50,38 +50,37 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), CliError> {
 }
 
 /// Returns the options of the draws. The temperature must be 0 or positive.
-pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, CliError> {
+pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, Failure> {
     let &SamplingArgs { temperature, top_k, seed, .. } = args;
     if !temperature.is_finite() || temperature < 0.0 {
-        return Err(CliError::Usage {
-            what: format!("invalid temperature {temperature}"),
-            hint: "--temperature takes 0 or a positive number, like 0.8",
-        });
+        return Err(Failure::usage(
+            format!("invalid temperature {temperature}"),
+            "--temperature takes 0 or a positive number, like 0.8",
+        ));
     }
     Ok(SampleOptions { temperature, top_k, seed })
 }
 
 /// Returns the prompt of `--start`: a text, or the content of a file or of stdin.
-fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, CliError> {
-    let not_utf_8 = |what: &str| CliError::Usage {
-        what: format!("the prompt in {what} is not UTF-8"),
-        hint: "give a prompt in UTF-8",
+fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, Failure> {
+    let not_utf_8 = |what: &str| {
+        Failure::usage(format!("the prompt in {what} is not UTF-8"), "give a prompt in UTF-8")
     };
     match start {
-        Some("-") if interactive => Err(CliError::Usage {
-            what: "--start - and --interactive both read stdin".into(),
-            hint: "leave out one of them",
-        }),
+        Some("-") if interactive => Err(Failure::usage(
+            "--start - and --interactive both read stdin",
+            "leave out one of them",
+        )),
         Some("-") => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().read_to_end(&mut bytes);
-            read.map_err(CliError::file("stdin"))?;
+            read.map_err(Failure::file("stdin"))?;
             let text = String::from_utf8(bytes).map_err(|_| not_utf_8("stdin"))?;
             Ok(Some(without_line_break(&text).to_string()))
         }
         Some(text) => match text.strip_prefix("FILE:") {
             Some(path) => {
-                let bytes = std::fs::read(path).map_err(CliError::file(path))?;
+                let bytes = std::fs::read(path).map_err(Failure::file(path))?;
                 String::from_utf8(bytes).map(Some).map_err(|_| not_utf_8(path))
             }
             None => Ok(Some(text.to_string())),
@@ -98,7 +97,7 @@ pub(super) fn without_line_break(text: &str) -> &str {
 
 /// Generates a text for each line of stdin, until it ends. An empty line repeats the last one, with
 /// other draws.
-fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), CliError> {
+fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), Failure> {
     let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.json)?;
     let default = || Prompt::new(generator.tokenizer.default_prompt(), generator.tokenizer);
     let (mut last, mut is_next) = match start {
@@ -124,11 +123,9 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
 }
 
 /// Reads a line as a prompt; `None` if it is empty.
-fn prompt_of(line: &[u8], tokenizer: &Tokenizer) -> Result<Option<Prompt>, CliError> {
-    let text = std::str::from_utf8(line).map_err(|_| CliError::Usage {
-        what: "the line is not UTF-8".into(),
-        hint: "give a prompt in UTF-8",
-    })?;
+fn prompt_of(line: &[u8], tokenizer: &Tokenizer) -> Result<Option<Prompt>, Failure> {
+    let text = std::str::from_utf8(line)
+        .map_err(|_| Failure::usage("the line is not UTF-8", "give a prompt in UTF-8"))?;
     match without_line_break(text) {
         "" => Ok(None),
         text => Prompt::new(text.to_string(), tokenizer).map(Some),
@@ -142,16 +139,15 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, CliError> {
-        let ids = tokenizer.encode_prompt(&text).map_err(|error| CliError::Usage {
-            what: format!("the prompt cannot be tokenized: {error}"),
-            hint: "give another prompt",
+    fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, Failure> {
+        let ids = tokenizer.encode_prompt(&text).map_err(|error| {
+            Failure::usage(
+                format!("the prompt cannot be tokenized: {error}"),
+                "give another prompt",
+            )
         })?;
         if ids.is_empty() {
-            return Err(CliError::Usage {
-                what: "empty prompt".into(),
-                hint: "give --start at least one character",
-            });
+            return Err(Failure::usage("empty prompt", "give --start at least one character"));
         }
         Ok(Self { text, ids })
     }
@@ -174,7 +170,7 @@ struct Generator<'a> {
 
 impl Generator<'_> {
     /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
-    fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), CliError> {
+    fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), Failure> {
         let mut sampler = Sampler::new(self.model, &prompt.ids, self.options, self.mode);
         self.options.seed = self.options.seed.wrapping_add(1);
         let mut pieces = TextStream::default();
@@ -206,13 +202,13 @@ impl Generator<'_> {
     }
 
     /// Writes text for people.
-    fn write_text(&mut self, text: &str) -> Result<(), CliError> {
+    fn write_text(&mut self, text: &str) -> Result<(), Failure> {
         if self.json { Ok(()) } else { self.write(text) }
     }
 
-    fn write(&mut self, text: &str) -> Result<(), CliError> {
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        written.map_err(CliError::Output)
+        written.map_err(super::output_error)
     }
 }
 
@@ -232,6 +228,6 @@ mod tests {
         let read = |line: &[u8]| prompt_of(line, &Tokenizer::Byte);
         assert!(read(b"\r").unwrap().is_none());
         assert_eq!(read("é".as_bytes()).unwrap().unwrap().ids, [0xc3, 0xa9]);
-        assert!(matches!(read(b"\xff"), Err(CliError::Usage { .. })));
+        assert!(read(b"\xff").is_err());
     }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::CliError;
 use crate::config::{Config, Gelu};
 use crate::disk;
+use crate::protocol::Failure;
 
 /// The measurement of one model, in wgpt's words, and one mode. Other keys are ignored.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -34,11 +34,13 @@ impl TorchStep {
     ///
     /// # Errors
     /// If the file cannot be read, or a line is not a measurement.
-    pub fn read(file: &Path) -> Result<Vec<Self>, CliError> {
-        let text = disk::read_to_string(file).map_err(CliError::file(file))?;
-        parse(&text).map_err(|what| CliError::Usage {
-            what: format!("{}, {what}", file.display()),
-            hint: "write the file with `python3 scripts/torch_cpu.py`",
+    pub fn read(file: &Path) -> Result<Vec<Self>, Failure> {
+        let text = disk::read_to_string(file).map_err(Failure::file(file))?;
+        parse(&text).map_err(|what| {
+            Failure::usage(
+                format!("{}, {what}", file.display()),
+                "write the file with `python3 scripts/torch_cpu.py`",
+            )
         })
     }
 

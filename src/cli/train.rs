@@ -14,7 +14,7 @@ use super::args::{Global, TrainArgs};
 use super::config_source::Saved;
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
-use super::{CliError, print_failure, terminal};
+use super::{print_failure, terminal};
 use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::protocol::{Command, Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
 use crate::ranks::Group;
@@ -40,7 +40,7 @@ pub(super) fn run(
     args: TrainArgs,
     global: &Global,
     launcher: Vec<OsString>,
-) -> Result<ExitCode, CliError> {
+) -> Result<ExitCode, Failure> {
     let json = args.json;
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
@@ -51,8 +51,7 @@ pub(super) fn run(
     let process = TrainerProcess::default();
     let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
-    let signal = handle_signals(sender.clone(), process.clone(), sent, say);
-    let signal = signal.map_err(CliError::Signals)?;
+    let signal = handle_signals(sender.clone(), process.clone(), sent, say)?;
     let warn: fn(&Event) =
         if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
@@ -75,14 +74,18 @@ pub(super) fn run(
                 for text in warnings {
                     output.emit(&Event::Warning { text });
                 }
-                return host(start, !args.no_supervise, process, &commands, say, &mut output)
-                    .map_err(CliError::Failed);
+                return host(start, !args.no_supervise, process, &commands, say, &mut output);
             }
             let program = launcher[0].to_string_lossy().into_owned();
             let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
             let code = supervise(start, Some(&launch), process, &commands, say, emit);
-            code.map(Outcome::Code).map_err(|error| CliError::Launcher { program, error })
+            code.map(Outcome::Code).map_err(|error| {
+                let text = format!("cannot start {program}: {error}");
+                let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name its \
+                            launcher with --mpirun";
+                Failure::usage(text, hint)
+            })
         })
     };
     // As a shell reports a process that a signal ended: 130 or 143.
@@ -94,17 +97,16 @@ pub(super) fn run(
         Ok(Outcome::Code(code)) => code,
         Err(error) => {
             let report = |failure: &Failure| print_failure(failure, json);
-            end(place.as_ref(), &error, report)
+            end(place.as_ref(), error, report)
         }
     }))
 }
 
 /// Reports the error that ends this process, and ends the other ranks; returns the exit code.
-fn end(place: Option<&Place>, error: &CliError, report: impl FnOnce(&Failure)) -> u8 {
-    let failure = Failure::from(error);
+fn end(place: Option<&Place>, failure: Failure, report: impl FnOnce(&Failure)) -> u8 {
     let code = failure.exit as u8;
     match place {
-        Some(place) => place.fail(failure, error.is_common(), report),
+        Some(place) => place.fail(failure, report),
         None => report(&failure),
     }
     code
@@ -157,11 +159,13 @@ fn ranks(
 }
 
 /// Trains as one of the ranks that `wgpt launch` has started; returns the exit code.
-pub(super) fn rank(arguments: &str) -> Result<ExitCode, CliError> {
+pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
     let RankArguments { train: args, global, elapsed } =
-        serde_json::from_str(arguments).map_err(|error| CliError::Usage {
-            what: format!("the launcher has changed the arguments of a rank: {error}"),
-            hint: "give the launcher's program with --mpirun, not a script",
+        serde_json::from_str(arguments).map_err(|error| {
+            Failure::usage(
+                format!("the launcher has changed the arguments of a rank: {error}"),
+                "give the launcher's program with --mpirun, not a script",
+            )
         })?;
     super::start_logging(global.verbose);
     let mut place = Place::of_this_process();
@@ -169,8 +173,7 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, CliError> {
     let mut output = Messages::ready(terminal::message, is_first);
     let (sender, commands) = channel();
     // A launcher ends all ranks with a signal when one has failed.
-    handle_signals(sender.clone(), TrainerProcess::default(), Sent::ByLauncher, |_| {})
-        .map_err(CliError::Signals)?;
+    handle_signals(sender.clone(), TrainerProcess::default(), Sent::ByLauncher, |_| {})?;
     if is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         read_stdin(sender, true, read_command, |event| message!("{}", event.labelled()));
@@ -183,7 +186,7 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, CliError> {
         }
         Err(error) => {
             let report = |failure: &Failure| output.ended(RunEnd::Failed(failure.clone()));
-            end(place.as_ref(), &error, report)
+            end(place.as_ref(), error, report)
         }
     }))
 }
@@ -198,7 +201,7 @@ fn train_rank(
     commands: &Receiver<Command>,
     follow: impl FnOnce(&StartRun),
     output: &mut dyn RunOutput,
-) -> Result<StopReason, CliError> {
+) -> Result<StopReason, Failure> {
     let (mut group, device) = match place {
         Some(place) => {
             let group = place.connect(args.rank_limit, terminal::message)?;
@@ -223,7 +226,7 @@ fn resolve(
     args: &TrainArgs,
     global: &Global,
     group: &mut Group,
-) -> Result<(StartRun, Vec<String>), CliError> {
+) -> Result<(StartRun, Vec<String>), Failure> {
     let TrainArgs { source, run, resume, share, allreduce_dtype, .. } = args.clone();
     let is_first = group.is_first();
     let name = source.name();
@@ -269,7 +272,7 @@ fn resolve(
 }
 
 /// Checks that a run to resume exists.
-fn check_is_run(config: &Path) -> Result<(), CliError> {
+fn check_is_run(config: &Path) -> Result<(), Failure> {
     if config.exists() {
         return Ok(());
     }
@@ -279,7 +282,7 @@ fn check_is_run(config: &Path) -> Result<(), CliError> {
         false => "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume",
     };
     let what = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
-    Err(CliError::Usage { what, hint })
+    Err(Failure::usage(what, hint))
 }
 
 /// Returns the given run folder, else that of the configuration, else a new one.
@@ -288,7 +291,7 @@ fn run_folder(
     config: &Config,
     resume: bool,
     name: &str,
-) -> Result<PathBuf, CliError> {
+) -> Result<PathBuf, Failure> {
     if let Some(run) = typed {
         return Ok(run);
     }
@@ -296,10 +299,10 @@ fn run_folder(
         return Ok(PathBuf::from(&config.out_dir));
     }
     if resume {
-        return Err(CliError::Usage {
-            what: "--resume with a configuration needs the run that it is for".into(),
-            hint: "give its folder with --run, or leave the configuration out to resume the newest",
-        });
+        return Err(Failure::usage(
+            "--resume with a configuration needs the run that it is for",
+            "give its folder with --run, or leave the configuration out to resume the newest",
+        ));
     }
     let free = (1u32..).map(|number| Path::new(RUNS).join(format!("{name}-{number}")));
     Ok(free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(RUNS)))

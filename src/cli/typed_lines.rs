@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Split, StdinLock, Write};
 
-use super::CliError;
+use crate::protocol::Failure;
 use crate::worker::signals::Interrupts;
 
 /// The lines of stdin. On a terminal each has a `> ` before it, on stderr: stdout has the texts alone.
@@ -13,13 +13,13 @@ pub(super) struct TypedLines {
 }
 
 impl TypedLines {
-    pub fn new(is_terminal: bool) -> Result<Self, CliError> {
-        let interrupts = Interrupts::listen().map_err(CliError::Signals)?;
+    pub fn new(is_terminal: bool) -> Result<Self, Failure> {
+        let interrupts = Interrupts::listen()?;
         Ok(Self { interrupts, lines: std::io::stdin().lock().split(b'\n'), is_terminal })
     }
 
     /// Returns the next line; `None` at the end.
-    pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, CliError> {
+    pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "> ");
         }
@@ -28,6 +28,6 @@ impl TypedLines {
             // The shell's prompt begins a line.
             let _ = writeln!(std::io::stderr());
         }
-        line.transpose().map_err(CliError::file("stdin"))
+        line.transpose().map_err(Failure::file("stdin"))
     }
 }

@@ -107,6 +107,9 @@ pub struct Failure {
     pub exit: Exit,
     /// The failure of the device, if it was one.
     pub cause: Option<Cause>,
+    /// True if every rank of a run finds it by itself: then rank 0 reports it.
+    #[serde(skip)]
+    pub is_common: bool,
 }
 
 impl Failure {
@@ -251,6 +254,7 @@ mod tests {
             hint: String::new(),
             exit: Exit::DeviceFailed,
             cause: Some(Cause::DeviceLost),
+            ..Failure::default()
         };
         for message in [
             FromWorker::Reply(Reply::Run {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::ReportError;
 use super::chart::chart;
 use super::page::{fill, page, write_picture};
 use super::record::{Over, RunRecord, shown};
 use crate::config::KEYS;
+use crate::protocol::Failure;
 use crate::runs;
 use crate::text::{Table, escape_html, escape_markdown};
 
@@ -87,7 +87,7 @@ impl Comparison {
     }
 
     /// Returns the comparison in Markdown, and writes its charts into the folder of `path`.
-    pub fn markdown(&self, path: &Path) -> Result<String, ReportError> {
+    pub fn markdown(&self, path: &Path) -> Result<String, Failure> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut images = Vec::new();
         for (name, chart) in self.charts().iter().filter(|(_, chart)| !chart.is_empty()) {

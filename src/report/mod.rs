@@ -11,22 +11,9 @@ mod page;
 mod record;
 mod run_page;
 
-use std::path::PathBuf;
-
 pub(crate) use benchmark_row::{benchmark_picture, benchmark_summary};
 pub(crate) use comparison::Comparison;
 pub(crate) use model_card::write_model_card;
 pub(crate) use page::{write, write_picture};
 pub(crate) use record::RunRecord;
 pub(crate) use run_page::run_page;
-
-/// A reason why a page cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReportError {
-    #[error("{}: not a run", path.display())]
-    NotARun { path: PathBuf },
-    #[error("{}: this file was not made by wgpt", path.display())]
-    NotOurs { path: PathBuf },
-    #[error("{}: {source}", path.display())]
-    File { path: PathBuf, source: std::io::Error },
-}

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::ReportError;
 use super::chart::chart;
 use super::page::{fill, write_picture};
 use super::record::{Over, RunRecord};
 use crate::data::Tokenizer;
 use crate::disk;
+use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, escape_markdown};
 
@@ -23,10 +23,10 @@ pub(crate) fn write_model_card(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
     folder: &Path,
-) -> Result<(), ReportError> {
+) -> Result<(), Failure> {
     let put = |name: &str, text: String| {
         let path = folder.join(name);
-        disk::write(&path, text).map_err(|source| ReportError::File { path, source })
+        disk::write(&path, text).map_err(Failure::file(path))
     };
     put(GENERATION, generation(source, tokenizer))?;
     if folder.join(CARD).exists() {

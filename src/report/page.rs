@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::ReportError;
 use crate::disk;
+use crate::protocol::Failure;
 use crate::text::escape_html;
 use crate::version::VERSION;
 
@@ -50,7 +50,7 @@ pub(super) fn page(title: &str, content: &str) -> String {
 ///
 /// # Errors
 /// As [`write`].
-pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), ReportError> {
+pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
     write(path, &format!("{MARK}\n{svg}"))
 }
 
@@ -58,22 +58,22 @@ pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), ReportError> {
 ///
 /// # Errors
 /// If the file cannot be written, or another file is at its path.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), ReportError> {
-    let error = |source| ReportError::File { path: path.to_path_buf(), source };
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     match disk::read(path) {
         Ok(former) => {
             let beginning = String::from_utf8_lossy(&former[..former.len().min(200)]);
             if !beginning.contains(MARK) {
-                return Err(ReportError::NotOurs { path: path.to_path_buf() });
+                let text = format!("{}: this file was not made by wgpt", path.display());
+                return Err(Failure::usage(text, "give another file with -o"));
             }
         }
         Err(missing) if missing.kind() == ErrorKind::NotFound => {}
-        Err(source) => return Err(error(source)),
+        Err(error) => return Err(Failure::file(path)(error)),
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        disk::create_dir_all(folder).map_err(error)?;
+        disk::create_dir_all(folder).map_err(Failure::file(path))?;
     }
-    disk::write(path, text).map_err(error)
+    disk::write(path, text).map_err(Failure::file(path))
 }
 
 #[cfg(test)]
@@ -98,7 +98,8 @@ mod tests {
         write(&path, &page("b", "")).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains("<title>b"));
         std::fs::write(&path, "mine").unwrap();
-        assert!(matches!(write(&path, &page("c", "")), Err(ReportError::NotOurs { .. })));
+        let refused = write(&path, &page("c", "")).unwrap_err();
+        assert!(refused.text.ends_with("not made by wgpt"), "{refused:?}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
     }
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::ReportError;
 use super::chart::Curve;
 use crate::config::{Config, KEYS, Key};
-use crate::protocol::{Cumulative, Progress, Series, Smoothed, automatic_half_life};
+use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs;
 use crate::text::{bytes, count, duration, percent};
 
@@ -74,12 +73,12 @@ impl Over {
 
 impl RunRecord {
     /// Reads a run folder.
-    pub fn read(run: &Path) -> Result<Self, ReportError> {
+    pub fn read(run: &Path) -> Result<Self, Failure> {
         if !runs::is_run(run) {
-            return Err(ReportError::NotARun { path: run.to_path_buf() });
+            let hint = "give run folders; `wgpt runs` lists the runs in out/";
+            return Err(Failure::usage(format!("{}: not a run", run.display()), hint));
         }
-        let (progress, _) = runs::follow(run)
-            .map_err(|source| ReportError::File { path: run.to_path_buf(), source })?;
+        let (progress, _) = runs::follow(run).map_err(Failure::file(run))?;
         let summary = runs::list(run).into_iter().find(|summary| summary.path == run);
         let (title, state) = match &summary {
             Some(summary) => (summary.title().to_string(), summary.state.name()),

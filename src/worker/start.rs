@@ -1,6 +1,6 @@
 //! What a run is started with: its settings, the precedence of what is recorded, and the limit of its plan.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
@@ -20,20 +20,37 @@ impl<E: Into<TrainError>> From<E> for Failure {
             hint: error.hint().unwrap_or_default(),
             exit: error.exit_code(),
             cause: error.cause(),
+            is_common: error.is_common(),
         }
     }
 }
 
 impl From<ChatError> for Failure {
     fn from(error: ChatError) -> Self {
-        Self::new(error.to_string(), error.hint())
+        Self::usage(error.to_string(), error.hint())
     }
 }
 
 impl Failure {
     /// An error with exit code 1, of no device.
     pub(crate) fn new(text: impl Into<String>, hint: &str) -> Self {
-        Self { text: text.into(), hint: hint.into(), exit: Exit::Failure, cause: None }
+        Self { text: text.into(), hint: hint.into(), ..Self::default() }
+    }
+
+    /// An invalid argument.
+    pub(crate) fn usage(text: impl Into<String>, hint: &str) -> Self {
+        Self { exit: Exit::Usage, is_common: true, ..Self::new(text, hint) }
+    }
+
+    /// Returns a function for `map_err` about a file or folder. A missing file is a wrong argument; any
+    /// other error is the system's.
+    pub(crate) fn file(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        move |error| {
+            let text = format!("{}: {error}", path.as_ref().display());
+            let is_wrong = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory);
+            let exit = if is_wrong { Exit::Usage } else { Exit::Failure };
+            Self { exit, ..Self::new(text, "check the path and its permissions") }
+        }
     }
 }
 

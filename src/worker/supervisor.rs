@@ -313,7 +313,7 @@ mod tests {
 
     fn failed(exit: Exit, cause: Option<Cause>) -> FromWorker {
         let (text, hint) = ("it failed".into(), String::new());
-        FromWorker::Ended(RunEnd::Failed(Failure { text, hint, exit, cause }))
+        FromWorker::Ended(RunEnd::Failed(Failure { text, hint, exit, cause, is_common: false }))
     }
 
     /// Runs a worker that says `messages` and exits with `status`; returns the events.

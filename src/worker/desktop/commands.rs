@@ -1,6 +1,6 @@
 //! Commands for a run: from signals, from stdin, and from a file in the run folder.
 
-use std::io::{self, BufRead};
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::signals;
 use super::supervise::TrainerProcess;
-use crate::protocol::{Command, Event, Setting};
+use crate::protocol::{Command, Event, Failure, Setting};
 use crate::runs::Tail;
 
 /// The interval at which the command file is polled.
@@ -46,7 +46,7 @@ pub(crate) fn handle_signals(
     trainer: TrainerProcess,
     sent: Sent,
     say: fn(&str),
-) -> io::Result<Arc<AtomicI32>> {
+) -> Result<Arc<AtomicI32>, Failure> {
     let first = Arc::new(AtomicI32::new(0));
     let seen = first.clone();
     let mut stopped: Option<Instant> = None;

@@ -11,7 +11,7 @@ use crate::gpu::{self, DeviceChoice, OpenDevice};
 use crate::model::{Gpt, WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
 use crate::plan;
-use crate::protocol::{Exit, Failure, FromWorker, Job, MeasureRequest, Reply, Request};
+use crate::protocol::{Failure, FromWorker, Job, MeasureRequest, Reply, Request};
 use crate::report::write_model_card;
 use crate::runs::{self, ModelSource, checkpoint};
 use crate::train::TrainError;
@@ -88,8 +88,8 @@ pub(in crate::worker) fn export_folder(
     let source = ModelSource::open(checkpoint)?;
     let tokenizer = source.tokenizer.as_ref();
     write_model_folder(&source, tokenizer, &out)?;
-    let carded = write_model_card(&source, tokenizer, &out);
-    carded.map_err(|error| Failure::new(error.to_string(), "give another folder"))?;
+    write_model_card(&source, tokenizer, &out)
+        .map_err(|failure| Failure { hint: "give another folder".into(), ..failure })?;
     Ok(out)
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn write_model_folder(
 ) -> Result<(), Failure> {
     if output.join(WEIGHTS_FILE).exists() {
         let text = format!("{}: this folder already has a model", output.display());
-        return Err(Failure { exit: Exit::Usage, ..Failure::new(text, "give another folder") });
+        return Err(Failure::usage(text, "give another folder"));
     }
     let cpu: DeviceChoice = "cpu".parse()?;
     let model = source.model(&gpu::open(cpu)?.device)?;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel, sync_channel};
 use anstream::ColorChoice;
 
 use crate::config::VARIABLE_PREFIX;
-use crate::protocol::{Exit, Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
+use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
 
 /// Capacity of the channel of messages. When it is full, the worker blocks.
 const CAPACITY: usize = 1024;
@@ -135,12 +135,9 @@ fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     // A library may print to stdout, too.
     lines.filter_map(|line| match serde_json::from_str(&line).ok()? {
         FromWorker::Ready { version } if version != MESSAGES_VERSION => {
-            Some(FromWorker::Ended(RunEnd::Failed(Failure {
-                text: "the program has been replaced by another version".into(),
-                hint: "close wgpt and open it again".into(),
-                exit: Exit::Failure,
-                cause: None,
-            })))
+            let text = "the program has been replaced by another version";
+            let failure = Failure::new(text, "close wgpt and open it again");
+            Some(FromWorker::Ended(RunEnd::Failed(failure)))
         }
         message => Some(message),
     })

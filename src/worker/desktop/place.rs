@@ -65,18 +65,14 @@ impl Place {
         Ok(group)
     }
 
-    /// Reports the error that ends this rank, and ends the others. `is_common` if every rank finds it by
-    /// itself: then rank 0 reports it.
-    pub fn fail(&self, failure: Failure, is_common: bool, report: impl FnOnce(&Failure)) {
-        if is_common && !self.is_first() {
+    /// Reports the error that ends this rank, and ends the others.
+    pub fn fail(&self, mut failure: Failure, report: impl FnOnce(&Failure)) {
+        if failure.is_common && !self.is_first() {
             std::thread::sleep(REPORT_TIME);
         }
-        let text = if is_common && self.is_first() {
-            failure.text
-        } else {
-            format!("{}: {}", self.label(), failure.text)
-        };
-        let failure = Failure { text, ..failure };
+        if !(failure.is_common && self.is_first()) {
+            failure.text = format!("{}: {}", self.label(), failure.text);
+        }
         report(&failure);
         let _ = std::io::stdout().flush();
         if let Some(abort) = &self.abort {

@@ -127,8 +127,8 @@ fn report_panics() {
             let text = panic.payload_as_str().unwrap_or("no message");
             // Further lines are a library's backtrace.
             let text = format!("wgpt panicked: {}", text.lines().next().unwrap_or_default());
-            let hint = "this is a bug in wgpt: please report it with this message".into();
-            let failure = Failure { text, hint, exit: Exit::Panic, cause: None };
+            let hint = "this is a bug in wgpt: please report it with this message";
+            let failure = Failure { exit: Exit::Panic, ..Failure::new(text, hint) };
             send(&FromWorker::Ended(RunEnd::Failed(failure)));
         }
     }));
@@ -141,9 +141,7 @@ fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
     let say = output.say;
     let signal = match handle_signals(sender.clone(), process.clone(), Sent::Directly, say) {
         Ok(signal) => signal,
-        Err(error) => {
-            let text = format!("cannot handle signals: {error}");
-            let failure = Failure { text, exit: Exit::Failure, ..Failure::default() };
+        Err(failure) => {
             output.ended(RunEnd::Failed(failure));
             return ExitCode::FAILURE;
         }

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::protocol::Failure;
+
 /// Ctrl-C.
 pub(crate) const INTERRUPT: i32 = 2;
 /// The request to end: SIGTERM on Unix, a console that closes on Windows.
@@ -13,15 +15,19 @@ pub(crate) const TERMINATE: i32 = 15;
 ///
 /// Once a Windows console closes, the system ends the process within five seconds, or as soon as `main`
 /// returns.
+pub(crate) fn listen(handle: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
+    try_listen(handle).map_err(|error| Failure::new(format!("cannot handle signals: {error}"), ""))
+}
+
 #[cfg(unix)]
-pub(crate) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
     std::thread::spawn(move || signals.forever().for_each(&mut handle));
     Ok(())
 }
 
 #[cfg(windows)]
-pub(crate) fn listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     use std::future::poll_fn;
     use std::task::Poll;
 
@@ -60,7 +66,7 @@ pub(crate) struct Interrupts {
 
 impl Interrupts {
     /// Handles signals from now on. Until the first text, Ctrl-C ends the process.
-    pub fn listen() -> io::Result<Self> {
+    pub fn listen() -> Result<Self, Failure> {
         let (waits, is_stopped) = (Arc::new(AtomicBool::new(true)), Arc::default());
         let this = Self { waits, is_stopped };
         let (waits, is_stopped) = (this.waits.clone(), this.is_stopped.clone());

@@ -8,7 +8,7 @@ use super::place::Place;
 use super::supervise::{TrainerProcess, supervise};
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
-use crate::protocol::{Command, Event, Exit, Failure, RunEnd, StartRun, StopReason, Task, Working};
+use crate::protocol::{Command, Event, Failure, RunEnd, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
 use crate::train::{Request, Session, Setup, TrainError};
 
@@ -74,11 +74,9 @@ pub(crate) fn host(
     if supervised && uses_gpu(device) {
         let emit = &mut |event: &Event| output.emit(event);
         let code = supervise(start, None, process, commands, say, emit);
-        return code.map(Outcome::Code).map_err(|error| Failure {
-            text: format!("cannot start the trainer process: {error}"),
-            hint: "--no-supervise trains in one process".into(),
-            exit: Exit::Failure,
-            cause: None,
+        return code.map(Outcome::Code).map_err(|error| {
+            let text = format!("cannot start the trainer process: {error}");
+            Failure::new(text, "--no-supervise trains in one process")
         });
     }
     train_alone(start, device, commands, output).map(Outcome::Stopped).map_err(Failure::from)
