@@ -2,33 +2,15 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::args::{ConfigSource, flag_or_variable};
 use crate::config::{self, KEYS, Layer, Resolved};
 use crate::protocol::Failure;
 use crate::worker::resolve_with_model;
 
-/// The configuration of a run that continues.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Saved {
-    /// Its file, for messages.
-    name: String,
-    text: String,
-}
-
-impl Saved {
-    /// Reads the configuration of a run.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let (name, text) = read_text(path)?;
-        Ok(Self { name, text })
-    }
-}
-
 impl ConfigSource {
-    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`
-    /// takes the place of the file if none was given.
-    pub fn resolve(self, saved: Option<&Saved>) -> Result<Resolved, Failure> {
+    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`, the
+    /// file and the text of a run that continues, takes the place of the file if none was given.
+    pub fn resolve(self, saved: Option<&(String, String)>) -> Result<Resolved, Failure> {
         self.resolve_on(Vec::new(), saved)
     }
 
@@ -36,21 +18,20 @@ impl ConfigSource {
     pub fn resolve_on(
         self,
         mut layers: Vec<Layer>,
-        saved: Option<&Saved>,
+        saved: Option<&(String, String)>,
     ) -> Result<Resolved, Failure> {
         let saved = saved.filter(|_| self.file.is_none());
         if self.is_named() {
             layers.clear();
         }
-        if let Some(name) = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET") {
+        if let Some(name) = self.preset() {
             layers.push(Layer::preset(&name)?);
         }
         if let Some(path) = &self.file {
             layers.push(read_layer(path)?);
-        } else if let Some(Saved { name, text }) = saved {
+        } else if let Some((name, text)) = saved {
             layers.push(Layer::toml(name, text)?);
         }
-        let begun = saved.is_some();
         // wgpt has no variables that are not UTF-8.
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -58,12 +39,16 @@ impl ConfigSource {
         layers.push(Layer::environment(variables)?);
         layers.push(Layer::flags(self.flags.typed)?);
         // A run that continues has the shapes of its model already.
-        if begun { Ok(config::resolve(layers)?) } else { Ok(resolve_with_model(layers)?) }
+        Ok(if saved.is_some() { config::resolve(layers) } else { resolve_with_model(layers) }?)
+    }
+
+    fn preset(&self) -> Option<String> {
+        flag_or_variable(self.preset.as_deref(), "WGPT_PRESET")
     }
 
     /// Returns true if a file or a preset was given.
     pub fn is_named(&self) -> bool {
-        self.file.is_some() || flag_or_variable(self.preset.as_deref(), "WGPT_PRESET").is_some()
+        self.file.is_some() || self.preset().is_some()
     }
 
     /// Returns the value of a key from its flag, or else from its environment variable.
@@ -75,14 +60,14 @@ impl ConfigSource {
 
     /// Returns a short name of the configuration.
     pub fn name(&self) -> String {
-        let preset = flag_or_variable(self.preset.as_deref(), "WGPT_PRESET");
-        let stem = || Some(self.file.as_ref()?.file_stem()?.to_string_lossy().into_owned());
-        stem().or(preset).unwrap_or_else(|| "run".into())
+        let stem = self.file.as_deref().and_then(Path::file_stem);
+        let stem = stem.map(|stem| stem.to_string_lossy().into_owned());
+        stem.or_else(|| self.preset()).unwrap_or_else(|| "run".into())
     }
 }
 
 /// Returns the name and the text of a file.
-fn read_text(path: &Path) -> Result<(String, String), Failure> {
+pub(super) fn read_text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(Failure::file(path))?;
     let text = config::decode(&name, bytes)?;
@@ -91,15 +76,12 @@ fn read_text(path: &Path) -> Result<(String, String), Failure> {
 
 fn read_layer(path: &Path) -> Result<Layer, Failure> {
     let (name, text) = read_text(path)?;
-    Ok(match path.extension().and_then(|extension| extension.to_str()) {
-        Some("py") => Layer::python(&name, &text)?,
-        Some("toml") => Layer::toml(&name, &text)?,
-        _ => {
-            return Err(Failure::usage(
-                format!("{name}: neither a .toml nor a .py file"),
-                "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` \
-                       writes one",
-            ));
-        }
-    })
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => Ok(Layer::python(&name, &text)?),
+        Some("toml") => Ok(Layer::toml(&name, &text)?),
+        _ => Err(Failure::usage(
+            format!("{name}: neither a .toml nor a .py file"),
+            "a configuration is a TOML file or a nanoGPT .py file; `wgpt config init` writes one",
+        )),
+    }
 }

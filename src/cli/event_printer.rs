@@ -8,17 +8,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
+use super::print_failure;
 use super::terminal::draws;
-use crate::protocol::{Event, Progress};
+use crate::protocol::{Event, Failure, Progress};
 use crate::runs::json_line;
 use crate::text::duration;
-use crate::worker::{SETTING_UP, print_set_up};
+use crate::worker::{RunOutput, SETTING_UP, print_set_up};
 
 /// The time between two frames of the bar.
 const TICK: Duration = Duration::from_millis(250);
 
+/// The output of a run on the command line.
 pub(super) struct EventPrinter {
     view: View,
+    json: bool,
     quiet: bool,
     progress: Progress,
 }
@@ -33,77 +36,16 @@ enum View {
 
 impl EventPrinter {
     /// Creates a progress bar on a terminal and plain lines elsewhere.
-    pub fn new(json: bool, quiet: bool) -> Self {
-        let terminal = draws(&std::io::stdout()) && draws(&std::io::stderr());
-        let view = if json {
-            View::Json
-        } else if terminal && !quiet {
-            View::Bar(bar())
-        } else {
-            View::Plain(if quiet { Activity::Hidden } else { Activity::lines() })
+    pub fn new(json: bool, quiet: bool, is_first: bool) -> Self {
+        let is_drawn = draws(&std::io::stdout()) && draws(&std::io::stderr());
+        let view = match (json, quiet) {
+            _ if !is_first => View::Silent,
+            (true, _) => View::Json,
+            (false, true) => View::Plain(Activity::Hidden),
+            (false, false) if is_drawn => View::Bar(bar()),
+            (false, false) => View::Plain(Activity::lines()),
         };
-        Self { view, quiet, progress: Progress::default() }
-    }
-
-    /// Creates a printer that prints nothing.
-    pub fn silent() -> Self {
-        Self { view: View::Silent, quiet: true, progress: Progress::default() }
-    }
-
-    /// Reports that a run is being set up, until the next event, and as an event until the returned
-    /// value is dropped.
-    pub fn set_up(&mut self) -> Option<Sender<()>> {
-        if self.is_json() {
-            return Some(print_set_up(print_event));
-        }
-        self.show(&SETTING_UP);
-        None
-    }
-
-    /// Returns true if events are printed as JSON lines.
-    pub fn is_json(&self) -> bool {
-        matches!(self.view, View::Json)
-    }
-
-    /// Prints a message above the bar.
-    pub fn say(&self, text: &str) {
-        match &self.view {
-            View::Bar(bar) => bar.suspend(|| message!("{text}")),
-            View::Json | View::Plain(_) => message!("{text}"),
-            View::Silent => {}
-        }
-    }
-
-    /// Prints an event. Output that cannot be written is lost: that must not end a run.
-    pub fn show(&mut self, event: &Event) {
-        match self.view {
-            View::Json => return print_event(event),
-            View::Silent => return,
-            View::Plain(_) | View::Bar(_) => {}
-        }
-        let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
-        self.progress.apply(event);
-        self.progress.forget_steps();
-        match &mut self.view {
-            View::Silent | View::Json => {}
-            View::Plain(activity) => match event {
-                Event::Working(working) => activity.show(working.to_string()),
-                Event::Step(step) if !self.quiet => {
-                    activity.clear();
-                    line(&step.line(skipped));
-                }
-                event => {
-                    activity.clear();
-                    self.print(event);
-                }
-            },
-            View::Bar(bar) => {
-                draw(bar, &self.progress);
-                if !matches!(event, Event::Working(_) | Event::Step(_)) {
-                    bar.clone().suspend(|| self.print(event));
-                }
-            }
-        }
+        Self { view, json, quiet, progress: Progress::default() }
     }
 
     fn print(&self, event: &Event) {
@@ -134,24 +76,83 @@ impl EventPrinter {
     }
 }
 
+impl RunOutput for EventPrinter {
+    /// Prints an event. Output that cannot be written is lost: that must not end a run.
+    fn emit(&mut self, event: &Event) {
+        match self.view {
+            View::Silent => return,
+            View::Json => {
+                print_event(event);
+                // A worker prints none of its errors.
+                if matches!(event, Event::Error { .. }) {
+                    message!("{}", event.labelled());
+                }
+                return;
+            }
+            View::Plain(_) | View::Bar(_) => {}
+        }
+        let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
+        self.progress.apply(event);
+        self.progress.forget_steps();
+        match &mut self.view {
+            View::Silent | View::Json => {}
+            View::Plain(activity) => match event {
+                Event::Working(working) => activity.show(working.to_string()),
+                Event::Step(step) if !self.quiet => {
+                    activity.clear();
+                    line(&step.line(skipped));
+                }
+                event => {
+                    activity.clear();
+                    self.print(event);
+                }
+            },
+            View::Bar(bar) => {
+                draw(bar, &self.progress);
+                if !matches!(event, Event::Working(_) | Event::Step(_)) {
+                    bar.clone().suspend(|| self.print(event));
+                }
+            }
+        }
+    }
+
+    /// Prints a message above the bar.
+    fn say(&self, text: &str) {
+        match &self.view {
+            View::Bar(bar) => bar.suspend(|| message!("{text}")),
+            View::Json | View::Plain(_) => message!("{text}"),
+            View::Silent => {}
+        }
+    }
+
+    fn set_up(&mut self) -> Option<Sender<()>> {
+        if matches!(self.view, View::Json) {
+            return Some(print_set_up(print_event));
+        }
+        self.emit(&SETTING_UP);
+        None
+    }
+
+    fn on_failure(&self) -> fn(&Failure) {
+        if self.json {
+            |failure| print_failure(failure, true)
+        } else {
+            |failure| print_failure(failure, false)
+        }
+    }
+}
+
 /// Returns true for messages, which go to stderr. All other events go to stdout.
 fn is_message(event: &Event) -> bool {
-    match event {
+    matches!(
+        event,
         Event::Warning { .. }
-        | Event::Error { .. }
-        | Event::Replan { .. }
-        | Event::Waiting { .. }
-        | Event::Paused { .. }
-        | Event::Resumed { .. } => true,
-        Event::Start { .. }
-        | Event::Plan(_)
-        | Event::Step(_)
-        | Event::Eval { .. }
-        | Event::Sample { .. }
-        | Event::Checkpoint { .. }
-        | Event::Working(_)
-        | Event::Done { .. } => false,
-    }
+            | Event::Error { .. }
+            | Event::Replan { .. }
+            | Event::Waiting { .. }
+            | Event::Paused { .. }
+            | Event::Resumed { .. }
+    )
 }
 
 /// Prints an event as a JSON line to stdout.

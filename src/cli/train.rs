@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::args::{Global, TrainArgs};
-use super::config_source::Saved;
+use super::config_source::read_text;
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
-use super::{print_failure, terminal};
+use super::terminal;
 use crate::config::{Config, InitFrom, Provenance, run_name};
 use crate::protocol::{Command, Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
 use crate::ranks::Group;
@@ -44,9 +44,7 @@ pub(super) fn run(
     let json = args.json;
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
-    let events =
-        if is_first { EventPrinter::new(json, global.quiet) } else { EventPrinter::silent() };
-    let mut output = Printer { events, json };
+    let mut output = EventPrinter::new(json, global.quiet, is_first);
     let (sender, commands) = channel();
     let process = TrainerProcess::default();
     let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
@@ -57,13 +55,12 @@ pub(super) fn run(
     if json && is_first {
         read_stdin(sender.clone(), args.stop_on_close, |line| serde_json::from_str(line), warn);
     }
-    let follow = |start: &StartRun| follow_file(commands_file(start), sender, warn);
+    let follow = |start: &StartRun| {
+        if is_first {
+            follow_file(commands_file(start), sender, warn);
+        }
+    };
     let ended = if place.is_some() {
-        let follow = |start: &StartRun| {
-            if is_first {
-                follow(start);
-            }
-        };
         let elapsed = Duration::ZERO;
         train_rank(args, global, elapsed, &mut place, &commands, follow, &mut output)
             .map(Outcome::Stopped)
@@ -76,14 +73,13 @@ pub(super) fn run(
                 }
                 return host(start, !args.no_supervise, process, &commands, say, &mut output);
             }
-            let program = launcher[0].to_string_lossy().into_owned();
             let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
             let code = supervise(start, Some(&launch), process, &commands, say, emit);
             code.map(Outcome::Code).map_err(|error| {
-                let text = format!("cannot start {program}: {error}");
-                let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name its \
-                            launcher with --mpirun";
+                let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
+                let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
+                            its launcher with --mpirun";
                 Failure::usage(text, hint)
             })
         })
@@ -95,10 +91,7 @@ pub(super) fn run(
         Ok(Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0)) => stopped,
         Ok(Outcome::Stopped(_)) => 0,
         Ok(Outcome::Code(code)) => code,
-        Err(error) => {
-            let report = |failure: &Failure| print_failure(failure, json);
-            end(place.as_ref(), error, report)
-        }
+        Err(error) => end(place.as_ref(), error, output.on_failure()),
     }))
 }
 
@@ -110,38 +103,6 @@ fn end(place: Option<&Place>, failure: Failure, report: impl FnOnce(&Failure)) -
         None => report(&failure),
     }
     code
-}
-
-/// The output of a run on the command line.
-struct Printer {
-    events: EventPrinter,
-    json: bool,
-}
-
-impl RunOutput for Printer {
-    fn emit(&mut self, event: &Event) {
-        self.events.show(event);
-        // A worker prints none of its errors.
-        if self.json && matches!(event, Event::Error { .. }) {
-            message!("{}", event.labelled());
-        }
-    }
-
-    fn say(&self, text: &str) {
-        self.events.say(text);
-    }
-
-    fn set_up(&mut self) -> Option<Sender<()>> {
-        self.events.set_up()
-    }
-
-    fn on_failure(&self) -> fn(&Failure) {
-        if self.json {
-            |failure| print_failure(failure, true)
-        } else {
-            |failure| print_failure(failure, false)
-        }
-    }
 }
 
 /// Returns the command with which `launcher` starts the ranks of a run.
@@ -162,10 +123,8 @@ fn ranks(
 pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
     let RankArguments { train: args, global, elapsed } =
         serde_json::from_str(arguments).map_err(|error| {
-            Failure::usage(
-                format!("the launcher has changed the arguments of a rank: {error}"),
-                "give the launcher's program with --mpirun, not a script",
-            )
+            let text = format!("the launcher has changed the arguments of a rank: {error}");
+            Failure::usage(text, "give the launcher's program with --mpirun, not a script")
         })?;
     super::start_logging(global.verbose);
     let mut place = Place::of_this_process();
@@ -237,26 +196,22 @@ fn resolve(
         None if resume && is_first && !source.is_named() => Some(newest_to_resume(global.quiet)?),
         run => run,
     };
-    let saved = run.as_ref().filter(|_| resume && is_first).map(|run| run.join(CONFIG_FILE));
-    if let Some(config) = &saved {
-        check_is_run(config)?;
-    }
-    let saved = group.share(saved.as_deref().map(Saved::read).transpose()?)?;
-    let resolved = source.resolve(saved.as_ref())?;
+    let saved = match &run {
+        Some(run) if resume && is_first => Some(saved_config(run)?),
+        _ => None,
+    };
+    let resolved = source.resolve(group.share(saved)?.as_ref())?;
     let plans_schedule = !resolved.sets_length();
     let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;
-    let run = match is_first {
-        true => run_folder(run, &config, resume, &run_name(&name, &config))?,
-        false => PathBuf::new(),
-    };
+    let run = if is_first { run_folder(run, &config, resume, &name)? } else { PathBuf::new() };
     // Unless another dtype is asked for, a run keeps the one that `auto` has become.
     let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
     if let (true, false, Some(before)) = (resume && is_first, sets_dtype, runs::config(&run)) {
         config.dtype = before.dtype;
     }
-    let found = RankStart { run, resume, plans_schedule, config }.shared(group, &resolved)?;
-    let RankStart { run, resume, plans_schedule, config } = found;
+    let RankStart { run, resume, plans_schedule, config } =
+        RankStart { run, resume, plans_schedule, config }.shared(group, &resolved)?;
     let settings = RunSettings::Resolved { config: Box::new(config), plans_schedule };
     let start = StartRun {
         resume,
@@ -271,32 +226,31 @@ fn resolve(
     Ok((start, resolved.warnings))
 }
 
-/// Checks that a run to resume exists.
-fn check_is_run(config: &Path) -> Result<(), Failure> {
+/// Reads the configuration of a run to resume. Returns its file, for messages, and its text.
+fn saved_config(run: &Path) -> Result<(String, String), Failure> {
+    let config = run.join(CONFIG_FILE);
     if config.exists() {
-        return Ok(());
+        return read_text(&config);
     }
-    let run = config.parent().unwrap_or(config);
-    let hint = match run.join(NANOGPT_FILE).exists() {
-        true => "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run",
-        false => "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume",
+    let hint = if run.join(NANOGPT_FILE).exists() {
+        "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run"
+    } else {
+        "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume"
     };
-    let what = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
-    Err(Failure::usage(what, hint))
+    let text = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
+    Err(Failure::usage(text, hint))
 }
 
-/// Returns the given run folder, else that of the configuration, else a new one.
+/// Returns the given run folder, else the folder of the configuration, else a new one.
 fn run_folder(
     typed: Option<PathBuf>,
     config: &Config,
     resume: bool,
     name: &str,
 ) -> Result<PathBuf, Failure> {
-    if let Some(run) = typed {
+    let configured = || (!config.out_dir.is_empty()).then(|| PathBuf::from(&config.out_dir));
+    if let Some(run) = typed.or_else(configured) {
         return Ok(run);
-    }
-    if !config.out_dir.is_empty() {
-        return Ok(PathBuf::from(&config.out_dir));
     }
     if resume {
         return Err(Failure::usage(
@@ -304,6 +258,7 @@ fn run_folder(
             "give its folder with --run, or leave the configuration out to resume the newest",
         ));
     }
-    let free = (1u32..).map(|number| Path::new(RUNS).join(format!("{name}-{number}")));
-    Ok(free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(RUNS)))
+    let name = run_name(name, config);
+    let mut new = (1u32..).map(|number| Path::new(RUNS).join(format!("{name}-{number}")));
+    Ok(new.find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(RUNS)))
 }
