@@ -25,9 +25,7 @@ pub(super) use training::{LaunchArgs, TrainArgs};
 pub(super) use values::{DEBUGGING, flag_or_variable};
 use values::{Suggested, examples};
 
-pub(super) use models::{
-    ChatArgs, CompareArgs, EvalArgs, ExportArgs, ExportFormat, ImportArgs, ReportArgs, SamplingArgs,
-};
+pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, ExportFormat, SamplingArgs};
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]
@@ -89,22 +87,18 @@ pub(super) struct Global {
 }
 
 impl Global {
-    /// Returns the device of the flag, or else of `WGPT_DEVICE`, or else auto.
+    /// Returns the device as it was typed in the flag, or else in `WGPT_DEVICE`, or else auto.
+    pub fn typed_device(&self) -> String {
+        flag_or_variable(self.device.as_deref(), "WGPT_DEVICE").unwrap_or_else(|| "auto".into())
+    }
+
     pub fn device(&self) -> Result<DeviceChoice, DeviceError> {
-        match flag_or_variable(self.device.as_deref(), "WGPT_DEVICE") {
-            Some(name) => name.parse(),
-            None => Ok(DeviceChoice::Auto),
-        }
+        self.typed_device().parse()
     }
 
     /// Returns these arguments for another process, whose variables may differ.
     pub fn with_variables(&self) -> Self {
         Self { device: Some(self.typed_device()), ..self.clone() }
-    }
-
-    /// Returns the device as it was typed, or else auto.
-    pub fn typed_device(&self) -> String {
-        flag_or_variable(self.device.as_deref(), "WGPT_DEVICE").unwrap_or_else(|| "auto".into())
     }
 
     /// Returns the device of process number `local` among the processes on this machine that train one
@@ -182,18 +176,41 @@ pub(super) enum Subcommands {
         ("wgpt runs", "the runs in out/"),
         ("wgpt runs elsewhere --json", "for a program"),
     ]))]
-    Runs(RunsArgs),
+    Runs {
+        /// Folder with runs [default: out]
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+        /// Print one JSON array
+        #[arg(long)]
+        json: bool,
+    },
     /// Compare runs: results, and the settings that differ
     #[command(after_help = examples(&[
         ("wgpt compare out/a out/b", "two runs"),
         ("wgpt compare out/a out/b -o ab.html", "a page with curves"),
     ]))]
-    Compare(CompareArgs),
+    Compare {
+        /// Run folders
+        #[arg(required = true, num_args = 2.., value_name = "RUN")]
+        runs: Vec<PathBuf>,
+        /// Page to write, *.html or *.md, with curves over tokens, time and compute
+        #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+        output: Option<PathBuf>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Write one page about a run: results, curves, samples, plan and settings
     #[command(after_help = examples(&[
         ("wgpt report out/demo-1 -o demo.html", ""),
     ]))]
-    Report(ReportArgs),
+    Report {
+        /// Run folder [default: the newest run in out/]
+        run: Option<PathBuf>,
+        /// Page to write, *.html; it needs no other file
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
     /// Write a model for other programs: a Hugging Face GPT-2 folder, a GGUF file, or a web page
     #[command(after_help = examples(&[
         ("wgpt export -o my-model", "the newest run in out/"),
@@ -205,7 +222,13 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt import out-shakespeare/ckpt.pt -o out/imported", ""),
     ]))]
-    Import(ImportArgs),
+    Import {
+        /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+        model: PathBuf,
+        /// Folder to write
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+    },
     /// Show the memory, disk and time that a run will take, without running it
     #[command(after_help = examples(&[
         ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
@@ -215,25 +238,45 @@ pub(super) enum Subcommands {
     ]))]
     Plan(PlanArgs),
     /// List the devices of this machine
-    Devices(DevicesArgs),
+    Devices {
+        /// Print one JSON array
+        #[arg(long)]
+        json: bool,
+    },
     /// Report what a bug report needs: build, machine, devices, folders, and problems with them
     #[command(after_help = examples(&[
         ("wgpt doctor", "to read and to paste"),
         ("wgpt doctor --json", "for a program"),
     ]))]
-    Doctor(DoctorArgs),
+    Doctor {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Benchmark a device, kernel by kernel and step by step
     Bench(BenchArgs),
     /// Write, show or check a configuration
-    Config(ConfigArgs),
+    #[command(subcommand)]
+    Config(ConfigAction),
     /// Print a completion script for a shell
-    Completions(CompletionsArgs),
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
     /// Write manual pages, for packages
     #[command(hide = true)]
-    Man(ManArgs),
+    Man {
+        /// Folder to write
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
     /// Take messages on stdin and answer them on stdout: the other half of a run or a window
     #[command(hide = true)]
-    Worker(WorkerArgs),
+    Worker {
+        /// Train as one of the ranks that a launcher starts
+        #[arg(long, value_name = "JSON")]
+        rank: Option<String>,
+    },
 }
 
 /// The arguments of the window, which opens without a subcommand.
@@ -315,30 +358,6 @@ pub(super) struct SampleArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct RunsArgs {
-    /// Folder with runs [default: out]
-    #[arg(value_name = "DIR")]
-    pub folder: Option<PathBuf>,
-    /// Print one JSON array
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DevicesArgs {
-    /// Print one JSON array
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DoctorArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     #[command(flatten)]
     pub source: ConfigSource,
@@ -398,12 +417,6 @@ pub(super) enum BenchPart {
     Steps,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct ConfigArgs {
-    #[command(subcommand)]
-    pub action: ConfigAction,
-}
-
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigAction {
     /// Print a configuration file that explains every key
@@ -412,24 +425,4 @@ pub(super) enum ConfigAction {
     Show(ConfigSource),
     /// Check a configuration
     Check(ConfigSource),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ManArgs {
-    /// Folder to write
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct WorkerArgs {
-    /// Train as one of the ranks that a launcher starts
-    #[arg(long, value_name = "JSON")]
-    pub rank: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CompletionsArgs {
-    /// Shell
-    pub shell: Shell,
 }

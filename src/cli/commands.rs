@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::activity::style;
-use super::args::{ConfigAction, ConfigArgs, DevicesArgs, DoctorArgs, Global, PrepareArgs};
+use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
@@ -66,12 +66,12 @@ fn bytes_bar() -> ProgressBar {
 }
 
 /// Runs `wgpt devices`.
-pub(super) fn devices(args: DevicesArgs, global: &Global) {
+pub(super) fn devices(json: bool, global: &Global) {
     let devices = gpu::devices();
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
         message!("note: no cuda device: {why}");
     }
-    if args.json {
+    if json {
         let rows: Vec<_> = devices
             .iter()
             .map(|device| {
@@ -106,9 +106,9 @@ pub(super) fn devices(args: DevicesArgs, global: &Global) {
 }
 
 /// Runs `wgpt doctor`.
-pub(super) fn doctor(args: DoctorArgs) {
+pub(super) fn doctor(json: bool) {
     let report = DoctorReport::gather(front_end());
-    if args.json {
+    if json {
         output!("{}", json!(report));
     } else {
         output!("{report}");
@@ -126,8 +126,8 @@ fn front_end() -> FrontEnd {
 }
 
 /// Runs `wgpt config`.
-pub(super) fn config(args: ConfigArgs) -> Result<(), Failure> {
-    match args.action {
+pub(super) fn config(action: ConfigAction) -> Result<(), Failure> {
+    match action {
         ConfigAction::Init(source) => {
             output!("{}", source.resolve(None)?.config.to_toml().trim_end());
         }

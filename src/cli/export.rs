@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::activity::Activity;
-use super::args::{ExportArgs, ExportFormat, Global, ImportArgs};
+use super::args::{ExportArgs, ExportFormat, Global};
 use super::find_model::{find_model, find_tokenizer, warn};
 use crate::config::Gelu;
 use crate::data::Tokenizer;
@@ -39,15 +39,12 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
 }
 
 /// Runs `wgpt import`: writes the same model as export.
-pub(super) fn import(args: ImportArgs, global: &Global) -> Result<(), Failure> {
-    let source = find_model(Some(&args.model), global.quiet)?;
-    convert(&source, source.tokenizer.as_ref(), &args.output, global)?;
+pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(), Failure> {
+    let source = find_model(Some(model), global.quiet)?;
+    convert(&source, source.tokenizer.as_ref(), output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
-    output!(
-        "{} -> {} ({parameters} parameters); train on with --init_from={1}",
-        source.path.display(),
-        args.output.display(),
-    );
+    let (source, output) = (source.path.display(), output.display());
+    output!("{source} -> {output} ({parameters} parameters); train on with --init_from={output}");
     Ok(())
 }
 

@@ -1,20 +1,21 @@
 //! `wgpt man`: the manual pages that packages install.
 
 use std::io;
+use std::path::Path;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::args::{Arguments, ManArgs};
+use super::args::Arguments;
 use crate::protocol::Failure;
 use crate::version::VERSION;
 
 /// Runs `wgpt man`: writes a page for wgpt and one for each of its commands.
-pub(super) fn run(args: ManArgs) -> Result<(), Failure> {
-    std::fs::create_dir_all(&args.folder).map_err(Failure::file(&args.folder))?;
-    for (name, page) in pages().map_err(Failure::file(&args.folder))? {
-        let file = args.folder.join(name);
+pub(super) fn run(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+    for (name, page) in pages().map_err(Failure::file(folder))? {
+        let file = folder.join(name);
         std::fs::write(&file, page).map_err(Failure::file(&file))?;
     }
     Ok(())

@@ -99,7 +99,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    if !matches!(arguments.command, Some(Subcommands::Worker(_))) {
+    if !matches!(arguments.command, Some(Subcommands::Worker { .. })) {
         start_logging(arguments.global.verbose);
     }
     match run(arguments) {
@@ -159,22 +159,22 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Chat(args) => chat_loop::run(args, &global)?,
         Subcommands::Eval(args) => eval::run(args, &global)?,
-        Subcommands::Runs(args) => run_list::run(args, &global)?,
-        Subcommands::Compare(args) => pages::compare(args)?,
-        Subcommands::Report(args) => pages::report(args, &global)?,
+        Subcommands::Runs { folder, json } => run_list::run(folder, json, &global)?,
+        Subcommands::Compare { runs, output, json } => pages::compare(&runs, output, json)?,
+        Subcommands::Report { run, output } => pages::report(run, &output, &global)?,
         Subcommands::Export(args) => export::export(args, &global)?,
-        Subcommands::Import(args) => export::import(args, &global)?,
-        Subcommands::Devices(args) => commands::devices(args, &global),
-        Subcommands::Doctor(args) => commands::doctor(args),
+        Subcommands::Import { model, output } => export::import(&model, &output, &global)?,
+        Subcommands::Devices { json } => commands::devices(json, &global),
+        Subcommands::Doctor { json } => commands::doctor(json),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
-        Subcommands::Config(args) => commands::config(args)?,
-        Subcommands::Completions(args) => help::completions(args.shell),
-        Subcommands::Man(args) => manual::run(args)?,
-        Subcommands::Worker(args::WorkerArgs { rank: Some(rank) }) => {
-            return train::rank(&rank);
+        Subcommands::Config(action) => commands::config(action)?,
+        Subcommands::Completions { shell } => help::completions(shell),
+        Subcommands::Man { folder } => manual::run(&folder)?,
+        Subcommands::Worker { rank: Some(rank) } => return train::rank(&rank),
+        Subcommands::Worker { rank: None } => {
+            return Ok(worker::serve(terminal::message, start_logging));
         }
-        Subcommands::Worker(_) => return Ok(worker::serve(terminal::message, start_logging)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -229,7 +229,7 @@ mod tests {
     fn global_flags_go_before_or_after_the_command() {
         for line in ["wgpt --device=cpu devices", "wgpt devices --device=cpu", "wgpt -v devices"] {
             let Arguments { command, .. } = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert!(matches!(command, Some(Subcommands::Devices(_))), "{line}");
+            assert!(matches!(command, Some(Subcommands::Devices { .. })), "{line}");
         }
     }
 }

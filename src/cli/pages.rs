@@ -1,32 +1,29 @@
 //! `wgpt report` and `wgpt compare`: pages about runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::args::{CompareArgs, Global, ReportArgs};
+use super::args::Global;
 use super::run_list::newest_run;
 use crate::protocol::Failure;
 use crate::report::{self, Comparison, RunRecord};
 
 /// Runs `wgpt report`.
-pub(super) fn report(args: ReportArgs, global: &Global) -> Result<(), Failure> {
-    let run = match args.run {
-        Some(run) => run,
-        None => newest_run(global.quiet)?,
-    };
-    if !matches!(extension(&args.output).as_deref(), Some("html" | "htm")) {
-        return Err(not_a_page(&args.output, "-o takes a file called *.html"));
+pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Result<(), Failure> {
+    let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
+    if !matches!(extension(page).as_deref(), Some("html" | "htm")) {
+        return Err(not_a_page(page, "-o takes a file called *.html"));
     }
-    report::write(&args.output, &report::run_page(&RunRecord::read(&run)?))?;
-    output!("{}", args.output.display());
+    report::write(page, &report::run_page(&RunRecord::read(&run)?))?;
+    output!("{}", page.display());
     Ok(())
 }
 
 /// Runs `wgpt compare`.
-pub(super) fn compare(args: CompareArgs) -> Result<(), Failure> {
-    let runs = args.runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?;
+pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Result<(), Failure> {
+    let runs = runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?;
     let comparison = Comparison::new(runs);
-    let Some(path) = args.output else {
-        if args.json {
+    let Some(path) = page else {
+        if json {
             output!("{}", comparison.json());
         } else {
             super::write_out(format_args!("{}", comparison.plain()));

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::args::{Global, RunsArgs};
+use super::args::Global;
 use crate::protocol::Failure;
 use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
 use crate::text::{Table, duration};
@@ -14,16 +14,14 @@ use crate::text::{Table, duration};
 pub(super) const RUNS: &str = "out";
 
 /// Runs `wgpt runs`.
-pub(super) fn run(args: RunsArgs, global: &Global) -> Result<(), Failure> {
-    let folder = args.folder.as_deref().unwrap_or(Path::new(RUNS));
-    if args.folder.is_some() && !folder.is_dir() {
-        return Err(Failure::usage(
-            format!("{}: no such folder", folder.display()),
-            "give a folder with runs, or none for the runs in out/",
-        ));
+pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result<(), Failure> {
+    let folder = given.as_deref().unwrap_or(Path::new(RUNS));
+    if given.is_some() && !folder.is_dir() {
+        let text = format!("{}: no such folder", folder.display());
+        return Err(Failure::usage(text, "give a folder with runs, or none for the runs in out/"));
     }
     let runs = runs::list(folder);
-    if args.json {
+    if json {
         let rows: Vec<_> = runs.iter().map(object).collect();
         output!("{}", json!(rows));
     } else if !runs.is_empty() {

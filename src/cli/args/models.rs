@@ -117,34 +117,3 @@ impl From<ExportType> for GgufType {
         }
     }
 }
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct CompareArgs {
-    /// Run folders
-    #[arg(required = true, num_args = 2.., value_name = "RUN")]
-    pub runs: Vec<PathBuf>,
-    /// Page to write, *.html or *.md, with curves over tokens, time and compute
-    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
-    pub output: Option<PathBuf>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct ReportArgs {
-    /// Run folder [default: the newest run in out/]
-    pub run: Option<PathBuf>,
-    /// Page to write, *.html; it needs no other file
-    #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct ImportArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
-    pub model: PathBuf,
-    /// Folder to write
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-}
