@@ -57,19 +57,10 @@ impl Activity {
     pub fn clear(&mut self) {
         match self {
             Activity::Hidden => {}
-            Activity::Spinner(bar) => {
-                if let Some(bar) = bar.take() {
-                    bar.finish_and_clear();
-                }
-            }
+            // A bar that is dropped clears its line.
+            Activity::Spinner(bar) => *bar = None,
             Activity::Lines(lines) => lines.set(None),
         }
-    }
-}
-
-impl Drop for Activity {
-    fn drop(&mut self) {
-        self.clear();
     }
 }
 

@@ -1,20 +1,19 @@
 //! `wgpt chat`: a conversation with a model, for people and for programs.
 
-use std::io::{BufRead, IsTerminal, StdoutLock, Write};
+use std::io::{BufRead, IsTerminal};
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::activity::Activity;
 use super::args::{ChatArgs, Global};
-use super::find_model::{find_model, open_device};
-use super::sample::{options, without_line_break};
+use super::find_model::{find_model, load_model};
+use super::sample::{TextWriter, options, without_line_break};
 use super::typed_lines::TypedLines;
 use crate::data::Message;
 use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
-use crate::protocol::Failure;
+use crate::protocol::{Exit, Failure};
 
 /// The commands of a conversation.
 const COMMANDS: &str = "\
@@ -31,20 +30,10 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let mut conversation = source.conversation()?;
     conversation.set_system(&args.system)?;
     let context = source.architecture.block_size;
-    let device = open_device(global)?;
-    let mut activity = Activity::new(global.quiet);
-    activity.show("loading the model".into());
-    let model = source.model(&device.device)?;
-    activity.clear();
-    let chat = Chat {
-        model: &model,
-        mode: global.ops()?.on(device.info.kind),
-        options,
-        most: args.sampling.max_new_tokens,
-        conversation,
-        out: std::io::stdout().lock(),
-        activity,
-    };
+    let (model, mode) = load_model(&source, global)?;
+    let most = args.sampling.max_new_tokens as usize;
+    let writer = TextWriter::new(args.json, global.quiet);
+    let chat = Chat { model, mode, options, most, conversation, writer };
     if args.json { chat.serve() } else { chat.talk(context, global.quiet) }
 }
 
@@ -74,10 +63,8 @@ fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, Failure> {
         ("help", "") => TypedLine::Help,
         ("exit" | "quit", "") => TypedLine::Exit,
         _ => {
-            return Err(Failure::usage(
-                format!("unknown command `{text}`"),
-                "/help lists the commands; a message that begins with / is written with //",
-            ));
+            let hint = "/help lists the commands; a message that begins with / is written with //";
+            return Err(Failure::usage(format!("unknown command `{text}`"), hint));
         }
     }))
 }
@@ -95,20 +82,34 @@ struct End {
     is_cut: bool,
 }
 
+impl End {
+    /// Prints notes on what the answer itself does not show.
+    fn tell(&self, context: usize, was_told: &mut bool) {
+        if self.is_cut {
+            message!("note: the answer was cut after {} tokens", self.tokens);
+        }
+        if self.forgotten > 0 && !std::mem::replace(was_told, true) {
+            message!(
+                "note: the conversation no longer fits the model's context of {context} tokens: its \
+                 oldest messages are forgotten"
+            );
+        }
+    }
+}
+
 /// A conversation with a model.
-struct Chat<'a> {
-    model: &'a Gpt,
+struct Chat {
+    model: Gpt,
     mode: OpsMode,
     /// The options of the next answer.
     options: SampleOptions,
     /// The most tokens of an answer.
-    most: u32,
+    most: usize,
     conversation: Conversation,
-    out: StdoutLock<'static>,
-    activity: Activity,
+    writer: TextWriter,
 }
 
-impl Chat<'_> {
+impl Chat {
     /// Answers each line of stdin, until it ends.
     fn talk(mut self, context: usize, quiet: bool) -> Result<(), Failure> {
         let is_terminal = std::io::stdin().is_terminal();
@@ -135,8 +136,10 @@ impl Chat<'_> {
                 }
                 Ok(Some(TypedLine::Message(text))) => {
                     lines.interrupts.begin();
-                    self.reply(text, &|| lines.interrupts.is_stopped()).map(|end| {
-                        self.tell(&end, context, &mut was_told);
+                    self.answer(text, &|| lines.interrupts.is_stopped()).and_then(|end| {
+                        self.writer.write("\n")?;
+                        end.tell(context, &mut was_told);
+                        Ok(())
                     })
                 }
                 Err(error) => Err(error),
@@ -148,19 +151,6 @@ impl Chat<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Prints notes on what the answer itself does not show.
-    fn tell(&self, end: &End, context: usize, was_told: &mut bool) {
-        if end.is_cut {
-            message!("note: the answer was cut after {} tokens", end.tokens);
-        }
-        if end.forgotten > 0 && !std::mem::replace(was_told, true) {
-            message!(
-                "note: the conversation no longer fits the model's context of {context} tokens: its \
-                 oldest messages are forgotten"
-            );
-        }
     }
 
     /// Answers each conversation on stdin, until it ends. A conversation that cannot be answered gets
@@ -180,65 +170,37 @@ impl Chat<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            self.write(&format!("{done}\n"))?;
+            self.writer.line(&done)?;
         }
         Ok(())
     }
 
     fn reply_in_json(&mut self, line: &[u8]) -> Result<End, Failure> {
         let Messages { messages } = serde_json::from_slice(line).map_err(|error| {
-            Failure::usage(
-                format!("the line is not a conversation: {error}"),
-                "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line",
-            )
+            let hint = "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line";
+            Failure::usage(format!("the line is not a conversation: {error}"), hint)
         })?;
         let text = self.conversation.load(&messages)?;
-        self.generate(text, &|| false, |piece| format!("{}\n", json!({ "text": piece })))
+        self.answer(text, &|| false)
     }
 
-    /// Answers a message, and ends the line.
-    fn reply(&mut self, text: &str, is_stopped: &dyn Fn() -> bool) -> Result<End, Failure> {
-        let end = self.generate(text, is_stopped, str::to_string)?;
-        self.write("\n")?;
-        Ok(end)
-    }
-
-    /// Writes an answer as it grows, in the form that `spell` gives to its pieces, until it ends or
-    /// `is_stopped` returns true.
-    fn generate(
-        &mut self,
-        text: &str,
-        is_stopped: &dyn Fn() -> bool,
-        spell: impl Fn(&str) -> String,
-    ) -> Result<End, Failure> {
-        let prompt = self.conversation.ask(text, self.most as usize)?;
-        let mut answer = self.conversation.answer(&prompt, self.model, self.options, self.mode);
+    /// Writes the answer to a message as it grows, until it ends or `is_stopped` returns true.
+    fn answer(&mut self, text: &str, is_stopped: &dyn Fn() -> bool) -> Result<End, Failure> {
+        let prompt = self.conversation.ask(text, self.most)?;
+        let mut answer = self.conversation.answer(&prompt, &self.model, self.options, self.mode);
         self.options.seed = self.options.seed.wrapping_add(1);
-        // The first token takes the longest: the kernels are compiled.
-        self.activity.show("generating".into());
+        self.writer.begin();
         while !is_stopped()
             && let Some(piece) = pollster::block_on(answer.next())
         {
-            self.activity.clear();
-            if !piece.is_empty() {
-                write(&mut self.out, &spell(&piece))?;
-            }
+            self.writer.piece(&piece)?;
         }
-        self.activity.clear();
+        self.writer.piece("")?;
         let is_cut = answer.is_cut();
         let ids = answer.into_ids();
         self.conversation.record(&ids);
         Ok(End { tokens: ids.len(), forgotten: prompt.forgotten, is_cut })
     }
-
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
-        write(&mut self.out, text)
-    }
-}
-
-fn write(out: &mut StdoutLock<'static>, text: &str) -> Result<(), Failure> {
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(super::output_error)
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use serde_json::json;
 
 use super::activity::{Activity, style};
 use super::args::{EvalArgs, Global};
-use super::find_model::{find_model, find_tokenizer, open_device};
+use super::find_model::{check_tokenizer, find_model, find_tokenizer, load_model};
 use super::terminal::draws;
 use crate::data::{DataError, Dataset};
 use crate::eval::{DataLosses, Evaluation, Exam, ExamError, Score};
+use crate::model::Gpt;
 use crate::protocol::{Failure, Task, Working};
 use crate::runs::ModelSource;
 use crate::text::percent;
@@ -19,10 +20,8 @@ use crate::train::TrainError;
 /// Runs `wgpt eval`.
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
-    let exam = match &args.hellaswag {
-        Some(path) => Some(open_exam(path, &args, &source, global.quiet)?),
-        None => None,
-    };
+    let exam = args.hellaswag.as_deref().map(|path| open_exam(path, &args, &source, global.quiet));
+    let exam = exam.transpose()?;
     let data = match (args.data, &exam) {
         (None, None) => source.data()?,
         (data, _) => data,
@@ -31,38 +30,23 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
         return Err(Failure::usage("no data to evaluate on", "give a data folder with --data"));
     }
     let dataset = data.map(|data| open_data(&data, &source)).transpose()?;
-    let device = open_device(global)?;
-    let mut activity = Activity::new(global.quiet);
-    activity.show("loading the model".into());
-    let model = source.model(&device.device)?;
+    let (model, mode) = load_model(&source, global)?;
     let block_size = source.architecture.block_size;
-    let mode = global.ops()?.on(device.info.kind);
     let evaluation = Evaluation { block_size, sequences: 8, chunk: 256, mode };
-    let losses = match &dataset {
-        Some(dataset) => {
-            let show = |done, total| {
-                activity.show(Working { task: Task::Evaluation, done, total }.to_string());
-            };
-            let losses = DataLosses::of(&model, dataset, &evaluation, args.windows, show);
-            Some(pollster::block_on(losses)?)
-        }
-        None => None,
-    };
-    activity.clear();
-    let score = match exam {
-        Some(exam) => {
-            let mut display = ExamDisplay::new(global.quiet, exam.total);
-            display.show(&exam.score);
-            let score = exam.take(&model, &evaluation, |score| display.show(score));
-            let score = pollster::block_on(score).map_err(|error| match error {
-                ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
-                error => Failure::from(error),
-            })?;
-            display.clear();
-            Some(score)
-        }
-        None => None,
-    };
+    let losses = dataset.map(|dataset| {
+        let mut activity = Activity::new(global.quiet);
+        let show = |done, total| {
+            activity.show(Working { task: Task::Evaluation, done, total }.to_string());
+        };
+        let losses = DataLosses::of(&model, &dataset, &evaluation, args.windows, show);
+        pollster::block_on(losses)
+    });
+    let losses = losses.transpose()?;
+    let score = exam.map(|exam| take(exam, &model, &evaluation, global.quiet)).transpose();
+    let score = score.map_err(|error| match error {
+        ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
+        error => Failure::from(error),
+    })?;
     if args.json {
         let mut object = losses.map_or_else(|| json!({}), |losses| losses.json());
         if let Some(score) = score {
@@ -84,25 +68,14 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
     let architecture = &source.architecture;
     let dataset = Dataset::open(data, architecture.block_size as u64)?;
-    if dataset.vocab_size as usize > architecture.vocab_size {
-        return Err(Failure::usage(
-            format!(
-                "the vocabulary of the data has {} tokens, the model's {}",
-                dataset.vocab_size, architecture.vocab_size
-            ),
-            "prepare the data with the model's tokenizer",
-        ));
+    let (have, need) = (dataset.vocab_size as usize, architecture.vocab_size);
+    if have > need {
+        let text = format!("the vocabulary of the data has {have} tokens, the model's {need}");
+        return Err(Failure::usage(text, "prepare the data with the model's tokenizer"));
     }
-    if !source.has_text_of(dataset.tokenizer.as_ref()) {
-        return Err(Failure::usage(
-            format!(
-                "{data}: this data was tokenized in another way than the model {} tokenizes text",
-                source.path.display()
-            ),
-            "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
-                   checkpoint or another folder with a tokenizer.json",
-        ));
-    }
+    let hint = "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
+                checkpoint or another folder with a tokenizer.json";
+    check_tokenizer(source, data, dataset.tokenizer.as_ref(), hint)?;
     Ok(dataset)
 }
 
@@ -153,40 +126,25 @@ impl From<ExamError> for Failure {
     }
 }
 
-/// The progress of an exam: a bar on a terminal, else a line every ten seconds.
-enum ExamDisplay {
-    Bar(ProgressBar),
-    Lines(Activity),
-}
-
-impl ExamDisplay {
-    fn new(quiet: bool, total: usize) -> Self {
-        if quiet || !draws(&std::io::stderr()) {
-            return Self::Lines(Activity::new(quiet));
-        }
-        let bar = ProgressBar::new(total as u64);
-        Self::Bar(bar.with_style(style("[{bar:12}] {pos}/{len} questions, {eta} left, {wide_msg}")))
-    }
-
-    fn show(&mut self, score: &Score) {
+/// Takes an exam, with a bar on a terminal, else with a line every ten seconds.
+fn take(exam: Exam, model: &Gpt, evaluation: &Evaluation, quiet: bool) -> Result<Score, ExamError> {
+    let bar = (!quiet && draws(&std::io::stderr())).then(|| {
+        let style = style("[{bar:12}] {pos}/{len} questions, {eta} left, {wide_msg}");
+        ProgressBar::new(exam.total as u64).with_style(style)
+    });
+    let mut activity = Activity::new(quiet);
+    let mut show = |score: &Score| {
         let right = format!("{} right", percent(score.accuracy(), 1));
-        match self {
-            Self::Bar(bar) => {
+        match &bar {
+            Some(bar) => {
                 if score.answered > 0 {
                     bar.set_message(right);
                 }
                 bar.set_position(score.answered as u64);
             }
-            Self::Lines(activity) => {
-                activity.show(format!("{} questions answered, {right}", score.answered));
-            }
+            None => activity.show(format!("{} questions answered, {right}", score.answered)),
         }
-    }
-
-    fn clear(&mut self) {
-        match self {
-            Self::Bar(bar) => bar.finish_and_clear(),
-            Self::Lines(activity) => activity.clear(),
-        }
-    }
+    };
+    show(&exam.score);
+    pollster::block_on(exam.take(model, evaluation, show))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global};
-use super::find_model::{find_model, find_tokenizer, warn};
+use super::find_model::{find_model, find_tokenizer, unknown_tokenizer, warn};
 use crate::config::Gelu;
 use crate::data::Tokenizer;
 use crate::disk;
@@ -86,10 +86,7 @@ fn page(
         ));
     }
     if tokenizer.is_none() {
-        return Err(Failure::usage(
-            format!("{}: the tokenizer of the model is unknown", source.path.display()),
-            "give the data folder that it was trained on with --data",
-        ));
+        return Err(unknown_tokenizer(source));
     }
     let unpacked = tempfile::tempdir().map_err(Failure::file(output))?;
     convert(source, tokenizer, unpacked.path(), global)?;

@@ -9,6 +9,7 @@ use super::run_list::newest_model;
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::{self, OpenDevice, SelectedDevice};
+use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
@@ -16,14 +17,7 @@ use crate::worker::{Watched, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
-    let newest;
-    let path = match path {
-        Some(path) => path,
-        None => {
-            newest = newest_model(quiet)?;
-            &newest
-        }
-    };
+    let path = &path.map_or_else(|| newest_model(quiet), |path| Ok(path.to_path_buf()))?;
     let mut activity = Activity::new(quiet);
     activity.show(format!("opening {}", path.display()));
     let source = ModelSource::open(path)?;
@@ -50,48 +44,62 @@ pub(super) fn find_tokenizer(
     source: &ModelSource,
     data: Option<&str>,
 ) -> Result<Tokenizer, Failure> {
-    let from_data = match data {
-        Some(data) => Dataset::open(data, 1)?.tokenizer,
-        None => None,
-    };
-    if let Some(data) = data
-        && !source.has_text_of(from_data.as_ref())
-    {
-        return Err(Failure::usage(
-            format!(
-                "{data}: this data was tokenized in another way than the model {} tokenizes text",
-                source.path.display()
-            ),
-            "leave --data out: the model has its own tokenizer",
-        ));
+    let mut tokenizer = source.tokenizer.clone();
+    if let Some(data) = data {
+        let of_data = Dataset::open(data, 1)?.tokenizer;
+        let hint = "leave --data out: the model has its own tokenizer";
+        check_tokenizer(source, data, of_data.as_ref(), hint)?;
+        tokenizer = of_data.or(tokenizer);
     }
-    let Some(tokenizer) = from_data.or_else(|| source.tokenizer.clone()) else {
-        return Err(Failure::usage(
-            format!("{}: the tokenizer of the model is unknown", source.path.display()),
-            "give the data folder that it was trained on with --data",
-        ));
-    };
+    let tokenizer = tokenizer.ok_or_else(|| unknown_tokenizer(source))?;
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
     // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
     let padded =
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
-        return Err(Failure::usage(
-            format!("the tokenizer has {have} tokens, the model {need}"),
-            "give the data folder that the model was trained on with --data",
-        ));
+        let text = format!("the tokenizer has {have} tokens, the model {need}");
+        let hint = "give the data folder that the model was trained on with --data";
+        return Err(Failure::usage(text, hint));
     }
     Ok(tokenizer)
 }
 
-/// Opens the device of a command that trains nothing.
-pub(super) fn open_device(global: &Global) -> Result<OpenDevice, Failure> {
+/// Returns an error with `hint` if data has another tokenizer than the model.
+pub(super) fn check_tokenizer(
+    source: &ModelSource,
+    data: &str,
+    tokenizer: Option<&Tokenizer>,
+    hint: &str,
+) -> Result<(), Failure> {
+    if source.has_text_of(tokenizer) {
+        return Ok(());
+    }
+    let model = source.path.display();
+    let text = format!(
+        "{data}: this data was tokenized in another way than the model {model} tokenizes text"
+    );
+    Err(Failure::usage(text, hint))
+}
+
+pub(super) fn unknown_tokenizer(source: &ModelSource) -> Failure {
+    Failure::usage(
+        format!("{}: the tokenizer of the model is unknown", source.path.display()),
+        "give the data folder that it was trained on with --data",
+    )
+}
+
+/// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with
+/// the mode of its ops.
+pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, OpsMode), Failure> {
     let device = gpu::open(global.device()?)?;
     watch(&device, Watched::Command, |failure| print_failure(failure, false));
     if global.verbose > 0 {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
     }
-    Ok(device)
+    let mut activity = Activity::new(global.quiet);
+    activity.show("loading the model".into());
+    let model = source.model(&device.device)?;
+    Ok((model, global.ops()?.on(device.info.kind)))
 }
 
 /// Checks the cooperative matrices of a device if steps in `dtype` would use them. If they fail, this

@@ -2,11 +2,11 @@
 
 use std::io::{IsTerminal, Read, StdoutLock, Write};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
-use super::find_model::{find_model, find_tokenizer, open_device};
+use super::find_model::{find_model, find_tokenizer, load_model};
 use super::typed_lines::TypedLines;
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, SampleOptions, Sampler};
@@ -22,26 +22,15 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
     let start = start(args.start.as_deref(), args.interactive)?;
-    let start = start.or_else(|| (!args.interactive).then(|| tokenizer.default_prompt()));
-    let start = start.map(|text| Prompt::new(text, &tokenizer)).transpose()?;
-    let device = open_device(global)?;
-    let mut activity = Activity::new(global.quiet);
-    activity.show("loading the model".into());
-    let model = source.model(&device.device)?;
-    let mut generator = Generator {
-        model: &model,
-        tokenizer: &tokenizer,
-        mode: global.ops()?.on(device.info.kind),
-        options,
-        tokens: args.sampling.max_new_tokens,
-        json: args.json,
-        out: std::io::stdout().lock(),
-        activity,
-    };
+    let has_start = start.is_some();
+    let prompt = Prompt::new(start.unwrap_or_else(|| tokenizer.default_prompt()), &tokenizer)?;
+    let (model, mode) = load_model(&source, global)?;
+    let writer = TextWriter::new(args.json, global.quiet);
+    let tokens = args.sampling.max_new_tokens;
+    let mut generator = Generator { model, mode, tokenizer, options, tokens, writer };
     if args.interactive {
-        return converse(&mut generator, start);
+        return converse(&mut generator, prompt, has_start);
     }
-    let prompt = start.expect("there is a default");
     for _ in 0..args.num_samples {
         generator.generate(&prompt, &|| false)?;
         generator.write_text(END)?;
@@ -53,40 +42,33 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
 pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, Failure> {
     let &SamplingArgs { temperature, top_k, seed, .. } = args;
     if !temperature.is_finite() || temperature < 0.0 {
-        return Err(Failure::usage(
-            format!("invalid temperature {temperature}"),
-            "--temperature takes 0 or a positive number, like 0.8",
-        ));
+        let hint = "--temperature takes 0 or a positive number, like 0.8";
+        return Err(Failure::usage(format!("invalid temperature {temperature}"), hint));
     }
     Ok(SampleOptions { temperature, top_k, seed })
 }
 
 /// Returns the prompt of `--start`: a text, or the content of a file or of stdin.
 fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, Failure> {
-    let not_utf_8 = |what: &str| {
-        Failure::usage(format!("the prompt in {what} is not UTF-8"), "give a prompt in UTF-8")
-    };
-    match start {
-        Some("-") if interactive => Err(Failure::usage(
-            "--start - and --interactive both read stdin",
-            "leave out one of them",
-        )),
-        Some("-") => {
+    let Some(start) = start else { return Ok(None) };
+    let (name, bytes) = match (start, start.strip_prefix("FILE:")) {
+        ("-", _) if interactive => {
+            let text = "--start - and --interactive both read stdin";
+            return Err(Failure::usage(text, "leave out one of them"));
+        }
+        ("-", _) => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().read_to_end(&mut bytes);
             read.map_err(Failure::file("stdin"))?;
-            let text = String::from_utf8(bytes).map_err(|_| not_utf_8("stdin"))?;
-            Ok(Some(without_line_break(&text).to_string()))
+            ("stdin", bytes)
         }
-        Some(text) => match text.strip_prefix("FILE:") {
-            Some(path) => {
-                let bytes = std::fs::read(path).map_err(Failure::file(path))?;
-                String::from_utf8(bytes).map(Some).map_err(|_| not_utf_8(path))
-            }
-            None => Ok(Some(text.to_string())),
-        },
-        None => Ok(None),
-    }
+        (_, Some(path)) => (path, std::fs::read(path).map_err(Failure::file(path))?),
+        (text, None) => return Ok(Some(text.to_string())),
+    };
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Failure::usage(format!("the prompt in {name} is not UTF-8"), "give a prompt in UTF-8")
+    })?;
+    Ok(Some(if start == "-" { without_line_break(&text).to_string() } else { text }))
 }
 
 /// Drops one line break at the end: `echo` adds it.
@@ -95,21 +77,19 @@ pub(super) fn without_line_break(text: &str) -> &str {
     text.strip_suffix('\r').unwrap_or(text)
 }
 
-/// Generates a text for each line of stdin, until it ends. An empty line repeats the last one, with
-/// other draws.
-fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), Failure> {
-    let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.json)?;
-    let default = || Prompt::new(generator.tokenizer.default_prompt(), generator.tokenizer);
-    let (mut last, mut is_next) = match start {
-        Some(start) => (start, true),
-        None => (default()?, false),
-    };
+/// Generates a text for each line of stdin, until it ends, and before that one for `prompt` if
+/// `is_next`. An empty line repeats the last prompt, with other draws.
+fn converse(
+    generator: &mut Generator,
+    mut prompt: Prompt,
+    mut is_next: bool,
+) -> Result<(), Failure> {
+    let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.writer.json)?;
     loop {
         if !std::mem::take(&mut is_next) {
-            generator.activity.clear();
             let Some(line) = lines.next_line()? else { return Ok(()) };
-            match prompt_of(&line, generator.tokenizer) {
-                Ok(prompt) => last = prompt.unwrap_or(last),
+            match prompt_of(&line, &generator.tokenizer) {
+                Ok(typed) => prompt = typed.unwrap_or(prompt),
                 Err(error) => {
                     super::print_error(&error);
                     continue;
@@ -117,7 +97,7 @@ fn converse(generator: &mut Generator<'_>, start: Option<Prompt>) -> Result<(), 
             }
         }
         lines.interrupts.begin();
-        generator.generate(&last, &|| lines.interrupts.is_stopped())?;
+        generator.generate(&prompt, &|| lines.interrupts.is_stopped())?;
         generator.write_text("\n\n")?;
     }
 }
@@ -141,10 +121,8 @@ struct Prompt {
 impl Prompt {
     fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, Failure> {
         let ids = tokenizer.encode_prompt(&text).map_err(|error| {
-            Failure::usage(
-                format!("the prompt cannot be tokenized: {error}"),
-                "give another prompt",
-            )
+            let text = format!("the prompt cannot be tokenized: {error}");
+            Failure::usage(text, "give another prompt")
         })?;
         if ids.is_empty() {
             return Err(Failure::usage("empty prompt", "give --start at least one character"));
@@ -154,59 +132,78 @@ impl Prompt {
 }
 
 /// Generates texts, and writes them as they grow.
-struct Generator<'a> {
-    model: &'a Gpt,
-    tokenizer: &'a Tokenizer,
+struct Generator {
+    model: Gpt,
     mode: OpsMode,
+    tokenizer: Tokenizer,
     /// The options of the next text.
     options: SampleOptions,
     /// Tokens of a text.
     tokens: u32,
-    /// True to write JSON lines.
-    json: bool,
-    out: StdoutLock<'static>,
-    activity: Activity,
+    writer: TextWriter,
 }
 
-impl Generator<'_> {
+impl Generator {
     /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
     fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), Failure> {
-        let mut sampler = Sampler::new(self.model, &prompt.ids, self.options, self.mode);
+        let mut sampler = Sampler::new(&self.model, &prompt.ids, self.options, self.mode);
         self.options.seed = self.options.seed.wrapping_add(1);
         let mut pieces = TextStream::default();
-        let mut prompt = Some(&prompt.text);
+        // People get the prompt too, with the first token.
+        let mut text = if self.writer.json { String::new() } else { prompt.text.clone() };
         let mut count = 0;
-        // The first token takes the longest: the kernels are compiled.
-        self.activity.show("generating".into());
+        self.writer.begin();
         while count < self.tokens && !is_stopped() {
             let token = pollster::block_on(sampler.next_token());
-            let piece = pieces.push(self.tokenizer, token);
+            text += &pieces.push(&self.tokenizer, token);
             count += 1;
-            self.activity.clear();
-            if let Some(prompt) = prompt.take() {
-                self.write_text(prompt)?;
-            }
-            if self.json && !piece.is_empty() {
-                self.write(&format!("{}\n", json!({ "text": piece })))?;
-            }
-            self.write_text(&piece)?;
+            self.writer.piece(&std::mem::take(&mut text))?;
         }
-        self.activity.clear();
-        if let Some(prompt) = prompt {
-            self.write_text(prompt)?;
-        }
-        if self.json {
-            self.write(&format!("{}\n", json!({ "done": { "tokens": count } })))?;
+        self.writer.piece(&text)?;
+        if self.writer.json {
+            self.writer.line(&json!({ "done": { "tokens": count } }))?;
         }
         Ok(())
     }
 
     /// Writes text for people.
     fn write_text(&mut self, text: &str) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { self.write(text) }
+        if self.writer.json { Ok(()) } else { self.writer.write(text) }
+    }
+}
+
+/// Writes texts to stdout as they grow, for people or as JSON lines.
+pub(super) struct TextWriter {
+    pub json: bool,
+    out: StdoutLock<'static>,
+    activity: Activity,
+}
+
+impl TextWriter {
+    pub fn new(json: bool, quiet: bool) -> Self {
+        Self { json, out: std::io::stdout().lock(), activity: Activity::new(quiet) }
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
+    /// Begins a text. Its first token takes the longest: the kernels are compiled.
+    pub fn begin(&mut self) {
+        self.activity.show("generating".into());
+    }
+
+    /// Writes the next piece of a text.
+    pub fn piece(&mut self, piece: &str) -> Result<(), Failure> {
+        self.activity.clear();
+        match piece {
+            "" => Ok(()),
+            piece if self.json => self.line(&json!({ "text": piece })),
+            piece => self.write(piece),
+        }
+    }
+
+    pub fn line(&mut self, value: &Value) -> Result<(), Failure> {
+        self.write(&format!("{value}\n"))
+    }
+
+    pub fn write(&mut self, text: &str) -> Result<(), Failure> {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         written.map_err(super::output_error)
     }
