@@ -5,7 +5,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AdamW, Updated, Weight};
-use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements, owned};
 
 /// One update in place, element by element, if `control[1]` is not 0. With `has_half`, `half` is the
@@ -67,19 +67,14 @@ fn update_weight(
         kernels,
         cover(elements(&w)),
         update_element(
-            argument(&w),
-            kernels.optional(half.as_ref()),
-            argument(&grad),
-            argument(&m),
-            argument(&v),
-            argument(control),
+            &[&w, half.as_ref(), &grad, &m, &v, control],
             elements(&w),
             scalars.decay_of(decays),
             beta1,
             beta2,
             eps,
             half.is_some(),
-            half.as_ref().map_or_else(f32::elem_type_native, elem),
+            half.as_ref().map_or_else(f32::elem_type_native, elem)
         )
     );
     (w, half, (m, v))

@@ -8,6 +8,8 @@
 use burn::tensor::Tensor;
 
 use super::Dropout;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use super::shared::DISPATCH_OPERATIONS;
 use super::shared::dispatch::op;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -32,17 +34,29 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Returns the factor of the scores, `1 / sqrt(size)`.
-    fn scale(&self, width: usize) -> f32 {
-        1.0 / ((width / self.heads) as f32).sqrt()
-    }
-
     /// Returns true if the kernels of GPUs support the heads of `qkv`: larger ones fit neither the
     /// registers nor the workgroup memory that WebGPU guarantees.
     fn has_kernels(&self, qkv: &Tensor<2>) -> bool {
         const MAX_HEAD: usize = 128;
         qkv.dims()[1] / (3 * self.heads) <= MAX_HEAD
     }
+
+    /// Returns the first pair of a sequence and a head and the number of pairs of each dispatch:
+    /// drivers reset a device after seconds in one dispatch.
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    fn dispatches(&self, size: usize) -> impl Iterator<Item = (usize, usize)> {
+        // At most four products of time * time / 2 * size in a pass.
+        let operations = 4 * (self.time as u64).pow(2) * size as u64;
+        // In browsers a usize has 32 bits.
+        let most = (DISPATCH_OPERATIONS / operations.max(1)).clamp(1, 65_535) as usize;
+        let pairs = self.batch * self.heads;
+        (0..pairs).step_by(most).map(move |first| (first, most.min(pairs - first)))
+    }
+}
+
+/// Returns the factor of the scores of heads of `size` elements.
+fn scale(size: usize) -> f32 {
+    1.0 / (size as f32).sqrt()
 }
 
 op! {
@@ -64,15 +78,4 @@ op! {
         log_sum_exp: Tensor<3>;
         shape: AttentionShape,
     ) -> Tensor<2> = backward if shape.has_kernels(&qkv);
-}
-
-/// Returns the number of pairs of a sequence and a head that one dispatch takes: drivers reset a
-/// device after seconds in one dispatch.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn pairs_at_a_time(time: usize, size: usize) -> usize {
-    /// The most multiplications and additions of one dispatch, as in gemm.
-    const DISPATCH_OPERATIONS: u64 = 1 << 35;
-    // At most four products of time * time / 2 * size in a pass. In browsers a usize has 32 bits.
-    let operations = 4 * (time as u64).pow(2) * size as u64;
-    (DISPATCH_OPERATIONS / operations.max(1)).clamp(1, 65_535) as usize
 }

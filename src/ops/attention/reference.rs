@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData, s};
 
-use super::AttentionShape;
+use super::{AttentionShape, scale};
 use crate::ops::dropout::reference::mask;
 
 /// Queries per block: of the `time x time` matrix, only the scores of one block exist at a time.
@@ -20,7 +20,7 @@ impl Heads {
     fn split(qkv: Tensor<2>, shape: &AttentionShape) -> Self {
         let c = qkv.dims()[1] / 3;
         let part = |index: usize| to_heads(qkv.clone().narrow(1, index * c, c), shape);
-        Self { q: part(0), k: part(1), v: part(2), scale: shape.scale(c) }
+        Self { q: part(0), k: part(1), v: part(2), scale: scale(c / shape.heads) }
     }
 
     /// Returns the scores of queries `from..to` against keys `0..to`, `[batch, heads, to - from, to]`.

@@ -3,7 +3,7 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, pairs_at_a_time};
+use super::{AttentionShape, scale};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::dropout::wgsl::Mask;
@@ -21,7 +21,7 @@ params! {
     }
 }
 
-/// A shader of the files that every form needs, further ones, and the kernel.
+/// A shader of the files that every pass needs, further ones, and the kernel.
 macro_rules! shader {
     ($name:literal $(, $part:literal)*) => {
         Shader {
@@ -37,6 +37,13 @@ macro_rules! shader {
     };
 }
 
+/// A shader whose workgroups are grids of invocations.
+macro_rules! on_grid {
+    ($name:literal $(, $part:literal)*) => {
+        shader!($name, "attention_heads", "attention_grid" $(, $part)*)
+    };
+}
+
 /// For software adapters: an invocation owns rows and reads the rows of the other side by shuffles.
 static SHUFFLED: [Shader; 3] = [
     shader!("attention_forward"),
@@ -45,48 +52,20 @@ static SHUFFLED: [Shader; 3] = [
 ];
 /// For GPUs: products in f32, in blocks that invocations hold in registers.
 static BLOCKED: [Shader; 3] = [
-    shader!("attention_blocked_forward", "attention_heads", "attention_grid", "attention_blocked"),
-    shader!(
-        "attention_blocked_backward_queries",
-        "attention_heads",
-        "attention_grid",
-        "attention_delta",
-        "attention_blocked"
-    ),
-    shader!(
-        "attention_blocked_backward_keys",
-        "attention_heads",
-        "attention_grid",
-        "attention_blocked"
-    ),
+    on_grid!("attention_blocked_forward", "attention_blocked"),
+    on_grid!("attention_blocked_backward_queries", "attention_delta", "attention_blocked"),
+    on_grid!("attention_blocked_backward_keys", "attention_blocked"),
 ];
-
 /// For GPUs: products of f16 by cooperative matrices.
 static COOPERATIVE: [Shader; 3] = [
-    shader!(
-        "attention_cooperative_forward",
-        "attention_heads",
-        "attention_grid",
-        "attention_cooperative"
-    ),
-    shader!(
-        "attention_cooperative_backward_queries",
-        "attention_heads",
-        "attention_grid",
-        "attention_delta",
-        "attention_cooperative"
-    ),
-    shader!(
-        "attention_cooperative_backward_keys",
-        "attention_heads",
-        "attention_grid",
-        "attention_cooperative"
-    ),
+    on_grid!("attention_cooperative_forward", "attention_cooperative"),
+    on_grid!("attention_cooperative_backward_queries", "attention_delta", "attention_cooperative"),
+    on_grid!("attention_cooperative_backward_keys", "attention_cooperative"),
 ];
 
 /// How the kernels multiply.
 #[derive(Clone, Copy)]
-enum Form {
+enum Tiling {
     /// In workgroups of one subgroup, of this many invocations.
     Shuffled(u32),
     Blocked,
@@ -94,7 +73,7 @@ enum Form {
     Cooperative(Matrices, u32),
 }
 
-impl Form {
+impl Tiling {
     fn of(kernels: &WgslKernels, activation: Element) -> Self {
         let queue = &kernels.queue;
         match (kernels.matrices, kernels.tier) {
@@ -104,23 +83,23 @@ impl Form {
                 // Four subgroups share the rows. Where the driver chooses their size, it is 64 at
                 // most.
                 let lanes = queue.subgroup().unwrap_or(64) / 4;
-                Form::Cooperative(matrices, if lanes <= 8 { 8 } else { 16 })
+                Tiling::Cooperative(matrices, if lanes <= 8 { 8 } else { 16 })
             }
-            (_, Tier::Narrow(lanes)) => Form::Shuffled(lanes),
-            (_, Tier::Wide) => Form::Blocked,
+            (_, Tier::Narrow(lanes)) => Tiling::Shuffled(lanes),
+            (_, Tier::Wide) => Tiling::Blocked,
         }
     }
 
     /// Returns the positions that a workgroup owns.
     fn rows(self) -> u32 {
         match self {
-            Form::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
-            Form::Blocked | Form::Cooperative(..) => 64,
+            Tiling::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
+            Tiling::Blocked | Tiling::Cooperative(..) => 64,
         }
     }
 }
 
-/// A pass, the index of its shader in each form.
+/// A pass, the index of its shader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,
@@ -128,58 +107,42 @@ enum Pass {
     Keys,
 }
 
-/// The part of a launch that decides the kernel's source.
-#[derive(Clone, Copy)]
-struct Variant {
-    pass: Pass,
-    /// The type of activations in memory.
-    activation: Element,
-    /// The size of a head.
-    size: usize,
-    dropout: bool,
-}
-
-impl Variant {
-    fn spec(self, form: Form) -> Spec {
-        let pack = pack_of(&[self.size]);
-        let spec = match form {
-            Form::Shuffled(lanes) => {
-                Spec::new(&SHUFFLED[self.pass as usize], lanes).with("ROWS", SHUFFLED_ROWS)
-            }
-            Form::Blocked => self.blocked(),
-            Form::Cooperative(matrices, lanes) => self.cooperative(matrices, lanes),
-        };
-        spec.packed(pack)
-            .storing("activation", self.activation)
-            .with("SIZE", self.size as u32 / pack)
-            .with("DROPOUT", self.dropout)
-    }
-
-    /// Returns the variant on a grid of 8 x 16 invocations, or 16 x 16 where each would have more than 64 sums.
-    fn blocked(self) -> Spec {
-        let vectors = self.size.div_ceil(4) as u32;
-        let sums = if self.pass == Pass::Keys { 2 } else { 1 };
-        let lanes = if sums * vectors.div_ceil(8) * 16 <= 64 { 8 } else { 16 };
-        Spec::new(&BLOCKED[self.pass as usize], 16 * lanes)
-            .with("LANES", lanes)
-            .with("PER", COLUMNS / lanes)
-            .with("BLOCKS", vectors.div_ceil(lanes))
-            // 512 vectors of four: the half of workgroup memory that the factors leave.
-            .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
-    }
-
-    fn cooperative(self, matrices: Matrices, lanes: u32) -> Spec {
-        let side = matrices.side();
-        let head = (self.size as u32).div_ceil(side);
-        Spec::new(&COOPERATIVE[self.pass as usize], 16 * lanes)
-            .multiplying(matrices)
-            .with("LANES", lanes)
-            .with("PER", COLUMNS / lanes)
-            .with("ROW_MATRICES", 16 / side)
-            .with("COLUMN_MATRICES", COLUMNS / side)
-            .with("HEAD_MATRICES", head)
-            .with("CHUNKS", (head * side).div_ceil(COLUMNS))
-    }
+/// Returns the kernel of a pass over heads of `size` elements.
+fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: bool) -> Spec {
+    let pack = pack_of(&[size]);
+    let spec = match tiling {
+        Tiling::Shuffled(lanes) => {
+            Spec::new(&SHUFFLED[pass as usize], lanes).with("ROWS", SHUFFLED_ROWS)
+        }
+        Tiling::Blocked => {
+            let vectors = size.div_ceil(4) as u32;
+            let sums = if pass == Pass::Keys { 2 } else { 1 };
+            // No invocation has more than 64 sums.
+            let lanes = if sums * vectors.div_ceil(8) * 16 <= 64 { 8 } else { 16 };
+            Spec::new(&BLOCKED[pass as usize], 16 * lanes)
+                .with("LANES", lanes)
+                .with("PER", COLUMNS / lanes)
+                .with("BLOCKS", vectors.div_ceil(lanes))
+                // 512 vectors of four: the half of workgroup memory that the factors leave.
+                .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
+        }
+        Tiling::Cooperative(matrices, lanes) => {
+            let side = matrices.side();
+            let head = (size as u32).div_ceil(side);
+            Spec::new(&COOPERATIVE[pass as usize], 16 * lanes)
+                .multiplying(matrices)
+                .with("LANES", lanes)
+                .with("PER", COLUMNS / lanes)
+                .with("ROW_MATRICES", 16 / side)
+                .with("COLUMN_MATRICES", COLUMNS / side)
+                .with("HEAD_MATRICES", head)
+                .with("CHUNKS", (head * side).div_ceil(COLUMNS))
+        }
+    };
+    spec.packed(pack)
+        .storing("activation", activation)
+        .with("SIZE", size as u32 / pack)
+        .with("DROPOUT", dropout)
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
@@ -197,23 +160,16 @@ const COOPERATIVE_MEMORY: usize = 32_768;
 const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
 
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
-    let form = match tier {
-        Tier::Narrow(lanes) => Form::Shuffled(lanes),
-        Tier::Wide => Form::Blocked,
+    let tiling = match tier {
+        Tier::Narrow(lanes) => Tiling::Shuffled(lanes),
+        Tier::Wide => Tiling::Blocked,
     };
     let mut specs = Vec::new();
     for pass in PASSES {
-        let mut add = |activation, size, dropout| {
-            specs.push(Variant { pass, activation, size, dropout }.spec(form));
-        };
         for size in [1, 13, 16, 32, 48, 64, 80, 96, 128] {
-            for dropout in [false, true] {
-                add(Element::F32, size, dropout);
-            }
+            specs.extend([false, true].map(|drop| spec(tiling, pass, Element::F32, size, drop)));
         }
-        for size in [13, 64] {
-            add(Element::F16, size, true);
-        }
+        specs.extend([13, 64].map(|size| spec(tiling, pass, Element::F16, size, true)));
     }
     specs
 }
@@ -222,46 +178,28 @@ pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
     let mut specs = Vec::new();
     for matrices in [Matrices::Eight, Matrices::Sixteen] {
         for (size, lanes) in [(1, 8), (13, 16), (64, 8), (64, 16), (80, 8), (128, 16)] {
+            let tiling = Tiling::Cooperative(matrices, lanes);
             for pass in PASSES {
-                for dropout in [false, true] {
-                    let variant = Variant { pass, activation: Element::F16, size, dropout };
-                    specs.push(variant.spec(Form::Cooperative(matrices, lanes)));
-                }
+                let variant = |dropout| spec(tiling, pass, Element::F16, size, dropout);
+                specs.extend([false, true].map(variant));
             }
         }
     }
     specs
 }
 
-fn launch(
-    kernels: &WgslKernels,
-    pass: Pass,
-    shape: &AttentionShape,
-    width: usize,
-    buffers: &[&CubeTensor],
-) {
-    let AttentionShape { batch, time, heads, dropout } = *shape;
-    let size = width / heads;
+fn launch(kernels: &WgslKernels, pass: Pass, shape: AttentionShape, buffers: &[&CubeTensor]) {
+    let AttentionShape { time, heads, dropout, .. } = shape;
     // The first buffer of each pass is qkv.
-    let activation = Element::of(buffers[0]);
-    let variant = Variant { pass, activation, size, dropout: dropout.is_some() };
-    let form = Form::of(kernels, activation);
-    let spec = variant.spec(form);
-    let blocks = time.div_ceil(form.rows() as usize);
-    let pairs = batch * heads;
-    let at_a_time = pairs_at_a_time(time, size);
+    let (size, activation) = (buffers[0].shape()[1] / (3 * heads), Element::of(buffers[0]));
+    let tiling = Tiling::of(kernels, activation);
+    let spec = spec(tiling, pass, activation, size, dropout.is_some());
+    let (scale, blocks) = (scale(size), time.div_ceil(tiling.rows() as usize));
     let buffers: Vec<_> = buffers.iter().copied().map(Some).collect();
-    let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
-    let scale = shape.scale(width);
-    for first_pair in (0..pairs).step_by(at_a_time) {
-        let count = at_a_time.min(pairs - first_pair);
-        let mask = mask.clone();
-        kernels.queue.launch(
-            spec.clone(),
-            Workgroups::Plane(blocks, count),
-            &buffers,
-            &Params { time, heads, scale, blocks, first_pair, mask },
-        );
+    for (first_pair, pairs) in shape.dispatches(size) {
+        let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
+        let params = Params { time, heads, scale, blocks, first_pair, mask };
+        kernels.queue.launch(spec.clone(), Workgroups::Plane(blocks, pairs), &buffers, &params);
     }
 }
 
@@ -274,7 +212,7 @@ pub(super) fn forward(
     let qkv = contiguous(qkv);
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    launch(kernels, Pass::Forward, &shape, three_c / 3, &[&qkv, &out, &log_sum_exp]);
+    launch(kernels, Pass::Forward, shape, &[&qkv, &out, &log_sum_exp]);
     (out, log_sum_exp)
 }
 
@@ -286,14 +224,11 @@ pub(super) fn backward(
     log_sum_exp: CubeTensor,
     shape: AttentionShape,
 ) -> CubeTensor {
-    let [n, three_c] = qkv.shape().dims();
     let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
-    let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    let dqkv = kernels.queue.empty_of([n, three_c], qkv.dtype);
-    let width = three_c / 3;
+    let delta = kernels.queue.empty(log_sum_exp.shape());
+    let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];
-    launch(kernels, Pass::Queries, &shape, width, &queries);
-    let keys = [&qkv, &dout, &log_sum_exp, &delta, &dqkv];
-    launch(kernels, Pass::Keys, &shape, width, &keys);
+    launch(kernels, Pass::Queries, shape, &queries);
+    launch(kernels, Pass::Keys, shape, &[&qkv, &dout, &log_sum_exp, &delta, &dqkv]);
     dqkv
 }

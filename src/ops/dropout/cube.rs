@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{Dropout, MIX};
-use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 use crate::ops::shared::kernels::contiguous;
 
 /// The parameters of a mask.
@@ -87,14 +87,12 @@ pub(super) fn forward(
         kernels,
         cover(n * c),
         drop_out(
-            argument(&x),
-            kernels.optional(residual.as_ref()),
-            argument(&y),
+            &[&x, residual.as_ref(), &y],
             mask(Some(&dropout)),
             n * c,
             time * c,
             residual.is_some(),
-            elem(&x),
+            elem(&x)
         )
     );
     y

@@ -10,7 +10,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::Buckets;
-use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 use crate::ops::shared::kernels::{contiguous, owned};
 
 /// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
@@ -112,16 +112,13 @@ pub(super) fn forward(
         kernels,
         cover(tokens.len() * c),
         look_up(
-            argument(&shard),
-            argument(&base),
-            argument(&ids),
-            argument(&y),
+            &[&shard, &base, &ids, &y],
             tokens.len() * c,
             c,
             period,
             first,
             rows,
-            [elem(&shard), elem(&base), elem(&y)],
+            [elem(&shard), elem(&base), elem(&y)]
         )
     );
     y
@@ -149,14 +146,12 @@ pub(super) fn backward(
             kernels,
             cover(buckets * c),
             by_token(
-                argument(&dy),
-                argument(&kernels.queue.upload(&index)),
-                argument(&d_shard),
+                &[&dy, &kernels.queue.upload(&index), &d_shard],
                 buckets,
                 c,
                 first_start,
                 first_place,
-                elem(&dy),
+                elem(&dy)
             )
         );
     }
@@ -169,7 +164,7 @@ pub(super) fn backward(
     launch!(
         kernels,
         cover(base_rows * c),
-        by_position(argument(&dy), argument(&d_base), base_rows * c, period * c, n * c, elem(&dy))
+        by_position(&[&dy, &d_base], base_rows * c, period * c, n * c, elem(&dy))
     );
     (d_shard, d_base)
 }

@@ -10,7 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::EPS;
 use crate::ops::shared::cube::reduce::group_sum;
-use crate::ops::shared::cube::{CubeKernels, argument, each, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, owned};
 use crate::plan::NORM_GROUPS;
 
@@ -167,18 +167,7 @@ pub(super) fn forward(
     launch!(
         kernels,
         each(n, UNITS),
-        normalise(
-            argument(&x),
-            argument(&gamma),
-            kernels.optional(beta.as_ref()),
-            argument(&y),
-            argument(&mean),
-            argument(&rstd),
-            n,
-            c,
-            beta.is_some(),
-            elem(&x),
-        )
+        normalise(&[&x, &gamma, beta.as_ref(), &y, &mean, &rstd], n, c, beta.is_some(), elem(&x))
     );
     (y, (mean, rstd))
 }
@@ -202,18 +191,12 @@ pub(super) fn backward(
         kernels,
         each(groups, UNITS),
         gradients(
-            argument(&dy),
-            argument(&x),
-            argument(&gamma),
-            argument(&mean),
-            argument(&rstd),
-            argument(&dx),
-            argument(&partial),
+            &[&dy, &x, &gamma, &mean, &rstd, &dx, &partial],
             n,
             rows_per_group,
             c,
             accumulates,
-            elem(&x),
+            elem(&x)
         )
     );
     (dx, partial)

@@ -14,7 +14,7 @@ use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
 use crate::ops::shared::cube::gelu::gelu;
 use crate::ops::shared::cube::product::Epilogue;
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, cover, elem, launch};
 use crate::ops::shared::kernels::contiguous;
 
 /// Groups of rows in the first stage of a bias gradient; the second stage adds their sums.
@@ -62,11 +62,7 @@ fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Activation) -> Cu
     let Some(form) = activation.form() else { return x.clone() };
     let [n, c] = x.shape().dims();
     let h = kernels.queue.empty_of([n, c], x.dtype);
-    launch!(
-        kernels,
-        cover(n * c),
-        apply_gelu(argument(x), argument(&h), n * c, form == Gelu::Erf, elem(x))
-    );
+    launch!(kernels, cover(n * c), apply_gelu(&[x, &h], n * c, form == Gelu::Erf, elem(x)));
     h
 }
 
@@ -79,7 +75,7 @@ fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
     launch!(
         kernels,
         (count, CubeDim::new_1d(ELEMENTWISE)),
-        sum_columns(argument(d), argument(&partial), n, c, rows_per_group, elem(d))
+        sum_columns(&[d, &partial], n, c, rows_per_group, elem(d))
     );
     kernels.sum_groups(&partial, groups, c)
 }

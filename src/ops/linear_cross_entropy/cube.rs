@@ -14,7 +14,7 @@ use super::CrossEntropy;
 use crate::ops::shared::cube::math::{exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, each, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, elem, launch};
 use crate::ops::shared::kernels::{contiguous, elements};
 use crate::ops::shared::{join, split};
 
@@ -153,10 +153,7 @@ impl<'a> Head<'a> {
             self.kernels,
             each(rows, UNITS),
             softmax_loss(
-                argument(&logits),
-                argument(&self.targets),
-                argument(&self.losses),
-                self.kernels.optional(self.loss_scale.as_ref()),
+                &[&logits, &self.targets, &self.losses, self.loss_scale.as_ref()],
                 rows,
                 width,
                 self.loss.vocab,
@@ -164,7 +161,7 @@ impl<'a> Head<'a> {
                 self.loss.scale,
                 gradient,
                 self.loss_scale.is_some(),
-                elem(&logits),
+                elem(&logits)
             )
         );
         logits
@@ -176,12 +173,7 @@ impl<'a> Head<'a> {
         launch!(
             self.kernels,
             each(1, ELEMENTWISE),
-            scaled_sum(
-                argument(&self.losses),
-                argument(&total),
-                elements(&self.losses),
-                self.loss.scale,
-            )
+            scaled_sum(&[&self.losses, &total], elements(&self.losses), self.loss.scale)
         );
         total
     }

@@ -13,6 +13,11 @@ pub(super) mod kernels;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
+/// The most multiplications and additions of one dispatch: Windows resets a device that takes longer
+/// than two seconds, and a slow one does about a hundred billion a second.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(super) const DISPATCH_OPERATIONS: u64 = 1 << 35;
+
 /// Joins the shards of a matrix, which copies if there are several. Returns the number of rows of
 /// each shard, too.
 pub(super) fn join<B: Backend>(mut shards: Vec<FloatTensor<B>>) -> (FloatTensor<B>, Vec<usize>) {

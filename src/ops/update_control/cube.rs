@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::group_sum;
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, argument, each, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, launch};
 use crate::ops::shared::kernels::{contiguous, elements};
 
 /// The sum of the squares of each `NORM_SPAN` elements of `x`, divided by the loss scale and
@@ -122,15 +122,7 @@ pub(super) fn sum_squares(
         launch!(
             kernels,
             each(spans, ELEMENTWISE),
-            squares(
-                argument(&grad),
-                argument(&sums),
-                argument(&loss_scale),
-                elements(&grad),
-                first,
-                spans,
-                divisor,
-            )
+            squares(&[&grad, &sums, &loss_scale], elements(&grad), first, spans, divisor)
         );
         first += spans;
     }
@@ -151,11 +143,7 @@ pub(super) fn decide(
         kernels,
         each(1, ELEMENTWISE),
         decision(
-            argument(&sums),
-            argument(&loss_scale),
-            argument(&norm),
-            argument(&control),
-            argument(&next),
+            &[&sums, &loss_scale, &norm, &control, &next],
             elements(&sums),
             grad_clip,
             divisor,
@@ -163,7 +151,7 @@ pub(super) fn decide(
             learning_rate as f32,
             log_beta1,
             log_beta2,
-            scales_loss,
+            scales_loss
         )
     );
     (norm, control, next)

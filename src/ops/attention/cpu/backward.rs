@@ -130,7 +130,7 @@ fn gradients_of_scores<S: Simd>(
             multiply(simd, dout, panel, to);
         }
     }
-    let scale = head.shape.scale(head.c);
+    let scale = super::super::scale(head.size);
     for query in query..query + rows {
         let at = (query - block.first) * stride;
         let [out, dout] = [saved.out, saved.dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);

@@ -70,7 +70,7 @@ impl WithSimd for Forward<'_> {
 /// returns their log-sum-exp. Keys of its strip after the query get zero.
 #[inline(always)]
 fn softmax<S: Simd>(simd: S, head: &Head, row: &mut [f32], query: usize) -> (f32, f32) {
-    let scale = head.shape.scale(head.c);
+    let scale = super::super::scale(head.size);
     let (len, end) = (query + 1, row.len());
     // Whole vectors: what lies beyond the query is no larger than any score, and zero in the end.
     row[len..end.min(len + WIDEST)].fill(f32::NEG_INFINITY);

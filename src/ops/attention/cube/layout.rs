@@ -3,8 +3,6 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::{Packed, packed_at, row_at};
-
 /// Planes of a workgroup.
 pub(super) const PLANES: usize = 4;
 
@@ -20,7 +18,7 @@ pub(super) const CELL_STRIDE: usize = COLUMNS + PADDING;
 
 /// The compile-time parameters of all passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Layout {
+pub(super) struct StripLayout {
     /// A head's size.
     pub size: usize,
     /// Elements of a vector in memory.
@@ -32,7 +30,7 @@ pub(super) struct Layout {
     pub dropout: bool,
 }
 
-impl Layout {
+impl StripLayout {
     /// Returns the positions that a workgroup owns.
     pub fn rows(self) -> usize {
         PLANES * self.side
@@ -88,35 +86,16 @@ impl Layout {
 
 /// The rows of a pair of a sequence and a head in a tensor.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct HeadRows {
     /// The offset of the first row, in vectors.
-    start: usize,
-    stride: usize,
+    pub start: usize,
+    pub stride: usize,
     /// The last position.
     pub last: usize,
 }
 
 #[cube]
-impl Part {
-    /// Queries, keys or values in packed qkv: parts 0, 1, 2.
-    pub fn packed(
-        p: &Packed,
-        pair: usize,
-        #[comptime] third: usize,
-        #[comptime] size: usize,
-    ) -> Part {
-        Part {
-            start: packed_at(p, pair, 0usize, third, size),
-            stride: 3 * p.heads * size,
-            last: p.time - 1,
-        }
-    }
-
-    /// Returns the rows of the output or of its gradient.
-    pub fn merged(p: &Packed, pair: usize, #[comptime] size: usize) -> Part {
-        Part { start: row_at(p, pair, 0usize, size), stride: p.heads * size, last: p.time - 1 }
-    }
-
+impl HeadRows {
     /// Returns the offset of a row. Positions beyond the last have its offset.
     pub fn at(&self, position: usize) -> usize {
         self.start + min(position, self.last) * self.stride

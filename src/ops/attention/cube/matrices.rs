@@ -5,10 +5,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::layout::{COLUMNS, Layout, Part};
+use super::layout::{COLUMNS, StripLayout};
 use super::strip::Strip;
-use super::{LEAST, Packed, mask_at};
-use crate::ops::dropout::cube::{Mask, keep, sequence_key};
+use super::{LEAST, Packed};
 use crate::ops::shared::cube::math::{exp, ln};
 
 /// Scores are relative to a reference of their row, which need not be its maximum: as long as none
@@ -25,25 +24,22 @@ pub(super) fn attend<T: Float, N: Size>(
     out: &mut [Vector<T, N>],
     log_sum_exp: &mut [f32],
     p: Packed,
-    mask: Mask,
-    #[comptime] layout: Layout,
+    #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
     let elements = comptime!(layout.elements());
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     // The last queries see the most keys: they come first.
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * rows;
-    let mask_key = sequence_key(&mask, pair / p.heads);
-    let keys = Part::packed(&p, pair, 1usize, size);
-    let values = Part::packed(&p, pair, 2usize, size);
+    let mask_key = p.mask_key(pair);
+    let keys = p.third(pair, 1usize, size);
+    let values = p.third(pair, 2usize, size);
 
     let mut strip = Strip::<T, N>::new(layout);
     let query = first + strip.own_row();
-    strip.stage(qkv, &Part::packed(&p, pair, 0usize, size), first, 0usize, rows);
-    sync_cube();
-    let queries = strip.load_rows();
+    let queries = strip.load_rows(qkv, &p.third(pair, 0usize, size), first);
     let mut sums = strip.no_sums();
     let mut reference = LEAST.runtime();
     // Of the lane's columns alone.
@@ -81,9 +77,9 @@ pub(super) fn attend<T: Float, N: Size>(
                 probs[j] = exp(probs[j] - reference);
                 sum += probs[j];
                 if comptime!(layout.dropout) {
-                    let at = mask_at(&p, pair, query, begin + strip.column(j));
+                    let kept = p.keep(mask_key, pair, query, begin + strip.column(j));
                     // The scale of what is kept is left to the end.
-                    probs[j] = select(keep(&mask, mask_key, at) > 0.0, probs[j], 0.0f32);
+                    probs[j] = select(kept > 0.0, probs[j], 0.0f32);
                 }
             }
             strip.set_factors(&probs);
@@ -95,9 +91,9 @@ pub(super) fn attend<T: Float, N: Size>(
     let total = strip.row_sum(sum);
     let mut by = 1.0f32 / total;
     if comptime!(layout.dropout) {
-        by *= mask.scale;
+        by *= p.mask.scale;
     }
-    strip.store(&sums, out, &Part::merged(&p, pair, size), first, by);
+    strip.store(&sums, out, &p.merged(pair, size), first, by);
     if strip.is_first() && query < p.time {
         log_sum_exp[pair * p.time + query] = reference + ln(total);
     }
@@ -116,34 +112,29 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     delta: &mut [f32],
     d_qkv: &mut [Vector<T, N>],
     p: Packed,
-    mask: Mask,
-    #[comptime] layout: Layout,
+    #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
     let elements = comptime!(layout.elements());
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * rows;
-    let mask_key = sequence_key(&mask, pair / p.heads);
-    let queries = Part::packed(&p, pair, 0usize, size);
-    let keys = Part::packed(&p, pair, 1usize, size);
-    let values = Part::packed(&p, pair, 2usize, size);
-    let outputs = Part::merged(&p, pair, size);
+    let mask_key = p.mask_key(pair);
+    let queries = p.third(pair, 0usize, size);
+    let keys = p.third(pair, 1usize, size);
+    let values = p.third(pair, 2usize, size);
+    let outputs = p.merged(pair, size);
 
     let mut strip = Strip::<T, N>::new(layout);
     let query = first + strip.own_row();
-    strip.stage(qkv, &queries, first, 0usize, rows);
+    let own = strip.load_rows(qkv, &queries, first);
     sync_cube();
-    let own = strip.load_rows();
-    sync_cube();
-    strip.stage(d_out, &outputs, first, 0usize, rows);
-    sync_cube();
-    let own_d_out = strip.load_rows();
+    let own_d_out = strip.load_rows(d_out, &outputs, first);
     let mut sums = strip.no_sums();
 
     let own_delta = strip.row_product(d_out, out, outputs.at(query));
-    let statistic = pair * p.time + min(query, p.time - 1);
+    let statistic = p.statistic(pair, query);
     let offset = log_sum_exp[statistic];
     if strip.is_first() && query < p.time {
         delta[statistic] = own_delta;
@@ -169,7 +160,7 @@ pub(super) fn backward_queries<T: Float, N: Size>(
                 let score = select(key <= query, probs[j] * p.scale - offset, LEAST);
                 let mut d_prob = d_scores[j];
                 if comptime!(layout.dropout) {
-                    d_prob *= keep(&mask, mask_key, mask_at(&p, pair, query, key));
+                    d_prob *= p.keep(mask_key, pair, query, key);
                 }
                 // Scaled before it is rounded: the factor is below 1.
                 d_scores[j] = exp(score) * (d_prob - own_delta) * p.scale;
@@ -193,33 +184,28 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     delta: &[f32],
     d_qkv: &mut [Vector<T, N>],
     p: Packed,
-    mask: Mask,
-    #[comptime] layout: Layout,
+    #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
     let elements = comptime!(layout.elements());
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     // Early keys are seen by the most queries: they come first as they are.
     let first = CUBE_POS_X as usize * rows;
-    let mask_key = sequence_key(&mask, pair / p.heads);
-    let queries = Part::packed(&p, pair, 0usize, size);
-    let keys = Part::packed(&p, pair, 1usize, size);
-    let values = Part::packed(&p, pair, 2usize, size);
-    let outputs = Part::merged(&p, pair, size);
+    let mask_key = p.mask_key(pair);
+    let queries = p.third(pair, 0usize, size);
+    let keys = p.third(pair, 1usize, size);
+    let values = p.third(pair, 2usize, size);
+    let outputs = p.merged(pair, size);
 
     let mut strip = Strip::<T, N>::new(layout);
     let mut offsets = Shared::<[Vector<f32, N>]>::new_slice(COLUMNS / layout.vector);
     let mut deltas = Shared::<[Vector<f32, N>]>::new_slice(COLUMNS / layout.vector);
     let key = first + strip.own_row();
-    strip.stage(qkv, &keys, first, 0usize, rows);
+    let own_keys = strip.load_rows(qkv, &keys, first);
     sync_cube();
-    let own_keys = strip.load_rows();
-    sync_cube();
-    strip.stage(qkv, &values, first, 0usize, rows);
-    sync_cube();
-    let own_values = strip.load_rows();
+    let own_values = strip.load_rows(qkv, &values, first);
     let mut key_sums = strip.no_sums();
     let mut value_sums = strip.no_sums();
 
@@ -250,7 +236,7 @@ pub(super) fn backward_keys<T: Float, N: Size>(
                 let prob = exp(score);
                 let mut factor = 1.0f32;
                 if comptime!(layout.dropout) {
-                    factor = keep(&mask, mask_key, mask_at(&p, pair, query, key));
+                    factor = p.keep(mask_key, pair, query, key);
                 }
                 probs[j] = prob * factor;
                 // Scaled before it is rounded: the factor is below 1.
@@ -279,7 +265,7 @@ fn statistics<N: Size>(
     let mut values = Vector::<f32, N>::new(0.0f32);
     #[unroll]
     for i in 0..count {
-        values.insert(i, of[pair * p.time + min(query + i, p.time - 1)]);
+        values.insert(i, of[p.statistic(pair, query + i)]);
     }
     values
 }

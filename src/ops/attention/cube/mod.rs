@@ -7,10 +7,10 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, pairs_at_a_time};
+use super::{AttentionShape, scale};
 use crate::gpu::queue::Workgroups;
-use crate::ops::dropout::cube::{MaskLaunch, mask};
-use crate::ops::shared::cube::{CubeKernels, argument, elem, launch};
+use crate::ops::dropout::cube::{Mask, keep, mask, sequence_key};
+use crate::ops::shared::cube::{CubeKernels, elem, launch};
 use crate::ops::shared::kernels::contiguous;
 
 mod layout;
@@ -18,12 +18,13 @@ mod matrices;
 mod scalar;
 mod strip;
 
-use layout::{Layout, PLANES};
+use layout::{HeadRows, PLANES, StripLayout};
+use scalar::TileLayout;
 
 /// Below every score, and finite: infinity minus infinity is NaN.
 const LEAST: f32 = -3.0e38;
 
-/// The layout of packed qkv, `[batch * time, 3 * heads * size]`.
+/// The dimensions of packed qkv, `[batch * time, 3 * heads * size]`, and the parameters of a launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Packed {
     time: usize,
@@ -34,84 +35,65 @@ struct Packed {
     blocks: usize,
     /// The index of the launch's first pair of a sequence and a head.
     first_pair: usize,
+    mask: Mask,
 }
 
-/// Returns the offset of a position's row in packed qkv; part 0 is the query, 1 the key, 2 the
-/// value. Positions from `time` on read the last row, and their values are masked.
 #[cube]
-fn packed_at(
-    p: &Packed,
-    pair: usize,
-    position: usize,
-    #[comptime] third: usize,
-    #[comptime] size: usize,
-) -> usize {
-    let row = pair / p.heads * p.time + min(position, p.time - 1);
-    ((row * 3 + third) * p.heads + pair % p.heads) * size
-}
+impl Packed {
+    /// Returns the pair of a sequence and a head that the workgroup computes.
+    fn pair(&self) -> usize {
+        self.first_pair + CUBE_POS_Y as usize
+    }
 
-/// Returns the offset of a position's row in the output, `[batch * time, heads * size]`.
-#[cube]
-fn row_at(p: &Packed, pair: usize, position: usize, #[comptime] size: usize) -> usize {
-    let row = pair / p.heads * p.time + min(position, p.time - 1);
-    (row * p.heads + pair % p.heads) * size
-}
+    /// Returns a pair's queries, keys or values in packed qkv: thirds 0, 1, 2.
+    fn third(&self, pair: usize, #[comptime] third: usize, #[comptime] size: usize) -> HeadRows {
+        let first = pair / self.heads * self.time;
+        HeadRows {
+            start: ((first * 3 + third) * self.heads + pair % self.heads) * size,
+            stride: 3 * self.heads * size,
+            last: self.time - 1,
+        }
+    }
 
-/// Returns the index of a probability in its sequence's dropout mask.
-#[cube]
-fn mask_at(p: &Packed, pair: usize, query: usize, key: usize) -> usize {
-    (pair % p.heads * p.time + query) * p.time + key
+    /// Returns a pair's rows in the output or its gradient, `[batch * time, heads * size]`.
+    fn merged(&self, pair: usize, #[comptime] size: usize) -> HeadRows {
+        let first = pair / self.heads * self.time;
+        HeadRows {
+            start: (first * self.heads + pair % self.heads) * size,
+            stride: self.heads * size,
+            last: self.time - 1,
+        }
+    }
+
+    /// Returns the place of a position's statistics. Positions from `time` on have the last place.
+    fn statistic(&self, pair: usize, position: usize) -> usize {
+        pair * self.time + min(position, self.time - 1)
+    }
+
+    /// Returns the key of the dropout mask of a pair's sequence.
+    fn mask_key(&self, pair: usize) -> u32 {
+        sequence_key(&self.mask, pair / self.heads)
+    }
+
+    /// Returns the factor of a probability by dropout, zero or the mask's scale.
+    fn keep(&self, mask_key: u32, pair: usize, query: usize, key: usize) -> f32 {
+        let place = (pair % self.heads * self.time + query) * self.time + key;
+        keep(&self.mask, mask_key, place)
+    }
 }
 
 /// How the kernels multiply.
 #[derive(Clone, Copy)]
-enum Form {
-    Scalar(scalar::Form),
-    Matrices(Layout),
+enum Multiplication {
+    Scalar(TileLayout),
+    Matrices(StripLayout),
 }
 
-impl Form {
-    /// Chooses matrices where the device has square ones of the dtype of `qkv` with sums in f32.
-    fn of(
-        kernels: &CubeKernels,
-        qkv: &CubeTensor,
-        size: usize,
-        vector: usize,
-        dropout: bool,
-    ) -> Self {
-        let memory = kernels.queue.workgroup_memory();
-        let layout = matrix_side(kernels, qkv).and_then(|side| {
-            let lanes = kernels.queue.subgroup()? as usize;
-            let layout = Layout { size, vector, side, lanes, dropout };
-            (lanes.is_multiple_of(side) && layout.memory() <= memory).then_some(layout)
-        });
-        match layout {
-            Some(layout) => Form::Matrices(layout),
-            None => Form::Scalar(scalar::Form::new(memory, size / vector, vector, dropout)),
-        }
-    }
-
-    /// Returns the positions that a workgroup owns.
-    fn rows(self) -> usize {
-        match self {
-            Form::Scalar(_) => scalar::UNITS as usize,
-            Form::Matrices(layout) => layout.rows(),
-        }
-    }
-
-    fn workgroup(self) -> CubeDim {
-        match self {
-            Form::Scalar(_) => CubeDim::new_1d(scalar::UNITS),
-            Form::Matrices(layout) => CubeDim::new_2d(layout.lanes as u32, PLANES as u32),
-        }
-    }
-}
-
-/// Returns the side of the largest square matrices whose factors have the dtype of `x`. f32 has
-/// none: tensor cores would read 19 bits of it.
+/// Returns the side of the largest square matrices whose factors have the dtype of `x` and whose sums
+/// are f32. f32 has none: tensor cores would read 19 bits of it.
 fn matrix_side(kernels: &CubeKernels, x: &CubeTensor) -> Option<usize> {
     let factor = elem(x);
-    let listed = kernels.client().properties().features.matmul.cmma.iter();
+    let listed = kernels.queue.client.properties().features.matmul.cmma.iter();
     listed
         .filter(|it| x.dtype != DType::F32 && it.m == it.n && it.n == it.k)
         .filter(|it| it.a_type == factor && it.b_type == factor)
@@ -123,57 +105,69 @@ fn matrix_side(kernels: &CubeKernels, x: &CubeTensor) -> Option<usize> {
 /// The launches of one pass.
 struct Launches {
     shape: AttentionShape,
-    form: Form,
+    multiplication: Multiplication,
     /// A head's size.
     size: usize,
     /// Elements of a vector.
     vector: usize,
-    scale: f32,
+    elem: ElemType,
 }
 
 impl Launches {
-    fn new(kernels: &CubeKernels, qkv: &CubeTensor, shape: AttentionShape, width: usize) -> Self {
-        let size = width / shape.heads;
+    /// Chooses matrices where the device has them for the dtype of `qkv`.
+    fn new(kernels: &CubeKernels, qkv: &CubeTensor, shape: AttentionShape) -> Self {
+        let size = qkv.shape()[1] / (3 * shape.heads);
         let vector = if size.is_multiple_of(4) { 4 } else { 1 };
-        let form = Form::of(kernels, qkv, size, vector, shape.dropout.is_some());
-        Self { shape, form, size, vector, scale: shape.scale(width) }
+        let dropout = shape.dropout.is_some();
+        let memory = kernels.queue.workgroup_memory();
+        let strips = matrix_side(kernels, qkv).and_then(|side| {
+            let lanes = kernels.queue.subgroup()? as usize;
+            let layout = StripLayout { size, vector, side, lanes, dropout };
+            (lanes.is_multiple_of(side) && layout.memory() <= memory).then_some(layout)
+        });
+        let multiplication = match strips {
+            Some(layout) => Multiplication::Matrices(layout),
+            None => {
+                let layout = TileLayout::new(memory, size / vector, vector, dropout);
+                Multiplication::Scalar(layout)
+            }
+        };
+        Self { shape, multiplication, size, vector, elem: elem(qkv) }
     }
 
-    /// Returns the grid, the layout of qkv and the mask of each launch.
-    fn each(&self) -> impl Iterator<Item = (CubeCount, PackedLaunch, MaskLaunch)> {
-        let AttentionShape { batch, time, heads, dropout } = self.shape;
-        let blocks = time.div_ceil(self.form.rows());
-        let pairs = batch * heads;
-        let at_a_time = pairs_at_a_time(time, self.size);
-        let scale = self.scale;
-        (0..pairs).step_by(at_a_time).map(move |first| {
-            let count = Workgroups::Plane(blocks, at_a_time.min(pairs - first)).count();
-            let packed = PackedLaunch::new(time, heads, scale, blocks, first);
-            (count, packed, mask(dropout.as_ref()))
+    /// Returns the grid and the parameters of each launch.
+    fn each(&self) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
+        let AttentionShape { time, heads, dropout, .. } = self.shape;
+        // The positions that a workgroup owns, and its invocations.
+        let (rows, workgroup) = match self.multiplication {
+            Multiplication::Scalar(_) => (scalar::UNITS as usize, CubeDim::new_1d(scalar::UNITS)),
+            Multiplication::Matrices(layout) => {
+                (layout.rows(), CubeDim::new_2d(layout.lanes as u32, PLANES as u32))
+            }
+        };
+        let (blocks, scale) = (time.div_ceil(rows), scale(self.size));
+        self.shape.dispatches(self.size).map(move |(first, pairs)| {
+            let packed =
+                PackedLaunch::new(time, heads, scale, blocks, first, mask(dropout.as_ref()));
+            ((Workgroups::Plane(blocks, pairs).count(), workgroup), packed)
         })
     }
 }
 
-/// Launches a pass in its form: `pass!(kernels, launches, kernel(buffer...))`. The first buffer has
-/// the dtype of activations.
+/// Launches a pass: `pass!(kernels, launches, kernel(&[buffer...]))`.
 macro_rules! pass {
-    ($kernels:expr, $launches:expr, $pass:ident($first:expr $(, $buffer:expr)* $(,)?)) => {
-        for (count, packed, mask) in $launches.each() {
-            let grid = (count, $launches.form.workgroup());
-            let vector = $launches.vector;
-            match $launches.form {
-                Form::Scalar(form) => {
-                    use scalar::$pass;
-                    launch!($kernels, grid, $pass(
-                        vector, argument($first), $(argument($buffer),)*
-                        packed, mask, form, elem($first),
+    ($kernels:expr, $launches:expr, $pass:ident(&[$($buffer:expr),*])) => {
+        let Launches { multiplication, vector, elem, .. } = $launches;
+        for (grid, packed) in $launches.each() {
+            match multiplication {
+                Multiplication::Scalar(layout) => {
+                    launch!($kernels, grid, scalar::$pass(
+                        vector, &[$($buffer),*], packed, layout, elem
                     ));
                 }
-                Form::Matrices(layout) => {
-                    use matrices::$pass;
-                    launch!($kernels, grid, $pass(
-                        vector, argument($first), $(argument($buffer),)*
-                        packed, mask, layout, elem($first),
+                Multiplication::Matrices(layout) => {
+                    launch!($kernels, grid, matrices::$pass(
+                        vector, &[$($buffer),*], packed, layout, elem
                     ));
                 }
             }
@@ -190,8 +184,8 @@ pub(super) fn forward(
     let qkv = contiguous(qkv);
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    let launches = Launches::new(kernels, &qkv, shape, three_c / 3);
-    pass!(kernels, launches, attend(&qkv, &out, &log_sum_exp));
+    let launches = Launches::new(kernels, &qkv, shape);
+    pass!(kernels, launches, attend(&[&qkv, &out, &log_sum_exp]));
     (out, log_sum_exp)
 }
 
@@ -203,12 +197,11 @@ pub(super) fn backward(
     log_sum_exp: CubeTensor,
     shape: AttentionShape,
 ) -> CubeTensor {
-    let [n, three_c] = qkv.shape().dims();
     let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
-    let delta = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    let dqkv = kernels.queue.empty_of([n, three_c], qkv.dtype);
-    let launches = Launches::new(kernels, &qkv, shape, three_c / 3);
-    pass!(kernels, launches, backward_queries(&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv));
-    pass!(kernels, launches, backward_keys(&qkv, &dout, &log_sum_exp, &delta, &dqkv));
+    let delta = kernels.queue.empty(log_sum_exp.shape());
+    let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
+    let launches = Launches::new(kernels, &qkv, shape);
+    pass!(kernels, launches, backward_queries(&[&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv]));
+    pass!(kernels, launches, backward_keys(&[&qkv, &dout, &log_sum_exp, &delta, &dqkv]));
     dqkv
 }

@@ -4,9 +4,8 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::layout::Part;
-use super::{LEAST, Packed, mask_at, packed_at, row_at};
-use crate::ops::dropout::cube::{Mask, keep, sequence_key};
+use super::layout::HeadRows;
+use super::{LEAST, Packed};
 use crate::ops::shared::cube::math::{exp, ln};
 
 /// Invocations in a workgroup.
@@ -14,7 +13,7 @@ pub(super) const UNITS: u32 = 64;
 
 /// The compile-time parameters of all passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Form {
+pub(super) struct TileLayout {
     /// A head's size in vectors.
     size: usize,
     /// Positions in a tile.
@@ -22,7 +21,7 @@ pub(super) struct Form {
     dropout: bool,
 }
 
-impl Form {
+impl TileLayout {
     /// For heads of `size` vectors of `vector` elements. In a tile are rows of two matrices, and two
     /// values for each row, within `memory` bytes.
     pub fn new(memory: usize, size: usize, vector: usize, dropout: bool) -> Self {
@@ -34,19 +33,25 @@ impl Form {
     }
 }
 
-/// Stages a tile of rows of a part from position `begin` on, by the whole workgroup.
+/// Returns shared memory for a tile of rows.
+#[cube]
+fn tile_of_rows<N: Size>(#[comptime] layout: TileLayout) -> Shared<[Vector<f32, N>]> {
+    Shared::<[Vector<f32, N>]>::new_slice(comptime!(layout.tile * layout.size))
+}
+
+/// Stages a tile of rows from position `begin` on, by the whole workgroup.
 #[cube]
 fn stage<T: Float, N: Size>(
     staged: &mut Shared<[Vector<f32, N>]>,
     source: &[Vector<T, N>],
-    part: &Part,
+    rows: &HeadRows,
     begin: usize,
-    #[comptime] form: Form,
+    #[comptime] layout: TileLayout,
 ) {
-    let size = comptime!(form.size);
+    let size = comptime!(layout.size);
     let mut i = UNIT_POS as usize;
-    while i < comptime!(form.tile * form.size) {
-        staged[i] = Vector::cast_from(source[part.at(begin + i / size) + i % size]);
+    while i < comptime!(layout.tile * layout.size) {
+        staged[i] = Vector::cast_from(source[rows.at(begin + i / size) + i % size]);
         i += UNITS as usize;
     }
 }
@@ -59,25 +64,24 @@ pub(super) fn attend<T: Float, N: Size>(
     out: &mut [Vector<T, N>],
     log_sum_exp: &mut [f32],
     p: Packed,
-    mask: Mask,
-    #[comptime] form: Form,
+    #[comptime] layout: TileLayout,
     #[define(T)] _elem: ElemType,
 ) {
-    let size = comptime!(form.size);
-    let tile = comptime!(form.tile);
+    let size = comptime!(layout.size);
+    let tile = comptime!(layout.tile);
     let lane = UNIT_POS as usize;
     let units = UNITS as usize;
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     // The last queries see the most keys: they come first.
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * units;
     let own = first + lane;
-    let mask_key = sequence_key(&mask, pair / p.heads);
+    let mask_key = p.mask_key(pair);
 
-    let mut keys = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
-    let mut values = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut keys = tile_of_rows::<N>(layout);
+    let mut values = tile_of_rows::<N>(layout);
     let mut q = Array::<Vector<f32, N>>::new(size);
     let mut acc = Array::<Vector<f32, N>>::new(size);
-    let at = packed_at(&p, pair, own, 0usize, size);
+    let at = p.third(pair, 0usize, size).at(own);
     for d in 0..size {
         // Scaled before the product: the large scores of a long row stay in range.
         q[d] = Vector::<f32, N>::cast_from(qkv[at + d]) * Vector::new(p.scale);
@@ -89,8 +93,8 @@ pub(super) fn attend<T: Float, N: Size>(
     let end = min(first + units, p.time);
     let mut begin = 0usize.runtime();
     while begin < end {
-        stage(&mut keys, qkv, &Part::packed(&p, pair, 1usize, size), begin, form);
-        stage(&mut values, qkv, &Part::packed(&p, pair, 2usize, size), begin, form);
+        stage(&mut keys, qkv, &p.third(pair, 1usize, size), begin, layout);
+        stage(&mut values, qkv, &p.third(pair, 2usize, size), begin, layout);
         sync_cube();
         let seen = min(min(begin + tile, end), own + 1);
         for key in begin..seen {
@@ -110,8 +114,8 @@ pub(super) fn attend<T: Float, N: Size>(
             }
             let mut prob = exp(score - largest);
             sum += prob;
-            if comptime!(form.dropout) {
-                prob *= keep(&mask, mask_key, mask_at(&p, pair, own, key));
+            if comptime!(layout.dropout) {
+                prob *= p.keep(mask_key, pair, own, key);
             }
             for d in 0..size {
                 acc[d] += values[place + d] * Vector::new(prob);
@@ -122,7 +126,7 @@ pub(super) fn attend<T: Float, N: Size>(
     }
 
     if own < p.time {
-        let at = row_at(&p, pair, own, size);
+        let at = p.merged(pair, size).at(own);
         for d in 0..size {
             out[at + d] = Vector::cast_from(acc[d] * Vector::new(1.0f32 / sum));
         }
@@ -143,26 +147,25 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     delta: &mut [f32],
     d_qkv: &mut [Vector<T, N>],
     p: Packed,
-    mask: Mask,
-    #[comptime] form: Form,
+    #[comptime] layout: TileLayout,
     #[define(T)] _elem: ElemType,
 ) {
-    let size = comptime!(form.size);
-    let tile = comptime!(form.tile);
+    let size = comptime!(layout.size);
+    let tile = comptime!(layout.tile);
     let lane = UNIT_POS as usize;
     let units = UNITS as usize;
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * units;
     let own = first + lane;
-    let mask_key = sequence_key(&mask, pair / p.heads);
+    let mask_key = p.mask_key(pair);
 
-    let mut keys = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
-    let mut values = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut keys = tile_of_rows::<N>(layout);
+    let mut values = tile_of_rows::<N>(layout);
     let mut q = Array::<Vector<f32, N>>::new(size);
     let mut d_o = Array::<Vector<f32, N>>::new(size);
     let mut acc = Array::<Vector<f32, N>>::new(size);
-    let at = packed_at(&p, pair, own, 0usize, size);
-    let row = row_at(&p, pair, own, size);
+    let at = p.third(pair, 0usize, size).at(own);
+    let row = p.merged(pair, size).at(own);
     let mut products = Vector::<f32, N>::new(0.0f32);
     for d in 0..size {
         q[d] = Vector::<f32, N>::cast_from(qkv[at + d]) * Vector::new(p.scale);
@@ -171,13 +174,13 @@ pub(super) fn backward_queries<T: Float, N: Size>(
         acc[d] = Vector::new(0.0f32);
     }
     let own_delta = products.vector_sum();
-    let offset = log_sum_exp[pair * p.time + min(own, p.time - 1)];
+    let offset = log_sum_exp[p.statistic(pair, own)];
 
     let end = min(first + units, p.time);
     let mut begin = 0usize.runtime();
     while begin < end {
-        stage(&mut keys, qkv, &Part::packed(&p, pair, 1usize, size), begin, form);
-        stage(&mut values, qkv, &Part::packed(&p, pair, 2usize, size), begin, form);
+        stage(&mut keys, qkv, &p.third(pair, 1usize, size), begin, layout);
+        stage(&mut values, qkv, &p.third(pair, 2usize, size), begin, layout);
         sync_cube();
         let seen = min(min(begin + tile, end), own + 1);
         for key in begin..seen {
@@ -190,8 +193,8 @@ pub(super) fn backward_queries<T: Float, N: Size>(
             }
             let prob = exp(scores.vector_sum() - offset);
             let mut d_prob = d_probs.vector_sum();
-            if comptime!(form.dropout) {
-                d_prob *= keep(&mask, mask_key, mask_at(&p, pair, own, key));
+            if comptime!(layout.dropout) {
+                d_prob *= p.keep(mask_key, pair, own, key);
             }
             let d_score = prob * (d_prob - own_delta);
             for d in 0..size {
@@ -222,30 +225,29 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     delta: &[f32],
     d_qkv: &mut [Vector<T, N>],
     p: Packed,
-    mask: Mask,
-    #[comptime] form: Form,
+    #[comptime] layout: TileLayout,
     #[define(T)] _elem: ElemType,
 ) {
-    let size = comptime!(form.size);
-    let tile = comptime!(form.tile);
+    let size = comptime!(layout.size);
+    let tile = comptime!(layout.tile);
     let lane = UNIT_POS as usize;
     let units = UNITS as usize;
-    let pair = p.first_pair + CUBE_POS_Y as usize;
+    let pair = p.pair();
     // Early keys are seen by the most queries: they come first as they are.
     let first = CUBE_POS_X as usize * units;
     let own = first + lane;
-    let mask_key = sequence_key(&mask, pair / p.heads);
+    let mask_key = p.mask_key(pair);
 
-    let mut queries = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
-    let mut d_outs = Shared::<[Vector<f32, N>]>::new_slice(comptime!(form.tile * form.size));
+    let mut queries = tile_of_rows::<N>(layout);
+    let mut d_outs = tile_of_rows::<N>(layout);
     let mut offsets = Shared::<[f32]>::new_slice(tile);
     let mut deltas = Shared::<[f32]>::new_slice(tile);
     let mut k = Array::<Vector<f32, N>>::new(size);
     let mut v = Array::<Vector<f32, N>>::new(size);
     let mut d_k = Array::<Vector<f32, N>>::new(size);
     let mut d_v = Array::<Vector<f32, N>>::new(size);
-    let key_at = packed_at(&p, pair, own, 1usize, size);
-    let value_at = packed_at(&p, pair, own, 2usize, size);
+    let key_at = p.third(pair, 1usize, size).at(own);
+    let value_at = p.third(pair, 2usize, size).at(own);
     for d in 0..size {
         k[d] = Vector::<f32, N>::cast_from(qkv[key_at + d]) * Vector::new(p.scale);
         v[d] = Vector::cast_from(qkv[value_at + d]);
@@ -255,10 +257,10 @@ pub(super) fn backward_keys<T: Float, N: Size>(
 
     let mut begin = first / tile * tile;
     while begin < p.time {
-        stage(&mut queries, qkv, &Part::packed(&p, pair, 0usize, size), begin, form);
-        stage(&mut d_outs, d_out, &Part::merged(&p, pair, size), begin, form);
+        stage(&mut queries, qkv, &p.third(pair, 0usize, size), begin, layout);
+        stage(&mut d_outs, d_out, &p.merged(pair, size), begin, layout);
         if lane < tile {
-            let statistic = pair * p.time + min(begin + lane, p.time - 1);
+            let statistic = p.statistic(pair, begin + lane);
             offsets[lane] = log_sum_exp[statistic];
             deltas[lane] = delta[statistic];
         }
@@ -275,8 +277,8 @@ pub(super) fn backward_keys<T: Float, N: Size>(
             }
             let prob = exp(scores.vector_sum() - offsets[staged]);
             let mut factor = 1.0f32;
-            if comptime!(form.dropout) {
-                factor = keep(&mask, mask_key, mask_at(&p, pair, query, own));
+            if comptime!(layout.dropout) {
+                factor = p.keep(mask_key, pair, query, own);
             }
             let d_prob = d_probs.vector_sum() * factor;
             let d_score = prob * (d_prob - deltas[staged]);

@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::cmma::{self, Matrix, MatrixIdent, MatrixLayout};
 use burn_cubecl::cubecl::prelude::*;
 
-use super::layout::{CELL_STRIDE, COLUMNS, Layout, PLANES, Part};
+use super::layout::{CELL_STRIDE, COLUMNS, HeadRows, PLANES, StripLayout};
 
 /// Matrices are loaded from addresses that are multiples of this many bytes.
 const ALIGNMENT: usize = 32;
@@ -27,12 +27,12 @@ pub(super) struct Strip<T: Float, N: Size> {
     scores: Shared<[Vector<f32, N>]>,
     factors: Shared<[Vector<T, N>]>,
     #[cube(comptime)]
-    layout: Layout,
+    layout: StripLayout,
 }
 
 #[cube]
 impl<T: Float, N: Size> Strip<T, N> {
-    pub fn new(#[comptime] layout: Layout) -> Strip<T, N> {
+    pub fn new(#[comptime] layout: StripLayout) -> Strip<T, N> {
         let share = comptime!(layout.share());
         let side = comptime!(layout.side);
         let lane = UNIT_POS_X as usize;
@@ -63,7 +63,7 @@ impl<T: Float, N: Size> Strip<T, N> {
     pub fn stage(
         &mut self,
         source: &[Vector<T, N>],
-        part: &Part,
+        rows: &HeadRows,
         first: usize,
         #[comptime] to: usize,
         #[comptime] count: usize,
@@ -79,25 +79,28 @@ impl<T: Float, N: Size> Strip<T, N> {
             let d = i % width;
             let mut value = Vector::<T, N>::new(T::new(0.0));
             if d < size {
-                value = source[part.at(first + row) + d];
+                value = source[rows.at(first + row) + d];
             }
             self.staged[(to + row) * stride + d] = value;
             i += units;
         }
     }
 
-    /// Returns the strip's rows of the workgroup's, which are staged.
-    pub fn load_rows(&self) -> Rows<T> {
+    /// Stages the workgroup's rows from `first` on and returns the strip's. Other rows can be staged
+    /// after a barrier.
+    pub fn load_rows(&mut self, source: &[Vector<T, N>], rows: &HeadRows, first: usize) -> Rows<T> {
         let layout = comptime!(self.layout);
         let stride = comptime!(layout.staged_stride());
-        let mut rows = Rows::<T>::new();
+        self.stage(source, rows, first, 0usize, comptime!(layout.rows()));
+        sync_cube();
+        let mut loaded = Rows::<T>::new();
         #[unroll]
         for d in 0..comptime!(layout.matrices()) {
             let at = (self.first * stride + comptime!(d * layout.side)) / layout.vector;
             let from = &self.staged[at..at + 1];
-            rows.push(factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout.side, stride));
+            loaded.push(factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout.side, stride));
         }
-        rows
+        loaded
     }
 
     /// Returns sums as wide as the head, all 0.
@@ -292,13 +295,12 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// Writes sums, each row times its lanes' `by`, as the workgroup's rows from `first` on of a
-    /// part.
+    /// Writes sums, each row times its lanes' `by`, as `rows` from `first` on.
     pub fn store(
         &mut self,
         sums: &Sums,
         target: &mut [Vector<T, N>],
-        part: &Part,
+        rows: &HeadRows,
         first: usize,
         by: f32,
     ) {
@@ -318,9 +320,9 @@ impl<T: Float, N: Size> Strip<T, N> {
                 let factor = plane_shuffle(by, (row * comptime!(layout.share())) as u32);
                 let d = column + comptime!(chunk * width);
                 let position = first + self.first + row;
-                if d < size && position <= part.last {
+                if d < size && position <= rows.last {
                     let at = (self.first + row) * comptime!(CELL_STRIDE / n) + column;
-                    target[part.at(position) + d] =
+                    target[rows.at(position) + d] =
                         Vector::cast_from(self.scores[at] * Vector::new(factor));
                 }
             }

@@ -9,7 +9,7 @@
 
 use burn::tensor::DType;
 use burn_cubecl::cubecl::ir::ElemType;
-use burn_cubecl::cubecl::prelude::{BufferArg, Client, CubeCount, CubeDim, Scalar};
+use burn_cubecl::cubecl::prelude::{BufferArg, CubeCount, CubeDim, Scalar};
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::config::Dtype;
@@ -21,17 +21,24 @@ pub(in crate::ops) mod product;
 pub(in crate::ops) mod reduce;
 
 /// Launches a `#[cube(launch_unchecked)]` kernel on a grid:
-/// `launch!(kernels, grid, kernel(argument...))`.
+/// `launch!(kernels, grid, kernel(&[tensor...], argument...))`, with the elements of a vector before
+/// the tensors if the kernel is generic over them. A tensor may be an `Option`.
 ///
 /// The one place with unsafe code. A checked launch would bound every access and every loop, which
 /// keeps compilers from unrolling. The kernels guard their own accesses: they compare the index of
 /// the row or element with a size, and the host gives them the sizes of the tensors they run on.
 macro_rules! launch {
-    ($kernels:expr, $grid:expr, $kernel:ident($($argument:expr),* $(,)?)) => {{
+    ($kernels:expr, $grid:expr, $($kernel:ident)::+(
+        $($vector:ident,)? &[$($tensor:expr),*], $($argument:expr),* $(,)?
+    )) => {{
         let (count, dim) = $grid;
-        let client = $kernels.client();
+        let client = &$kernels.queue.client;
         #[allow(unsafe_code, reason = "the kernels guard their own bounds")]
-        let () = unsafe { $kernel::launch_unchecked(client, count, dim, $($argument),*) };
+        let () = unsafe {
+            $($kernel)::+::launch_unchecked(
+                client, count, dim, $($vector,)? $($kernels.argument($tensor),)* $($argument),*
+            )
+        };
     }};
 }
 pub(in crate::ops) use launch;
@@ -59,16 +66,9 @@ impl CubeKernels {
         }
     }
 
-    pub fn client(&self) -> &Client {
-        &self.queue.client
-    }
-
-    /// Returns the argument for an optional tensor.
-    pub fn optional(&self, tensor: Option<&CubeTensor>) -> BufferArg {
-        match tensor {
-            Some(tensor) => argument(tensor),
-            None => argument(&self.queue.nothing()),
-        }
+    /// Returns a tensor as a kernel's argument, or a placeholder.
+    pub fn argument<'a>(&self, tensor: impl Into<Option<&'a CubeTensor>>) -> BufferArg {
+        tensor.into().cloned().unwrap_or_else(|| self.queue.nothing()).into_buffer_arg()
     }
 }
 
@@ -89,9 +89,4 @@ pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
         DType::F16 => half::f16::elem_type_native(),
         _ => f32::elem_type_native(),
     }
-}
-
-/// Returns a tensor as a kernel's argument.
-pub(in crate::ops) fn argument(tensor: &CubeTensor) -> BufferArg {
-    tensor.clone().into_buffer_arg()
 }

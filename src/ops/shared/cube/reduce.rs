@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{CubeKernels, argument, cover, launch};
+use super::{CubeKernels, cover, launch};
 
 /// Returns the sum of `own` over a workgroup of `units` invocations, a power of two, to each of them.
 #[cube]
@@ -62,7 +62,7 @@ impl CubeKernels {
     /// over rows.
     pub fn sum_groups(&self, partial: &CubeTensor, groups: usize, width: usize) -> CubeTensor {
         let sums = self.queue.empty([width]);
-        launch!(self, cover(width), sum_groups(argument(partial), argument(&sums), groups, width,));
+        launch!(self, cover(width), sum_groups(&[partial, &sums], groups, width));
         sums
     }
 }

@@ -21,7 +21,7 @@ use cubek::matmul::multi_level::{BatchMatmulRoutine, ExpandInfo, LaunchInfo, lau
 use cubek::matmul::routine::{BlueprintStrategy, DeviceSettings};
 use cubek::std::{InputBinding, MatrixLayout};
 
-use super::{CubeKernels, argument, elem};
+use super::{CubeKernels, elem};
 use crate::config::Dtype;
 use crate::ops::shared::kernels::contiguous;
 use crate::plan::products::Tiling;
@@ -64,7 +64,7 @@ impl CubeKernels {
     /// read 19 bits of each factor.
     pub fn product_into(&self, a: CubeTensor, b: CubeTensor, y: &CubeTensor, epilogue: Epilogue) {
         let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
-        let multiprocessors = self.client().properties().hardware.num_streaming_multiprocessors;
+        let multiprocessors = self.queue.client.properties().hardware.num_streaming_multiprocessors;
         let tiling = Tiling::of([m, n, k], multiprocessors.map(|count| count as usize));
         let (a, b) = (Factor::of(a), Factor::of(b));
         if tiling.ranges == 1 {
@@ -86,7 +86,7 @@ impl CubeKernels {
         let mut refused = Vec::new();
         for &instruction in instructions {
             let chosen = |problem: &MatmulProblem, device: &DeviceSettings| {
-                let aligned = self.client().properties().features.alignment;
+                let aligned = self.queue.client.properties().features.alignment;
                 let tile = product.tiling.tile;
                 let blueprint = instruction.blueprint(tile, problem, device.plane_dim, aligned);
                 Ok(ExpandInfo { blueprint, dtypes: instruction.elements(problem) })
@@ -191,7 +191,7 @@ impl Product<'_> {
     ) -> Result<MatmulVectorSizes, MatmulSetupError> {
         let MatmulGlobalElems { lhs, rhs, out } = &problem.global_dtypes;
         let sizes = [lhs, rhs, out].map(|elem| elem.size());
-        AvailableVectorSizes::from_type_sizes(kernels.client(), sizes[0], sizes[1], sizes[2])
+        AvailableVectorSizes::from_type_sizes(&kernels.queue.client, sizes[0], sizes[1], sizes[2])
             .filter_lhs_with_tensor(&problem.lhs_strides, &problem.lhs_shape, problem.lhs_layout)
             .filter_rhs_with_tensor(&problem.rhs_strides, &problem.rhs_shape, problem.rhs_layout)
             .filter_out_with_tensor(&problem.out_strides, &problem.out_shape)
@@ -213,7 +213,7 @@ impl Product<'_> {
     where
         A: BatchMatmulRoutine<(), Blueprint = BatchMatmulBlueprint>,
     {
-        let client = kernels.client();
+        let client = &kernels.queue.client;
         let ranges = self.tiling.ranges;
         let (a, b) = (self.a.binding(1, ranges), self.b.binding(0, ranges));
         let mut y = self.y.clone().binding();
@@ -254,7 +254,7 @@ impl Product<'_> {
         let output: OutputRuntimeArg<EpilogueArgs> = EpilogueOutputLaunch::new(
             output,
             derivative.map(|(_, x)| view(x)).into(),
-            bias.map(argument).into(),
+            bias.map(|bias| kernels.argument(bias)).into(),
             residual.map(view).into(),
             first_row * problem.n,
             self.epilogue.is_exact(),

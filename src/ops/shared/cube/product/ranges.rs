@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::Epilogue;
 use crate::ops::shared::cube::gelu::gelu_derivative;
-use crate::ops::shared::cube::{CubeKernels, argument, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 
 /// Adds up the products over ranges of k, in the order of k, and runs the epilogue: an invocation
 /// for each element.
@@ -60,11 +60,13 @@ impl CubeKernels {
             self,
             cover(rows * width),
             sum_ranges(
-                argument(partial),
-                argument(y),
-                self.optional(epilogue.derivative.map(|(_, x)| x)),
-                self.optional(epilogue.bias),
-                self.optional(epilogue.residual),
+                &[
+                    partial,
+                    y,
+                    epilogue.derivative.map(|(_, x)| x),
+                    epilogue.bias,
+                    epilogue.residual
+                ],
                 rows * width,
                 width,
                 epilogue.first_row * width,
@@ -74,7 +76,7 @@ impl CubeKernels {
                 epilogue.bias.is_some(),
                 epilogue.residual.is_some(),
                 epilogue.accumulate,
-                elem(y),
+                elem(y)
             )
         );
     }

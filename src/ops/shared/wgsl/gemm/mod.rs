@@ -5,6 +5,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
+use crate::ops::shared::DISPATCH_OPERATIONS;
 use crate::plan::products::MANY_TILES;
 
 mod cooperative;
@@ -261,10 +262,6 @@ struct Blocks {
     rows: u32,
     columns: u32,
 }
-
-/// The most multiplications and additions of one dispatch: Windows resets a device that takes
-/// longer than two seconds, and a slow one does about a hundred billion a second.
-const DISPATCH_OPERATIONS: u64 = 1 << 35;
 
 impl Blocks {
     const ONE: Self = Self { rows: 1, columns: 1 };
