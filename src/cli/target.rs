@@ -30,7 +30,7 @@ pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     }
     let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
     let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
-    match size.parse()? {
+    match size.try_into()? {
         Budget::Bytes(bytes) => Ok(Target::Memory(bytes)),
         _ => Err("give the memory of a GPU, like 12GiB".into()),
     }

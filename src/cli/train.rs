@@ -15,7 +15,7 @@ use super::config_source::read_text;
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::terminal;
-use crate::config::{Config, InitFrom, Provenance, run_name};
+use crate::config::{Config, InitFrom, Source, run_name};
 use crate::protocol::{Command, Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
@@ -206,7 +206,7 @@ fn resolve(
     let resume = resume || config.init_from == InitFrom::Resume;
     let run = if is_first { run_folder(run, &config, resume, &name)? } else { PathBuf::new() };
     // Unless another dtype is asked for, a run keeps the one that `auto` has become.
-    let sets_dtype = !matches!(resolved.provenance.get("dtype"), Some(Provenance::Default));
+    let sets_dtype = resolved.provenance.get("dtype").is_none_or(|at| at.source != Source::Default);
     if let (true, false, Some(before)) = (resume && is_first, sets_dtype, runs::config(&run)) {
         config.dtype = before.dtype;
     }

@@ -40,46 +40,9 @@ words! {
     }
 }
 
-/// Logs of the losses and other scalars for other programs. As text, the names with a comma.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ScalarLogs {
-    /// TensorBoard's event files.
-    pub tensorboard: bool,
-    /// A table with comma-separated values.
-    pub csv: bool,
-}
-
-impl ScalarLogs {
-    pub(super) const WORDS: &[&'static str] = &["tensorboard", "csv"];
-}
-
-impl TryFrom<String> for ScalarLogs {
-    type Error = String;
-
-    fn try_from(names: String) -> Result<Self, String> {
-        let mut logs = Self::default();
-        for name in names.split(',').filter(|name| !name.is_empty()) {
-            match name {
-                "tensorboard" => logs.tensorboard = true,
-                "csv" => logs.csv = true,
-                _ => return Err(format!("{name:?} is not a log")),
-            }
-        }
-        Ok(logs)
-    }
-}
-
-impl From<ScalarLogs> for String {
-    fn from(ScalarLogs { tensorboard, csv }: ScalarLogs) -> Self {
-        let names = ScalarLogs::WORDS.iter().zip([tensorboard, csv]);
-        names.filter(|(_, on)| *on).map(|(name, _)| *name).collect::<Vec<_>>().join(",")
-    }
-}
-
 /// The source of the initial weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(rename_all = "lowercase")]
 pub enum InitFrom {
     /// Random weights.
     Scratch,
@@ -87,25 +50,6 @@ pub enum InitFrom {
     Resume,
     /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
     /// a path too.
+    #[serde(untagged)]
     Path(String),
-}
-
-impl From<String> for InitFrom {
-    fn from(typed: String) -> Self {
-        match typed.as_str() {
-            "scratch" => InitFrom::Scratch,
-            "resume" => InitFrom::Resume,
-            _ => InitFrom::Path(typed),
-        }
-    }
-}
-
-impl From<InitFrom> for String {
-    fn from(init_from: InitFrom) -> Self {
-        match init_from {
-            InitFrom::Scratch => "scratch".into(),
-            InitFrom::Resume => "resume".into(),
-            InitFrom::Path(path) => path,
-        }
-    }
 }

@@ -1,41 +1,47 @@
 //! Errors in a configuration. Each says what is wrong and where, and has a hint at what to do.
 
+use super::keys::nearest;
 use super::kind::InvalidValue;
 use super::presets::preset_names;
 use std::fmt;
 
-/// The place where a value was set; lines count from 1. The order is the precedence: a later variant
-/// wins.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Provenance {
+/// The kinds of places where values are set, in order of precedence: a later one wins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    #[default]
     Default,
-    /// Implied by this nanoGPT config file.
-    Implied(String),
-    Preset {
-        name: String,
-        line: usize,
-    },
-    /// The path of the model that training starts from.
-    Model(String),
-    File {
-        name: String,
-        line: usize,
-    },
-    Variable(String),
-    /// A flag as typed, without its dashes.
-    Flag(String),
+    /// Implied by a nanoGPT config file.
+    Implied,
+    Preset,
+    /// The model that training starts from.
+    Model,
+    File,
+    Environment,
+    Flags,
+}
+
+/// The place where a value was set. The order is the precedence.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Provenance {
+    pub source: Source,
+    /// The name of the preset or the variable, the path of the file or the model, or a flag as typed,
+    /// without its dashes.
+    pub(super) name: String,
+    /// The line of a preset or a file, from 1.
+    pub(super) line: usize,
 }
 
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Provenance::Default => f.write_str("default"),
-            Provenance::Implied(file) => write!(f, "nanoGPT config {file}"),
-            Provenance::Preset { name, line } => write!(f, "preset {name}, line {line}"),
-            Provenance::Model(path) => write!(f, "model {path}"),
-            Provenance::File { name, line } => write!(f, "{name}:{line}"),
-            Provenance::Variable(name) => write!(f, "environment variable {name}"),
-            Provenance::Flag(name) => write!(f, "flag --{name}"),
+        let Self { source, name, line } = self;
+        match source {
+            Source::Default => f.write_str("default"),
+            Source::Implied => write!(f, "nanoGPT config {name}"),
+            Source::Preset => write!(f, "preset {name}, line {line}"),
+            Source::Model => write!(f, "model {name}"),
+            Source::File => write!(f, "{name}:{line}"),
+            Source::Environment => write!(f, "environment variable {name}"),
+            Source::Flags => write!(f, "flag --{name}"),
         }
     }
 }
@@ -49,29 +55,16 @@ pub enum ConfigError {
         /// The name as typed.
         key: String,
         provenance: Box<Provenance>,
-        /// The most similar key, if any is similar enough.
-        nearest: Option<&'static str>,
     },
-    #[error("{provenance}: {key} takes {expected}, not {found}")]
-    WrongType {
-        key: &'static str,
-        provenance: Box<Provenance>,
-        /// The type the key takes.
-        expected: String,
-        /// The value as typed.
-        found: String,
-        hint: String,
-    },
-    /// A value out of range, or in conflict with the value of another key.
-    #[error("{provenance}: {key} = {value} is not allowed: {rule}")]
-    NotAllowed {
+    /// A value of another type, out of range, or in conflict with the value of another key.
+    #[error("{provenance}: {key} {}", problem.with(value))]
+    Invalid {
         key: &'static str,
         /// The place where it, or the value that it conflicts with, was set.
         provenance: Box<Provenance>,
+        /// The value as typed.
         value: String,
-        /// The rule it breaks.
-        rule: String,
-        hint: String,
+        problem: InvalidValue,
     },
     /// A line that cannot be parsed.
     #[error("{file}:{line}: {problem}\n    {quote}")]
@@ -84,8 +77,8 @@ pub enum ConfigError {
         problem: String,
         hint: &'static str,
     },
-    #[error("--preset: unknown preset `{name}`")]
-    UnknownPreset { name: String },
+    #[error("--preset: unknown preset `{0}`")]
+    UnknownPreset(String),
     #[error("no training data")]
     NoData,
     /// The key table and [`Config`](super::Config) disagree.
@@ -97,17 +90,15 @@ impl ConfigError {
     /// Returns what to do next.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            ConfigError::UnknownKey { nearest: Some(name), .. } => {
-                format!("did you mean `{name}`?")
-            }
-            ConfigError::UnknownKey { nearest: None, .. } => {
-                "`wgpt config show` lists all keys".into()
-            }
-            ConfigError::WrongType { hint, .. } | ConfigError::NotAllowed { hint, .. } => {
-                hint.clone()
-            }
+            ConfigError::UnknownKey { key, .. } => match nearest(key) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => "`wgpt config show` lists all keys".into(),
+            },
+            ConfigError::Invalid { problem, .. } => match problem {
+                InvalidValue::Type { hint, .. } | InvalidValue::Range { hint, .. } => hint.clone(),
+            },
             ConfigError::Syntax { hint, .. } => (*hint).into(),
-            ConfigError::UnknownPreset { .. } => {
+            ConfigError::UnknownPreset(_) => {
                 let known: Vec<_> = preset_names().collect();
                 format!("choose one of {}", known.join(", "))
             }
@@ -124,23 +115,5 @@ impl ConfigError {
     #[cfg(test)]
     pub(super) fn with_hint(&self) -> String {
         format!("{self}; {}", self.hint().unwrap_or_default())
-    }
-
-    /// Adds the key and the provenance to an invalid value.
-    pub(super) fn invalid(
-        error: InvalidValue,
-        key: &'static str,
-        provenance: Provenance,
-        value: String,
-    ) -> Self {
-        let provenance = Box::new(provenance);
-        match error {
-            InvalidValue::Type { expected, hint } => {
-                ConfigError::WrongType { key, provenance, expected, found: value, hint }
-            }
-            InvalidValue::Range { rule, hint } => {
-                ConfigError::NotAllowed { key, provenance, value, rule, hint }
-            }
-        }
     }
 }

@@ -7,7 +7,7 @@
 use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
-use super::{Dtype, Gelu, OptimizerKind, ScalarLogs, choices};
+use super::{Dtype, Gelu, OptimizerKind, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ pub const KEYS: &[Key] = &[
     key("hellaswag_questions", AUTO_U32, EVALUATION, "400", "questions at each evaluation, evenly spread over the file; 0 = all"),
 
     key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
-    key("log", Words(ScalarLogs::WORDS), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
+    key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
     key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
 ];

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use toml::Value;
+
 use super::Budget;
 use super::expression;
-use super::literal::Value;
 
 /// The longest `max_time`: beyond any run, and small enough to add to a clock without overflow.
 const MAX_TIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -37,8 +38,8 @@ pub enum ValueKind {
 }
 
 /// An error about a value. [`ConfigError`](super::ConfigError) adds its key and provenance.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum InvalidValue {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InvalidValue {
     /// The type is wrong.
     Type { expected: String, hint: String },
     /// The type is right, but the value is not allowed.
@@ -49,6 +50,14 @@ impl InvalidValue {
     pub(super) fn range(rule: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Range { rule: rule.into(), hint: hint.into() }
     }
+
+    /// Returns the end of a sentence that begins with the key.
+    pub(super) fn with(&self, value: &str) -> String {
+        match self {
+            Self::Type { expected, .. } => format!("takes {expected}, not {value}"),
+            Self::Range { rule, .. } => format!("= {value} is not allowed: {rule}"),
+        }
+    }
 }
 
 impl ValueKind {
@@ -56,8 +65,8 @@ impl ValueKind {
     pub(crate) fn parse(&self, text: &str) -> Result<Value, InvalidValue> {
         match self {
             Self::Bool => match text.trim() {
-                "true" | "True" => Ok(Value::Bool(true)),
-                "false" | "False" => Ok(Value::Bool(false)),
+                "true" | "True" => Ok(Value::Boolean(true)),
+                "false" | "False" => Ok(Value::Boolean(false)),
                 _ => Err(self.type_error()),
             },
             Self::Count { .. } | Self::Positive | Self::NonNegative | Self::Fraction => {
@@ -68,7 +77,7 @@ impl ValueKind {
                 self.accept(value)
             }
             Self::Text | Self::Choice(_) | Self::Words(_) | Self::Duration | Self::Memory => {
-                self.accept(Value::Text(text.into()))
+                self.accept(Value::String(text.into()))
             }
         }
     }
@@ -77,31 +86,31 @@ impl ValueKind {
     /// that are fractional.
     pub(super) fn accept(&self, value: Value) -> Result<Value, InvalidValue> {
         match (self, value) {
-            (Self::Bool, value @ Value::Bool(_)) | (Self::Text, value @ Value::Text(_)) => {
+            (Self::Bool, value @ Value::Boolean(_)) | (Self::Text, value @ Value::String(_)) => {
                 Ok(value)
             }
-            (Self::Count { min, max }, Value::Int(value)) => check_range(value, *min, *max),
+            (Self::Count { min, max }, Value::Integer(value)) => check_range(value, *min, *max),
             (Self::Count { .. }, Value::Float(value)) if value.fract() == 0.0 => {
                 Err(InvalidValue::Type {
                     expected: self.expected(),
                     hint: format!("write it as {value:.0}"),
                 })
             }
-            (Self::Positive | Self::NonNegative | Self::Fraction, Value::Int(value)) => {
+            (Self::Positive | Self::NonNegative | Self::Fraction, Value::Integer(value)) => {
                 self.check_number(value as f64)
             }
             (Self::Positive | Self::NonNegative | Self::Fraction, Value::Float(value)) => {
                 self.check_number(value)
             }
-            (Self::Choice(words), Value::Text(word)) => check_choice(words, word),
+            (Self::Choice(words), Value::String(word)) => check_choice(words, word),
             // A Boolean literal for a choice between auto, true and false.
-            (Self::Choice(words), Value::Bool(value)) if words.contains(&"true") => {
-                Ok(Value::Text(value.to_string()))
+            (Self::Choice(words), Value::Boolean(value)) if words.contains(&"true") => {
+                Ok(Value::String(value.to_string()))
             }
-            (Self::Words(words), Value::Text(text)) => check_words(words, &text),
-            (Self::Duration, Value::Text(text)) => check_duration(text),
-            (Self::Memory, Value::Text(text)) => check_memory(&text),
-            (Self::Memory, Value::Int(bytes)) => check_memory(&bytes.to_string()),
+            (Self::Words(words), Value::String(text)) => check_words(words, &text),
+            (Self::Duration, Value::String(text)) => check_duration(text),
+            (Self::Memory, Value::String(text)) => check_memory(text),
+            (Self::Memory, Value::Integer(bytes)) => check_memory(bytes.to_string()),
             _ => Err(self.type_error()),
         }
     }
@@ -165,7 +174,7 @@ impl ValueKind {
 
 fn check_range(value: i64, min: u64, max: u64) -> Result<Value, InvalidValue> {
     if u64::try_from(value).is_ok_and(|value| (min..=max).contains(&value)) {
-        return Ok(Value::Int(value));
+        return Ok(Value::Integer(value));
     }
     let rule = if i128::from(value) < i128::from(min) {
         format!("it must be at least {min}")
@@ -180,7 +189,7 @@ fn check_choice(words: &[&str], mut word: String) -> Result<Value, InvalidValue>
         word.make_ascii_lowercase();
     }
     if words.contains(&word.as_str()) {
-        return Ok(Value::Text(word));
+        return Ok(Value::String(word));
     }
     let hint = format!("use one of {}", words.join(", "));
     Err(InvalidValue::range("it is not one of the choices", hint))
@@ -195,23 +204,23 @@ fn check_words(words: &[&str], text: &str) -> Result<Value, InvalidValue> {
         return Err(InvalidValue::range(format!("{unknown:?} is not a choice"), hint));
     }
     let known: Vec<&str> = words.iter().copied().filter(|word| typed.contains(word)).collect();
-    Ok(Value::Text(known.join(",")))
+    Ok(Value::String(known.join(",")))
 }
 
 fn check_duration(text: String) -> Result<Value, InvalidValue> {
     let rule = match parse_duration(&text) {
         Ok(Some(time)) if time > MAX_TIME => "it is longer than 100 years".into(),
-        Ok(_) => return Ok(Value::Text(text)),
+        Ok(_) => return Ok(Value::String(text)),
         Err(error) => format!("it is not a duration ({error})"),
     };
     Err(InvalidValue::range(rule, "write it like 2h or 1h 30min, or leave it empty for no limit"))
 }
 
-fn check_memory(text: &str) -> Result<Value, InvalidValue> {
-    let budget = text.parse::<Budget>();
-    let budget = budget
-        .map_err(|rule| InvalidValue::range(rule, "write it like 10GiB, 90%, auto or none"))?;
-    Ok(Value::Text(budget.to_string()))
+fn check_memory(text: String) -> Result<Value, InvalidValue> {
+    let budget = Budget::try_from(text);
+    let hint = "write it like 10GiB, 90%, auto or none";
+    let budget = budget.map_err(|rule| InvalidValue::range(rule, hint))?;
+    Ok(Value::String(budget.to_string()))
 }
 
 /// Parses a `max_time`. Empty and zero mean no limit, like the 0 of other settings.
@@ -230,15 +239,15 @@ mod tests {
     #[test]
     fn each_kind_parses_its_values_only() {
         let count = ValueKind::Count { min: 1, max: 100_000 };
-        assert_eq!(count.parse("5_000"), Ok(Value::Int(5000)));
-        assert_eq!(count.parse("5 * 8"), Ok(Value::Int(40)));
+        assert_eq!(count.parse("5_000"), Ok(Value::Integer(5000)));
+        assert_eq!(count.parse("5 * 8"), Ok(Value::Integer(40)));
         assert_eq!(ValueKind::Positive.parse("1e-3"), Ok(Value::Float(1e-3)));
         assert_eq!(ValueKind::NonNegative.parse("1"), Ok(Value::Float(1.0)));
-        assert_eq!(ValueKind::Bool.parse("True"), Ok(Value::Bool(true)));
-        assert_eq!(ValueKind::Text.parse("5"), Ok(Value::Text("5".into())));
+        assert_eq!(ValueKind::Bool.parse("True"), Ok(Value::Boolean(true)));
+        assert_eq!(ValueKind::Text.parse("5"), Ok(Value::String("5".into())));
         let words = ValueKind::Words(&["a", "b"]);
-        assert_eq!(words.parse(" b, a,b,"), Ok(Value::Text("a,b".into())));
-        assert_eq!(words.parse(""), Ok(Value::Text("".into())));
+        assert_eq!(words.parse(" b, a,b,"), Ok(Value::String("a,b".into())));
+        assert_eq!(words.parse(""), Ok(Value::String("".into())));
         for (kind, text) in [
             (ValueKind::Bool, "1"),
             (ValueKind::Bool, "yes"),

@@ -1,27 +1,14 @@
 //! The settings of one source: a preset, a file, the environment or the flags.
 
-use super::error::{ConfigError, Provenance};
-use super::keys::{
-    self, DATASET, IGNORED, Ignored, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX,
-};
+use super::error::{ConfigError, Provenance, Source};
+use super::keys::{self, DATASET, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX};
 use super::kind::{InvalidValue, ValueKind};
-use super::literal::Value;
 use super::presets::preset_texts;
 use super::python::{self, quote};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
+use toml::Value;
 use toml::de::{DeTable, DeValue};
-
-/// The source of a [`Layer`], in order of precedence: a later one wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
-    Preset,
-    /// The model that training starts from.
-    Model,
-    File,
-    Environment,
-    Flags,
-}
 
 /// The values that one source sets. Their names, types and ranges are valid; the rules between keys
 /// are checked by [`resolve`](super::resolve()).
@@ -31,7 +18,8 @@ pub struct Layer {
     /// The name of the file if it is a nanoGPT `.py` config.
     pub(super) nanogpt_file: Option<String>,
     pub(super) values: BTreeMap<&'static str, (Value, Provenance)>,
-    pub(super) ignored: BTreeMap<&'static str, Provenance>,
+    /// A warning for each key that has no effect.
+    pub(super) ignored: BTreeMap<&'static str, String>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -39,14 +27,14 @@ pub struct Layer {
 /// the name for errors.
 pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
     let text = String::from_utf8(bytes).map_err(|error| {
-        let (valid, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
-        let before = &bytes[..valid];
-        let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let line = bytes[start..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let (before, rest) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+        let lines: Vec<_> = before.split(|&byte| byte == b'\n').collect();
+        let rest = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let line = [lines.last().copied().unwrap_or_default(), rest].concat();
         ConfigError::Syntax {
             file: file.into(),
-            line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
-            quote: quote(&String::from_utf8_lossy(line)),
+            line: lines.len(),
+            quote: quote(&String::from_utf8_lossy(&line)),
             problem: "not UTF-8".into(),
             hint: "save the file as UTF-8; it may be UTF-16 or Latin-1",
         }
@@ -61,30 +49,35 @@ const BACKSLASH_HINT: &str = "a backslash in \"quotes\" begins an escape: write 
 impl Layer {
     /// Reads a built-in config; `preset_names` lists them.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
-        let texts =
-            preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset { name: name.into() })?;
-        let provenance = |line| Provenance::Preset { name: name.into(), line };
-        let file = format!("preset {name}");
-        texts.iter().try_fold(Self::new(Source::Preset), |layer, text| {
-            layer.with_toml(&file, text, provenance)
-        })
+        let texts = preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset(name.into()))?;
+        texts.iter().try_fold(Self::new(Source::Preset), |layer, text| layer.with_toml(name, text))
     }
 
     /// Parses a TOML config, a flat table of settings. `file` is the name for errors.
     pub fn toml(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let provenance = |line| Provenance::File { name: file.into(), line };
-        Self::new(Source::File).with_toml(file, text, provenance)
+        Self::new(Source::File).with_toml(file, text)
     }
 
     /// Parses a nanoGPT `.py` config, lines of `name = literal`, without running it. `file` is the name
     /// for errors.
     pub fn python(file: &str, text: &str) -> Result<Self, ConfigError> {
         let mut layer = Self { nanogpt_file: Some(file.into()), ..Self::new(Source::File) };
-        for assignment in python::assignments(file, text) {
-            let python::Assignment { name, value, line } = assignment?;
-            let provenance = Provenance::File { name: file.into(), line };
-            let shown = value.to_string();
-            layer.set(name, provenance, shown, |kind| kind.accept(value))?;
+        for (line, source) in (1..).zip(text.lines()) {
+            let assignment = python::assignment(source).map_err(|problem| ConfigError::Syntax {
+                file: file.into(),
+                line,
+                quote: quote(source),
+                problem,
+                hint: "a .py config is read but never run: write the value itself, or delete the line",
+            })?;
+            let Some((name, value)) = assignment else { continue };
+            let shown = match &value {
+                Value::String(text) => format!("{text:?}"),
+                // Debug keeps the point of 1.0 and the short form of 6e-5.
+                Value::Float(number) => format!("{number:?}"),
+                value => value.to_string(),
+            };
+            layer.set(name, file, line, shown, |kind| kind.accept(value))?;
         }
         Ok(layer.with_dataset())
     }
@@ -96,8 +89,7 @@ impl Layer {
     ) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Model);
         for (name, text) in settings {
-            let provenance = Provenance::Model(path.into());
-            layer.set(name, provenance, shown(&text), |kind| kind.parse(&text))?;
+            layer.set(name, path, 0, shown(&text), |kind| kind.parse(&text))?;
         }
         Ok(layer)
     }
@@ -118,8 +110,7 @@ impl Layer {
             }
             match KEYS.iter().chain([DATASET]).find(|key| key.variable() == variable) {
                 Some(key) => {
-                    let provenance = Provenance::Variable(variable);
-                    layer.set(key.name, provenance, shown(&text), |kind| kind.parse(&text))?;
+                    layer.set(key.name, &variable, 0, shown(&text), |kind| kind.parse(&text))?;
                 }
                 None => layer.warnings.push(unknown_variable(&variable)),
             }
@@ -132,9 +123,8 @@ impl Layer {
     pub fn flags(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Flags);
         for (flag, text) in pairs {
-            let name = flag.trim_start_matches('-').replace('-', "_");
-            let provenance = Provenance::Flag(flag.trim_start_matches('-').into());
-            layer.set(&name, provenance, shown(&text), |kind| kind.parse(&text))?;
+            let flag = flag.trim_start_matches('-');
+            layer.set(&flag.replace('-', "_"), flag, 0, shown(&text), |kind| kind.parse(&text))?;
         }
         Ok(layer.with_dataset())
     }
@@ -150,43 +140,44 @@ impl Layer {
     }
 
     /// Sets one key, or records that it has no effect. If a key is set twice, the later value wins,
-    /// as in Python.
+    /// as in Python. `place` and `line` are those of its [`Provenance`], `shown` is the value for errors.
     fn set(
         &mut self,
         name: &str,
-        provenance: Provenance,
+        place: &str,
+        line: usize,
         shown: String,
         read: impl FnOnce(&ValueKind) -> Result<Value, InvalidValue>,
     ) -> Result<(), ConfigError> {
+        let provenance = Provenance { source: self.source, name: place.into(), line };
         match keys::lookup(name) {
             Some(KnownKey::Setting(key)) => {
                 let value = read(&key.kind).and_then(|value| without_control(key.name, value));
-                let value = value.map_err(|error| {
-                    ConfigError::invalid(error, key.name, provenance.clone(), shown)
+                let value = value.map_err(|problem| ConfigError::Invalid {
+                    key: key.name,
+                    provenance: Box::new(provenance.clone()),
+                    value: shown,
+                    problem,
                 })?;
                 self.values.insert(key.name, (value, provenance));
             }
             Some(KnownKey::Ignored(ignored)) => {
-                self.ignored.entry(ignored.name).or_insert(provenance);
+                let warning =
+                    || format!("{provenance}: {} has no effect: {}", ignored.name, ignored.reason);
+                self.ignored.entry(ignored.name).or_insert_with(warning);
             }
             None => {
-                let nearest = keys::nearest(name);
                 let provenance = Box::new(provenance);
-                return Err(ConfigError::UnknownKey { key: quote(name), provenance, nearest });
+                return Err(ConfigError::UnknownKey { key: quote(name), provenance });
             }
         }
         Ok(())
     }
 
-    fn with_toml(
-        mut self,
-        file: &str,
-        text: &str,
-        provenance: impl Fn(usize) -> Provenance,
-    ) -> Result<Self, ConfigError> {
+    fn with_toml(mut self, name: &str, text: &str) -> Result<Self, ConfigError> {
         let line_at = |byte: usize| 1 + text.bytes().take(byte).filter(|&b| b == b'\n').count();
         let syntax = |line: usize, problem: String, hint: &'static str| ConfigError::Syntax {
-            file: file.into(),
+            file: name.into(),
             line,
             quote: quote(text.lines().nth(line - 1).unwrap_or_default()),
             problem,
@@ -212,7 +203,7 @@ impl Layer {
                 return Err(syntax(line, problem, "remove the section but keep its keys"));
             }
             let shown = quote(text.get(value.span()).unwrap_or_default());
-            self.set(key.get_ref(), provenance(line), shown, |kind| {
+            self.set(key.get_ref(), name, line, shown, |kind| {
                 kind.accept(literal(value.get_ref(), kind)?)
             })?;
         }
@@ -221,12 +212,12 @@ impl Layer {
 
     /// Sets `data` from nanoGPT's `dataset`, unless this layer sets `data` too.
     fn with_dataset(mut self) -> Self {
-        if let Some((Value::Text(dataset), provenance)) = self.values.remove(DATASET.name) {
+        if let Some((Value::String(dataset), provenance)) = self.values.remove(DATASET.name) {
             // Windows takes `/mnt` for relative, and joins nothing before `C:`.
             let first = Path::new(&dataset).components().next();
             let is_absolute = matches!(first, Some(Component::RootDir | Component::Prefix(_)));
             let data = if is_absolute { dataset } else { format!("data/{dataset}") };
-            self.values.entry("data").or_insert((Value::Text(data), provenance));
+            self.values.entry("data").or_insert((Value::String(data), provenance));
         }
         self
     }
@@ -235,17 +226,16 @@ impl Layer {
 /// Converts a TOML value to a literal. `kind` is the expected kind, for errors.
 fn literal(value: &DeValue<'_>, kind: &ValueKind) -> Result<Value, InvalidValue> {
     match value {
-        DeValue::Boolean(value) => Ok(Value::Bool(*value)),
-        DeValue::String(text) => Ok(Value::Text(text.to_string())),
+        DeValue::Boolean(value) => Ok(Value::Boolean(*value)),
+        DeValue::String(text) => Ok(Value::String(text.to_string())),
         DeValue::Integer(digits) => {
-            i64::from_str_radix(digits.as_str(), digits.radix()).map(Value::Int).map_err(|_| {
+            i64::from_str_radix(digits.as_str(), digits.radix()).map(Value::Integer).map_err(|_| {
                 let hint = format!("the largest integer is {}", i64::MAX);
                 InvalidValue::range("it does not fit in 64 bits", hint)
             })
         }
         DeValue::Float(digits) => {
-            let number = digits.as_str().parse();
-            number.map(Value::Float).map_err(|_| kind.type_error())
+            digits.as_str().parse().map(Value::Float).map_err(|_| kind.type_error())
         }
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => Err(kind.type_error()),
     }
@@ -258,7 +248,7 @@ const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellasw
 /// `"C:\texts"`.
 fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
     match &value {
-        Value::Text(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
+        Value::String(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
             let hint = "double its backslashes, or write / in their place";
             Err(InvalidValue::range("a path has no control characters", hint))
         }
@@ -272,20 +262,13 @@ fn shown(text: &str) -> String {
 }
 
 fn unknown_variable(variable: &str) -> String {
-    let name = variable.trim_start_matches(VARIABLE_PREFIX);
-    match keys::nearest(name) {
-        Some(key) => format!(
-            "unknown environment variable {variable} has no effect; did you mean {VARIABLE_PREFIX}{}?",
-            key.to_ascii_uppercase()
-        ),
-        None => format!("unknown environment variable {variable} has no effect"),
+    let text = format!("unknown environment variable {variable} has no effect");
+    match keys::nearest(variable.trim_start_matches(VARIABLE_PREFIX)) {
+        Some(key) => {
+            format!("{text}; did you mean {VARIABLE_PREFIX}{}?", key.to_ascii_uppercase())
+        }
+        None => text,
     }
-}
-
-pub(super) fn ignored_warning(name: &str, provenance: &Provenance) -> String {
-    let ignored = IGNORED.iter().find(|ignored| ignored.name == name);
-    let reason = ignored.map_or("only nanoGPT uses it", |Ignored { reason, .. }| *reason);
-    format!("{provenance}: {name} has no effect: {reason}")
 }
 
 #[cfg(test)]
@@ -303,8 +286,8 @@ mod tests {
     #[test]
     fn flags_take_both_spellings() {
         let layer = Layer::flags(pairs(&[("batch-size", "8"), ("--n_layer", "5 * 2")])).unwrap();
-        assert_eq!(layer.values["batch_size"].0, Value::Int(8));
-        assert_eq!(layer.values["n_layer"].0, Value::Int(10));
+        assert_eq!(layer.values["batch_size"].0, Value::Integer(8));
+        assert_eq!(layer.values["n_layer"].0, Value::Integer(10));
     }
 
     #[test]
@@ -325,18 +308,18 @@ mod tests {
 
     #[test]
     fn dataset_sets_data_unless_data_is_set_too() {
-        let shakespeare = Value::Text("data/shakespeare".into());
+        let shakespeare = Value::String("data/shakespeare".into());
         let layer = Layer::python("a.py", "dataset = 'shakespeare'").unwrap();
         assert_eq!(data(&layer), Some(&shakespeare));
         let absolute =
             if cfg!(windows) { &["/mnt/owt", r"C:\owt", r"\\s\owt"][..] } else { &["/mnt/owt"] };
         for dataset in absolute {
             let layer = Layer::flags(pairs(&[("dataset", dataset)])).unwrap();
-            assert_eq!(data(&layer), Some(&Value::Text(dataset.to_string())));
+            assert_eq!(data(&layer), Some(&Value::String(dataset.to_string())));
         }
         for text in ["data = 'x'\ndataset = 'y'", "dataset = 'y'\ndata = 'x'"] {
             let layer = Layer::python("a.py", text).unwrap();
-            assert_eq!(data(&layer), Some(&Value::Text("x".into())));
+            assert_eq!(data(&layer), Some(&Value::String("x".into())));
         }
     }
 
@@ -382,7 +365,7 @@ mod tests {
         }
         for text in [r"data = 'C:\Users\a'", r#"data = "C:\\Users\\a""#] {
             let layer = Layer::toml("a.toml", text).unwrap();
-            assert_eq!(data(&layer), Some(&Value::Text(r"C:\Users\a".into())));
+            assert_eq!(data(&layer), Some(&Value::String(r"C:\Users\a".into())));
         }
     }
 
@@ -391,8 +374,8 @@ mod tests {
         // With the byte order mark and line ends of Windows editors.
         let text = "\u{feff}n_layer = 0x10\r\nseed = 5_000\nbeta1 = 9e-1\nlearning_rate = 1";
         let layer = Layer::toml("a.toml", text).unwrap();
-        assert_eq!(layer.values["n_layer"].0, Value::Int(16));
-        assert_eq!(layer.values["seed"].0, Value::Int(5000));
+        assert_eq!(layer.values["n_layer"].0, Value::Integer(16));
+        assert_eq!(layer.values["seed"].0, Value::Integer(5000));
         assert_eq!(layer.values["beta1"].0, Value::Float(0.9));
         assert_eq!(layer.values["learning_rate"].0, Value::Float(1.0));
         for text in [

@@ -13,7 +13,6 @@ mod expression;
 mod keys;
 mod kind;
 mod layer;
-mod literal;
 mod names;
 mod precision;
 mod presets;
@@ -23,10 +22,10 @@ mod schedule;
 mod word_enum;
 
 pub use budget::Budget;
-pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, ScalarLogs};
-pub use error::{ConfigError, Provenance};
+pub use choices::{Choice, Gelu, InitFrom, OptimizerKind};
+pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
-pub(crate) use kind::ValueKind;
+pub(crate) use kind::{InvalidValue, ValueKind};
 pub use layer::{Layer, decode};
 pub(crate) use names::{file_name, run_name};
 pub use precision::{Abilities, Dtype, Matrices, Precision};
@@ -135,8 +134,9 @@ pub struct Config {
     pub hellaswag_questions: u32,
 
     pub log_interval: NonZeroU64,
+    /// The logs of scalars for other programs, with a comma between them.
     #[serde(default)]
-    pub log: ScalarLogs,
+    pub log: String,
     pub always_save_checkpoint: bool,
     pub keep_checkpoints: NonZeroU32,
 }
@@ -202,7 +202,7 @@ impl Config {
         let mut values = toml::Table::try_from(self).ok()?;
         for (name, text) in set {
             let key = KEYS.iter().find(|key| key.name == *name)?;
-            values.insert(name.to_string(), key.kind.parse(text).ok()?.into());
+            values.insert(name.to_string(), key.kind.parse(text).ok()?);
         }
         values.try_into().ok()
     }

@@ -7,12 +7,6 @@ use super::{BUILTIN, Config, Layer, resolve};
 /// The longest name, in characters.
 const LONGEST: usize = 40;
 
-/// Names that are devices on Windows in every folder, also with an extension.
-const DEVICES: [&str; 4] = ["con", "prn", "aux", "nul"];
-
-/// Names of devices with a digit after them.
-const NUMBERED_DEVICES: [&str; 2] = ["com", "lpt"];
-
 /// Returns a name for a file or a folder after `text`, or `otherwise` if no character of it can stay.
 ///
 /// It consists of letters, digits, `-`, `_` and `.`, and neither begins nor ends with a dot. The name of
@@ -30,11 +24,13 @@ pub(crate) fn file_name(text: &str, otherwise: &str) -> String {
     }
 }
 
+/// Returns true for a name that is a device on Windows in every folder, also with an extension.
 fn is_device(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let is_digit = |rest: &str| matches!(rest.as_bytes(), [b'0'..=b'9']);
-    let numbered = |device: &&str| name.strip_prefix(*device).is_some_and(is_digit);
-    DEVICES.contains(&name.as_str()) || NUMBERED_DEVICES.iter().any(numbered)
+    match name.to_ascii_lowercase().as_bytes() {
+        b"con" | b"prn" | b"aux" | b"nul" => true,
+        [device @ .., b'0'..=b'9'] => device == b"com" || device == b"lpt",
+        _ => false,
+    }
 }
 
 /// Returns a name for the folder of a run that starts from a preset with this configuration.

@@ -124,14 +124,11 @@ impl Abilities {
 
 impl fmt::Display for Abilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, dtype) in self.dtypes().into_iter().enumerate() {
-            let comma = if number > 0 { ", " } else { "" };
-            write!(f, "{comma}{dtype}")?;
-            if let (Dtype::Float16, Some(side)) = (dtype, self.matrices.map(Matrices::side)) {
-                write!(f, " ({side}x{side} matrices)")?;
-            }
-        }
-        Ok(())
+        let name = |dtype| match (dtype, self.matrices.map(Matrices::side)) {
+            (Dtype::Float16, Some(side)) => format!("{dtype} ({side}x{side} matrices)"),
+            _ => dtype.to_string(),
+        };
+        f.write_str(&self.dtypes().into_iter().map(name).collect::<Vec<_>>().join(", "))
     }
 }
 

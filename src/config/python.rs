@@ -1,46 +1,13 @@
 //! Reads nanoGPT's `.py` configs without running them: a config is a list of `name = literal`.
 
-use super::ConfigError;
 use super::expression;
 use super::keys::{self, KnownKey};
-use super::literal::Value;
-
-/// A line `name = literal` of a config.
-#[derive(Debug, PartialEq)]
-pub(super) struct Assignment<'a> {
-    pub name: &'a str,
-    pub value: Value,
-    /// Line number, from 1.
-    pub line: usize,
-}
-
-/// Yields the assignments of a file, in order. Skips blank lines and comments; every other line is
-/// an assignment or an error that quotes it.
-pub(super) fn assignments<'a>(
-    file: &'a str,
-    text: &'a str,
-) -> impl Iterator<Item = Result<Assignment<'a>, ConfigError>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    text.lines().enumerate().filter_map(move |(index, source)| {
-        let line = index + 1;
-        match assignment(source) {
-            Ok(None) => None,
-            Ok(Some((name, value))) => Some(Ok(Assignment { name, value, line })),
-            Err(problem) => Some(Err(ConfigError::Syntax {
-                file: file.into(),
-                line,
-                quote: quote(source),
-                problem,
-                hint: "a .py config is read but never run: write the value itself, or delete the line",
-            })),
-        }
-    })
-}
+use toml::Value;
 
 /// Parses one line; `None` for blank lines, comments and imports. The error is a clause about the
 /// problem. Values of ignored keys need not be literals: nanoGPT's finetuning config imports `time`
 /// to name its run.
-fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
+pub(super) fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     let content = line.trim_start();
     if content.is_empty() || content.starts_with('#') {
         return Ok(None);
@@ -58,7 +25,7 @@ fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     match value {
         Some(value) if name.starts_with(|c: char| !c.is_ascii_digit()) => {
             let value = match keys::lookup(name) {
-                Some(KnownKey::Ignored(_)) => Value::Text(value.trim().into()),
+                Some(KnownKey::Ignored(_)) => Value::String(value.trim().into()),
                 _ => expression::parse(value)?,
             };
             Ok(Some((name, value)))
@@ -81,19 +48,21 @@ pub(super) fn quote(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Layer;
     use proptest::prelude::*;
 
-    fn read(text: &str) -> Result<Vec<(&str, Value, usize)>, ConfigError> {
-        assignments("train.py", text).map(|a| a.map(|a| (a.name, a.value, a.line))).collect()
+    fn read(text: &str) -> Result<Vec<(&str, Value)>, String> {
+        text.lines().filter_map(|line| assignment(line).transpose()).collect()
     }
 
     #[test]
     fn assignments_are_read_in_order() {
-        let text = "\u{feff}# a config\r\n\r\nbatch_size = 12 # per step\r\nbias=False\n  # indented\nx = 'a'";
+        let text =
+            "# a config\r\n\r\nbatch_size = 12 # per step\r\nbias=False\n  # indented\nx = 'a'";
         let expected = vec![
-            ("batch_size", Value::Int(12), 3),
-            ("bias", Value::Bool(false), 4),
-            ("x", Value::Text("a".into()), 6),
+            ("batch_size", Value::Integer(12)),
+            ("bias", Value::Boolean(false)),
+            ("x", Value::String("a".into())),
         ];
         assert_eq!(read(text), Ok(expected));
     }
@@ -117,17 +86,18 @@ mod tests {
             "\"\"\"doc\"\"\"",
             "données = 1",
         ] {
-            let error = read(&format!("n_layer = 2\n\n{statement}\n")).expect_err(statement);
-            let ConfigError::Syntax { file, line, quote, .. } = &error else { panic!("{error:?}") };
-            assert_eq!((file.as_str(), *line, quote.as_str()), ("train.py", 3, statement.trim()));
+            let text = format!("n_layer = 2\n\n{statement}\n");
+            let error = Layer::python("train.py", &text).expect_err(statement).to_string();
+            let ends = error.ends_with(&format!("\n    {}", statement.trim()));
+            assert!(error.starts_with("train.py:3: ") && ends, "{error}");
         }
     }
 
     #[test]
     fn ignored_keys_may_call_functions() {
         let text = "import time\nwandb_run_name = 'ft-' + str(time.time())\nbatch_size = 1\n";
-        let run = Value::Text("'ft-' + str(time.time())".into());
-        let expected = vec![("wandb_run_name", run, 2), ("batch_size", Value::Int(1), 3)];
+        let run = Value::String("'ft-' + str(time.time())".into());
+        let expected = vec![("wandb_run_name", run), ("batch_size", Value::Integer(1))];
         assert_eq!(read(text), Ok(expected));
     }
 

@@ -1,11 +1,12 @@
 //! Merges layers into a config and checks the rules between keys.
 
-use super::error::{ConfigError, Provenance};
-use super::keys::{KEYS, Key};
-use super::layer::{Layer, ignored_warning};
-use super::literal::Value;
+use super::error::{ConfigError, Provenance, Source};
+use super::keys::KEYS;
+use super::kind::InvalidValue;
+use super::layer::Layer;
 use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom};
 use std::collections::BTreeMap;
+use toml::Value;
 
 /// The attention kernels keep one row of a head in registers or workgroup memory.
 const MAX_HEAD_SIZE: u32 = 256;
@@ -25,17 +26,10 @@ impl Resolved {
     /// Returns true if a file, a variable or a flag sets the length of the run. Then `max_time` only
     /// ends it early; otherwise it plans a schedule that ends in time.
     pub fn sets_length(&self) -> bool {
-        ["max_iters", "lr_decay_iters"].iter().any(|key| {
-            matches!(
-                self.provenance.get(key),
-                Some(Provenance::File { .. } | Provenance::Variable(_) | Provenance::Flag(_))
-            )
-        })
+        let is_set = |key| self.provenance.get(key).is_some_and(|at| at.source >= Source::File);
+        is_set("max_iters") || is_set("lr_decay_iters")
     }
 }
-
-/// Values and their provenance, by key.
-type Merged = BTreeMap<&'static str, (Value, Provenance)>;
 
 /// Merges the layers and checks the rules between keys.
 ///
@@ -43,50 +37,38 @@ type Merged = BTreeMap<&'static str, (Value, Provenance)>;
 /// layers are given. Of two layers from the same kind of source, the later one wins.
 pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     layers.sort_by_key(|layer| layer.source);
-    let mut merged = defaults()?;
+    let mut merged = BTreeMap::new();
+    for key in KEYS {
+        let value = key.kind.parse(key.default);
+        let value = value.map_err(|_| ConfigError::Table(format!("default of {}", key.name)))?;
+        merged.insert(key.name, (value, Provenance::default()));
+    }
     if let Some(file) = layers.iter().find_map(|layer| layer.nanogpt_file.as_ref()) {
-        let implied = Provenance::Implied(file.clone());
-        // nanoGPT uses the exact GELU, and its users expect its losses.
-        merged.insert("gelu", (Value::Text("erf".into()), implied.clone()));
-        // nanoGPT's default, which train_gpt2.py relies on.
-        merged.insert("data", (Value::Text("data/openwebtext".into()), implied));
+        // nanoGPT uses the exact GELU, and its users expect its losses. Its train_gpt2.py relies on the
+        // default of its data.
+        let implied = Provenance { source: Source::Implied, name: file.clone(), line: 0 };
+        for (key, text) in [("gelu", "erf"), ("data", "data/openwebtext")] {
+            merged.insert(key, (Value::String(text.into()), implied.clone()));
+        }
     }
     let mut warnings = Vec::new();
     let mut ignored = BTreeMap::new();
     for layer in layers {
         warnings.extend(layer.warnings);
         merged.extend(layer.values);
-        for (name, provenance) in layer.ignored {
-            ignored.entry(name).or_insert(provenance);
+        for (name, warning) in layer.ignored {
+            ignored.entry(name).or_insert(warning);
         }
     }
-    warnings.extend(ignored.iter().map(|(name, provenance)| ignored_warning(name, provenance)));
-
-    let (values, provenance) = split(merged);
+    warnings.extend(ignored.into_values());
+    let values: toml::Table =
+        merged.iter().map(|(name, (value, _))| (name.to_string(), value.clone())).collect();
+    let provenance = merged.into_iter().map(|(name, (_, provenance))| (name, provenance)).collect();
     let config: Config = values
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;
     Check { config: &config, provenance: &provenance }.all()?;
     Ok(Resolved { config, warnings, provenance })
-}
-
-fn defaults() -> Result<Merged, ConfigError> {
-    let default = |key: &Key| match key.kind.parse(key.default) {
-        Ok(value) => Ok((key.name, (value, Provenance::Default))),
-        Err(_) => Err(ConfigError::Table(format!("default of {}", key.name))),
-    };
-    KEYS.iter().map(default).collect()
-}
-
-/// Separates the values, as TOML, from their provenance.
-fn split(merged: Merged) -> (toml::Table, BTreeMap<&'static str, Provenance>) {
-    let mut values = toml::Table::new();
-    let mut provenances = BTreeMap::new();
-    for (name, (value, provenance)) in merged {
-        values.insert(name.to_owned(), value.into());
-        provenances.insert(name, provenance);
-    }
-    (values, provenances)
 }
 
 /// Checks the rules between keys. The rules for a single key are in its kind.
@@ -110,11 +92,11 @@ impl Check<'_> {
         if data.starts_with(BUILTIN) && !BUILTIN_DATA.contains(&data) {
             let rule = "this built-in data does not exist";
             let hint = format!("use {} or the path of a folder", BUILTIN_DATA.join(", "));
-            return Err(self.error(&["data"], format!("{data:?}"), rule, hint));
+            return self.error("data", &[], format!("{data:?}"), rule, hint);
         }
         if self.config.init_from == InitFrom::Path(String::new()) {
             let hint = "use scratch, resume or a path";
-            return Err(self.error(&["init_from"], "\"\"", "it must not be empty", hint));
+            return self.error("init_from", &[], "\"\"", "it must not be empty", hint);
         }
         Ok(())
     }
@@ -134,25 +116,30 @@ impl Check<'_> {
         let fewer = (1..n_head.min(n_embd + 1)).rev().find(is_valid);
         let more = (n_head.saturating_add(1)..=n_embd).find(is_valid);
         let valid: Vec<_> = [fewer, more].iter().flatten().map(u32::to_string).collect();
-        let hint = format!("set n_head to {}", valid.join(" or "));
-        Err(self.error(&["n_head", "n_embd"], n_head, rule, hint))
+        self.error(
+            "n_head",
+            &["n_embd"],
+            n_head,
+            rule,
+            format!("set n_head to {}", valid.join(" or ")),
+        )
     }
 
     fn batch(&self) -> Result<(), ConfigError> {
-        let config = self.config;
-        let global = config.global_batch();
-        let micro = u64::from(config.micro_batch().get());
-        if global.is_multiple_of(micro) {
+        let Config { batch_size, gradient_accumulation_steps, .. } = self.config;
+        let global = self.config.global_batch();
+        let micro = u64::from(self.config.micro_batch().get());
+        let divides = |micro: &u64| global.is_multiple_of(*micro);
+        if divides(&micro) {
             return Ok(());
         }
-        let divides = |micro: &u64| global.is_multiple_of(*micro);
         let fewer = (1..=micro.min(global)).rev().find(divides).unwrap_or(1);
         let rule = format!(
-            "it must divide the global batch of {global} (batch_size {} x gradient_accumulation_steps {})",
-            config.batch_size, config.gradient_accumulation_steps
+            "it must divide the global batch of {global} (batch_size {batch_size} x \
+             gradient_accumulation_steps {gradient_accumulation_steps})"
         );
-        let keys = ["micro_batch", "batch_size", "gradient_accumulation_steps"];
-        Err(self.error(&keys, micro, rule, format!("set micro_batch to {fewer}")))
+        let others = ["batch_size", "gradient_accumulation_steps"];
+        self.error("micro_batch", &others, micro, rule, format!("set micro_batch to {fewer}"))
     }
 
     fn ranks(&self) -> Result<(), ConfigError> {
@@ -163,7 +150,7 @@ impl Check<'_> {
         let rule =
             "with local updates each rank has an optimizer of its own, which cannot be divided";
         let hint = "set sync_every to 1, or shard_optimizer to false";
-        Err(self.error(&["sync_every", "shard_optimizer"], config.sync_every, rule, hint))
+        self.error("sync_every", &["shard_optimizer"], config.sync_every, rule, hint)
     }
 
     fn evaluation(&self) -> Result<(), ConfigError> {
@@ -173,52 +160,51 @@ impl Check<'_> {
         }
         let rule = format!("it must not exceed block_size = {block_size}");
         let hint = format!("set eval_block_size to {block_size}, or leave it out");
-        Err(self.error(&["eval_block_size", "block_size"], window, rule, hint))
+        self.error("eval_block_size", &["block_size"], window, rule, hint)
     }
 
     fn schedule(&self) -> Result<(), ConfigError> {
-        let config = self.config;
+        let Config { decay_lr, learning_rate, min_lr, warmup_iters, lr_decay_iters, .. } =
+            *self.config;
         // Without decay these keys have no effect. nanoGPT's finetuning config relies on that: its
         // learning rate is below the default min_lr.
-        if !config.decay_lr {
+        if !decay_lr {
             return Ok(());
         }
-        if config.lr_decay_iters == 0 {
+        if lr_decay_iters == 0 {
             let hint = "set it to max_iters, or decay_lr to false";
-            return Err(self.error(&["lr_decay_iters"], 0, "it must be at least 1", hint));
+            return self.error("lr_decay_iters", &[], 0, "it must be at least 1", hint);
         }
-        if config.warmup_iters > config.lr_decay_iters {
-            let rule = format!("it must not exceed lr_decay_iters = {}", config.lr_decay_iters);
-            let hint = format!("set warmup_iters to about {}", config.lr_decay_iters / 50);
-            let keys = ["warmup_iters", "lr_decay_iters"];
-            return Err(self.error(&keys, config.warmup_iters, rule, hint));
+        if warmup_iters > lr_decay_iters {
+            let rule = format!("it must not exceed lr_decay_iters = {lr_decay_iters}");
+            let hint = format!("set warmup_iters to about {}", lr_decay_iters / 50);
+            return self.error("warmup_iters", &["lr_decay_iters"], warmup_iters, rule, hint);
         }
-        if config.min_lr > config.learning_rate {
-            let rule = format!("it must not exceed learning_rate = {:?}", config.learning_rate);
-            let hint =
-                format!("set min_lr to {:.1e}, or decay_lr to false", config.learning_rate / 10.0);
-            let value = format!("{:?}", config.min_lr);
-            return Err(self.error(&["min_lr", "learning_rate"], value, rule, hint));
+        if min_lr > learning_rate {
+            let rule = format!("it must not exceed learning_rate = {learning_rate:?}");
+            let hint = format!("set min_lr to {:.1e}, or decay_lr to false", learning_rate / 10.0);
+            let value = format!("{min_lr:?}");
+            return self.error("min_lr", &["learning_rate"], value, rule, hint);
         }
         Ok(())
     }
 
-    /// Returns an error about the first of `keys`, with the provenance of the one set last: that is
+    /// Returns an error about `key`, with the provenance of the one set last of it and `others`: that is
     /// the one the user is likely editing.
     fn error(
         &self,
-        keys: &[&'static str],
+        key: &'static str,
+        others: &[&str],
         value: impl ToString,
         rule: impl Into<String>,
         hint: impl Into<String>,
-    ) -> ConfigError {
-        let provenance = keys.iter().filter_map(|key| self.provenance.get(key)).max();
-        ConfigError::NotAllowed {
-            key: keys.first().copied().unwrap_or_default(),
-            provenance: Box::new(provenance.cloned().unwrap_or(Provenance::Default)),
+    ) -> Result<(), ConfigError> {
+        let places = others.iter().chain([&key]).filter_map(|key| self.provenance.get(key));
+        Err(ConfigError::Invalid {
+            key,
+            provenance: Box::new(places.max().cloned().unwrap_or_default()),
             value: value.to_string(),
-            rule: rule.into(),
-            hint: hint.into(),
-        }
+            problem: InvalidValue::range(rule, hint),
+        })
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::config::{Config, ConfigError, KEYS, Key, Layer, preset_names, resolve, run_name};
+use crate::config::{
+    Config, ConfigError, InvalidValue, KEYS, Key, Layer, preset_names, resolve, run_name,
+};
 use crate::protocol::{DataInfo, RunSettings};
 
 /// A configuration that is being edited.
@@ -248,7 +250,7 @@ fn values(config: &Config) -> BTreeMap<&'static str, String> {
 
 fn key_of(error: &ConfigError) -> Option<&'static str> {
     match error {
-        ConfigError::WrongType { key, .. } | ConfigError::NotAllowed { key, .. } => Some(key),
+        ConfigError::Invalid { key, .. } => Some(key),
         ConfigError::NoData => Some("data"),
         _ => None,
     }
@@ -257,8 +259,10 @@ fn key_of(error: &ConfigError) -> Option<&'static str> {
 /// Returns the message shown under a field, which names neither the setting nor its source.
 fn field_message(error: &ConfigError) -> String {
     let text = match error {
-        ConfigError::WrongType { expected, .. } => format!("expected {expected}"),
-        ConfigError::NotAllowed { rule, .. } => rule.to_string(),
+        ConfigError::Invalid { problem: InvalidValue::Type { expected, .. }, .. } => {
+            format!("expected {expected}")
+        }
+        ConfigError::Invalid { problem: InvalidValue::Range { rule, .. }, .. } => rule.clone(),
         other => other.to_string(),
     };
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();

@@ -8,7 +8,7 @@ use web_time::SystemTime;
 use super::TrainError;
 use super::checkpoint;
 use super::scalars::{Continued, Logs};
-use crate::config::{Config, ScalarLogs};
+use crate::config::Config;
 use crate::disk::{self, File, TryLockError};
 use crate::protocol::Event;
 use crate::ranks::RANKS_FOLDER;
@@ -94,7 +94,7 @@ impl RunFolder {
 
     /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
     /// that cannot be opened.
-    pub fn open_scalars(&mut self, logs: ScalarLogs, from: Continued) -> Vec<String> {
+    pub fn open_scalars(&mut self, logs: &str, from: Continued) -> Vec<String> {
         if self.lock.is_none() {
             return Vec::new();
         }

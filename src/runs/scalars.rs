@@ -9,7 +9,6 @@ mod tensorboard;
 use std::io;
 use std::path::Path;
 
-use crate::config::ScalarLogs;
 use crate::protocol::Event;
 use csv::Csv;
 use tensorboard::TensorBoard;
@@ -88,18 +87,19 @@ impl Log {
 }
 
 impl Logs {
-    /// Opens the logs in a run folder. Also returns a sentence for each that cannot be opened: the
+    /// Opens the `wanted` logs in a run folder, with a comma between them. Also returns a sentence for each that cannot be opened: the
     /// run does not depend on it.
-    pub fn open(folder: &Path, wanted: ScalarLogs, from: Continued) -> (Self, Vec<String>) {
+    pub fn open(folder: &Path, wanted: &str, from: Continued) -> (Self, Vec<String>) {
         let (mut open, mut failed) = (Vec::new(), Vec::new());
         let mut add = |name: &str, log: io::Result<Log>| match log {
             Ok(log) => open.push(log),
             Err(error) => failed.push(failure(name, &error)),
         };
-        if wanted.tensorboard {
+        let is_wanted = |name| wanted.split(',').any(|wanted| wanted == name);
+        if is_wanted(TensorBoard::NAME) {
             add(TensorBoard::NAME, TensorBoard::create(folder, from).map(Log::TensorBoard));
         }
-        if wanted.csv {
+        if is_wanted(Csv::NAME) {
             add(Csv::NAME, Csv::open(folder, from).map(Log::Csv));
         }
         (Self { open }, failed)

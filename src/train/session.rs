@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
             queued: VecDeque::new(),
         };
         let continued = session.position.continued(&session.job.config);
-        let logs = session.job.config.log;
+        let logs = &session.job.config.log;
         for text in session.journal.folder.open_scalars(logs, continued) {
             session.journal.warn(text);
         }

@@ -45,7 +45,7 @@ fn in_words(set: &[(&str, String)]) -> String {
         ("n_head", "1") => "1 head".into(),
         ("n_head", heads) => format!("{heads} heads"),
         ("n_embd", width) => format!("width {width}"),
-        ("vram_budget", budget) => match budget.parse() {
+        ("vram_budget", budget) => match Budget::try_from(budget.to_string()) {
             Ok(Budget::Bytes(budget)) => format!("a budget of {}", bytes(budget)),
             _ => format!("a budget of {budget}"),
         },

@@ -32,8 +32,7 @@ fn eval(iter: u64, val_loss: f64) -> Event {
 }
 
 fn write(folder: &Path, logs: &str, from: Continued, events: &[Event]) {
-    let (mut logs, failed) =
-        Logs::open(folder, ScalarLogs::try_from(logs.to_string()).unwrap(), from);
+    let (mut logs, failed) = Logs::open(folder, logs, from);
     assert_eq!(failed, [""; 0]);
     for event in events {
         assert_eq!(logs.append(event), [""; 0]);
@@ -205,8 +204,7 @@ fn tensorboard_files_read_back() {
 #[test]
 fn a_full_disk_ends_a_log_with_one_warning() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut logs, failed) =
-        Logs::open(folder.path(), ScalarLogs { csv: true, tensorboard: false }, at(0, 0));
+    let (mut logs, failed) = Logs::open(folder.path(), "csv", at(0, 0));
     assert_eq!(failed, [""; 0]);
     let full = fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
     let [Log::Csv(csv)] = &mut logs.open[..] else { panic!("no table") };
@@ -216,8 +214,7 @@ fn a_full_disk_ends_a_log_with_one_warning() {
     assert_eq!(logs.append(&step(1, 1.0)), [""; 0]);
 
     let nowhere = folder.path().join("none");
-    let (mut logs, failed) =
-        Logs::open(&nowhere, ScalarLogs { csv: true, tensorboard: true }, at(0, 0));
+    let (mut logs, failed) = Logs::open(&nowhere, "tensorboard,csv", at(0, 0));
     assert_eq!(failed.len(), 2, "{failed:?}");
     assert_eq!(logs.append(&step(0, 1.0)), [""; 0]);
 }

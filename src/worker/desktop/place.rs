@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::signals;
-use crate::config::{Config, InitFrom, Provenance, Resolved};
+use crate::config::{Config, InitFrom, Resolved, Source};
 use crate::protocol::Failure;
 use crate::ranks::{Abort, Group, LIMIT, Launch, OWN_SETTINGS, RanksError};
 
@@ -118,8 +118,9 @@ impl RankStart {
 
 /// Returns `shared` with the settings of `own` that were set on this rank and may differ.
 fn with_own_settings(shared: Config, own: &Config, resolved: &Resolved) -> Config {
-    let is_set =
-        |name: &&&str| !matches!(resolved.provenance.get(**name), None | Some(Provenance::Default));
+    let is_set = |name: &&&str| {
+        resolved.provenance.get(**name).is_some_and(|at| at.source != Source::Default)
+    };
     let (Ok(mut merged), Ok(own)) = (serde_json::to_value(&shared), serde_json::to_value(own))
     else {
         return shared;
