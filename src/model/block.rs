@@ -91,14 +91,12 @@ pub(super) struct SavedMlp {
 
 /// The gradients of a block's weights.
 pub(super) struct BlockGradients {
-    /// The gradients of the linear layers, flat, in the order of the block's fields.
-    pub linear: Vec<Tensor<1>>,
+    /// The gradients of the linear layers of attention and of the MLP, flat, in the order of their
+    /// fields.
+    pub linear: [Vec<Tensor<1>>; 2],
     /// The partial sums of the gradients of `ln_1` and `ln_2`.
     pub norms: [Tensor<3>; 2],
 }
-
-/// The gradients of a linear layer's weights, flat, in the order of its fields.
-type LinearWeights = Vec<Tensor<1>>;
 
 impl Block {
     /// Returns the residual stream `[n, c]` after the block, and what [`backward`](Self::backward)
@@ -126,8 +124,7 @@ impl Block {
     ) -> (Tensor<2>, BlockGradients) {
         let (dx, mlp, ln_2) = self.backward_mlp(dy, saved.mlp, at);
         let (dx, attention, ln_1) = self.backward_attention(dx, saved.attention, at);
-        let linear = attention.into_iter().chain(mlp).flatten().collect();
-        (dx, BlockGradients { linear, norms: [ln_1, ln_2] })
+        (dx, BlockGradients { linear: [attention, mlp], norms: [ln_1, ln_2] })
     }
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
@@ -153,7 +150,7 @@ impl Block {
         dy: Tensor<2>,
         saved: SavedAttention,
         at: BlockPass,
-    ) -> (Tensor<2>, [LinearWeights; 2], Tensor<3>) {
+    ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
         let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::attention_projection(at.index));
@@ -161,7 +158,7 @@ impl Block {
         let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
         let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, Activation::Identity, mode);
         let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
-        (dx, [c_attn, c_proj], ln_1)
+        (dx, [c_attn, c_proj].concat(), ln_1)
     }
 
     fn backward_mlp(
@@ -169,7 +166,7 @@ impl Block {
         dy: Tensor<2>,
         saved: SavedMlp,
         at: BlockPass,
-    ) -> (Tensor<2>, [LinearWeights; 2], Tensor<3>) {
+    ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
         let SavedMlp { x, ln_2, h, pre_activation } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::mlp_projection(at.index));
@@ -177,7 +174,7 @@ impl Block {
         let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
         let (dh, c_fc) = self.mlp.c_fc.backward(d, h, Activation::Identity, mode);
         let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
-        (dx, [c_fc, c_proj], ln_2)
+        (dx, [c_fc, c_proj].concat(), ln_2)
     }
 }
 
@@ -231,14 +228,14 @@ impl Conv1d {
         }
     }
 
-    /// Returns the gradients of the input `x` and of the weights, from `dy`.
+    /// Returns the gradients of the input `x` and of the weights, flat, from `dy`.
     fn backward(
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
         activation: Activation,
         mode: OpsMode,
-    ) -> (Tensor<2>, LinearWeights) {
+    ) -> (Tensor<2>, Vec<Tensor<1>>) {
         let has_bias = self.bias.is_some();
         let weight = factor(&self.weight, &self.half, mode);
         let LinearGradients { x, w, b } =

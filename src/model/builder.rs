@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::block::{Block, Conv1d, Mlp, Norm, SelfAttention};
-use super::{Architecture, WeightError, WeightSource};
+use super::{Architecture, Embedding, Gpt, TokenEmbedding, WeightError, WeightSource};
 
 /// An architecture, its weights, and where they go.
 pub(super) struct Builder<'a> {
@@ -16,7 +16,20 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    pub fn param<const D: usize>(
+    /// Builds a model with the token embedding in up to `shards` shards.
+    pub fn model(mut self, shards: usize) -> Result<Gpt, WeightError> {
+        let Architecture { n_layer, n_embd, block_size, .. } = *self.architecture;
+        let weight = self.token_embedding(shards)?;
+        Ok(Gpt {
+            wte: TokenEmbedding { half: vec![None; weight.len()], weight },
+            wpe: Embedding { weight: self.param("wpe.weight", [block_size, n_embd])? },
+            h: (0..n_layer).map(|block| self.block(block)).collect::<Result<_, _>>()?,
+            ln_f: self.norm("ln_f")?,
+            architecture: self.architecture.clone(),
+        })
+    }
+
+    fn param<const D: usize>(
         &mut self,
         name: &str,
         shape: [usize; D],
@@ -32,11 +45,10 @@ impl Builder<'_> {
 
     /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero, because
     /// their gradients and their weight decay are zero.
-    pub fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
+    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Param<Tensor<2>>>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
-        let padded = self.architecture.padded_vocab();
         let mut values = self.source.weight("wte.weight", &[vocab_size, n_embd])?;
-        values.resize(padded * n_embd, 0.0);
+        values.resize(self.architecture.padded_vocab() * n_embd, 0.0);
         let mut values = values.into_iter();
         let shard = |rows| {
             let values = values.by_ref().take(rows * n_embd).collect();
@@ -46,13 +58,11 @@ impl Builder<'_> {
     }
 
     fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {
-        if !self.architecture.bias {
-            return Ok(None);
-        }
-        self.param(&format!("{name}.bias"), [out]).map(Some)
+        let bias = self.architecture.bias.then(|| self.param(&format!("{name}.bias"), [out]));
+        bias.transpose()
     }
 
-    pub fn norm(&mut self, name: &str) -> Result<Norm, WeightError> {
+    fn norm(&mut self, name: &str) -> Result<Norm, WeightError> {
         let c = self.architecture.n_embd;
         Ok(Norm { weight: self.param(&format!("{name}.weight"), [c])?, bias: self.bias(name, c)? })
     }
@@ -65,7 +75,7 @@ impl Builder<'_> {
         })
     }
 
-    pub fn block(&mut self, index: usize) -> Result<Block, WeightError> {
+    fn block(&mut self, index: usize) -> Result<Block, WeightError> {
         let c = self.architecture.n_embd;
         let name = |part: &str| format!("h.{index}.{part}");
         Ok(Block {

@@ -34,7 +34,7 @@ use block::{Block, BlockPass, Norm};
 use builder::Builder;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufType};
-pub use gradients::WeightGradients;
+pub use gradients::{Take, WeightGradients};
 pub(crate) use hugging_face::{
     ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
 };
@@ -182,8 +182,7 @@ impl Gpt {
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
-        let shards = architecture.shards(gpu::largest_tensor(device));
-        Self::with_shards(architecture, source, device, shards)
+        Self::stored_in(Precision::FLOAT32, architecture, source, device)
     }
 
     /// Builds a model like [`new`](Self::new), with the token embedding in up to `shards` shards.
@@ -193,7 +192,7 @@ impl Gpt {
         device: &Device,
         shards: usize,
     ) -> Result<Self, WeightError> {
-        Self::build(Builder { architecture, source, device, matrices: DType::F32 }, shards)
+        Builder { architecture, source, device, matrices: DType::F32 }.model(shards)
     }
 
     /// Builds a model like [`new`](Self::new), with matrices and embeddings in the dtype of the
@@ -211,24 +210,7 @@ impl Gpt {
             Dtype::Bfloat16 => DType::BF16,
             Dtype::Float16 => DType::F16,
         };
-        Self::build(Builder { architecture, source, device, matrices }, shards)
-    }
-
-    fn build(mut build: Builder, shards: usize) -> Result<Self, WeightError> {
-        let architecture = build.architecture;
-        let weight = build.token_embedding(shards)?;
-        Ok(Self {
-            wte: TokenEmbedding { half: vec![None; weight.len()], weight },
-            wpe: Embedding {
-                weight: build
-                    .param("wpe.weight", [architecture.block_size, architecture.n_embd])?,
-            },
-            h: (0..architecture.n_layer)
-                .map(|block| build.block(block))
-                .collect::<Result<_, _>>()?,
-            ln_f: build.norm("ln_f")?,
-            architecture: architecture.clone(),
-        })
+        Builder { architecture, source, device, matrices }.model(shards)
     }
 
     pub fn architecture(&self) -> &Architecture {

@@ -20,22 +20,9 @@ pub enum WeightError {
     /// The file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    /// The content of the file is not valid.
+    /// The content of the file is not valid, or not that of the model.
     #[error("{}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// The file lacks a weight.
-    #[error("{}: tensor `{name}` is missing", path.display())]
-    Missing { path: PathBuf, name: String },
-    /// The shape of a weight is not that of the model.
-    #[error("{}: `{name}` has shape {have:?}, the model needs {need:?}", path.display())]
-    Shape {
-        path: PathBuf,
-        name: String,
-        /// Its shape in the file.
-        have: Vec<usize>,
-        /// Its shape in the model.
-        need: Vec<usize>,
-    },
     /// A source of weights that is no file failed, like the connection to another process.
     #[error(transparent)]
     Source(Box<dyn std::error::Error + Send + Sync>),
@@ -62,12 +49,12 @@ impl WeightError {
     }
 
     pub(super) fn missing(path: &Path, name: &str) -> Self {
-        WeightError::Missing { path: path.to_path_buf(), name: name.to_string() }
+        Self::corrupt(path, format!("tensor `{name}` is missing"))
     }
 
+    /// The shape of a weight is not that of the model.
     pub(super) fn shape(path: &Path, name: &str, have: &[usize], need: &[usize]) -> Self {
-        let (path, name) = (path.to_path_buf(), name.to_string());
-        WeightError::Shape { path, name, have: have.to_vec(), need: need.to_vec() }
+        Self::corrupt(path, format!("`{name}` has shape {have:?}, the model needs {need:?}"))
     }
 }
 
@@ -126,18 +113,11 @@ impl WeightFile {
 
     /// Returns true if the file has a bias other than zero.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
-        let infos = self.metadata.tensors();
-        let biases = infos.iter().filter(|(name, _)| {
+        for (name, info) in self.metadata.clone().tensors() {
+            let Some(name) = name.strip_prefix(self.prefix) else { continue };
             // Old files store the causal mask as `attn.bias`.
-            name.ends_with(".bias") && !name.ends_with(".attn.bias")
-        });
-        let biases: Vec<(String, Vec<usize>)> = biases
-            .filter_map(|(name, info)| {
-                Some((name.strip_prefix(self.prefix)?.into(), info.shape.clone()))
-            })
-            .collect();
-        for (name, shape) in biases {
-            if self.weight(&name, &shape)?.iter().any(|&value| value != 0.0) {
+            let is_bias = name.ends_with(".bias") && !name.ends_with(".attn.bias");
+            if is_bias && self.weight(name, &info.shape)?.iter().any(|&value| value != 0.0) {
                 return Ok(true);
             }
         }

@@ -8,7 +8,7 @@ use super::TrainError;
 use super::job::Job;
 use super::rank_part::RankPart;
 use crate::data::DataError;
-use crate::model::{Gpt, MicroBatch, Pass, StepDropout, WeightGradients};
+use crate::model::{Gpt, MicroBatch, Pass, StepDropout, Take, WeightGradients};
 use crate::ops::CrossEntropy;
 use crate::plan::Plan;
 
@@ -62,7 +62,7 @@ impl<'a> MicroBatches<'a> {
         micro_step: usize,
         counted: usize,
         sums: &mut WeightGradients,
-        take: Option<&mut dyn FnMut(Tensor<1>)>,
+        take: Option<Take<'_>>,
     ) -> Result<Tensor<1>, TrainError> {
         let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
         Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))

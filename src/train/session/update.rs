@@ -7,7 +7,7 @@ use web_time::Instant;
 
 use super::{Session, sync_is_due};
 use crate::gpu::{self, DeviceKind};
-use crate::model::{Gpt, WeightGradients};
+use crate::model::{Gpt, Take, WeightGradients};
 use crate::protocol::{Event, RankStep, Step, Task};
 use crate::ranks::{LeavingGradients, sum_over_ranks};
 use crate::train::TrainError;
@@ -89,14 +89,17 @@ impl Session<'_> {
         let mut loss: Option<Tensor<1>> = None;
         let trains_apart = self.job.config.trains_apart();
         let are_summed = !self.ranks.group.is_alone() && !trains_apart;
-        let mut leaving = are_summed.then(LeavingGradients::default);
+        let (mut leaving, mut order) = (are_summed.then(LeavingGradients::default), Vec::new());
         for micro_step in 0..accumulation {
             reporter.report(micro_step as u64);
             let is_last = micro_step + 1 == accumulation;
             let value = match &mut leaving {
                 Some(leaving) if is_last => {
-                    let mut take = |gradient| leaving.push(gradient);
-                    let take = Some(&mut take as &mut dyn FnMut(Tensor<1>));
+                    let mut take = |index, gradient| {
+                        order.push(index);
+                        leaving.push(gradient);
+                    };
+                    let take = Some(&mut take as Take<'_>);
                     micro_batches.add_gradients(model, micro_step, tokens, &mut sums, take)?
                 }
                 _ => micro_batches.add_gradients(model, micro_step, tokens, &mut sums, None)?,
@@ -121,7 +124,9 @@ impl Session<'_> {
         let (group, wire) = (&mut self.ranks.group, self.ranks.wire);
         let sums = sum_over_ranks::<TrainError>(group, wire, &self.device.watchdog, leaving, own)?;
         self.ranks.network += sums.waited;
-        let gradients = WeightGradients::in_model_order(sums.gradients, model);
+        let mut gradients: Vec<_> = order.into_iter().zip(sums.gradients).collect();
+        gradients.sort_by_key(|(index, _)| *index);
+        let gradients = gradients.into_iter().map(|(_, gradient)| gradient).collect();
         Ok(BatchGradients { gradients, loss: Some(sums.loss), tokens })
     }
 
