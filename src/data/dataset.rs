@@ -87,12 +87,11 @@ impl Dataset {
     }
 
     fn stories() -> Result<Self, DataError> {
-        let tokenizer = Tokenizer::Char(CharVocab::new(stories::alphabet())?);
+        let tokenizer = Tokenizer::Char(CharVocab::new(stories::ALPHABET.chars())?);
         let ids = |seed, characters| tokenizer.encode(&stories::generate(seed, characters));
         let train = ids(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS)?;
         let val = ids(stories::VAL_SEED, stories::VAL_CHARACTERS)?;
-        let floor = stories::entropy_per_token();
-        Self::builtin(BUILTIN_STORIES, tokenizer, [train, val], Some(floor))
+        Self::builtin(BUILTIN_STORIES, tokenizer, [train, val], Some(stories::ENTROPY))
     }
 
     fn chats() -> Result<Self, DataError> {
