@@ -14,14 +14,14 @@ use tiktoken_rs::CoreBPE;
 
 use super::DataError;
 use super::tokenizer::END_OF_TEXT;
-use super::tokenizer_files::BYTE_CHARACTERS;
+use super::tokenizer_files::{byte_character, gpt2_tokens};
 use crate::config::GPT2_VOCABULARY;
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_trainer.rs")]
 pub(super) mod trainer;
 mod words;
 
-use words::{WordOrToken, Words};
+use words::Words;
 
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 4] =
@@ -37,14 +37,15 @@ const MAX_ID: u64 = (1 << 24) - 1;
 pub(super) type Ranks = HashMap<Vec<u8>, u32>;
 
 pub struct Bpe {
-    file: String,
+    /// The text of the `tokenizer.json`.
+    pub(super) file: String,
     core: CoreBPE,
     /// The id of each rank: the bytes, then the merges.
     ids: Vec<u32>,
     /// The bytes of each id; none where the file skips an id.
     tokens: Vec<Vec<u8>>,
     /// The id and the text of the token that ends a document.
-    end: Option<(u32, String)>,
+    pub(super) end: Option<(u32, String)>,
     /// The tokens that are not made of bytes and merges.
     added: Vec<Added>,
     words: Words,
@@ -82,23 +83,9 @@ impl Bpe {
         Ok(Self { file: file.to_owned(), core, ids, tokens, end, added, words })
     }
 
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
     /// Returns the number of tokens: the highest id and one.
     pub fn vocab_size(&self) -> u32 {
         self.tokens.len() as u32
-    }
-
-    /// Returns the token that ends a document.
-    pub fn end_of_text(&self) -> Option<u32> {
-        self.end.as_ref().map(|(id, _)| *id)
-    }
-
-    /// Returns the text of the token that ends a document.
-    pub fn end_name(&self) -> Option<&str> {
-        self.end.as_ref().map(|(_, name)| name.as_str())
     }
 
     /// Returns true if both files describe the same words, tokens and merges, however they are written.
@@ -119,13 +106,13 @@ impl Bpe {
 
     /// Appends the ids of a piece of text, in which special tokens are ordinary text.
     pub(super) fn encode_into(&self, piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
-        self.words.split(piece, &mut |part| {
-            match part {
-                WordOrToken::Word(word) => {
+        self.words.split(piece, &mut |word, token| {
+            match token {
+                Some(id) => ids.push(id),
+                None => {
                     let ranks = self.core.encode_ordinary(word);
                     ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
                 }
-                WordOrToken::Token(id) => ids.push(id),
             }
             Ok(())
         })
@@ -142,20 +129,18 @@ impl Bpe {
         self.words.is_gpt2()
     }
 
-    /// Returns true if these are the tokens of GPT-2 under the same ids. `gpt2` are its tokens but the
-    /// last.
-    pub(super) fn is_gpt2(&self, gpt2: impl FnOnce() -> Vec<Vec<u8>>) -> bool {
+    /// Returns true if these are the tokens of GPT-2 under the same ids.
+    pub(super) fn is_gpt2(&self) -> bool {
         self.tokens.len() == GPT2_TEXT + 1
             && self.end == Some((GPT2_TEXT as u32, END_OF_TEXT.to_owned()))
-            && self.has_text_of_gpt2(gpt2)
+            && self.has_text_of_gpt2()
     }
 
-    /// Returns true if text has the ids of GPT-2, whatever tokens come after them. `gpt2` are its tokens
-    /// but the last.
-    pub(super) fn has_text_of_gpt2(&self, gpt2: impl FnOnce() -> Vec<Vec<u8>>) -> bool {
+    /// Returns true if text has the ids of GPT-2, whatever tokens come after them.
+    pub(super) fn has_text_of_gpt2(&self) -> bool {
         self.ids.len() == GPT2_TEXT
             && self.ids[256..].iter().zip(256..).all(|(&id, rank)| id == rank)
-            && self.tokens[..GPT2_TEXT] == gpt2()
+            && self.tokens[..GPT2_TEXT] == gpt2_tokens()
     }
 }
 
@@ -256,8 +241,8 @@ fn ranks(
     let bytes = bytes_of_characters();
     let mut ids = Vec::new();
     let mut ranks = Ranks::new();
-    for (byte, character) in (0_u8..=u8::MAX).zip(BYTE_CHARACTERS) {
-        let id = id_of(&character.to_string());
+    for byte in 0..=u8::MAX {
+        let id = id_of(&byte_character(byte).to_string());
         ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
         ranks.insert(vec![byte], u32::from(byte));
     }
@@ -334,7 +319,7 @@ pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
 
 /// Returns the byte that each character of a Hugging Face file stands for.
 fn bytes_of_characters() -> HashMap<char, u8> {
-    BYTE_CHARACTERS.into_iter().zip(0..=u8::MAX).collect()
+    (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect()
 }
 
 /// Returns the bytes that a token of a file stands for; `None` if it has other characters.

@@ -56,11 +56,7 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-        })
+        self.serialize(f)
     }
 }
 
@@ -157,7 +153,7 @@ impl ChatTemplate {
     /// Returns the tokens of conversations as they are written in text, with their ids: the beginning,
     /// the roles and the end.
     pub fn specials(&self) -> [(u32, &str); 5] {
-        let begin = self.base.end_name().unwrap_or(END_OF_TEXT);
+        let begin = self.base.end().map_or(END_OF_TEXT, |(_, name)| name);
         let [system, user, assistant] = Role::ALL.map(Role::token);
         let names = [begin, system, user, assistant, END_OF_MESSAGE];
         std::array::from_fn(|index| (self.specials[index], names[index]))

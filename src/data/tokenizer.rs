@@ -13,7 +13,6 @@ use tiktoken_rs::r50k_base_singleton;
 use super::bpe::Bpe;
 use super::error::PREPARE_AGAIN;
 use super::pieces::pieces;
-use super::tokenizer_files::gpt2_tokens;
 use super::{ChatTemplate, DataError};
 use crate::config::GPT2_VOCABULARY;
 use crate::disk;
@@ -21,7 +20,6 @@ use crate::disk;
 /// The end of a document, as written in text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
-const GPT2_END_OF_TEXT: u32 = GPT2_VOCABULARY - 1;
 const BYTE_END_OF_TEXT: u32 = 256;
 
 /// The kinds of tokenizers.
@@ -40,12 +38,7 @@ pub enum TokenizerKind {
 
 impl fmt::Display for TokenizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gpt2 => "gpt2",
-            Self::Char => "char",
-            Self::Byte => "byte",
-            Self::Bpe => "bpe",
-        })
+        self.serialize(f)
     }
 }
 
@@ -71,35 +64,32 @@ impl FromStr for TokenizerChoice {
     type Err = DataError;
 
     fn from_str(name: &str) -> Result<Self, DataError> {
-        match name {
-            "gpt2" => return Ok(Self::Gpt2),
-            "char" => return Ok(Self::Char),
-            "byte" => return Ok(Self::Byte),
-            _ => {}
-        }
-        if let Some(size) = name.strip_prefix("bpe:") {
-            let size = size.parse::<u32>().ok().filter(|size| BPE_VOCABULARIES.contains(size));
-            let (least, most) = BPE_VOCABULARIES.into_inner();
-            return size.map(Self::Trained).ok_or_else(|| {
-                let rule = "a vocabulary of byte pairs has";
-                DataError::usage(
-                    format!("{name:?}: {rule} {least} to {most} tokens"),
-                    "choose a size, as in bpe:8192",
-                )
-            });
-        }
         let path = Path::new(name);
-        let is_path = path.components().count() > 1
-            || path.extension().is_some_and(|extension| extension == "json")
-            || disk::exists(path);
-        if is_path {
-            return Ok(Self::File(path.to_owned()));
+        match (name, name.strip_prefix("bpe:")) {
+            ("gpt2", _) => Ok(Self::Gpt2),
+            ("char", _) => Ok(Self::Char),
+            ("byte", _) => Ok(Self::Byte),
+            (_, Some(size)) => match size.parse() {
+                Ok(size) if BPE_VOCABULARIES.contains(&size) => Ok(Self::Trained(size)),
+                _ => {
+                    let (least, most) = BPE_VOCABULARIES.into_inner();
+                    let rule = "a vocabulary of byte pairs has";
+                    let problem = format!("{name:?}: {rule} {least} to {most} tokens");
+                    Err(DataError::usage(problem, "choose a size, as in bpe:8192"))
+                }
+            },
+            _ if path.components().count() > 1
+                || path.extension().is_some_and(|extension| extension == "json")
+                || disk::exists(path) =>
+            {
+                Ok(Self::File(path.to_owned()))
+            }
+            _ => Err(DataError::usage(
+                format!("unknown tokenizer {name:?}"),
+                "choose gpt2, char, byte, bpe:8192 for one trained on the text, or the path of a \
+                 tokenizer.json",
+            )),
         }
-        Err(DataError::usage(
-            format!("unknown tokenizer {name:?}"),
-            "choose gpt2, char, byte, bpe:8192 for one trained on the text, or the path of a \
-             tokenizer.json",
-        ))
     }
 }
 
@@ -153,11 +143,7 @@ impl Tokenizer {
     /// Returns the default prompt of samples: a line break, or the first character of a vocabulary
     /// without line breaks.
     pub fn default_prompt(&self) -> String {
-        let line_break = "\n";
-        match self.encode(line_break) {
-            Ok(_) => line_break.into(),
-            Err(_) => self.decode(&[0]),
-        }
+        if self.encode("\n").is_ok() { "\n".into() } else { self.decode(&[0]) }
     }
 
     /// Appends the ids of `text` to `ids`.
@@ -218,12 +204,17 @@ impl Tokenizer {
 
     /// Returns the token that ends a document, if the tokenizer has one.
     pub fn end_of_text(&self) -> Option<u32> {
+        self.end().map(|(id, _)| id)
+    }
+
+    /// Returns the token that ends a document, and its name.
+    pub(super) fn end(&self) -> Option<(u32, &str)> {
         match self {
-            Self::Gpt2 => Some(GPT2_END_OF_TEXT),
+            Self::Gpt2 => Some((GPT2_VOCABULARY - 1, END_OF_TEXT)),
             Self::Char(_) => None,
-            Self::Byte => Some(BYTE_END_OF_TEXT),
-            Self::Bpe(bpe) => bpe.end_of_text(),
-            Self::Chat(template) => Some(template.begin()),
+            Self::Byte => Some((BYTE_END_OF_TEXT, END_OF_TEXT)),
+            Self::Bpe(bpe) => bpe.end.as_ref().map(|(id, name)| (*id, name.as_str())),
+            Self::Chat(template) => Some(template.specials()[0]),
         }
     }
 
@@ -273,9 +264,7 @@ impl Tokenizer {
         match (self.base(), other.base()) {
             (Self::Bpe(a), Self::Bpe(b)) => a.has_text_of(b),
             // Models that were trained on from GPT-2 often have a few tokens more.
-            (Self::Gpt2, Self::Bpe(bpe)) | (Self::Bpe(bpe), Self::Gpt2) => {
-                bpe.has_text_of_gpt2(gpt2_tokens)
-            }
+            (Self::Gpt2, Self::Bpe(bpe)) | (Self::Bpe(bpe), Self::Gpt2) => bpe.has_text_of_gpt2(),
             (a, b) => a == b,
         }
     }
@@ -384,7 +373,7 @@ impl From<Tokenizer> for WrittenTokenizer {
             Tokenizer::Gpt2 => Self::Gpt2,
             Tokenizer::Char(vocab) => Self::Char { chars: vocab.chars.into_iter().collect() },
             Tokenizer::Byte => Self::Byte,
-            Tokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file().to_owned() },
+            Tokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file.clone() },
             Tokenizer::Chat(template) => {
                 Self::Chat { base: Box::new(template.base().clone().into()) }
             }
@@ -400,11 +389,11 @@ impl TryFrom<WrittenTokenizer> for Tokenizer {
             WrittenTokenizer::Gpt2 => Self::Gpt2,
             WrittenTokenizer::Char { chars } => Self::Char(CharVocab::new(chars.chars())?),
             WrittenTokenizer::Byte => Self::Byte,
-            WrittenTokenizer::Bpe { file } => Self::Bpe(Arc::new(
-                Bpe::parse(&file).map_err(|reason| invalid_vocabulary(&reason))?,
-            )),
+            WrittenTokenizer::Bpe { file } => {
+                Self::Bpe(Bpe::parse(&file).map_err(|reason| invalid_vocabulary(&reason))?.into())
+            }
             WrittenTokenizer::Chat { base } => {
-                Self::Chat(Arc::new(ChatTemplate::new(Self::try_from(*base)?)))
+                Self::Chat(ChatTemplate::new(Self::try_from(*base)?).into())
             }
         })
     }

@@ -32,7 +32,7 @@ impl Tokenizer {
             // Else transformers 4 also gives a model token types, which GPT-2 adds as embeddings.
             "model_input_names": ["input_ids", "attention_mask"],
         });
-        if let Some(end) = self.end_name() {
+        if let Some((_, end)) = self.end() {
             for name in ["bos_token", "eos_token", "unk_token"] {
                 settings[name] = json!(end);
             }
@@ -58,28 +58,13 @@ impl Tokenizer {
     pub(super) fn json_file(&self) -> String {
         match self {
             Self::Gpt2 => {
-                let (mut ids, merges) = gpt2_pairs();
-                ids.remove(END_OF_TEXT);
+                let (ids, merges) = gpt2_pairs();
                 byte_level_file(ids, &json!(merges), true)
             }
             Self::Char(vocab) => char_file(vocab),
-            Self::Byte => {
-                let mut ids = byte_ids();
-                ids.remove(END_OF_TEXT);
-                byte_level_file(ids, &json!([]), false)
-            }
-            Self::Bpe(bpe) => bpe.file().to_owned(),
+            Self::Byte => byte_level_file(byte_ids(), &json!([]), false),
+            Self::Bpe(bpe) => bpe.file.clone(),
             Self::Chat(template) => chat_file(template),
-        }
-    }
-
-    /// Returns the text of the token that ends a document.
-    pub(super) fn end_name(&self) -> Option<&str> {
-        match self {
-            Self::Gpt2 | Self::Byte => Some(END_OF_TEXT),
-            Self::Char(_) => None,
-            Self::Bpe(bpe) => bpe.end_name(),
-            Self::Chat(template) => Some(template.specials()[0].1),
         }
     }
 
@@ -94,21 +79,17 @@ impl Tokenizer {
         let path = if disk::is_dir(path) { path.join(TOKENIZER_FILE) } else { path.to_owned() };
         let file = disk::read(&path).map_err(DataError::io("read", &path))?;
         let json = serde_json::from_slice(&file).map_err(|error| format!("not JSON: {error}"));
-        json.and_then(|json| Self::from_json(&json, &file)).map_err(|reason| {
-            DataError::unusable(
-                &path,
-                reason,
-                "choose another tokenizer, or train one with bpe:8192",
-            )
-        })
+        let hint = "choose another tokenizer, or train one with bpe:8192";
+        json.and_then(|json| Self::from_json(&json, &file))
+            .map_err(|reason| DataError::unusable(&path, reason, hint))
     }
 
     /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
     fn from_json(json: &Value, file: &[u8]) -> Result<Self, String> {
-        if let Some(template) = chat_template(json) {
-            return Ok(Self::Chat(Arc::new(template)));
+        match chat_template(json) {
+            Some(template) => Ok(Self::Chat(Arc::new(template))),
+            None => Self::of_text(json, file),
         }
-        Self::of_text(json, file)
     }
 
     /// Reads a parsed `tokenizer.json` without conversations.
@@ -117,7 +98,7 @@ impl Tokenizer {
             return Ok(simple);
         }
         let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
-        Ok(if bpe.is_gpt2(gpt2_tokens) { Self::Gpt2 } else { Self::Bpe(Arc::new(bpe)) })
+        Ok(if bpe.is_gpt2() { Self::Gpt2 } else { Self::Bpe(Arc::new(bpe)) })
     }
 }
 
@@ -130,46 +111,45 @@ fn simple(file: &Value) -> Option<Tokenizer> {
     }
     let ids = model["vocab"].as_object()?;
     let added = file["added_tokens"].as_array().map_or(0, Vec::len);
-    if *ids == byte_ids() && file["decoder"]["type"] == "ByteLevel" && added < 2 {
+    let mut bytes = byte_ids();
+    bytes.insert(END_OF_TEXT.to_owned(), json!(256));
+    if *ids == bytes && file["decoder"]["type"] == "ByteLevel" && added < 2 {
         return Some(Tokenizer::Byte);
     }
     let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null() && added == 0);
     vocab.map(Tokenizer::Char)
 }
 
-/// Returns a model of byte pairs whose tokens are `ids`, without merges.
-fn model(ids: Map<String, Value>) -> Value {
-    json!({
-        "type": "BPE",
-        "dropout": null,
-        "unk_token": null,
-        "continuing_subword_prefix": null,
-        "end_of_word_suffix": null,
-        "fuse_unk": false,
-        "byte_fallback": false,
-        "ignore_merges": false,
-        "vocab": ids,
-        "merges": [],
-    })
-}
-
-fn tokenizer_file(model: Value, parts: Value) -> String {
-    let mut file = json!({
+/// Returns the text of a `tokenizer.json` of byte pairs.
+fn tokenizer_file(
+    ids: Map<String, Value>,
+    merges: &Value,
+    added: &[Value],
+    words: &Value,
+    decoder: &Value,
+) -> String {
+    let file = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": [],
+        "added_tokens": added,
         "normalizer": null,
-        "pre_tokenizer": null,
+        "pre_tokenizer": words,
         "post_processor": null,
-        "decoder": null,
-        "model": model,
+        "decoder": decoder,
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": false,
+            "vocab": ids,
+            "merges": merges,
+        },
     });
-    if let Value::Object(parts) = parts {
-        for (name, part) in parts {
-            file[name] = part;
-        }
-    }
     format!("{file:#}\n")
 }
 
@@ -178,7 +158,7 @@ fn tokenizer_file(model: Value, parts: Value) -> String {
 fn char_file(vocab: &CharVocab) -> String {
     let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
     // Without a decoder, tokens are joined with spaces.
-    tokenizer_file(model(ids.collect()), json!({ "decoder": { "type": "Fuse" } }))
+    tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &json!({ "type": "Fuse" }))
 }
 
 /// Returns the vocabulary of a tokenizer whose tokens are single characters.
@@ -252,35 +232,25 @@ pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words
         "trim_offsets": false,
         "use_regex": words,
     });
-    let end = special(id, END_OF_TEXT);
-    let parts = json!({ "added_tokens": [end], "pre_tokenizer": bytes, "decoder": bytes });
-    let mut model = model(ids);
-    model["merges"] = merges.clone();
-    tokenizer_file(model, parts)
+    tokenizer_file(ids, merges, &[special(id, END_OF_TEXT)], &bytes, &bytes)
 }
 
-/// Returns the vocabulary of the byte tokenizer: each byte as its character, and the end of a
-/// document.
+/// Returns the ids of the bytes, each as its character.
 fn byte_ids() -> Map<String, Value> {
-    let tokens = BYTE_CHARACTERS.into_iter().map(String::from).chain([END_OF_TEXT.to_owned()]);
-    tokens.zip(0_u32..).map(|(token, id)| (token, json!(id))).collect()
+    (0..=u8::MAX).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect()
 }
 
 fn gpt2_files() -> Vec<(&'static str, String)> {
-    let (vocabulary, pairs) = gpt2_pairs();
-    let mut merges = String::from("#version: 0.2\n");
-    for pair in pairs {
-        merges.push_str(&pair);
-        merges.push('\n');
-    }
-    vec![("vocab.json", Value::Object(vocabulary).to_string()), ("merges.txt", merges)]
+    let (mut ids, merges) = gpt2_pairs();
+    ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
+    let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
+    vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
 }
 
-/// Returns the ids of GPT-2's tokens, and its merges.
+/// Returns the ids of GPT-2's tokens but the last, and its merges.
 fn gpt2_pairs() -> (Map<String, Value>, Vec<String>) {
     let tokens = gpt2_tokens();
-    let texts = tokens.iter().map(|token| spell(token)).chain([END_OF_TEXT.to_owned()]);
-    let ids = texts.zip(0_u32..).map(|(text, id)| (text, json!(id)));
+    let ids = tokens.iter().zip(0_u32..).map(|(token, id)| (spell(token), json!(id)));
     (ids.collect(), gpt2_merges(&tokens))
 }
 
@@ -293,7 +263,7 @@ pub(super) fn gpt2_tokens() -> Vec<Vec<u8>> {
 
 /// Returns the pair that each token of more than one byte was merged from, spelled with a space
 /// between them. Ids are ranks.
-pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<String> {
+fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<String> {
     let mut ranks = Ranks::new();
     let mut merges = Vec::new();
     for (token, rank) in tokens.iter().zip(0..) {
@@ -306,28 +276,22 @@ pub(super) fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<String> {
     merges
 }
 
-/// The character that represents each byte in Hugging Face files: the byte itself if it is a visible
-/// Latin-1 character, else the next unused character from U+0100.
-pub(super) const BYTE_CHARACTERS: [char; 256] = {
-    let mut characters = ['\0'; 256];
-    let (mut byte, mut next) = (0_u8, 0x100);
-    loop {
-        let visible = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-        let code = if visible { byte as u32 } else { next };
-        if let Some(character) = char::from_u32(code) {
-            characters[byte as usize] = character;
-        }
-        next += !visible as u32;
-        if byte == u8::MAX {
-            break characters;
-        }
-        byte += 1;
-    }
-};
+/// Returns the character that represents a byte in Hugging Face files: the byte itself if it is a
+/// visible Latin-1 character, else the next unused character from U+0100.
+pub(super) fn byte_character(byte: u8) -> char {
+    let code = u32::from(byte);
+    let code = match byte {
+        0..=0x20 => 0x100 + code,
+        0x7f..=0xa0 => 0x121 + (code - 0x7f),
+        0xad => 0x143,
+        _ => code,
+    };
+    char::from_u32(code).unwrap_or_default()
+}
 
 /// Spells the bytes of a token with those characters.
 pub(super) fn spell(token: &[u8]) -> String {
-    token.iter().map(|&byte| BYTE_CHARACTERS[usize::from(byte)]).collect()
+    token.iter().map(|&byte| byte_character(byte)).collect()
 }
 
 #[cfg(test)]
@@ -347,11 +311,10 @@ mod tests {
 
     #[test]
     fn bytes_are_spelled_as_in_the_published_files() {
-        let characters = BYTE_CHARACTERS;
-        // The space is invisible byte 32, counted from 0.
-        assert_eq!((characters[b' ' as usize], characters[b'a' as usize]), ('\u{120}', 'a'));
-        let different: std::collections::HashSet<char> = characters.into_iter().collect();
-        assert_eq!(different.len(), 256);
+        // Invisible bytes, counted from 0: the space is number 32.
+        let invisible = (0..=u8::MAX).filter(|&byte| byte_character(byte) != char::from(byte));
+        assert!(invisible.map(byte_character).eq('\u{100}'..='\u{143}'));
+        assert_eq!(byte_character(b' '), '\u{120}');
         let files = Tokenizer::Gpt2.hugging_face_files();
         assert!(files[0].1.contains("\"\u{120}the\":262"));
         assert!(files[1].1.starts_with("#version: 0.2\n\u{120} t\n\u{120} a\nh e\n"));
@@ -401,7 +364,6 @@ mod tests {
     #[test]
     fn conversations_read_back_from_one_file() {
         let mut ids = byte_ids();
-        ids.remove(END_OF_TEXT);
         ids.insert("ab".to_owned(), json!(256));
         let trained = Bpe::parse(&byte_level_file(ids, &json!([["a", "b"]]), true));
         let bases = [
@@ -436,9 +398,8 @@ mod tests {
     /// The token that ends a message and a role may be in a vocabulary, the last or before others.
     #[test]
     fn conversations_of_a_vocabulary_with_some_of_their_tokens_read_back() {
-        let mut ids = byte_ids();
-        ids.remove(END_OF_TEXT);
-        let base: Value = serde_json::from_str(&byte_level_file(ids, &json!([]), true)).unwrap();
+        let base = byte_level_file(byte_ids(), &json!([]), true);
+        let base: Value = serde_json::from_str(&base).unwrap();
         for names in [&[END_OF_MESSAGE][..], &["<|user|>", "<|other|>"], &["<|other|>", "<|user|>"]]
         {
             let mut base = base.clone();

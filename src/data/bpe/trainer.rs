@@ -8,7 +8,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::super::DataError;
 use super::super::pieces::{PIECE, grow};
-use super::super::tokenizer_files::{BYTE_CHARACTERS, byte_level_file, spell};
+use super::super::tokenizer_files::{byte_character, byte_level_file, spell};
 use super::Bpe;
 use super::words::GPT2_WORDS;
 
@@ -124,7 +124,7 @@ impl WordCounts {
             .vocab_size(vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
-            .initial_alphabet(BYTE_CHARACTERS.into_iter().collect())
+            .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
             .build();
         let mut model = BPE::default();
         trainer.do_train(&words.collect(), &mut model).map_err(failed)?;

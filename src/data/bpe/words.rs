@@ -15,14 +15,8 @@ use crate::data::DataError;
 pub(super) const GPT2_WORDS: &str =
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
 
-/// A part of a text, as it is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WordOrToken<'a> {
-    /// A word, whose byte pairs are merged.
-    Word(&'a str),
-    /// A token that is found before all others.
-    Token(u32),
-}
+/// Gets a part of a text: a word, whose byte pairs are merged, or a token that is found before all others.
+type Each<'a> = dyn FnMut(&str, Option<u32>) -> Result<(), DataError> + 'a;
 
 /// Splits text into words.
 pub(super) struct Words {
@@ -62,11 +56,7 @@ impl Words {
     }
 
     /// Calls `each` with the words and tokens of `text`, in order.
-    pub fn split(
-        &self,
-        text: &str,
-        each: &mut dyn FnMut(WordOrToken) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+    pub fn split(&self, text: &str, each: &mut Each<'_>) -> Result<(), DataError> {
         let text = if self.composes && !is_nfc(text) {
             Cow::Owned(text.nfc().collect::<String>())
         } else {
@@ -80,7 +70,7 @@ impl Words {
                 return split(patterns, piece, each);
             }
             let found = self.found.iter().find(|(content, _)| content == piece);
-            each(found.map_or(WordOrToken::Word(piece), |(_, id)| WordOrToken::Token(*id)))
+            each(piece, found.map(|(_, id)| *id))
         })
     }
 }
@@ -93,14 +83,10 @@ impl PartialEq for Words {
 }
 
 /// Splits text at the ends of the matches of the first pattern, the pieces by the second, and so on.
-fn split(
-    patterns: &[Regex],
-    text: &str,
-    each: &mut dyn FnMut(WordOrToken) -> Result<(), DataError>,
-) -> Result<(), DataError> {
+fn split(patterns: &[Regex], text: &str, each: &mut Each<'_>) -> Result<(), DataError> {
     match patterns.split_first() {
         Some((first, rest)) => pieces(first, text, &mut |piece, _| split(rest, piece, each)),
-        None => each(WordOrToken::Word(text)),
+        None => each(text, None),
     }
 }
 
