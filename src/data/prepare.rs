@@ -17,7 +17,6 @@ mod router;
 mod survey;
 
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -272,7 +271,7 @@ fn tokenize(
                 }
                 reporter.report(Phase::Tokenize, bytes, router.documents);
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
         router.batcher.finish();
         for batch in router.batcher.ready.drain(..) {

@@ -1,6 +1,5 @@
 //! The first pass over the input: measures documents and collects characters.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::super::bpe::trainer::WordCounts;
@@ -82,9 +81,9 @@ impl Survey {
             let enough = survey.words.as_ref().is_none_or(|(words, _)| words.is_full());
             if survey.documents >= MANY && !collect && enough {
                 survey.complete = false;
-                return Ok(ControlFlow::Break(()));
+                return Err(None);
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
         if survey.documents == 0 {
             return Err(DataError::bad(

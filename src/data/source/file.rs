@@ -1,15 +1,15 @@
 //! One input file: its format and compression, and its bytes, counted and decompressed.
 
 use std::cell::Cell;
-use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, Read};
-use std::ops::ControlFlow;
+#[cfg(not(target_arch = "wasm32"))]
+use std::io::Seek;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{BadLines, PrepareOptions, Sink, jsonl, plain_text};
 #[cfg(not(target_arch = "wasm32"))]
-use super::{parquet, stdin};
+use super::parquet;
+use super::{BadLines, PrepareOptions, Sink, Stop, jsonl, plain_text};
 use crate::data::DataError;
 use crate::disk::File;
 
@@ -92,7 +92,7 @@ impl SourceFile {
         options: &PrepareOptions,
         bad: &mut BadLines,
         sink: &mut Sink<'_>,
-    ) -> Result<ControlFlow<()>, DataError> {
+    ) -> Result<(), Stop> {
         match self.format {
             Format::Text => plain_text::read(&mut self.open()?, sink),
             Format::JsonLines | Format::Conversations => {
@@ -102,7 +102,7 @@ impl SourceFile {
             #[cfg(not(target_arch = "wasm32"))]
             Format::Parquet => parquet::read(&self.path, self.bytes, &options.text_field, sink),
             #[cfg(target_arch = "wasm32")]
-            Format::Parquet => Err(self.not_in_browser()),
+            Format::Parquet => Err(self.not_in_browser().into()),
         }
     }
 
@@ -111,29 +111,23 @@ impl SourceFile {
         let count = Rc::new(Cell::new(0));
         #[cfg(not(target_arch = "wasm32"))]
         let file = match &self.copy {
-            Some(copy) => stdin::rewound(copy),
+            Some(copy) => copy.try_clone().and_then(|mut file| file.rewind().map(|()| file)),
             None => File::open(&self.path),
         };
         #[cfg(target_arch = "wasm32")]
         let file = File::open(&self.path);
         let file = Counted { file: file.map_err(io())?, count: Rc::clone(&count) };
-        let reader: Box<dyn BufRead> = match self.compression {
-            Compression::None => Box::new(BufReader::with_capacity(BLOCK, file)),
+        let reader: Box<dyn Read> = match self.compression {
+            Compression::None => Box::new(file),
             // A file may have several members, as written by `cat a.gz b.gz`.
-            Compression::Gzip => Box::new(BufReader::with_capacity(
-                BLOCK,
-                flate2::read::MultiGzDecoder::new(BufReader::with_capacity(BLOCK, file)),
-            )),
+            Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
             #[cfg(not(target_arch = "wasm32"))]
-            Compression::Zstd => Box::new(BufReader::with_capacity(
-                BLOCK,
-                zstd::stream::read::Decoder::new(file).map_err(io())?,
-            )),
+            Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(file).map_err(io())?),
             #[cfg(target_arch = "wasm32")]
             Compression::Zstd => return Err(self.not_in_browser()),
         };
-        let compressed = self.compression != Compression::None;
-        Ok(Input { reader, count, path: &self.path, compressed })
+        let reader = BufReader::with_capacity(BLOCK, reader);
+        Ok(Input { reader, count, path: &self.path, compression: self.compression })
     }
 
     #[cfg(target_arch = "wasm32")]
@@ -145,10 +139,10 @@ impl SourceFile {
 
 /// An open file, decompressed, which counts the bytes read.
 pub(super) struct Input<'a> {
-    pub reader: Box<dyn BufRead>,
+    pub reader: BufReader<Box<dyn Read>>,
     count: Rc<Cell<u64>>,
     pub path: &'a Path,
-    compressed: bool,
+    compression: Compression,
 }
 
 impl Input<'_> {
@@ -157,17 +151,13 @@ impl Input<'_> {
         self.count.get()
     }
 
-    /// Wraps a read error, for `map_err`. Errors of a compressed file that have no OS error code
-    /// come from the decoder.
-    pub fn read_error(&self) -> impl FnOnce(io::Error) -> DataError + use<> {
-        let (path, compressed) = (self.path.to_owned(), self.compressed);
-        move |source| {
-            if !compressed || source.raw_os_error().is_some() {
-                return DataError::io("read", &path)(source);
-            }
-            let problem = format!("cannot decompress {}: {source}", path.display());
-            DataError::bad(problem, "the file is damaged or incomplete: download it again")
+    /// Wraps a read error. Errors of a compressed file that have no OS error code come from the decoder.
+    pub fn failed(&self, error: io::Error) -> DataError {
+        if self.compression == Compression::None || error.raw_os_error().is_some() {
+            return DataError::io("read", self.path)(error);
         }
+        let problem = format!("cannot decompress {}: {error}", self.path.display());
+        DataError::bad(problem, "the file is damaged or incomplete: download it again")
     }
 }
 
@@ -187,23 +177,18 @@ impl Read for Counted {
 
 /// Returns the format and compression of a file by its extensions.
 pub(super) fn file_type(path: &Path) -> (Format, Compression) {
-    let extension = |path: &Path| {
-        let extension = path.extension().and_then(OsStr::to_str);
-        extension.map(str::to_ascii_lowercase).unwrap_or_default()
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    // A dot at the start is that of a hidden file.
+    let extension = |name| str::rsplit_once(name, '.').filter(|(stem, _)| !stem.is_empty());
+    let (stem, compression) = match extension(&name) {
+        Some((stem, "gz")) => (stem, Compression::Gzip),
+        Some((stem, "zst")) => (stem, Compression::Zstd),
+        _ => (&*name, Compression::None),
     };
-    let compression = match extension(path).as_str() {
-        "gz" => Compression::Gzip,
-        "zst" => Compression::Zstd,
-        _ => Compression::None,
-    };
-    let inner = match (compression, path.file_stem()) {
-        (Compression::None, _) | (_, None) => extension(path),
-        (_, Some(stem)) => extension(Path::new(stem)),
-    };
-    let format = match (inner.as_str(), compression) {
-        ("jsonl", _) => Format::JsonLines,
+    let format = match extension(stem) {
+        Some((_, "jsonl")) => Format::JsonLines,
         // Parquet compresses its own pages, and its reader needs to seek.
-        ("parquet", Compression::None) => Format::Parquet,
+        Some((_, "parquet")) if compression == Compression::None => Format::Parquet,
         _ => Format::Text,
     };
     (format, compression)

@@ -1,13 +1,12 @@
 //! JSON lines: an object per line, with the document in one of its fields, or with a conversation.
 
 use std::io::{BufRead, Read};
-use std::ops::ControlFlow;
 
 use serde_json::{Map, Value};
 
 use super::chat_lines::{MESSAGES, conversation};
 use super::file::Input;
-use super::{BadLines, DataError, DocumentPart, PrepareOptions, Sink};
+use super::{BadLines, DataError, DocumentPart, PrepareOptions, Sink, Stop};
 use crate::data::Message;
 use crate::data::error::FIX_LINE;
 
@@ -43,7 +42,7 @@ pub(super) fn read(
     has_conversations: bool,
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
-) -> Result<ControlFlow<()>, DataError> {
+) -> Result<(), Stop> {
     let mut bytes = Vec::new();
     let mut offset = 0_u64;
     let hint = if has_conversations { FIX_LINE } else { FIX_TEXT_LINE };
@@ -64,33 +63,32 @@ pub(super) fn read(
         let content = match content {
             Ok(content) => content,
             Err(error) if options.skip_bad_lines => {
-                bad.add(error);
+                bad.count += 1;
+                bad.first.get_or_insert(error);
                 continue;
             }
-            Err(error) => return Err(error),
-        };
-        let parts = match &content {
-            Content::Document(text) if text.is_empty() => continue,
-            Content::Document(text) => vec![DocumentPart::Text(text), DocumentPart::EndOfDocument],
-            Content::Conversation(messages) => vec![DocumentPart::Conversation(messages)],
+            Err(error) => return Err(error.into()),
         };
         let bytes_read = input.bytes_read();
-        for part in parts {
-            if sink(part, bytes_read)?.is_break() {
-                return Ok(ControlFlow::Break(()));
+        match content {
+            Content::Document(text) if text.is_empty() => {}
+            Content::Document(text) => {
+                sink(DocumentPart::Text(&text), bytes_read)?;
+                sink(DocumentPart::EndOfDocument, bytes_read)?;
+            }
+            Content::Conversation(messages) => {
+                sink(DocumentPart::Conversation(&messages), bytes_read)?;
             }
         }
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(())
 }
 
 /// Reads a line into `bytes` and returns its length, 0 at the end of the file.
 fn read_line(input: &mut Input<'_>, line: u64, bytes: &mut Vec<u8>) -> Result<u64, DataError> {
     bytes.clear();
-    let length = (&mut input.reader)
-        .take(MAX_LINE + 1)
-        .read_until(b'\n', bytes)
-        .map_err(input.read_error())? as u64;
+    let length = (&mut input.reader).take(MAX_LINE + 1).read_until(b'\n', bytes);
+    let length = length.map_err(|error| input.failed(error))? as u64;
     if length > MAX_LINE {
         return Err(DataError::long_line(input.path, line, MAX_LINE));
     }
@@ -191,7 +189,7 @@ mod tests {
                 if let DocumentPart::Text(text) = part {
                     texts.push(text.to_owned());
                 }
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             });
             let bad = bad.unwrap();
             assert_eq!((texts, bad.count), (vec!["a".to_owned(), "b".to_owned()], 3));
@@ -222,7 +220,7 @@ mod tests {
                 if let DocumentPart::Conversation(parts) = part {
                     messages += parts.len();
                 }
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             });
             read.unwrap();
             assert_eq!(messages, if expected { 2 } else { 0 });

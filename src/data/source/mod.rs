@@ -15,7 +15,6 @@ mod plain_text;
 mod stdin;
 
 use std::io;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::{DataError, Message, PrepareOptions};
@@ -37,22 +36,17 @@ pub(super) enum DocumentPart<'a> {
     EndOfDocument,
 }
 
-/// Receives the parts, each with the number of input bytes read so far. A break stops reading.
-pub(super) type Sink<'a> =
-    dyn FnMut(DocumentPart<'_>, u64) -> Result<ControlFlow<()>, DataError> + 'a;
+/// Ends the reading of sources: an error, or `None` if their sink needs no more.
+pub(super) type Stop = Option<DataError>;
+
+/// Receives the parts, each with the number of input bytes read so far.
+pub(super) type Sink<'a> = dyn FnMut(DocumentPart<'_>, u64) -> Result<(), Stop> + 'a;
 
 /// The lines that were left out.
 #[derive(Debug, Default)]
 pub(super) struct BadLines {
     pub count: u64,
     pub first: Option<DataError>,
-}
-
-impl BadLines {
-    fn add(&mut self, error: DataError) {
-        self.count += 1;
-        self.first.get_or_insert(error);
-    }
 }
 
 /// The input files, not yet opened.
@@ -188,11 +182,11 @@ impl Sources {
         let mut bad = BadLines::default();
         for file in &self.files {
             let mut sink = |part: DocumentPart<'_>, bytes| sink(part, done.saturating_add(bytes));
-            let flow = file.read(&self.options, &mut bad, &mut sink)?;
-            if flow.is_break() {
-                break;
+            match file.read(&self.options, &mut bad, &mut sink) {
+                Ok(()) => done = done.saturating_add(file.bytes),
+                Err(None) => break,
+                Err(Some(error)) => return Err(error),
             }
-            done = done.saturating_add(file.bytes);
         }
         Ok(bad)
     }
@@ -220,7 +214,7 @@ pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, 
             }
             DocumentPart::EndOfDocument => documents.push(std::mem::take(&mut current)),
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })?;
     assert!(current.is_empty(), "a document without an end");
     Ok(documents)

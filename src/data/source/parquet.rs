@@ -1,7 +1,6 @@
 //! Reads a text column of Parquet files page by page, without Arrow.
 
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use ::parquet::basic::Type as PhysicalType;
@@ -11,18 +10,13 @@ use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
 use ::parquet::schema::types::Type;
 
-use super::{DataError, DocumentPart, Sink};
+use super::{DataError, DocumentPart, Sink, Stop};
 
 /// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
 
 /// Reads a document from column `field` of each row into `sink`. Skips null and empty values.
-pub(super) fn read(
-    path: &Path,
-    bytes: u64,
-    field: &str,
-    sink: &mut Sink<'_>,
-) -> Result<ControlFlow<()>, DataError> {
+pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) -> Result<(), Stop> {
     let bad = |reason: String| {
         DataError::bad(
             format!("cannot read {}: {reason}", path.display()),
@@ -35,7 +29,8 @@ pub(super) fn read(
     let metadata = reader.metadata().file_metadata();
     let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
     let projection = projection(metadata.schema(), field).ok_or_else(|| {
-        let hint = format!("choose one of {} with --text-field", columns(metadata.schema()));
+        let columns: Vec<_> = metadata.schema().get_fields().iter().map(|c| c.name()).collect();
+        let hint = format!("choose one of {} with --text-field", columns.join(", "));
         DataError::at(path, format!("no text column {field:?}"), hint)
     })?;
     let iter = RowIter::from_file_into(Box::new(reader))
@@ -51,13 +46,10 @@ pub(super) fn read(
         // The reader seeks, so progress in bytes is estimated from the rows.
         let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
         let bytes_read = u64::try_from(share).unwrap_or(bytes);
-        for part in [DocumentPart::Text(document), DocumentPart::EndOfDocument] {
-            if sink(part, bytes_read)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
+        sink(DocumentPart::Text(document), bytes_read)?;
+        sink(DocumentPart::EndOfDocument, bytes_read)?;
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(())
 }
 
 /// Returns a schema with only this column, if it exists and holds text.
@@ -67,11 +59,6 @@ fn projection(schema: &Type, field: &str) -> Option<Type> {
         return None;
     }
     Type::group_type_builder(schema.name()).with_fields(vec![column.clone()]).build().ok()
-}
-
-fn columns(schema: &Type) -> String {
-    let names: Vec<_> = schema.get_fields().iter().map(|c| c.name()).collect();
-    names.join(", ")
 }
 
 /// Returns the text of a row. Some writers omit the UTF8 annotation, so bytes are accepted if they

@@ -1,6 +1,6 @@
 //! Standard input, which is read once, as a file that can be read twice.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use super::super::pieces::PIECE;
@@ -26,11 +26,4 @@ pub(super) fn copy(out: &Path, progress: &mut dyn FnMut(u64)) -> Result<(File, u
         Ok((file, bytes))
     };
     copied().map_err(DataError::io("copy stdin to", folder))
-}
-
-/// Opens the copy again at its start.
-pub(super) fn rewound(copy: &File) -> io::Result<File> {
-    let mut file = copy.try_clone()?;
-    file.rewind()?;
-    Ok(file)
 }

@@ -90,7 +90,7 @@ fn progress_counts_compressed_bytes_up_to_the_total() {
     sources
         .read(&mut |_, bytes| {
             seen.push(bytes);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })
         .unwrap();
     assert!(seen.is_sorted());
