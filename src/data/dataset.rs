@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pytorch_reader::{PickleValue, PytorchReader};
 
+use super::tokenizer::single_character;
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
 use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
@@ -153,8 +154,14 @@ impl Dataset {
         let open = |name| open_split(folder, &names, name, vocab_size, dtype);
         let (mut train, mut val) = (open(TRAIN)?, open(VAL)?);
         if let Some(meta) = &meta {
-            check_count(folder, TRAIN, meta.train_tokens, &train)?;
-            check_count(folder, VAL, meta.val_tokens, &val)?;
+            for (file, expected, split) in
+                [(TRAIN, meta.train_tokens, &train), (VAL, meta.val_tokens, &val)]
+            {
+                if split.len() != expected {
+                    let path = folder.join(file);
+                    return Err(DataError::token_count(&path, META, expected, split.len()));
+                }
+            }
         }
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
         if let Some(template) = chats.and_then(|meta| meta.tokenizer.chat()) {
@@ -242,13 +249,6 @@ fn display_name(folder: &Path) -> String {
         .map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-fn check_count(folder: &Path, file: &str, expected: u64, split: &Split) -> Result<(), DataError> {
-    if expected == split.len() {
-        return Ok(());
-    }
-    Err(DataError::token_count(&folder.join(file), META, expected, split.len()))
-}
-
 fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String, DataError> {
     let mut hasher = blake3::Hasher::new();
     if let Some(meta) = meta {
@@ -285,14 +285,12 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let Some(PickleValue::Dict(stoi)) = meta.remove("stoi") else {
         return Ok((None, vocab_size));
     };
-    let mut pairs = Vec::with_capacity(stoi.len());
-    for (text, id) in stoi {
-        let mut chars = text.chars();
-        let (Some(character), None, PickleValue::Int(id)) = (chars.next(), chars.next(), id) else {
-            return Err(bad("stoi is not a map of single characters to ids"));
-        };
-        pairs.push((id, character));
-    }
+    let pair = |(text, id): (String, PickleValue)| match id {
+        PickleValue::Int(id) => Some((id, single_character(&text)?)),
+        _ => None,
+    };
+    let pairs: Option<_> = stoi.into_iter().map(pair).collect();
+    let pairs = pairs.ok_or_else(|| bad("stoi is not a map of single characters to ids"))?;
     let vocab = CharVocab::of_ids(pairs).filter(|vocab| vocab.len() == vocab_size);
     let vocab = vocab.ok_or_else(|| bad("the ids of stoi are not 0 to vocab_size - 1"))?;
     Ok((Some(Tokenizer::Char(vocab)), vocab_size))

@@ -1,6 +1,5 @@
 //! Tokenizes a stream of documents on several threads, in order.
 
-use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
@@ -83,11 +82,9 @@ pub(super) struct Batcher {
 impl Batcher {
     /// Appends text to the current document.
     pub(super) fn push(&mut self, text: &str, split: SplitKind) {
-        let Self { batch, open, ready } = self;
-        let Ok(()) = grow(open, text, |piece| {
-            batch.add(&piece, split, None, ready);
-            Ok::<_, Infallible>(())
-        });
+        for piece in grow(&mut self.open, text) {
+            self.batch.add(&piece, split, None, &mut self.ready);
+        }
     }
 
     /// Ends the current segment with the token `after`, if any. Later text is tokenized independently
@@ -96,9 +93,9 @@ impl Batcher {
         self.batch.add(&std::mem::take(&mut self.open), split, after, &mut self.ready);
     }
 
-    /// Completes the last batch, after the last document.
-    pub(super) fn finish(&mut self) {
-        self.ready.push(std::mem::take(&mut self.batch));
+    /// Returns the last batch, after the last document.
+    pub(super) fn finish(&mut self) -> Batch {
+        std::mem::take(&mut self.batch)
     }
 }
 
@@ -217,7 +214,8 @@ mod tests {
             }
             batcher.end(split, after);
         }
-        batcher.finish();
+        let last = batcher.finish();
+        batcher.ready.push(last);
         (batcher.ready, documents)
     }
 
@@ -246,12 +244,9 @@ mod tests {
         let mut batcher = Batcher::default();
         batcher.push("abx", SplitKind::Train);
         batcher.end(SplitKind::Train, None);
-        batcher.finish();
         thread::scope(|scope| {
             let mut pool = EncoderPool::start(scope, &tokenizer, NonZeroUsize::MIN);
-            for batch in batcher.ready {
-                pool.submit(batch).unwrap();
-            }
+            pool.submit(batcher.finish()).unwrap();
             let error = pool.next().unwrap_err();
             assert!(error.to_string().starts_with("character 'x' at byte 2"), "{error}");
         });

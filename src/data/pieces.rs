@@ -45,24 +45,20 @@ pub(super) fn piece_end(text: &str) -> usize {
     before_break.unwrap_or(limit)
 }
 
-/// Appends `text` to `open`, the start of a piece that may still grow, and calls `each` with the pieces
-/// that are complete. They don't depend on the parts that the text arrives in.
-pub(super) fn grow<E>(
-    open: &mut String,
-    text: &str,
-    mut each: impl FnMut(String) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut rest = text;
+/// Appends `text` to `open`, the start of a piece that may still grow, and returns the pieces that are
+/// complete. They don't depend on the parts that the text arrives in.
+pub(super) fn grow(open: &mut String, text: &str) -> Vec<String> {
+    let (mut complete, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
         open.push_str(part);
         rest = after;
         while open.len() > PIECE {
             let later = open.split_off(piece_end(open));
-            each(std::mem::replace(open, later))?;
+            complete.push(std::mem::replace(open, later));
         }
     }
-    Ok(())
+    complete
 }
 
 /// Yields the pieces of a text, in order.

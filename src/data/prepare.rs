@@ -18,10 +18,9 @@ mod survey;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
-use super::encode::{Encoded, EncoderPool};
+use super::encode::EncoderPool;
 use super::pieces::PIECE;
 use super::source::{BadLines, Sources};
 use super::writer::{FolderWriter, check_vacant};
@@ -61,8 +60,9 @@ impl Default for PrepareOptions {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
+    #[default]
     /// Copies stdin, which cannot be read twice. The total is what has been read.
     Stdin,
     /// First pass: counts documents and collects characters. Ends early if it needs no more.
@@ -74,7 +74,7 @@ pub enum Phase {
     Done,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrepareProgress {
     pub phase: Phase,
     /// Bytes read in this phase, before decompression.
@@ -85,12 +85,6 @@ pub struct PrepareProgress {
     pub documents: u64,
     /// Tokens written so far, in both splits.
     pub tokens: u64,
-}
-
-impl PrepareProgress {
-    fn new(phase: Phase, bytes_read: u64, bytes_total: u64) -> Self {
-        Self { phase, bytes_read, bytes_total, documents: 0, tokens: 0 }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,23 +120,20 @@ pub fn prepare(
         TokenizerChoice::File(path) => Some(Tokenizer::open(path)?),
         TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
     };
+    let mut reporter = Reporter { last: PrepareProgress::default(), progress };
     let sources = Sources::find(inputs, options, out, &mut |bytes| {
-        progress(PrepareProgress::new(Phase::Stdin, bytes, bytes));
+        reporter.last.bytes_total = bytes;
+        reporter.report(Phase::Stdin, bytes, 0);
     })?;
-    let mut reporter = Reporter::new(&sources, progress);
+    (reporter.last.bytes_read, reporter.last.bytes_total) = (0, sources.bytes());
     let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
     if matches!(options.tokenizer, TokenizerChoice::Trained(_)) {
         reporter.report(Phase::Vocabulary, sources.bytes(), 0);
     }
-    let tokenizer = match known {
-        Some(known) => known,
-        None => survey.tokenizer()?,
-    };
-    let tokenizer = if sources.has_conversations {
-        Tokenizer::Chat(Arc::new(ChatTemplate::new(tokenizer)))
-    } else {
-        tokenizer
-    };
+    let mut tokenizer = known.map_or_else(|| survey.tokenizer(), Ok)?;
+    if sources.has_conversations {
+        tokenizer = Tokenizer::Chat(ChatTemplate::new(tokenizer).into());
+    }
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
     let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
@@ -153,10 +144,10 @@ pub fn prepare(
 
     let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
     survey.check_unchanged(&router)?;
-    let (train_tokens, val_tokens) = output.tokens();
+    let Router { documents, chars, .. } = router;
+    let (train_tokens, val_tokens) = (output.train.tokens, output.val.tokens);
     for (split, tokens) in [("train", train_tokens), ("val", val_tokens)] {
         if tokens == 0 {
-            let Router { documents, chars, .. } = router;
             return Err(DataError::bad(
                 format!(
                     "the {split} split would be empty ({documents} document(s), {chars} \
@@ -172,7 +163,7 @@ pub fn prepare(
         vocab_size: tokenizer.vocab_size(),
         tokenizer,
         dtype,
-        documents: router.documents,
+        documents,
         conversations,
         train_tokens,
         val_tokens,
@@ -180,8 +171,8 @@ pub fn prepare(
         train_blake3,
         val_blake3,
     })?;
-    reporter.last.tokens = train_tokens.saturating_add(val_tokens);
-    reporter.report(Phase::Done, sources.bytes(), router.documents);
+    reporter.last.tokens = train_tokens + val_tokens;
+    reporter.report(Phase::Done, sources.bytes(), documents);
     let warnings = skipped(&sources.skipped)
         .into_iter()
         .chain(skipped_lines(&bad))
@@ -193,7 +184,7 @@ pub fn prepare(
 /// Returns a sentence if the text had fewer pairs than were asked for.
 fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let TokenizerChoice::Trained(wanted) = options.tokenizer else { return None };
-    let tokens = meta.tokenizer.chat().map_or(&meta.tokenizer, ChatTemplate::base).vocab_size();
+    let tokens = meta.tokenizer.base().vocab_size();
     (tokens < wanted).then(|| {
         format!(
             "the vocabulary has {tokens} tokens instead of {wanted}: the text has no more pairs that \
@@ -247,40 +238,33 @@ fn is_off(share: f64, wanted: f64) -> bool {
     off(share, wanted) || off(1.0 - share, 1.0 - wanted)
 }
 
-fn tokenize(
+fn tokenize<'a>(
     sources: &Sources,
-    tokenizer: &Tokenizer,
+    tokenizer: &'a Tokenizer,
     rule: SplitRule,
     output: &mut FolderWriter,
     threads: NonZeroUsize,
     reporter: &mut Reporter<'_>,
-) -> Result<(Router, BadLines), DataError> {
+) -> Result<(Router<'a>, BadLines), DataError> {
     thread::scope(|scope| {
         let mut pool = EncoderPool::start(scope, tokenizer, threads);
         let mut router = Router::new(rule, tokenizer);
-        let mut write = |encoded: &Encoded, reporter: &mut Reporter<'_>| {
-            let tokens = encoded.train.len() + encoded.val.len();
-            reporter.last.tokens += tokens as u64;
-            output.write(encoded)
-        };
         let bad = sources.read(&mut |part, bytes| {
             router.route(part);
             for batch in router.batcher.ready.drain(..) {
                 if let Some(encoded) = pool.submit(batch)? {
-                    write(&encoded, reporter)?;
+                    output.write(&encoded)?;
                 }
+                reporter.last.tokens = output.train.tokens + output.val.tokens;
                 reporter.report(Phase::Tokenize, bytes, router.documents);
             }
             Ok(())
         })?;
-        router.batcher.finish();
-        for batch in router.batcher.ready.drain(..) {
-            if let Some(encoded) = pool.submit(batch)? {
-                write(&encoded, reporter)?;
-            }
+        if let Some(encoded) = pool.submit(router.batcher.finish())? {
+            output.write(&encoded)?;
         }
         while let Some(encoded) = pool.next()? {
-            write(&encoded, reporter)?;
+            output.write(&encoded)?;
         }
         Ok((router, bad))
     })
@@ -291,11 +275,7 @@ struct Reporter<'a> {
     progress: &'a mut dyn FnMut(PrepareProgress),
 }
 
-impl<'a> Reporter<'a> {
-    fn new(sources: &Sources, progress: &'a mut dyn FnMut(PrepareProgress)) -> Self {
-        Self { last: PrepareProgress::new(Phase::Survey, 0, sources.bytes()), progress }
-    }
-
+impl Reporter<'_> {
     fn report(&mut self, phase: Phase, bytes_read: u64, documents: u64) {
         self.last.phase = phase;
         self.last.bytes_read = bytes_read;

@@ -302,6 +302,12 @@ fn invalid_vocabulary(reason: &str) -> DataError {
     DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
 }
 
+/// Returns the character that `text` consists of.
+pub(super) fn single_character(text: &str) -> Option<char> {
+    let mut characters = text.chars();
+    characters.next().filter(|_| characters.next().is_none())
+}
+
 /// The vocabulary of a character tokenizer. The id of a character is its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharVocab {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::{Bpe, Ranks, last_merge};
-use super::tokenizer::END_OF_TEXT;
+use super::tokenizer::{END_OF_TEXT, single_character};
 use super::{CharVocab, ChatTemplate, DataError, END_OF_MESSAGE, Role, Tokenizer};
 use crate::disk;
 
@@ -163,12 +163,8 @@ fn char_file(vocab: &CharVocab) -> String {
 
 /// Returns the vocabulary of a tokenizer whose tokens are single characters.
 fn char_vocab(ids: &Map<String, Value>) -> Option<CharVocab> {
-    let single = |(token, id): (&String, &Value)| {
-        let mut chars = token.chars();
-        let (character, rest) = (chars.next()?, chars.next());
-        rest.is_none().then_some((id.as_i64()?, character))
-    };
-    CharVocab::of_ids(ids.iter().map(single).collect::<Option<_>>()?)
+    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, single_character(token)?));
+    CharVocab::of_ids(ids.iter().map(pair).collect::<Option<_>>()?)
 }
 
 /// Returns the text of a `tokenizer.json` with the tokens of conversations.

@@ -91,23 +91,18 @@ impl Split {
     /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device
     /// looks them up without a check.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
-        let out_of_range = || {
+        let end = start.checked_add(count as u64).filter(|&end| end <= self.len);
+        let end = end.ok_or_else(|| {
             let len = self.len;
-            DataError::bad(
-                format!("tokens {start}..{start}+{count} are outside a split of {len} tokens"),
-                "please report this as a bug in wgpt",
-            )
-        };
-        let end = start
-            .checked_add(count as u64)
-            .filter(|&end| end <= self.len)
-            .ok_or_else(out_of_range)?;
+            let problem =
+                format!("tokens {start}..{start}+{count} are outside a split of {len} tokens");
+            DataError::bad(problem, "please report this as a bug in wgpt")
+        })?;
         match &self.store {
             Store::Memory(tokens) => {
-                let start = usize::try_from(start).map_err(|_| out_of_range())?;
-                let tokens = tokens.get(start..).ok_or_else(out_of_range)?;
-                let ids = tokens.iter().take(count).copied().map(u32::from).collect();
-                self.check_range(ids, Path::new("built-in corpus"), start as u64)
+                let ids = &tokens[start as usize..end as usize];
+                let ids = ids.iter().copied().map(u32::from).collect();
+                self.check_range(ids, Path::new("built-in corpus"), start)
             }
             Store::Files { files, open } => {
                 let mut ids = Vec::with_capacity(count);
@@ -212,12 +207,10 @@ impl TokenFile {
         file.read_exact(&mut bytes).map_err(io())?;
         Ok(match self.dtype {
             Dtype::U16 => {
-                let (pairs, _) = bytes.as_chunks();
-                pairs.iter().map(|&p| u16::from_le_bytes(p).into()).collect()
+                bytes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair).into()).collect()
             }
             Dtype::U32 => {
-                let (quads, _) = bytes.as_chunks();
-                quads.iter().map(|&q| u32::from_le_bytes(q)).collect()
+                bytes.as_chunks().0.iter().map(|&quad| u32::from_le_bytes(quad)).collect()
             }
         })
     }

@@ -4,7 +4,7 @@
 //! removed before the first rename and the new one appears with the last; in between,
 //! `meta.json.tmp` marks the folder as unfinished.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
@@ -16,15 +16,12 @@ pub(super) const VAL: &str = "val.bin";
 pub(super) const META: &str = "meta.json";
 /// Marks an unfinished folder.
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
-const TRAIN_TEMPORARY: &str = "train.bin.tmp";
-const VAL_TEMPORARY: &str = "val.bin.tmp";
-const TOKENIZER_TEMPORARY: &str = "tokenizer.json.tmp";
 
 /// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
 pub(super) struct FolderWriter {
     folder: PathBuf,
-    train: TokenWriter,
-    val: TokenWriter,
+    pub(super) train: TokenWriter,
+    pub(super) val: TokenWriter,
     finished: bool,
 }
 
@@ -53,8 +50,8 @@ impl FolderWriter {
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
-            train: TokenWriter::create(folder.join(TRAIN_TEMPORARY), dtype, begin)?,
-            val: TokenWriter::create(folder.join(VAL_TEMPORARY), dtype, begin)?,
+            train: TokenWriter::create(temporary(folder, TRAIN), dtype, begin)?,
+            val: TokenWriter::create(temporary(folder, VAL), dtype, begin)?,
             finished: false,
         })
     }
@@ -62,11 +59,6 @@ impl FolderWriter {
     pub(super) fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
         self.train.write(&encoded.train)?;
         self.val.write(&encoded.val)
-    }
-
-    /// Returns the number of tokens written to train and val.
-    pub(super) fn tokens(&self) -> (u64, u64) {
-        (self.train.tokens, self.val.tokens)
     }
 
     /// Returns the number of conversations written, and their greatest length.
@@ -84,18 +76,19 @@ impl FolderWriter {
         describe: impl FnOnce(String, String) -> Meta,
     ) -> Result<Meta, DataError> {
         let meta = describe(self.train.finish()?, self.val.finish()?);
-        let temporary = self.folder.join(META_TEMPORARY);
-        let mut file = File::create(&temporary).map_err(DataError::io("create", &temporary))?;
+        let path = temporary(&self.folder, META);
         let json =
-            serde_json::to_vec_pretty(&meta).map_err(|error| DataError::meta(&temporary, error))?;
-        file.write_all(&json)
-            .and_then(|()| file.sync_all())
-            .map_err(DataError::io("write", &temporary))?;
-        drop(file);
-        let tokenizer = tokenizer_file(&meta.tokenizer);
-        if let Some(text) = &tokenizer {
-            let temporary = self.folder.join(TOKENIZER_TEMPORARY);
-            disk::write(&temporary, text).map_err(DataError::io("write", &temporary))?;
+            serde_json::to_vec_pretty(&meta).map_err(|error| DataError::meta(&path, error))?;
+        let mut texts = vec![(META, json)];
+        if matches!(meta.tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
+            // For other programs: wgpt reads the tokenizer in `meta.json`.
+            texts.push((TOKENIZER_FILE, meta.tokenizer.json_file().into_bytes()));
+        }
+        for (name, text) in &texts {
+            let path = temporary(&self.folder, name);
+            disk::write(&path, text)
+                .and_then(|()| disk::sync_file(&path))
+                .map_err(DataError::io("write", &path))?;
         }
 
         // The tokenizer of the former data would tokenize other data into ids that mean other text.
@@ -104,12 +97,12 @@ impl FolderWriter {
                 disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
             }
         }
-        let mut files = vec![(TRAIN_TEMPORARY, TRAIN), (VAL_TEMPORARY, VAL)];
-        files.extend(tokenizer.map(|_| (TOKENIZER_TEMPORARY, TOKENIZER_FILE)));
-        files.push((META_TEMPORARY, META));
-        for (from, to) in files {
-            let to = self.folder.join(to);
-            disk::rename(self.folder.join(from), &to).map_err(DataError::io("write", &to))?;
+        // meta.json is the last.
+        let texts = texts.iter().rev().map(|(name, _)| *name);
+        for name in [TRAIN, VAL].into_iter().chain(texts) {
+            let to = self.folder.join(name);
+            disk::rename(temporary(&self.folder, name), &to)
+                .map_err(DataError::io("write", &to))?;
         }
         self.finished = true;
         Ok(meta)
@@ -121,26 +114,23 @@ impl Drop for FolderWriter {
         if !self.finished {
             // We ignore errors, because an earlier one is reported already. meta.json.tmp stays, because
             // some files may have been renamed.
-            let _ = disk::remove_file(&self.train.path);
-            let _ = disk::remove_file(&self.val.path);
-            let _ = disk::remove_file(self.folder.join(TOKENIZER_TEMPORARY));
+            for name in [TRAIN, VAL, TOKENIZER_FILE] {
+                let _ = disk::remove_file(temporary(&self.folder, name));
+            }
         }
     }
 }
 
-/// Returns the `tokenizer.json` of byte pairs or conversations. It is for other programs: wgpt reads the
-/// tokenizer in `meta.json`.
-fn tokenizer_file(tokenizer: &Tokenizer) -> Option<String> {
-    matches!(tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)).then(|| tokenizer.json_file())
+fn temporary(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.tmp"))
 }
 
-struct TokenWriter {
+pub(super) struct TokenWriter {
     path: PathBuf,
-    writer: BufWriter<File>,
-    dtype: Dtype,
+    file: File,
+    width: usize,
     hasher: blake3::Hasher,
-    tokens: u64,
-    bytes: Vec<u8>,
+    pub(super) tokens: u64,
     begin: Option<u32>,
     conversations: u64,
     /// Tokens of the current conversation so far.
@@ -151,55 +141,31 @@ struct TokenWriter {
 impl TokenWriter {
     fn create(path: PathBuf, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
-        Ok(Self {
-            path,
-            writer: BufWriter::new(file),
-            dtype,
-            hasher: blake3::Hasher::new(),
-            tokens: 0,
-            bytes: Vec::new(),
-            begin,
-            conversations: 0,
-            current: 0,
-            longest: 0,
-        })
+        let (width, hasher) = (dtype.width() as usize, blake3::Hasher::new());
+        let (tokens, conversations, current, longest) = (0, 0, 0, 0);
+        Ok(Self { path, file, width, hasher, tokens, begin, conversations, current, longest })
     }
 
     fn write(&mut self, ids: &[u32]) -> Result<(), DataError> {
-        self.bytes.clear();
-        for id in ids {
-            let bytes @ [low, high, ..] = id.to_le_bytes();
-            match self.dtype {
-                // `Dtype::for_vocab` chose it, so every id fits in 16 bits.
-                Dtype::U16 => self.bytes.extend_from_slice(&[low, high]),
-                Dtype::U32 => self.bytes.extend_from_slice(&bytes),
-            }
-        }
-        if let Some(begin) = self.begin {
-            self.count_conversations(ids, begin);
-        }
-        self.hasher.update(&self.bytes);
-        self.tokens += ids.len() as u64;
-        self.writer.write_all(&self.bytes).map_err(DataError::io("write", &self.path))
-    }
-
-    fn count_conversations(&mut self, ids: &[u32], begin: u32) {
+        let mut bytes = Vec::with_capacity(ids.len() * self.width);
         for &id in ids {
-            if id == begin {
+            // `Dtype::for_vocab` chose the width, so every id fits.
+            bytes.extend_from_slice(&id.to_le_bytes()[..self.width]);
+            if Some(id) == self.begin {
                 self.conversations += 1;
                 self.current = 0;
             }
             self.current += 1;
             self.longest = self.longest.max(self.current);
         }
+        self.hasher.update(&bytes);
+        self.tokens += ids.len() as u64;
+        self.file.write_all(&bytes).map_err(DataError::io("write", &self.path))
     }
 
     /// Syncs the file to disk and returns the hash of its content.
     fn finish(&mut self) -> Result<String, DataError> {
-        self.writer
-            .flush()
-            .and_then(|()| self.writer.get_ref().sync_all())
-            .map_err(DataError::io("write", &self.path))?;
+        self.file.sync_all().map_err(DataError::io("write", &self.path))?;
         Ok(self.hasher.finalize().to_hex().to_string())
     }
 }
@@ -247,7 +213,7 @@ mod tests {
         let path = folder.path().join("new/data");
         let mut output = FolderWriter::create(&path, Dtype::U16, None).unwrap();
         write(&mut output);
-        assert_eq!(names(&path), [TRAIN_TEMPORARY, VAL_TEMPORARY]);
+        assert_eq!(names(&path), ["train.bin.tmp", "val.bin.tmp"]);
         drop(output);
         assert!(names(&path).is_empty());
     }
@@ -262,7 +228,7 @@ mod tests {
             write(&mut output);
             let counts = ConversationCounts { train: 1, val: 0, longest: 2 };
             assert_eq!(output.conversations(), counts);
-            assert_eq!(output.tokens(), (2, 1));
+            assert_eq!((output.train.tokens, output.val.tokens), (2, 1));
             let meta = output.finish(meta).unwrap();
             assert_eq!(names(folder.path()), [META, TRAIN, VAL]);
             let bytes = fs::read(folder.path().join(TRAIN)).unwrap();

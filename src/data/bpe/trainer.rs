@@ -57,11 +57,7 @@ impl WordCounts {
             return Ok(());
         }
         self.bytes += text.len() as u64;
-        // Taken out, because ending a piece counts others.
-        let mut open = std::mem::take(&mut self.open);
-        let grown = grow(&mut open, text, |piece| self.add(piece));
-        self.open = open;
-        grown
+        grow(&mut self.open, text).into_iter().try_for_each(|piece| self.add(piece))
     }
 
     pub fn end_document(&mut self) -> Result<(), DataError> {

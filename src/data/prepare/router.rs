@@ -3,32 +3,23 @@
 use super::super::encode::{Batcher, SplitKind};
 use super::super::source::DocumentPart;
 use super::super::windows::hash;
-use super::super::{ChatTemplate, Message, Tokenizer};
+use super::super::{Message, Tokenizer};
 use super::survey::SplitRule;
 
 /// Sends the text of each document to its split.
-pub(super) struct Router {
+pub(super) struct Router<'a> {
     rule: SplitRule,
-    end: Option<u32>,
-    /// The tokens of conversations, if the tokenizer has them.
-    template: Option<ChatTemplate>,
+    tokenizer: &'a Tokenizer,
     pub(super) batcher: Batcher,
     pub(super) documents: u64,
     pub(super) chars: u64,
     position: u64,
 }
 
-impl Router {
-    pub(super) fn new(rule: SplitRule, tokenizer: &Tokenizer) -> Self {
-        Self {
-            rule,
-            end: tokenizer.end_of_text(),
-            template: tokenizer.chat().cloned(),
-            batcher: Batcher::default(),
-            documents: 0,
-            chars: 0,
-            position: 0,
-        }
+impl<'a> Router<'a> {
+    pub(super) fn new(rule: SplitRule, tokenizer: &'a Tokenizer) -> Self {
+        let (documents, chars, position) = (0, 0, 0);
+        Self { rule, tokenizer, batcher: Batcher::default(), documents, chars, position }
     }
 
     pub(super) fn route(&mut self, part: DocumentPart<'_>) {
@@ -39,9 +30,9 @@ impl Router {
         }
     }
 
-    /// Sends the tokens that [`ChatTemplate::conversation`] returns.
+    /// Sends the tokens that `ChatTemplate::conversation` returns.
     fn route_conversation(&mut self, messages: &[Message]) {
-        let Some(template) = &self.template else { return };
+        let Some(template) = self.tokenizer.chat() else { return };
         let split = self.split();
         self.batcher.end(split, Some(template.begin()));
         for Message { role, content } in messages {
@@ -63,7 +54,10 @@ impl Router {
             Some(train_chars) if before < train_chars && self.position >= train_chars => {
                 let (train, val) = split_at_char(text, train_chars - before);
                 self.batcher.push(train, SplitKind::Train);
-                self.batcher.end(SplitKind::Train, self.end.filter(|_| self.separates_parts()));
+                self.batcher.end(
+                    SplitKind::Train,
+                    self.tokenizer.end_of_text().filter(|_| self.separates_parts()),
+                );
                 self.batcher.push(val, SplitKind::Val);
             }
             Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
@@ -76,8 +70,8 @@ impl Router {
         match self.train_chars() {
             // All of it is in train, where it has ended.
             Some(train_chars) if self.position <= train_chars => {}
-            Some(_) => self.batcher.end(SplitKind::Val, self.end),
-            None => self.batcher.end(self.split(), self.end),
+            Some(_) => self.batcher.end(SplitKind::Val, self.tokenizer.end_of_text()),
+            None => self.batcher.end(self.split(), self.tokenizer.end_of_text()),
         }
         self.documents += 1;
         self.position = 0;

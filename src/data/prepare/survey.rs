@@ -1,7 +1,5 @@
 //! The first pass over the input: measures documents and collects characters.
 
-use std::sync::Arc;
-
 use super::super::bpe::trainer::WordCounts;
 use super::super::source::{DocumentPart, Sources};
 use super::super::windows::hash;
@@ -23,6 +21,7 @@ pub(super) enum SplitRule {
     Documents { seed: u64, below: u64 },
 }
 
+#[derive(Default)]
 pub(super) struct Survey {
     documents: u64,
     /// True if they are conversations, which are never split.
@@ -50,17 +49,14 @@ impl Survey {
     ) -> Result<Self, DataError> {
         let collect = *choice == TokenizerChoice::Char;
         let mut survey = Self {
-            documents: 0,
             are_conversations: sources.has_conversations,
-            chars: 0,
-            before: 0,
-            lengths: Vec::new(),
             complete: true,
             seen: vec![false; if collect { char::MAX as usize + 1 } else { 0 }],
             words: match choice {
                 TokenizerChoice::Trained(vocab_size) => Some((WordCounts::new()?, *vocab_size)),
                 _ => None,
             },
+            ..Self::default()
         };
         sources.read(&mut |part, bytes| {
             match part {
@@ -118,7 +114,7 @@ impl Survey {
     /// Returns the tokenizer that the text makes, of its characters or its words.
     pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
         Ok(match self.words.take() {
-            Some((words, vocab_size)) => Tokenizer::Bpe(Arc::new(words.train(vocab_size)?)),
+            Some((words, vocab_size)) => Tokenizer::Bpe(words.train(vocab_size)?.into()),
             None => {
                 let codes = (0_u32..).zip(&self.seen).filter(|(_, seen)| **seen);
                 let characters = codes.filter_map(|(code, _)| char::from_u32(code));
@@ -178,7 +174,7 @@ impl Survey {
     }
 
     /// Returns an error if the input changed between the passes, which would move the split.
-    pub(super) fn check_unchanged(&self, router: &Router) -> Result<(), DataError> {
+    pub(super) fn check_unchanged(&self, router: &Router<'_>) -> Result<(), DataError> {
         let same = (router.documents, router.chars) == (self.documents, self.chars);
         let more = router.documents >= self.documents && router.chars >= self.chars;
         if same || (!self.complete && more) {
