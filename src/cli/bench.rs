@@ -6,7 +6,7 @@ use super::find_model::{confirmed, open_for_steps};
 use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
-use crate::config::{GPT2_VOCABULARY, Layer};
+use crate::config::{Config, GPT2_VOCABULARY, Layer};
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::protocol::Failure;
 use crate::text;
@@ -43,8 +43,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
-    let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
-    torch.retain(|step| step.measured(&config, vocab));
+    torch.retain(|step| step.measured(&config, vocabulary(&config)));
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
     let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
@@ -64,7 +63,12 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let mut show = |made: Measurement| match made {
         _ if args.json => {}
         Measurement::Peaks(peaks) => {
-            show_peaks(peaks);
+            match peaks {
+                Some(Peaks { copy_gb_per_s: copy, multiply_add_gflop_per_s: multiply_add }) => {
+                    output!("copy {copy:.1} GB/s, multiply-add {multiply_add:.1} GFLOP/s");
+                }
+                None => output!("the peaks of this device are not measured"),
+            }
             if options.kernels {
                 output!("\n{}", line(&KERNELS, |(heading, ..)| heading.to_string()));
             }
@@ -80,19 +84,14 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     };
     let report = bench::run(&device, &options, &mut show)?;
     if args.json {
-        let text = serde_json::to_string(&report).expect("a report is plain data");
-        output!("{text}");
+        output!("{}", serde_json::to_string(&report).expect("a report is plain data"));
     }
     Ok(())
 }
 
-fn show_peaks(peaks: Option<Peaks>) {
-    match peaks {
-        Some(Peaks { copy_gb_per_s: copy, multiply_add_gflop_per_s: multiply_add }) => {
-            output!("copy {copy:.1} GB/s, multiply-add {multiply_add:.1} GFLOP/s");
-        }
-        None => output!("the peaks of this device are not measured"),
-    }
+/// Returns the number of tokens of the model that is measured.
+pub(super) fn vocabulary(config: &Config) -> u32 {
+    if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size }
 }
 
 /// A column of a table whose rows are printed as they are measured: its heading, its width, which is

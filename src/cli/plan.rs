@@ -1,7 +1,9 @@
 //! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
+use serde_json::{Value, json};
+
 use super::args::{Global, PlanArgs};
-use super::find_model::{confirmed, open_for_steps};
+use super::find_model::{confirmed, open_for_steps, warn};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
@@ -19,17 +21,13 @@ use crate::text::bytes;
 /// Runs `wgpt plan`.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let resolved = args.source.resolve(None)?;
-    for warning in &resolved.warnings {
-        message!("warning: {warning}");
-    }
+    warn(&resolved.warnings);
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
     let ranks = args.ranks.unwrap_or(1);
     if args.measure && config.shard_optimizer && ranks > 1 {
-        return Err(Failure::usage(
-            "--measure reserves the memory of one process, not of a rank of several",
-            "leave out --measure or --shard_optimizer",
-        ));
+        let text = "--measure reserves the memory of one process, not of a rank of several";
+        return Err(Failure::usage(text, "leave out --measure or --shard_optimizer"));
     }
     let (vocab, data) = data(&config)?;
     let selected = if args.measure || args.calibrate {
@@ -41,9 +39,12 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
         calibrate(&config, selected.clone(), global)?;
     }
     let device = device(&config, args.target, selected.as_ref(), global)?;
-    let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
+    let (limits, mut budget) = device.profile.limits(config.vram_budget, config.dtype);
     let speed = device.profile.speed.as_ref();
     let limits = limits.sharded(&config, ranks as usize);
+    if limits.budget.is_none() && device.is_unknown {
+        budget = "none; --vram_budget, --target or --device sets one".into();
+    }
     let own = plan::of_share(&config, largest_share(&config, ranks)?);
     let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
@@ -56,38 +57,21 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     if let Some(ranks) = &ranks {
         ranks.add_to(&mut totals);
     }
-    let measured = match (selected, &fixes) {
-        (Some(selected), None) if args.measure => {
+    let measured = match selected {
+        Some(selected) if args.measure && fixes.is_none() => {
             Some(measure(&config, vocab, &forecast, selected, global)?)
         }
         _ => None,
     };
-    let report = PlanReport {
-        budget: match limits.budget {
-            None if device.is_unknown => "none; --vram_budget, --target or --device sets one",
-            _ => &budget,
-        },
-        precision: device.precision(config.dtype),
-        optimizer: config.optimizer,
-        no_time: device.no_time,
-        forecast: &forecast,
-        totals: &totals,
-        ranks: ranks.as_ref(),
-        fixes: fixes.as_deref(),
-        measured,
-    };
+    let optimizer = config.optimizer;
+    let report = PlanReport { device, budget, optimizer, forecast, totals, ranks, fixes, measured };
     if args.json {
         output!("{}", report.json());
     } else {
         report.show(args.suggest);
     }
-    match fixes {
-        None => Ok(()),
-        Some(fixes) => {
-            let least = Box::new(forecast);
-            Err(PlanError::TooBig { least, fixes }.into())
-        }
-    }
+    let PlanReport { forecast, fixes: Some(fixes), .. } = report else { return Ok(()) };
+    Err(PlanError::TooBig { least: Box::new(forecast), fixes }.into())
 }
 
 /// Returns the sequences of the rank with the largest of equal shares.
@@ -112,15 +96,16 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), Failure> {
             Ok((vocab, Some(size)))
         }
         // A plan needs no data, which may not be prepared yet.
-        Err(error) if error.kind == DataErrorKind::Missing && config.vocab_size == 0 => {
-            message!(
-                "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} \
-                 tokens\n  hint: {}",
-                error.hint()
-            );
-            Ok((GPT2_VOCABULARY, None))
+        Err(error) if error.kind == DataErrorKind::Missing => {
+            if config.vocab_size == 0 {
+                message!(
+                    "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} \
+                     tokens\n  hint: {}",
+                    error.hint()
+                );
+            }
+            Ok((vocab(GPT2_VOCABULARY), None))
         }
-        Err(error) if error.kind == DataErrorKind::Missing => Ok((config.vocab_size, None)),
         Err(error) => Err(error.into()),
     }
 }
@@ -128,24 +113,12 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), Failure> {
 /// The device of a plan.
 struct PlannedDevice {
     profile: DeviceProfile,
+    /// The precision of the run, and the reason for it.
+    precision: String,
     /// True if neither a device nor a target was given.
     is_unknown: bool,
-    /// True if at most the memory of the device is known.
-    is_unnamed: bool,
     /// The next step if its speed is unknown.
     no_time: String,
-}
-
-impl PlannedDevice {
-    /// Returns the precision of a run in `dtype`, and the reason for it.
-    fn precision(&self, dtype: Dtype) -> String {
-        let abilities = self.profile.abilities;
-        let mut text = abilities.explain(dtype);
-        if self.is_unnamed && abilities.planned(dtype).matrices().is_some() {
-            text += ", assumed for a GPU without a name";
-        }
-        text
-    }
 }
 
 /// Returns the target GPU, or else the device, which is `selected` if that is given. With neither, only
@@ -160,8 +133,7 @@ fn device(
     let choice = global.device()?;
     let is_percent = matches!(config.vram_budget, Budget::Percent(_));
     let (memory, gpu) = match target {
-        Some(Target::Memory(size)) => (DeviceMemory::Target(size), None),
-        Some(Target::Named(gpu)) => (DeviceMemory::Target(gpu.memory_gib << 30), Some(gpu)),
+        Some(Target { memory, gpu }) => (DeviceMemory::Target(memory), gpu),
         None if choice == DeviceChoice::Auto && selected.is_none() && !is_percent => {
             (DeviceMemory::Unknown, None)
         }
@@ -173,17 +145,22 @@ fn device(
             let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = runs::device_profile(&device, mode);
-            return Ok(PlannedDevice { profile, is_unknown: false, is_unnamed: false, no_time });
+            let precision = profile.abilities.explain(config.dtype);
+            return Ok(PlannedDevice { profile, precision, is_unknown: false, no_time });
         }
     };
     let abilities = gpu.map_or_else(|| unnamed(config.dtype), Gpu::abilities);
-    let precision = abilities.planned(config.dtype);
-    let kernels = match precision.dtype() {
+    let planned = abilities.planned(config.dtype);
+    let mut precision = abilities.explain(config.dtype);
+    if gpu.is_none() && planned.matrices().is_some() {
+        precision += ", assumed for a GPU without a name";
+    }
+    let kernels = match planned.dtype() {
         // These need CUDA.
         Dtype::Tf32 | Dtype::Bfloat16 => Kernels::Cube,
         _ => Kernels::Wgsl,
     };
-    let speed = gpu.and_then(|gpu| DeviceSpeed::published(gpu, precision));
+    let speed = gpu.and_then(|gpu| DeviceSpeed::published(gpu, planned));
     let profile = DeviceProfile {
         memory,
         pools: true,
@@ -196,12 +173,8 @@ fn device(
         Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
         None => "--target=\"RTX 3060\" or --device estimates it",
     };
-    Ok(PlannedDevice {
-        profile,
-        is_unknown: target.is_none(),
-        is_unnamed: gpu.is_none(),
-        no_time: no_time.into(),
-    })
+    let (is_unknown, no_time) = (target.is_none(), no_time.into());
+    Ok(PlannedDevice { profile, precision, is_unknown, no_time })
 }
 
 /// Returns the abilities of a GPU whose name is unknown. In float16 we assume that it has cooperative
@@ -233,10 +206,8 @@ fn measure(
 ) -> Result<u64, Failure> {
     let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
     if gpu::memory(&device.device).is_none() {
-        return Err(Failure::usage(
-            format!("{} has no memory pools to measure", device.info.name),
-            "give a GPU: --device=vulkan:0",
-        ));
+        let text = format!("{} has no memory pools to measure", device.info.name);
+        return Err(Failure::usage(text, "give a GPU: --device=vulkan:0"));
     }
     let config = Config { vocab_size: vocab, ..config.clone() };
     gpu::size_pages(&device.device, forecast.page_bytes());
@@ -246,70 +217,73 @@ fn measure(
 }
 
 /// A finished plan, to be printed.
-struct PlanReport<'a> {
+struct PlanReport {
+    device: PlannedDevice,
     /// The budget and its source.
-    budget: &'a str,
-    /// The precision of the run, and the reason for it.
-    precision: String,
+    budget: String,
     optimizer: OptimizerKind,
-    /// The next step if the time is unknown.
-    no_time: String,
-    forecast: &'a Forecast,
-    totals: &'a Totals,
+    forecast: Forecast,
+    totals: Totals,
     /// The estimate of several ranks.
-    ranks: Option<&'a RanksEstimate>,
+    ranks: Option<RanksEstimate>,
     /// Changes that would fit, if the run does not.
-    fixes: Option<&'a [Fix]>,
+    fixes: Option<Vec<Fix>>,
     /// The measured memory in bytes.
     measured: Option<u64>,
 }
 
-impl PlanReport<'_> {
-    fn json(&self) -> serde_json::Value {
-        let forecast = serde_json::to_value(self.forecast).expect("a forecast is plain data");
-        let fix = |fix: &Fix| serde_json::json!({ "option": fix.flags(), "predicted_bytes": fix.predicted_bytes });
-        let mut object = match self.fixes {
+impl PlanReport {
+    fn json(&self) -> Value {
+        let fix =
+            |fix: &Fix| json!({ "option": fix.flags(), "predicted_bytes": fix.predicted_bytes });
+        let mut object = match &self.fixes {
+            None => json!(self.forecast),
             Some(fixes) => {
                 let fixes: Vec<_> = fixes.iter().map(fix).collect();
-                serde_json::json!({ "least": forecast, "fixes": fixes })
+                json!({ "least": self.forecast, "fixes": fixes })
             }
-            None => forecast,
         };
         object["fits"] = self.fixes.is_none().into();
         if self.fixes.is_none() {
             object["measured_bytes"] = self.measured.into();
         }
         object["verdict"] = self.forecast.verdict().into();
-        object["precision"] = self.precision.as_str().into();
+        object["precision"] = self.device.precision.as_str().into();
         object["optimizer"] = self.optimizer.to_string().into();
-        if let Some(ranks) = self.ranks {
-            object["ranks"] = serde_json::to_value(ranks).expect("an estimate is plain data");
+        if let Some(ranks) = &self.ranks {
+            object["ranks"] = json!(ranks);
         }
-        object["run"] = serde_json::to_value(self.totals).expect("totals are plain data");
+        object["run"] = json!(self.totals);
         object
     }
 
     /// Prints the verdict, the totals and the rows of the memory, in at most 80 columns.
     fn show(&self, suggest: bool) {
         output!("{}", self.forecast.verdict());
-        line("budget", self.budget);
-        line("dtype", &self.precision);
-        let of_ranks = self.ranks.map(RanksEstimate::lines).unwrap_or_default();
+        line("budget", &self.budget);
+        line("dtype", &self.device.precision);
+        let of_ranks = self.ranks.as_ref().map(RanksEstimate::lines).unwrap_or_default();
         for (label, text) in self.totals.lines().into_iter().chain(of_ranks) {
             line(label, &text);
         }
         if self.totals.time.is_none() {
-            line("time", &format!("unknown; {}", self.no_time));
+            line("time", &format!("unknown; {}", self.device.no_time));
         }
         if let Some(warning) = self.totals.time.as_ref().and_then(|time| time.warning()) {
             message!("warning: {warning}");
         }
-        line("optimizer", optimizer(self.optimizer));
+        let optimizer = match self.optimizer {
+            OptimizerKind::AdamW => "AdamW",
+            OptimizerKind::Muon => {
+                "Muon for the matrices of the blocks, AdamW for all other weights"
+            }
+        };
+        line("optimizer", optimizer);
         line("step", &self.forecast.plan.to_string());
         if !self.forecast.why.is_empty() {
             line("", &self.forecast.why);
         }
-        let Forecast { rows, host_rows, predicted_bytes, .. } = self.forecast;
+        let Forecast { rows, host_rows, predicted_bytes, .. } = &self.forecast;
         let names = rows.iter().chain(host_rows).map(|row| row.name.len());
         let width = names.max().unwrap_or(0).max(IN_HOST_MEMORY.len());
         for (title, rows) in [("at the peak", rows), (IN_HOST_MEMORY, host_rows)] {
@@ -323,20 +297,12 @@ impl PlanReport<'_> {
             let off = (*predicted_bytes as f64 / measured as f64 - 1.0) * 100.0;
             output!("measured: {}{place} (predicted {off:+.1}%)", bytes(measured));
         }
-        if let (Some(fixes), true) = (self.fixes, suggest) {
+        if let (Some(fixes), true) = (&self.fixes, suggest) {
             output!("these changes make it fit:");
             for fix in fixes {
                 output!("  {:<40} {:>11}", fix.flags(), bytes(fix.predicted_bytes));
             }
         }
-    }
-}
-
-/// Describes an optimizer.
-fn optimizer(kind: OptimizerKind) -> &'static str {
-    match kind {
-        OptimizerKind::AdamW => "AdamW",
-        OptimizerKind::Muon => "Muon for the matrices of the blocks, AdamW for all other weights",
     }
 }
 
