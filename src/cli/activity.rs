@@ -75,27 +75,24 @@ pub(super) fn style(template: &str) -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
-/// Prints a text at an interval while it is set, on a thread, because the work may block.
-pub(super) struct Lines(Arc<Mutex<Option<TimedLine>>>);
-
-struct TimedLine {
-    text: String,
-    /// The time at which it was set or printed last.
-    since: Instant,
-}
+/// Prints a text at an interval while it is set, on a thread, because the work may block. The text stands
+/// with the time at which it was set or printed last.
+pub(super) struct Lines(Arc<Mutex<Option<(String, Instant)>>>);
 
 impl Lines {
     fn new(interval: Duration, print: impl Fn(&str) + Send + 'static) -> Self {
-        let line = Arc::new(Mutex::new(None::<TimedLine>));
+        let line = Arc::new(Mutex::new(None::<(String, Instant)>));
         let weak = Arc::downgrade(&line);
         std::thread::spawn(move || {
             loop {
                 std::thread::sleep(interval / 20);
                 let Some(line) = weak.upgrade() else { return };
                 let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(line) = line.as_mut().filter(|line| line.since.elapsed() >= interval) {
-                    print(&line.text);
-                    line.since = Instant::now();
+                if let Some((text, since)) = line.as_mut()
+                    && since.elapsed() >= interval
+                {
+                    print(text);
+                    *since = Instant::now();
                 }
             }
         });
@@ -105,10 +102,8 @@ impl Lines {
     /// Changes the text, but not the time since it was printed.
     fn set(&self, text: Option<String>) {
         let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *line = text.map(|text| {
-            let since = line.as_ref().map_or_else(Instant::now, |line| line.since);
-            TimedLine { text, since }
-        });
+        let since = line.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+        *line = text.map(|text| (text, since));
     }
 }
 

@@ -12,23 +12,14 @@ use crate::protocol::Failure;
 use crate::text;
 use crate::worker::{Watched, watch};
 
-/// A model of the steps: a preset, and settings that change it.
-type StepModel = (&'static str, &'static [(&'static str, &'static str)]);
-
-const HARDWARE: StepModel = ("gpt2", &[("batch_size", "4")]);
+/// A preset, and settings that change it.
+const HARDWARE: (&str, &str) = ("gpt2", "batch_size = 4");
 
 /// nanoGPT's configuration for a CPU.
-const SOFTWARE: StepModel = (
+const SOFTWARE: (&str, &str) = (
     "shakespeare-char",
-    &[
-        ("vocab_size", "65"),
-        ("block_size", "64"),
-        ("batch_size", "12"),
-        ("n_layer", "4"),
-        ("n_head", "4"),
-        ("n_embd", "128"),
-        ("dropout", "0"),
-    ],
+    "vocab_size = 65\nblock_size = 64\nbatch_size = 12\nn_layer = 4\nn_head = 4\nn_embd = 128\n\
+     dropout = 0.0",
 );
 
 /// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
@@ -39,8 +30,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let selected = gpu::select(global.device()?)?;
     let slow = !selected.info.kind.is_gpu();
     let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
-    let changes = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-    let layers = vec![Layer::preset(preset)?, Layer::flags(changes)?];
+    let layers = vec![Layer::preset(preset)?, Layer::toml(preset, changes)?];
     let config = args.source.resolve_on(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, vocabulary(&config)));

@@ -10,7 +10,7 @@ use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::warn;
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
-use crate::doctor::{DoctorReport, FrontEnd};
+use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo};
 use crate::protocol::Failure;
 use crate::text::{Table, bytes};
@@ -31,7 +31,8 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         let end = if cfg!(windows) { "Ctrl-Z and Enter" } else { "Ctrl-D" };
         message!("reading text from the terminal; end it with {end} on a line of its own");
     }
-    let bar = if global.quiet { ProgressBar::hidden() } else { bytes_bar() };
+    let bar = if global.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    let bar = bar.with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"));
     let mut show = |progress: PrepareProgress| {
         bar.set_length(progress.bytes_total);
         bar.set_position(progress.bytes_read);
@@ -60,11 +61,6 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     Ok(())
 }
 
-fn bytes_bar() -> ProgressBar {
-    ProgressBar::new(0)
-        .with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"))
-}
-
 /// Runs `wgpt devices`.
 pub(super) fn devices(json: bool, global: &Global) {
     let devices = gpu::devices();
@@ -72,22 +68,19 @@ pub(super) fn devices(json: bool, global: &Global) {
         message!("note: no cuda device: {why}");
     }
     if json {
-        let rows: Vec<_> = devices
-            .iter()
-            .map(|device| {
-                json!({
-                    "id": device.id.to_string(),
-                    "name": device.name,
-                    "backend": device.id.backend,
-                    "kind": device.kind,
-                    "driver": device.driver,
-                    "max_binding_bytes": device.max_binding,
-                    "dtypes": device.abilities.dtypes(),
-                    "matrices": device.abilities.matrices.map(Matrices::side),
-                })
+        let object = |device: &DeviceInfo| {
+            json!({
+                "id": device.id.to_string(),
+                "name": device.name,
+                "backend": device.id.backend,
+                "kind": device.kind,
+                "driver": device.driver,
+                "max_binding_bytes": device.max_binding,
+                "dtypes": device.abilities.dtypes(),
+                "matrices": device.abilities.matrices.map(Matrices::side),
             })
-            .collect();
-        output!("{}", json!(rows));
+        };
+        output!("{}", json!(devices.iter().map(object).collect::<Vec<_>>()));
         return;
     }
     let row = |device: &DeviceInfo| {
@@ -107,22 +100,20 @@ pub(super) fn devices(json: bool, global: &Global) {
 
 /// Runs `wgpt doctor`.
 pub(super) fn doctor(json: bool) {
-    let report = DoctorReport::gather(front_end());
+    #[cfg(feature = "gui")]
+    let front_end = crate::gui::front_end();
+    #[cfg(not(feature = "gui"))]
+    let front_end = crate::doctor::FrontEnd {
+        display: None,
+        runs: super::run_list::RUNS.into(),
+        settings: None,
+    };
+    let report = DoctorReport::gather(front_end);
     if json {
         output!("{}", json!(report));
     } else {
         output!("{report}");
     }
-}
-
-#[cfg(feature = "gui")]
-fn front_end() -> FrontEnd {
-    crate::gui::front_end()
-}
-
-#[cfg(not(feature = "gui"))]
-fn front_end() -> FrontEnd {
-    FrontEnd { display: None, runs: super::run_list::RUNS.into(), settings: None }
 }
 
 /// Runs `wgpt config`.
@@ -144,8 +135,7 @@ pub(super) fn config(action: ConfigAction) -> Result<(), Failure> {
             warn(&resolved.warnings);
         }
         ConfigAction::Check(source) => {
-            let resolved = source.resolve(None)?;
-            warn(&resolved.warnings);
+            warn(&source.resolve(None)?.warnings);
             output!("ok");
         }
     }

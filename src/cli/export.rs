@@ -4,16 +4,15 @@ use std::path::Path;
 
 use super::activity::Activity;
 use super::args::{ExportArgs, ExportFormat, Global};
-use super::find_model::{find_model, find_tokenizer, unknown_tokenizer, warn};
+use super::find_model::{find_model, find_tokenizer, unknown_tokenizer};
 use crate::config::Gelu;
 use crate::data::Tokenizer;
 use crate::disk;
-use crate::model::{GgufFile, GgufType};
+use crate::model::GgufFile;
 use crate::protocol::Failure;
 use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive};
 use crate::text::millions;
-use crate::train::TrainError;
 use crate::worker::write_model_folder;
 
 /// Runs `wgpt export`.
@@ -73,17 +72,13 @@ fn page(
     let (web, output) = (&args.web, &args.output);
     let index = web.join(INDEX);
     if !index.exists() {
-        return Err(Failure::usage(
-            format!("{}: not the page of wgpt", web.display()),
-            "build it with web/build.sh, or unpack the page of this release, and give its folder \
-                   with --web",
-        ));
+        let hint = "build it with web/build.sh, or unpack the page of this release, and give its \
+                    folder with --web";
+        return Err(Failure::usage(format!("{}: not the page of wgpt", web.display()), hint));
     }
     if output.join(INDEX).exists() {
-        return Err(Failure::usage(
-            format!("{}: this folder already has a page", output.display()),
-            "give another folder with -o",
-        ));
+        let text = format!("{}: this folder already has a page", output.display());
+        return Err(Failure::usage(text, "give another folder with -o"));
     }
     if tokenizer.is_none() {
         return Err(unknown_tokenizer(source));
@@ -123,31 +118,28 @@ fn safe_name(folder: &Path) -> String {
 fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), Failure> {
     let path = &args.output;
     if path.exists() {
-        return Err(Failure::usage(
-            format!("{}: this file exists already", path.display()),
-            "give another file with -o",
-        ));
+        let text = format!("{}: this file exists already", path.display());
+        return Err(Failure::usage(text, "give another file with -o"));
     }
     let tokenizer = find_tokenizer(source, args.data.as_deref())?;
     let mut vocabulary = tokenizer.vocabulary().map_err(|reason| {
-        Failure::usage(
-            format!("a gguf file cannot have the tokenizer of this model: {reason}"),
-            "export a Hugging Face folder with --format hf, which has any tokenizer",
-        )
+        let text = format!("a gguf file cannot have the tokenizer of this model: {reason}");
+        let hint = "export a Hugging Face folder with --format hf, which has any tokenizer";
+        Failure::usage(text, hint)
     })?;
     let architecture = &source.architecture;
     vocabulary.pad(architecture.vocab_size);
     if architecture.gelu == Gelu::Erf {
-        warn(&["llama.cpp computes GELU in its tanh form, but this model was trained with the \
-                exact one: its logits will be slightly different"
-            .to_string()]);
+        message!(
+            "warning: llama.cpp computes GELU in its tanh form, but this model was trained with the \
+             exact one: its logits will be slightly different"
+        );
     }
     if vocabulary.end.is_none() {
-        warn(&[
-            "the tokenizer has no token that ends a text; programs that read the file may take \
-                another one for it"
-                .to_string(),
-        ]);
+        message!(
+            "warning: the tokenizer has no token that ends a text; programs that read the file may \
+             take another one for it"
+        );
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         disk::create_dir_all(folder).map_err(Failure::file(folder))?;
@@ -158,9 +150,6 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
     let mut show = |done: usize, all: usize| {
         activity.show(format!("writing {} {done}/{all}", path.display()));
     };
-    let dtype = GgufType::from(args.kind);
-    GgufFile { name: &name, architecture, vocabulary: &vocabulary, dtype }
-        .write(path, &mut *weights, &mut show)
-        .map_err(TrainError::from)?;
-    Ok(())
+    let file = GgufFile { name: &name, architecture, vocabulary: &vocabulary, dtype: args.kind };
+    Ok(file.write(path, &mut *weights, &mut show)?)
 }

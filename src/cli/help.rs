@@ -49,22 +49,14 @@ fn show_debugging(command: Command) -> Command {
 /// Returns the first argument that is neither a flag nor the value of one.
 fn first_word(args: &[OsString]) -> Option<&OsStr> {
     let command = Arguments::command();
-    let takes_value = |flag: &str| {
-        let mut known = command.get_arguments();
-        known.any(|arg| {
-            arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))
-                && arg.get_action().takes_values()
-        })
+    let takes_value = |flag: &OsStr| {
+        let name = flag.to_str().and_then(|flag| flag.strip_prefix("--"));
+        let mut flags = command.get_arguments().filter(|arg| arg.get_action().takes_values());
+        name.is_some() && flags.any(|arg| arg.get_long() == name)
     };
-    let mut args = args.iter().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.to_str().filter(|arg| arg.starts_with('-')) {
-            Some(flag) if takes_value(flag) => drop(args.next()),
-            Some(_) => {}
-            None => return Some(arg.as_os_str()),
-        }
-    }
-    None
+    let is_flag = |arg: &OsStr| arg.to_str().is_some_and(|arg| arg.starts_with('-'));
+    let mut words = args.windows(2).filter(|pair| !is_flag(&pair[1]) && !takes_value(&pair[0]));
+    words.next().map(|pair| pair[1].as_os_str())
 }
 
 /// Returns the error for a word that is neither a command nor a file, with the most similar

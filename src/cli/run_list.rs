@@ -81,23 +81,16 @@ fn table(runs: &[RunSummary]) -> Table {
 
 /// Returns the newest run in [`RUNS`] that has a checkpoint, and prints its name.
 pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
-    newest(quiet, |run| run.has_checkpoint).ok_or_else(|| {
-        Failure::usage(
-            format!("no model was given, and no run in {RUNS}/ has a checkpoint"),
-            "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
-               first one",
-        )
-    })
+    let none = "no model was given, and no run in out/ has a checkpoint";
+    let hint = "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
+                first one";
+    newest(quiet, |run| run.has_checkpoint, none, hint)
 }
 
 /// Returns the newest run in [`RUNS`], and prints its name.
 pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, Failure> {
-    newest(quiet, |_| true).ok_or_else(|| {
-        Failure::usage(
-            format!("no run was given, and {RUNS}/ has none"),
-            "give a run folder; `wgpt train --preset=demo` trains a first one",
-        )
-    })
+    let hint = "give a run folder; `wgpt train --preset=demo` trains a first one";
+    newest(quiet, |_| true, "no run was given, and out/ has none", hint)
 }
 
 /// Returns the newest run in [`RUNS`] that can be resumed, and prints its name.
@@ -106,20 +99,22 @@ pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
         let is_training = matches!(run.state, RunState::Running | RunState::Paused);
         !is_training && run.path.join(CONFIG_FILE).is_file()
     };
-    newest(quiet, can_resume).ok_or_else(|| {
-        Failure::usage(
-            format!("--resume was given no run, and {RUNS}/ has none to resume"),
-            "give its folder with --run, or leave out --resume to start a new run",
-        )
-    })
+    let hint = "give its folder with --run, or leave out --resume to start a new run";
+    newest(quiet, can_resume, "--resume was given no run, and out/ has none to resume", hint)
 }
 
-fn newest(quiet: bool, fits: impl Fn(&RunSummary) -> bool) -> Option<PathBuf> {
-    let run = runs::list(Path::new(RUNS)).into_iter().find(fits)?;
+fn newest(
+    quiet: bool,
+    fits: impl Fn(&RunSummary) -> bool,
+    none: &str,
+    hint: &str,
+) -> Result<PathBuf, Failure> {
+    let run = runs::list(Path::new(RUNS)).into_iter().find(fits);
+    let run = run.ok_or_else(|| Failure::usage(none, hint))?;
     if !quiet {
         message!("using {}, the newest run", run.path.display());
     }
-    Some(run.path)
+    Ok(run.path)
 }
 
 #[cfg(test)]

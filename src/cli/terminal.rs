@@ -122,16 +122,12 @@ pub(super) fn report_panics() {
 
 /// Returns the path of a source file from the folder of its crate on.
 fn without_machine(file: &str) -> &str {
-    let is_separator = |c: char| c == '/' || c == '\\';
-    let ends = file.match_indices(is_separator).map(|(at, _)| at);
-    let starts: Vec<usize> = std::iter::once(0).chain(ends.map(|at| at + 1)).collect();
-    let is_source = |start: &usize| {
-        file[*start..].strip_prefix("src").is_some_and(|rest| rest.starts_with(is_separator))
-    };
-    match starts.iter().rposition(is_source) {
-        Some(index) => &file[starts[index.saturating_sub(1)]..],
-        None => &file[starts[starts.len() - 1]..],
-    }
+    let parts: Vec<&str> = file.split(['/', '\\']).collect();
+    let folders = &parts[..parts.len() - 1];
+    let source = folders.iter().rposition(|part| *part == "src");
+    let first = source.map_or(folders.len(), |at| at.saturating_sub(1));
+    let start: usize = parts[..first].iter().map(|part| part.len() + 1).sum();
+    &file[start..]
 }
 
 #[cfg(test)]

@@ -20,20 +20,23 @@ pub(crate) struct Folder {
 /// The bytes of the file that is written to try: a block, so that a full disk shows.
 const BLOCK: [u8; 4096] = [0; 4096];
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Folder {
     /// Checks a folder by writing a file, which is removed again.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn check(purpose: &'static str, path: &Path) -> Self {
         let exists = crate::disk::is_dir(path);
         let above = path.ancestors().find(|folder| crate::disk::exists(folder));
-        let tried = write(above.unwrap_or(Path::new(".")));
-        let path = path.display().to_string();
-        Self { purpose, path, exists, error: tried.err().map(|error| reason(&error)) }
+        let error = try_write(above.unwrap_or(Path::new("."))).err().map(|error| {
+            let text = error.to_string();
+            // tempfile adds the name of the file.
+            text.split_once(" at path ").map_or(text.clone(), |(reason, _)| reason.to_string())
+        });
+        Self { purpose, path: path.display().to_string(), exists, error }
     }
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn write(folder: &Path) -> std::io::Result<()> {
+fn try_write(folder: &Path) -> std::io::Result<()> {
     use std::io::Write;
 
     if !crate::disk::is_dir(folder) {
@@ -44,13 +47,6 @@ fn write(folder: &Path) -> std::io::Result<()> {
     file.write_all(&BLOCK)?;
     // A file system may report only then that it is full.
     file.as_file().sync_all()
-}
-
-/// Returns the reason of an error without the name of the temporary file that tempfile adds.
-#[cfg(not(target_arch = "wasm32"))]
-fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" at path ").map_or(text.clone(), |(reason, _)| reason.to_string())
 }
 
 #[cfg(test)]

@@ -138,8 +138,8 @@ impl DoctorReport {
         folders.extend(speeds.map(|path| Folder::check("speeds", &path)));
         let file_dialogs = display.is_some().then(dialogs::check);
         Self {
-            build: Build::this(),
-            system: System::this(),
+            build: build(),
+            system: system(),
             devices: found.iter().map(DeviceReport::new).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
             no_cuda: gpu::why_no_cuda(&found),
@@ -157,7 +157,7 @@ impl DoctorReport {
     #[cfg(target_arch = "wasm32")]
     pub fn of_page(browser: String, device: Option<&DeviceInfo>) -> Self {
         Self {
-            build: Build::this(),
+            build: build(),
             system: System { os: browser, threads: 1, ..System::default() },
             devices: device.into_iter().map(DeviceReport::new).collect(),
             ..Self::default()
@@ -171,35 +171,31 @@ impl DoctorReport {
     }
 }
 
-impl Build {
-    fn this() -> Self {
-        Self {
-            version: version::VERSION,
-            commit: version::COMMIT,
-            features: version::features(),
-            target: version::TARGET,
-            program: std::env::current_exe().ok().map(|path| path.display().to_string()),
-        }
+fn build() -> Build {
+    Build {
+        version: version::VERSION,
+        commit: version::COMMIT,
+        features: version::features(),
+        target: version::TARGET,
+        program: std::env::current_exe().ok().map(|path| path.display().to_string()),
     }
 }
 
-impl System {
-    #[cfg(not(target_arch = "wasm32"))]
-    fn this() -> Self {
-        use sysinfo::{CpuRefreshKind, RefreshKind, System as Machine};
+#[cfg(not(target_arch = "wasm32"))]
+fn system() -> System {
+    use sysinfo::{CpuRefreshKind, RefreshKind, System as Machine};
 
-        let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
-        let brand = |machine: Machine| {
-            let cpu = machine.cpus().first()?;
-            Some(cpu.brand().trim().to_string()).filter(|brand| !brand.is_empty())
-        };
-        Self {
-            os: Machine::long_os_version().unwrap_or_else(|_| std::env::consts::OS.into()),
-            kernel: Machine::kernel_version().ok(),
-            cpu: Machine::new_with_specifics(cpus).ok().and_then(brand),
-            threads: std::thread::available_parallelism().map_or(1, |threads| threads.get()),
-            memory: gpu::host_memory(),
-        }
+    let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+    let brand = |machine: Machine| {
+        let cpu = machine.cpus().first()?;
+        Some(cpu.brand().trim().to_string()).filter(|brand| !brand.is_empty())
+    };
+    System {
+        os: Machine::long_os_version().unwrap_or_else(|_| std::env::consts::OS.into()),
+        kernel: Machine::kernel_version().ok(),
+        cpu: Machine::new_with_specifics(cpus).ok().and_then(brand),
+        threads: std::thread::available_parallelism().map_or(1, |threads| threads.get()),
+        memory: gpu::host_memory(),
     }
 }
 
@@ -249,14 +245,11 @@ fn variables() -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn front_end(runs: PathBuf) -> FrontEnd {
-        FrontEnd { display: None, runs, settings: None }
-    }
-
     #[test]
     fn a_report_has_every_section_as_text_and_as_json() {
         let folder = tempfile::tempdir().unwrap();
-        let report = DoctorReport::gather(front_end(folder.path().join("out")));
+        let runs = folder.path().join("out");
+        let report = DoctorReport::gather(FrontEnd { display: None, runs, settings: None });
         let text = report.to_string();
         for part in ["\ntarget: ", "\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n  runs  "] {
             assert!(text.contains(part), "no {part}:\n{text}");

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::model::GgufType;
 
@@ -75,8 +76,8 @@ pub(in crate::cli) struct ExportArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<ExportFormat>,
     /// With gguf: the type that matrices are stored in
-    #[arg(long = "type", value_enum, value_name = "TYPE", default_value_t = ExportType::F16)]
-    pub kind: ExportType,
+    #[arg(long = "type", value_name = "TYPE", default_value = "f16", value_parser = gguf_type())]
+    pub kind: GgufType,
     /// With page: the folder that web/build.sh has written, or the unpacked page of this release
     #[arg(long, value_name = "DIR", default_value = "web/dist")]
     pub web: PathBuf,
@@ -96,24 +97,16 @@ pub(in crate::cli) enum ExportFormat {
     Page,
 }
 
-/// A type of weights in a GGUF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum ExportType {
-    /// 4 bytes per weight
-    F32,
-    /// 2 bytes per weight
-    F16,
-    /// 8 bits per weight, and a scale for each 32
-    #[value(name = "q8_0")]
-    Q8_0,
-}
-
-impl From<ExportType> for GgufType {
-    fn from(kind: ExportType) -> Self {
-        match kind {
-            ExportType::F32 => Self::F32,
-            ExportType::F16 => Self::F16,
-            ExportType::Q8_0 => Self::Q8_0,
-        }
-    }
+/// Reads a type of weights in a GGUF file.
+fn gguf_type() -> impl TypedValueParser<Value = GgufType> {
+    let types = [
+        PossibleValue::new("f32").help("4 bytes per weight"),
+        PossibleValue::new("f16").help("2 bytes per weight"),
+        PossibleValue::new("q8_0").help("8 bits per weight, and a scale for each 32"),
+    ];
+    PossibleValuesParser::new(types).map(|name| match name.as_str() {
+        "f32" => GgufType::F32,
+        "f16" => GgufType::F16,
+        _ => GgufType::Q8_0,
+    })
 }
