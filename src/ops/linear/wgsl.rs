@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::Activation;
 use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::WgslKernels;
-use crate::ops::shared::wgsl::gemm::{Fusion, Layout};
+use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout};
 
 pub(super) fn forward(
     kernels: &WgslKernels,
@@ -26,7 +26,7 @@ pub(super) fn forward(
         residual: residual.as_ref(),
         ..Fusion::default()
     };
-    kernels.gemm(Layout::Nn, [m, n, k], &x, &w, &y, fusion);
+    kernels.gemm(GemmLayout::Nn, [m, n, k], &x, &w, &y, fusion);
     y
 }
 
@@ -44,10 +44,10 @@ pub(super) fn backward(
     let db = bias.then(|| kernels.queue.empty([n]));
     let fusion =
         Fusion { activation: activation.form(), bias_gradient: db.as_ref(), ..Fusion::default() };
-    kernels.gemm(Layout::Tn, [k, n, m], &x, &dy, &dw, fusion);
+    kernels.gemm(GemmLayout::Tn, [k, n, m], &x, &dy, &dw, fusion);
     let dx = kernels.queue.empty_of([m, k], x.dtype);
     let derivative = activation.form().map(|form| (form, &x));
     let fusion = Fusion { derivative, ..Fusion::default() };
-    kernels.gemm(Layout::Nt, [m, k, n], &dy, &w, &dx, fusion);
+    kernels.gemm(GemmLayout::Nt, [m, k, n], &dy, &w, &dx, fusion);
     (dx, dw, db)
 }

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::CrossEntropy;
 use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::shared::kernels::contiguous;
-use crate::ops::shared::wgsl::gemm::{Fusion, Layout, Matrix};
+use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout, Matrix};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
 params! {
@@ -125,7 +125,7 @@ impl<'a> Head<'a> {
         let x = Matrix { offset: first * c, ..self.x.into() };
         for (shard, logits) in self.shards() {
             let size = [rows, tokens_of(shard), c];
-            kernels.gemm(Layout::Nt, size, x, shard, logits, Fusion::default());
+            kernels.gemm(GemmLayout::Nt, size, x, shard, logits, Fusion::default());
         }
         let (logits, loss_scale) = (Element::of(&self.logits), self.loss_scale.as_ref());
         let spec = rows_spec(kernels.tier, logits, padded, gradient, loss_scale.is_some());
@@ -195,9 +195,9 @@ pub(super) fn gradients(
             let tokens = tokens_of(shard);
             let sum = |accumulate| Fusion { accumulate, ..Fusion::default() };
             let size = [rows, c, tokens];
-            kernels.gemm(Layout::Nn, size, logits, shard, into_dx, sum(index > 0));
+            kernels.gemm(GemmLayout::Nn, size, logits, shard, into_dx, sum(index > 0));
             let size = [tokens, c, rows];
-            kernels.gemm(Layout::Tn, size, logits, x, &dwte[index], sum(first > 0));
+            kernels.gemm(GemmLayout::Tn, size, logits, x, &dwte[index], sum(first > 0));
         }
     }
     (head.total(), (dx, dwte))

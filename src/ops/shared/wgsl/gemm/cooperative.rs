@@ -1,6 +1,6 @@
 //! Products of float16 matrices on cooperative matrices, with sums in float32.
 
-use super::{Elements, Flags, Fusion, Layout, Params, Product, bands};
+use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Variant, bands};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Param, Queue, Shader, Spec, Workgroups, wgsl};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
@@ -73,63 +73,53 @@ impl Tile {
     }
 }
 
-fn spec(
-    units: Units,
-    tile: Tile,
-    layout: Layout,
-    pack: u32,
-    elements: Elements,
-    flags: Flags,
-) -> Spec {
+fn spec(units: Units, tile: Tile, variant: Variant) -> Spec {
     let workgroup = units.lanes * tile.row_parts * tile.column_parts;
     let [left, right] =
         tile.size(units.matrices).map(|side| side as u32 * units.depth() / 4 / workgroup);
     let spec = Spec::new(&TILES, workgroup)
-        .packed(pack)
         .multiplying(units.matrices)
-        .storing("left", Element::F16)
-        .storing("right", Element::F16)
-        .storing("result", elements.result)
-        .storing("activation", elements.activation)
         .with("ROW_PARTS", tile.row_parts)
         .with("COLUMN_PARTS", tile.column_parts)
         .with("ROW_MATRICES", tile.row_matrices)
         .with("COLUMN_MATRICES", tile.column_matrices)
         .with("DEPTH", units.depth())
         .with("LEFT_QUADS", left)
-        .with("RIGHT_QUADS", right)
-        .with("A_TRANSPOSED", layout == Layout::Tn)
-        .with("B_TRANSPOSED", layout == Layout::Nt);
-    flags.set(spec)
+        .with("RIGHT_QUADS", right);
+    variant.set(spec)
 }
 
-fn sum_spec(pack: u32, elements: Elements, flags: Flags) -> Spec {
+fn sum_spec(Variant { pack, elements, flags, .. }: Variant) -> Spec {
     let spec = Spec::new(&SPLIT_SUM, ELEMENTWISE)
         .packed(pack)
         .storing("result", elements.result)
         .storing("activation", elements.activation);
-    flags.set(spec)
+    Flags { activation: None, ..flags }.set(spec)
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
     let mut specs = Vec::new();
     for matrices in [Matrices::Eight, Matrices::Sixteen] {
         for (layout, flags) in Flags::used() {
-            let result = if layout == Layout::Tn { Element::F32 } else { Element::F16 };
+            let result = if layout == GemmLayout::Tn { Element::F32 } else { Element::F16 };
             let elements = Elements { result, activation: result, ..Elements::all(Element::F16) };
-            let summed = Elements::all(Element::F32);
-            let of_range = Flags {
-                activation: flags.activation,
-                bias_gradient: flags.bias_gradient,
-                ..Flags::default()
-            };
+            let Flags { activation, bias_gradient, .. } = flags;
             for pack in [1, 4] {
+                let variant = Variant { layout, pack, elements, flags };
+                let of_range = Variant {
+                    elements: Elements {
+                        result: Element::F32,
+                        activation: Element::F32,
+                        ..elements
+                    },
+                    flags: Flags { activation, bias_gradient, ..Flags::default() },
+                    ..variant
+                };
                 for (tile, lanes) in [(LARGE, 8), (LARGE, 32), (SMALL, 32), (SMALL, 64)] {
                     let units = Units { matrices, lanes };
-                    specs.push(spec(units, tile, layout, pack, elements, flags));
-                    specs.push(spec(units, tile, layout, pack, summed, of_range));
+                    specs.extend([variant, of_range].map(|it| spec(units, tile, it)));
                 }
-                specs.push(sum_spec(pack, elements, Flags { activation: None, ..flags }));
+                specs.push(sum_spec(variant));
             }
         }
     }
@@ -145,19 +135,15 @@ struct Split {
 }
 
 impl Split {
-    fn none([_, _, k]: [usize; 3]) -> Self {
-        Self { ranges: 1, depth: k.max(1) }
-    }
-
     /// Splits k if the product has few tiles and is one dispatch.
     fn of(units: Units, size: [usize; 3]) -> Self {
-        let k = size[2];
-        let ranges = ranges_of_k(SMALL.count(units.matrices, size), k);
-        if ranges == 1 || bands(size, 1).count() > 1 {
-            return Self::none(size);
+        let k = size[2].max(1);
+        let ranges = ranges_of_k(SMALL.count(units.matrices, size), size[2]);
+        let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize);
+        if ranges == 1 || depth >= k || bands(size, 1).count() > 1 {
+            return Self { ranges: 1, depth: k };
         }
-        let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize).max(1);
-        Self { ranges: k.div_ceil(depth).max(1), depth }
+        Self { ranges: k.div_ceil(depth), depth }
     }
 }
 
@@ -167,11 +153,10 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Prod
     let split = Split::of(units, product.size);
     if split.ranges > 1 {
         multiply_ranges(kernels, units, product, split);
-        return;
+    } else {
+        let many = LARGE.count(matrices, product.size) >= MANY_TILES;
+        multiply_tiles(kernels, units, if many { LARGE } else { SMALL }, product, split);
     }
-    let many = LARGE.count(matrices, product.size) >= MANY_TILES;
-    let tile = if many { LARGE } else { SMALL };
-    multiply_tiles(kernels, units, tile, product, Split::none(product.size));
 }
 
 fn multiply_tiles(
@@ -179,21 +164,18 @@ fn multiply_tiles(
     units: Units,
     tile: Tile,
     product: &Product,
-    split: Split,
+    Split { ranges: splits, depth: split_depth }: Split,
 ) {
-    let flags = Flags::of(&product.fusion);
-    let spec = spec(units, tile, product.layout, product.pack(), product.elements(), flags);
+    let spec = spec(units, tile, product.variant());
     let [rows, columns] = tile.size(units.matrices);
+    let columns = product.size[1].div_ceil(columns);
     for band in bands(product.size, rows) {
         let row_tiles = (band[1] - band[0]).div_ceil(rows);
-        let (splits, split_depth) = (split.ranges, split.depth);
-        let params = Params { row_tiles, splits, split_depth, ..product.params(band) };
-        let columns = product.size[1].div_ceil(columns);
         kernels.queue.launch(
             spec.clone(),
-            Workgroups::Plane(columns, row_tiles * split.ranges),
-            &product.buffers(product.factors()),
-            &params,
+            Workgroups::Plane(columns, row_tiles * splits),
+            &product.buffers([product.a.tensor, product.b.tensor].map(Some)),
+            &Params { row_tiles, splits, split_depth, ..product.params(band) },
         );
     }
 }
@@ -201,8 +183,9 @@ fn multiply_tiles(
 /// Computes the products over ranges of k, and then their sum.
 fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split: Split) {
     let [m, n, _] = product.size;
-    let products = kernels.queue.empty([split.ranges, m, n]);
-    let sums = product.fusion.bias_gradient.map(|_| kernels.queue.empty([split.ranges, n]));
+    let Split { ranges: splits, depth: split_depth } = split;
+    let products = kernels.queue.empty([splits, m, n]);
+    let sums = product.fusion.bias_gradient.map(|_| kernels.queue.empty([splits, n]));
     let fusion = Fusion {
         activation: product.fusion.activation,
         bias_gradient: sums.as_ref(),
@@ -210,15 +193,10 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split
     };
     let of_ranges = Product { out: (&products).into(), fusion, ..*product };
     multiply_tiles(kernels, units, SMALL, &of_ranges, split);
-
-    let pack = product.pack();
-    let flags = Flags { activation: None, ..Flags::of(&product.fusion) };
-    let (splits, split_depth) = (split.ranges, split.depth);
-    let params = Params { splits, split_depth, ..product.params([0, m]) };
     kernels.queue.launch(
-        sum_spec(pack, product.elements(), flags),
-        Workgroups::cover(m * n / pack as usize, ELEMENTWISE),
+        sum_spec(product.variant()),
+        Workgroups::cover(m * n / product.pack() as usize, ELEMENTWISE),
         &product.buffers([Some(&products), sums.as_ref()]),
-        &params,
+        &Params { splits, split_depth, ..product.params([0, m]) },
     );
 }

@@ -41,7 +41,7 @@ static STAGED: Shader = Shader {
 
 /// Which factor is stored transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ops) enum Layout {
+pub(in crate::ops) enum GemmLayout {
     /// `a` `[m, k]`, `b` `[k, n]`: the forward pass.
     Nn,
     /// `a` `[m, k]`, `b` `[n, k]`: the gradient of the input; logits.
@@ -119,22 +119,22 @@ impl Flags {
     }
 
     /// Returns the combinations that the ops use.
-    fn used() -> Vec<(Layout, Self)> {
+    fn used() -> Vec<(GemmLayout, Self)> {
         let plain = Flags::default();
         let mut used = vec![
-            (Layout::Nn, Flags { accumulate: true, ..plain }),
-            (Layout::Nt, plain),
-            (Layout::Tn, Flags { accumulate: true, ..plain }),
+            (GemmLayout::Nn, Flags { accumulate: true, ..plain }),
+            (GemmLayout::Nt, plain),
+            (GemmLayout::Tn, Flags { accumulate: true, ..plain }),
         ];
         for form in [Gelu::Tanh, Gelu::Erf] {
-            used.push((Layout::Nt, Flags { derivative: Some(form), ..plain }));
+            used.push((GemmLayout::Nt, Flags { derivative: Some(form), ..plain }));
         }
         for activation in [None, Some(Gelu::Tanh), Some(Gelu::Erf)] {
-            used.push((Layout::Tn, Flags { activation, bias_gradient: true, ..plain }));
-            used.push((Layout::Tn, Flags { activation, ..plain }));
+            used.push((GemmLayout::Tn, Flags { activation, bias_gradient: true, ..plain }));
+            used.push((GemmLayout::Tn, Flags { activation, ..plain }));
             for bias in [false, true] {
                 for residual in [false, true] {
-                    used.push((Layout::Nn, Flags { activation, bias, residual, ..plain }));
+                    used.push((GemmLayout::Nn, Flags { activation, bias, residual, ..plain }));
                 }
             }
         }
@@ -145,7 +145,7 @@ impl Flags {
 /// A product `out = a b` with `out` `[m, n]`, of size `[m, n, k]`.
 #[derive(Clone, Copy)]
 struct Product<'a> {
-    layout: Layout,
+    layout: GemmLayout,
     size: [usize; 3],
     a: Matrix<'a>,
     b: Matrix<'a>,
@@ -158,9 +158,9 @@ impl Product<'_> {
     fn widths(&self) -> [usize; 2] {
         let [m, n, k] = self.size;
         match self.layout {
-            Layout::Nn => [k, n],
-            Layout::Nt => [k, k],
-            Layout::Tn => [m, n],
+            GemmLayout::Nn => [k, n],
+            GemmLayout::Nt => [k, k],
+            GemmLayout::Tn => [m, n],
         }
     }
 
@@ -179,7 +179,16 @@ impl Product<'_> {
     }
 
     fn elements(&self) -> Elements {
-        Elements::of(self.a.tensor, self.b.tensor, self.out.tensor, &self.fusion)
+        let [left, right, result] = [self.a, self.b, self.out].map(|it| Element::of(it.tensor));
+        let activation = self.fusion.residual.or(self.fusion.derivative.map(|(_, pre)| pre));
+        // Without either, one variant less.
+        let activation = activation.map_or(result, Element::of);
+        Elements { left, right, result, activation }
+    }
+
+    fn variant(&self) -> Variant {
+        let (flags, elements) = (Flags::of(&self.fusion), self.elements());
+        Variant { layout: self.layout, pack: self.pack(), elements, flags }
     }
 
     /// Returns the kernels' parameters for rows `first_row` to `last_row` of `out`, all of k in one
@@ -210,10 +219,6 @@ impl Product<'_> {
         let out = Some(self.out.tensor);
         [first, second, out, bias.or(bias_gradient), residual, pre_activation]
     }
-
-    fn factors(&self) -> [Option<&CubeTensor>; 2] {
-        [Some(self.a.tensor), Some(self.b.tensor)]
-    }
 }
 
 /// The types of a product's matrices in memory.
@@ -231,78 +236,51 @@ impl Elements {
         Self { left: element, right: element, result: element, activation: element }
     }
 
-    fn of(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, fusion: &Fusion) -> Self {
-        let result = Element::of(out);
-        let activation = fusion.residual.or(fusion.derivative.map(|(_, pre)| pre));
-        Self {
-            left: Element::of(a),
-            right: Element::of(b),
-            result,
-            // Without either, one variant less.
-            activation: activation.map_or(result, Element::of),
-        }
-    }
-
     /// Returns the types in f16. A weight is f16 where a copy of it is kept, or the weight itself
     /// is stored so, which sampling multiplies activations in f32 by; its gradient is f32.
-    fn half(layout: Layout) -> Vec<Self> {
+    fn half(layout: GemmLayout) -> Vec<Self> {
         let all = Self::all(Element::F16);
         let stored = Self { right: Element::F16, ..Self::all(Element::F32) };
         match layout {
-            Layout::Tn => vec![Self { result: Element::F32, activation: Element::F32, ..all }],
-            Layout::Nn => vec![Self { right: Element::F32, ..all }, all, stored],
-            Layout::Nt => vec![Self { right: Element::F32, ..all }, all],
+            GemmLayout::Tn => vec![Self { result: Element::F32, activation: Element::F32, ..all }],
+            GemmLayout::Nn => vec![Self { right: Element::F32, ..all }, all, stored],
+            GemmLayout::Nt => vec![Self { right: Element::F32, ..all }, all],
         }
     }
 }
 
-/// The blocks of 4 x 4 elements that an invocation holds: rows by columns.
+/// The part of a product that decides the source of any kernel for it.
 #[derive(Clone, Copy)]
-struct Blocks {
-    rows: u32,
-    columns: u32,
-}
-
-impl Blocks {
-    const ONE: Self = Self { rows: 1, columns: 1 };
-    /// 64 sums in each invocation.
-    const FOUR: Self = Self { rows: 2, columns: 2 };
-
-    fn of(kernels: &WgslKernels, [m, n, _]: [usize; 3]) -> Self {
-        let many = m.div_ceil(128) * n.div_ceil(128) >= MANY_TILES;
-        match kernels.tier {
-            // A block has as many rows as the subgroup has invocations.
-            Tier::Narrow(_) => Self::FOUR,
-            Tier::Wide if many && !kernels.queue.few_registers() => Self::FOUR,
-            Tier::Wide => Self::ONE,
-        }
-    }
-}
-
-fn spec(
-    tier: Tier,
-    layout: Layout,
-    blocks: Blocks,
+struct Variant {
+    layout: GemmLayout,
+    /// Elements per memory access.
     pack: u32,
     elements: Elements,
     flags: Flags,
-) -> Spec {
-    let spec = match tier {
-        Tier::Narrow(lanes) => Spec::new(&SHUFFLED, lanes),
-        // 2048 elements of each factor: 16 KiB in all, which WebGPU guarantees.
-        Tier::Wide => Spec::new(&STAGED, 256).with("DEPTH", 32 / blocks.rows.max(blocks.columns)),
-    };
-    let spec = spec
-        .packed(pack)
-        .storing("left", elements.left)
-        .storing("right", elements.right)
-        .storing("result", elements.result)
-        .storing("activation", elements.activation)
-        .with("ROW_BLOCKS", blocks.rows)
-        .with("COLUMN_BLOCKS", blocks.columns)
-        .with("A_TRANSPOSED", layout == Layout::Tn)
-        .with("B_TRANSPOSED", layout == Layout::Nt);
-    flags.set(spec)
+}
+
+impl Variant {
+    fn set(self, spec: Spec) -> Spec {
+        let spec = spec
+            .packed(self.pack)
+            .storing("left", self.elements.left)
+            .storing("right", self.elements.right)
+            .storing("result", self.elements.result)
+            .storing("activation", self.elements.activation)
+            .with("A_TRANSPOSED", self.layout == GemmLayout::Tn)
+            .with("B_TRANSPOSED", self.layout == GemmLayout::Nt);
+        self.flags.set(spec)
+    }
+
+    /// Returns the kernel whose invocations hold `blocks` by `blocks` blocks of 4 x 4 elements.
+    fn spec(self, tier: Tier, blocks: u32) -> Spec {
+        let spec = match tier {
+            Tier::Narrow(lanes) => Spec::new(&SHUFFLED, lanes),
+            // 2048 elements of each factor: 16 KiB in all, which WebGPU guarantees.
+            Tier::Wide => Spec::new(&STAGED, 256).with("DEPTH", 32 / blocks),
+        };
+        self.set(spec).with("ROW_BLOCKS", blocks).with("COLUMN_BLOCKS", blocks)
+    }
 }
 
 /// Splits the rows of a product into bands of tiles of `rows` rows; each band is one dispatch.
@@ -317,14 +295,15 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let mut specs = Vec::new();
     for (layout, flags) in Flags::used() {
         let mut add = |blocks, elements| {
-            specs.extend([1, 4].map(|pack| spec(tier, layout, blocks, pack, elements, flags)));
+            let spec = |pack| Variant { layout, pack, elements, flags }.spec(tier, blocks);
+            specs.extend([1, 4].map(spec));
         };
-        for blocks in [Blocks::ONE, Blocks::FOUR] {
+        for blocks in [1, 2] {
             add(blocks, Elements::all(Element::F32));
         }
         // Tiles and types are independent of each other.
         for elements in Elements::half(layout) {
-            add(Blocks::ONE, elements);
+            add(1, elements);
         }
     }
     specs
@@ -336,7 +315,7 @@ impl WgslKernels {
     /// Computes `out = a b` with `out` `[m, n]`. `a` and `out` may be columns of wider matrices.
     pub fn gemm<'a>(
         &self,
-        layout: Layout,
+        layout: GemmLayout,
         size: [usize; 3],
         a: impl Into<Matrix<'a>>,
         b: impl Into<Matrix<'a>>,
@@ -355,20 +334,22 @@ impl WgslKernels {
 
     /// Computes a product without cooperative matrices.
     fn multiply_in_tiles(&self, product: &Product) {
-        let blocks = Blocks::of(self, product.size);
-        let flags = Flags::of(&product.fusion);
-        let (pack, elements) = (product.pack(), product.elements());
-        let spec = spec(self.tier, product.layout, blocks, pack, elements, flags);
-        let [rows, columns] = match self.tier {
-            Tier::Narrow(lanes) => [lanes * blocks.rows, 4 * lanes * blocks.columns],
-            Tier::Wide => [64 * blocks.rows, 64 * blocks.columns],
+        let [m, n, _] = product.size;
+        let many = m.div_ceil(128) * n.div_ceil(128) >= MANY_TILES;
+        let (blocks, [rows, columns]) = match self.tier {
+            // A block has as many rows as the subgroup has invocations.
+            Tier::Narrow(lanes) => (2, [2 * lanes, 8 * lanes]),
+            // 64 sums in each invocation.
+            Tier::Wide if many && !self.queue.few_registers() => (2, [128; 2]),
+            Tier::Wide => (1, [64; 2]),
         };
         let (rows, columns) = (rows as usize, columns as usize);
+        let spec = product.variant().spec(self.tier, blocks);
         for [first, last] in bands(product.size, rows) {
             self.queue.launch(
                 spec.clone(),
-                Workgroups::Plane(product.size[1].div_ceil(columns), (last - first).div_ceil(rows)),
-                &product.buffers(product.factors()),
+                Workgroups::Plane(n.div_ceil(columns), (last - first).div_ceil(rows)),
+                &product.buffers([product.a.tensor, product.b.tensor].map(Some)),
                 &product.params([first, last]),
             );
         }
