@@ -40,36 +40,27 @@ pub(in crate::ops) enum Kernels {
 }
 
 impl Kernels {
+    #[cfg(not(target_arch = "wasm32"))]
+    const WITHOUT_GPU: Self = Kernels::Cpu;
+    #[cfg(target_arch = "wasm32")]
+    const WITHOUT_GPU: Self = Kernels::Reference;
+
     /// Chooses by the mode and by the language that the device compiles. `on_gpu` is one of the op's
     /// tensors, if they are on a GPU.
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     pub fn of(on_gpu: Option<FloatTensor<Gpu>>, mode: OpsMode) -> Self {
-        if mode.is_reference() {
-            return Kernels::Reference;
+        match on_gpu {
+            _ if mode.is_reference() => Kernels::Reference,
+            #[cfg(any(feature = "wgpu", feature = "cuda"))]
+            Some(tensor) => {
+                let queue = Queue::of(&tensor);
+                #[cfg(feature = "wgpu")]
+                if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
+                    return Kernels::Wgsl(WgslKernels::new(queue, mode));
+                }
+                Kernels::Cube(CubeKernels::new(queue, mode.precision.dtype()))
+            }
+            _ => Self::WITHOUT_GPU,
         }
-        let Some(tensor) = on_gpu else { return Self::without_gpu() };
-        let queue = Queue::of(&tensor);
-        #[cfg(feature = "wgpu")]
-        if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
-            return Kernels::Wgsl(WgslKernels::new(queue, mode));
-        }
-        Kernels::Cube(CubeKernels::new(queue, mode.precision.dtype()))
-    }
-
-    /// Chooses by the mode.
-    #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
-    pub fn of(_: Option<FloatTensor<Gpu>>, mode: OpsMode) -> Self {
-        if mode.is_reference() { Kernels::Reference } else { Self::without_gpu() }
-    }
-
-    #[cfg(not(target_arch = "wasm32"))]
-    fn without_gpu() -> Self {
-        Kernels::Cpu
-    }
-
-    #[cfg(target_arch = "wasm32")]
-    fn without_gpu() -> Self {
-        Kernels::Reference
     }
 
     /// Takes the reference in place of GPU kernels, unless they support the shapes.
@@ -93,7 +84,9 @@ pub(in crate::ops) trait Operand<B: Backend>: Sized {
     fn raise(lowered: Self::Lowered) -> Self;
 
     /// Returns the first tensor; `None` if there is none, or if it is on another backend.
-    fn first(&self) -> Option<FloatTensor<B>>;
+    fn first(&self) -> Option<FloatTensor<B>> {
+        None
+    }
 }
 
 impl<B: Backend, const D: usize> Operand<B> for Tensor<D>
@@ -124,10 +117,6 @@ impl<B: Backend> Operand<B> for bool {
 
     fn raise(lowered: bool) -> Self {
         lowered
-    }
-
-    fn first(&self) -> Option<FloatTensor<B>> {
-        None
     }
 }
 
@@ -163,7 +152,7 @@ impl<B: Backend, T: Operand<B>> Operand<B> for Vec<T> {
     }
 }
 
-/// Implements [`Operand`] for tuples.
+/// Implements [`Operand`] for tuples, which ops return.
 macro_rules! tuple {
     ($($type:ident $value:ident),*) => {
         impl<B: Backend, $($type: Operand<B>),*> Operand<B> for ($($type,)*) {
@@ -177,17 +166,11 @@ macro_rules! tuple {
             fn raise(($($value,)*): Self::Lowered) -> Self {
                 ($($type::raise($value),)*)
             }
-
-            fn first(&self) -> Option<FloatTensor<B>> {
-                let ($($value,)*) = self;
-                None$(.or_else(|| $value.first()))*
-            }
         }
     };
 }
 tuple!(T0 a, T1 b);
 tuple!(T0 a, T1 b, T2 c);
-tuple!(T0 a, T1 b, T2 c, T3 d, T4 e);
 
 /// Defines a struct of operands, which is an operand itself: implementations take and return it as
 /// the tuple of its fields.
@@ -207,15 +190,14 @@ macro_rules! tensors {
         where
             burn::backend::DispatchTensor: burn::backend::DispatchKindConversion<B>,
         {
-            type Lowered = <($($type,)*) as $crate::ops::shared::dispatch::Operand<B>>::Lowered;
+            type Lowered = ($(<$type as $crate::ops::shared::dispatch::Operand<B>>::Lowered,)*);
 
             fn lower(self) -> Self::Lowered {
-                $crate::ops::shared::dispatch::Operand::<B>::lower(($(self.$field,)*))
+                ($($crate::ops::shared::dispatch::Operand::<B>::lower(self.$field),)*)
             }
 
-            fn raise(lowered: Self::Lowered) -> Self {
-                let ($($field,)*) = $crate::ops::shared::dispatch::Operand::<B>::raise(lowered);
-                Self { $($field),* }
+            fn raise(($($field,)*): Self::Lowered) -> Self {
+                Self { $($field: $crate::ops::shared::dispatch::Operand::<B>::raise($field)),* }
             }
 
             fn first(&self) -> Option<burn::backend::tensor::FloatTensor<B>> {
