@@ -2,7 +2,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::head::{Head, parts};
+use super::super::scale;
+use super::head::{AttentionHead, parts};
 use super::panels::{Panels, Right};
 use super::tile::{Left, STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
@@ -13,7 +14,8 @@ use crate::ops::shared::cpu::vector::{self, exp, vectors};
 const BLOCK: usize = 64;
 
 /// The inputs, `log_sum_exp` of this head, the others of all heads.
-pub(super) struct Saved<'a> {
+pub(super) struct HeadInputs<'a> {
+    pub head: AttentionHead<'a>,
     pub qkv: &'a [f32],
     pub out: &'a [f32],
     pub dout: &'a [f32],
@@ -21,8 +23,7 @@ pub(super) struct Saved<'a> {
 }
 
 pub(super) struct Backward<'a> {
-    pub head: Head<'a>,
-    pub saved: Saved<'a>,
+    pub inputs: HeadInputs<'a>,
     /// For each position, the head's row of the gradients of q, k and v.
     pub dqkv: Vec<&'a mut [f32]>,
 }
@@ -56,7 +57,8 @@ impl WithSimd for Backward<'_> {
     /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`.
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { head, saved, mut dqkv } = self;
+        let Self { inputs, mut dqkv } = self;
+        let HeadInputs { head, qkv, dout: d_out, .. } = inputs;
         let (time, size, c) = (head.shape.time, head.size, head.c);
         let (across, down) = (Panels::new(size, time), Panels::new(time, size));
         let block = Panels::new(BLOCK, size);
@@ -76,21 +78,21 @@ impl WithSimd for Backward<'_> {
         ];
         let mut memory = memory::take(lens.iter().sum());
         let [k_transposed, v_transposed, k, q, dout, p, ds, dq, dk, dv] = parts(&mut memory, lens);
-        across.pack(Right::Columns(head.row(saved.qkv, 0, 1, 3), 3 * c), k_transposed);
-        across.pack(Right::Columns(head.row(saved.qkv, 0, 2, 3), 3 * c), v_transposed);
-        down.pack(Right::Rows(head.row(saved.qkv, 0, 1, 3), 3 * c), k);
+        across.pack(Right::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
+        across.pack(Right::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
+        down.pack(Right::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
         let packed = Packed { across, down, k_transposed, v_transposed, k };
         for first in (0..time).step_by(BLOCK) {
             let rows = BLOCK.min(time - first);
             let mut block = Block { first, rows, stride, p, ds };
             for query in (first..first + rows).step_by(STRIP) {
-                gradients_of_scores(simd, &head, &saved, &packed, &mut block, query);
+                gradients_of_scores(simd, &inputs, &packed, &mut block, query);
                 gradients_of_queries(simd, &packed, &block, query, dq, &mut dqkv);
             }
             let panels = Panels::new(rows, size);
             let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
-            panels.pack(Right::Rows(head.row(saved.qkv, first, 0, 3), 3 * c), q);
-            panels.pack(Right::Rows(head.row(saved.dout, first, 0, 1), c), dout);
+            panels.pack(Right::Rows(head.row(qkv, first, 0, 3), 3 * c), q);
+            panels.pack(Right::Rows(head.row(d_out, first, 0, 1), c), dout);
             add_columns(simd, &block, block.ds, panels, q, dk);
             add_columns(simd, &block, block.p, panels, dout, dv);
         }
@@ -107,40 +109,35 @@ impl WithSimd for Backward<'_> {
 #[inline(always)]
 fn gradients_of_scores<S: Simd>(
     simd: S,
-    head: &Head,
-    saved: &Saved,
+    inputs: &HeadInputs,
     packed: &Packed,
     block: &mut Block,
     query: usize,
 ) {
+    let HeadInputs { head, qkv, out, dout, .. } = *inputs;
     let (stride, end) = (block.stride, block.first + block.rows);
     let rows = STRIP.min(end - query);
     let at = (query - block.first) * stride;
-    let q = Left::Rows(head.row(saved.qkv, query, 0, 3), 3 * head.c);
-    let dout = Left::Rows(head.row(saved.dout, query, 0, 1), head.c);
-    for index in 0..packed.across.count() {
-        let panel = packed.across.panel(packed.k_transposed, index, 0, head.size);
-        if panel.first < query + rows {
-            let column = panel.first;
-            let to = Target { values: &mut block.p[at..], stride, rows, column, add: false };
-            multiply(simd, q, panel, to);
-            let panel = packed.across.panel(packed.v_transposed, index, 0, head.size);
-            let column = panel.first;
-            let to = Target { values: &mut block.ds[at..], stride, rows, column, add: false };
-            multiply(simd, dout, panel, to);
-        }
+    let products = [
+        (head.row(qkv, query, 0, 3), 3 * head.c, packed.k_transposed, &mut *block.p),
+        (head.row(dout, query, 0, 1), head.c, packed.v_transposed, &mut *block.ds),
+    ];
+    for (left, width, right, scores) in products {
+        let panels = packed.across.of(right, 0..head.size);
+        let seen = panels.take_while(|panel| panel.first < query + rows);
+        let to = Target { values: &mut scores[at..], stride, rows, add: false };
+        multiply(simd, Left::Rows(left, width), seen, to);
     }
-    let scale = super::super::scale(head.size);
+    let scale = scale(head.size);
     for query in query..query + rows {
         let at = (query - block.first) * stride;
-        let [out, dout] = [saved.out, saved.dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
+        let [out, dout] = [out, dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
         let delta = vector::sum(simd, [dout, out], |[dout, out]| simd.mul_f32s(dout, out));
-        let log_sum_exp = saved.log_sum_exp[query];
         let (p, ds) = (&mut block.p[at..at + stride], &mut block.ds[at..at + stride]);
         let len = query + 1;
         head.drop_out(&mut ds[..len], query);
         let [factor, shift, minus_delta] =
-            [scale, -log_sum_exp, -delta].map(|value| simd.splat_f32s(value));
+            [scale, -inputs.log_sum_exp[query], -delta].map(|value| simd.splat_f32s(value));
         for (p, ds) in vectors::<S>(p, len).iter_mut().zip(vectors::<S>(ds, len)) {
             *p = exp(simd, simd.mul_add_e_f32s(*p, factor, shift));
             *ds = simd.mul_f32s(simd.mul_f32s(*p, simd.add_f32s(*ds, minus_delta)), factor);
@@ -165,12 +162,8 @@ fn gradients_of_queries<S: Simd>(
     let rows = STRIP.min(block.first + block.rows - query);
     let ds = Left::Rows(&block.ds[(query - block.first) * block.stride..], block.stride);
     let stride = packed.down.width();
-    for index in 0..packed.down.count() {
-        let panel = packed.down.panel(packed.k, index, 0, query + rows);
-        let column = panel.first;
-        let to = Target { values: &mut *dq, stride, rows, column, add: false };
-        multiply(simd, ds, panel, to);
-    }
+    let to = Target { values: &mut *dq, stride, rows, add: false };
+    multiply(simd, ds, packed.down.of(packed.k, 0..query + rows), to);
     for (r, dq) in dq.chunks(stride).enumerate().take(rows) {
         let row = &mut dqkv[3 * (query + r)];
         row.copy_from_slice(&dq[..row.len()]);
@@ -191,14 +184,10 @@ fn add_columns<S: Simd>(
     let stride = panels.width();
     for key in (0..block.first + block.rows).step_by(STRIP) {
         let from = key.saturating_sub(block.first);
-        for index in 0..panels.count() {
-            let panel = panels.panel(right, index, from, block.rows);
-            let left = Left::Columns(&left[from * block.stride + key..], block.stride);
-            // The block that holds a key is the first one that sees it.
-            let values = &mut sums[key * stride..];
-            let add = key < block.first;
-            let to = Target { values, stride, rows: STRIP, column: panel.first, add };
-            multiply(simd, left, panel, to);
-        }
+        let left = Left::Columns(&left[from * block.stride + key..], block.stride);
+        // The block that holds a key is the first one that sees it.
+        let (values, add) = (&mut sums[key * stride..], key < block.first);
+        let to = Target { values, stride, rows: STRIP, add };
+        multiply(simd, left, panels.of(right, from..block.rows), to);
     }
 }

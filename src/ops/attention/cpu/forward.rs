@@ -2,14 +2,15 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::head::{Head, parts};
+use super::super::scale;
+use super::head::{AttentionHead, parts};
 use super::panels::{Panels, Right};
 use super::tile::{Left, STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::vector::{WIDEST, exp, vectors};
 
 pub(super) struct Forward<'a> {
-    pub head: Head<'a>,
+    pub head: AttentionHead<'a>,
     /// Of all heads.
     pub qkv: &'a [f32],
     /// The head's row of each position.
@@ -36,26 +37,16 @@ impl WithSimd for Forward<'_> {
             let rows = STRIP.min(time - query);
             let visible = query + rows;
             let q = Left::Rows(head.row(qkv, query, 0, 3), width);
-            for index in 0..keys.count() {
-                let panel = keys.panel(packed_k, index, 0, head.size);
-                if panel.first < visible {
-                    let column = panel.first;
-                    let to = Target { values: &mut *scores, stride, rows, column, add: false };
-                    multiply(simd, q, panel, to);
-                }
-            }
+            let seen = keys.of(packed_k, 0..head.size).take_while(|panel| panel.first < visible);
+            multiply(simd, q, seen, Target { values: &mut *scores, stride, rows, add: false });
             let mut factors = [0.0; STRIP];
             for (r, factor) in factors.iter_mut().enumerate().take(rows) {
                 let row = &mut scores[r * stride..][..stride];
                 (*factor, log_sum_exp[query + r]) = softmax(simd, &head, row, query + r);
             }
             let p = Left::Rows(scores, stride);
-            for index in 0..vs.count() {
-                let panel = vs.panel(packed_v, index, 0, visible);
-                let (stride, column) = (out_stride, panel.first);
-                let to = Target { values: &mut *sums, stride, rows, column, add: false };
-                multiply(simd, p, panel, to);
-            }
+            let to = Target { values: &mut *sums, stride: out_stride, rows, add: false };
+            multiply(simd, p, vs.of(packed_v, 0..visible), to);
             for (r, sums) in sums.chunks(out_stride).enumerate().take(rows) {
                 for (out, sum) in out[query + r].iter_mut().zip(sums) {
                     *out = sum * factors[r];
@@ -69,8 +60,8 @@ impl WithSimd for Forward<'_> {
 /// Turns the scores of one query into probabilities, but for a factor that is returned first, and
 /// returns their log-sum-exp. Keys of its strip after the query get zero.
 #[inline(always)]
-fn softmax<S: Simd>(simd: S, head: &Head, row: &mut [f32], query: usize) -> (f32, f32) {
-    let scale = super::super::scale(head.size);
+fn softmax<S: Simd>(simd: S, head: &AttentionHead, row: &mut [f32], query: usize) -> (f32, f32) {
+    let scale = scale(head.size);
     let (len, end) = (query + 1, row.len());
     // Whole vectors: what lies beyond the query is no larger than any score, and zero in the end.
     row[len..end.min(len + WIDEST)].fill(f32::NEG_INFINITY);

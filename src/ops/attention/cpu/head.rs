@@ -4,7 +4,7 @@ use crate::ops::AttentionShape;
 
 /// One head of one sequence.
 #[derive(Clone, Copy)]
-pub(super) struct Head<'a> {
+pub(super) struct AttentionHead<'a> {
     pub shape: &'a AttentionShape,
     /// `sequence * heads + head`.
     pub index: usize,
@@ -14,7 +14,7 @@ pub(super) struct Head<'a> {
     pub size: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> AttentionHead<'a> {
     pub fn new(index: usize, c: usize, shape: &'a AttentionShape) -> Self {
         Self { shape, index, c, size: c / shape.heads }
     }

@@ -16,9 +16,9 @@ mod head;
 mod panels;
 mod tile;
 
-use backward::{Backward, Saved};
+use backward::{Backward, HeadInputs};
 use forward::Forward;
-use head::Head;
+use head::AttentionHead;
 
 pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuTensor) {
     let shape = &shape;
@@ -31,7 +31,7 @@ pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuT
     let log_sums: Vec<_> = log_sum_exp.chunks_mut(shape.time).collect();
     by_head(&mut out, 1, c, shape).into_par_iter().zip(log_sums).enumerate().for_each(
         |(index, (out, log_sum_exp))| {
-            let head = Head::new(index, c, shape);
+            let head = AttentionHead::new(index, c, shape);
             pulp::Arch::new().dispatch(Forward { head, qkv, out, log_sum_exp });
         },
     );
@@ -55,10 +55,10 @@ pub(super) fn backward(
     let [dout, qkv, out, log_sum_exp] = saved.each_ref().map(values);
     let mut dqkv = memory::take(n * width);
     by_head(&mut dqkv, 3, c, shape).into_par_iter().enumerate().for_each(|(index, dqkv)| {
-        let head = Head::new(index, c, shape);
+        let head = AttentionHead::new(index, c, shape);
         let log_sum_exp = &log_sum_exp[index * shape.time..][..shape.time];
-        let saved = Saved { qkv, out, dout, log_sum_exp };
-        pulp::Arch::new().dispatch(Backward { head, saved, dqkv });
+        let inputs = HeadInputs { head, qkv, out, dout, log_sum_exp };
+        pulp::Arch::new().dispatch(Backward { inputs, dqkv });
     });
     memory::recycle(saved);
     from_values(dqkv, [n, width].into())

@@ -60,7 +60,7 @@ impl Panels {
         Self { depth, columns, lanes, vectors: columns.div_ceil(lanes), widest }
     }
 
-    pub fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.vectors.div_ceil(self.widest)
     }
 
@@ -86,83 +86,43 @@ impl Panels {
         }
     }
 
-    /// Panel `index` of a packed factor, from row `from` to row `to`.
-    #[inline(always)]
-    pub fn panel<'a>(&self, packed: &'a [f32], index: usize, from: usize, to: usize) -> Panel<'a> {
-        let (first, vectors) = self.vectors_of(index);
-        let (start, width) = (first * self.lanes * self.depth, vectors * self.lanes);
-        let first = first * self.lanes;
-        Panel {
-            values: &packed[start + from * width..start + to * width],
-            vectors,
-            first,
-            columns: width.min(self.columns - first),
-        }
-    }
-
-    /// Splits the memory of a packed factor into one part for each panel.
-    fn split<'a>(&self, mut packed: &'a mut [f32]) -> Vec<&'a mut [f32]> {
-        let mut panels = Vec::with_capacity(self.count());
-        for index in 0..self.count() {
-            let (_, vectors) = self.vectors_of(index);
-            let (panel, rest) = packed.split_at_mut(vectors * self.lanes * self.depth);
-            panels.push(panel);
-            packed = rest;
-        }
-        panels
-    }
-
-    /// Packs panel `index` of `right`.
-    #[inline(always)]
-    fn pack_panel(&self, index: usize, right: Right, panel: &mut [f32]) {
-        let (first, vectors) = self.vectors_of(index);
-        let (first, width) = (first * self.lanes, vectors * self.lanes);
-        let columns = width.min(self.columns - first);
-        match right {
-            Right::Rows(values, stride) => {
-                let values = &values[first..];
-                match width {
-                    48 if columns == 48 => copy_rows::<48>(values, stride, panel),
-                    32 if columns == 32 => copy_rows::<32>(values, stride, panel),
-                    24 if columns == 24 => copy_rows::<24>(values, stride, panel),
-                    16 if columns == 16 => copy_rows::<16>(values, stride, panel),
-                    _ => {
-                        for (k, row) in panel.chunks_exact_mut(width).enumerate() {
-                            row[..columns].copy_from_slice(&values[k * stride..][..columns]);
-                            row[columns..].fill(0.0);
-                        }
-                    }
-                }
-            }
-            Right::Columns(values, stride) => {
-                for (block, panel) in panel.chunks_mut(SIDE * width).enumerate() {
-                    for column in (0..width).step_by(SIDE) {
-                        // Columns of padding repeat the last real one.
-                        let source = (&values[block * SIDE..], stride);
-                        let which = first + column..first + columns;
-                        pack_square(source, which, panel, width, column);
-                    }
-                }
-            }
-        }
+    /// Returns the panels of a packed factor, of its rows `depth`.
+    pub fn of<'a>(self, packed: &'a [f32], depth: Range<usize>) -> impl Iterator<Item = Panel<'a>> {
+        (0..self.count()).map(move |index| {
+            let (first, vectors) = self.vectors_of(index);
+            let (first, width) = (first * self.lanes, vectors * self.lanes);
+            let panel = &packed[first * self.depth..];
+            let values = &panel[depth.start * width..depth.end * width];
+            Panel { values, vectors, first, columns: width.min(self.columns - first) }
+        })
     }
 
     /// Packs all of `right`.
     #[inline(always)]
     pub fn pack(&self, right: Right, packed: &mut [f32]) {
-        for (index, panel) in self.split(packed).into_iter().enumerate() {
-            self.pack_panel(index, right, panel);
-        }
-    }
-}
-
-/// Copies rows of as many elements as the widest panels of AVX-512 and AVX2 have, without a call for
-/// each.
-#[inline(always)]
-fn copy_rows<const WIDTH: usize>(values: &[f32], stride: usize, panel: &mut [f32]) {
-    for (k, row) in panel.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
-        if let Some(values) = values[k * stride..].first_chunk() {
-            *row = *values;
+        for index in 0..self.count() {
+            let (first, vectors) = self.vectors_of(index);
+            let (first, width) = (first * self.lanes, vectors * self.lanes);
+            let columns = width.min(self.columns - first);
+            let panel = &mut packed[first * self.depth..][..width * self.depth];
+            match right {
+                Right::Rows(values, stride) => {
+                    for (k, row) in panel.chunks_exact_mut(width).enumerate() {
+                        row[..columns].copy_from_slice(&values[k * stride + first..][..columns]);
+                        row[columns..].fill(0.0);
+                    }
+                }
+                Right::Columns(values, stride) => {
+                    for (block, panel) in panel.chunks_mut(SIDE * width).enumerate() {
+                        for column in (0..width).step_by(SIDE) {
+                            // Columns of padding repeat the last real one.
+                            let source = (&values[block * SIDE..], stride);
+                            let which = first + column..first + columns;
+                            pack_square(source, which, panel, width, column);
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -226,9 +186,8 @@ mod tests {
             let [mut by_rows, mut by_columns] = [vec![0.0; panels.len()], vec![0.0; panels.len()]];
             panels.pack(Right::Rows(&rows, columns), &mut by_rows);
             panels.pack(Right::Columns(&transposed, depth), &mut by_columns);
-            for index in 0..panels.count() {
-                let [a, b] =
-                    [&by_rows, &by_columns].map(|packed| panels.panel(packed, index, 0, depth));
+            let by_columns = panels.of(&by_columns, 0..depth);
+            for (a, b) in panels.of(&by_rows, 0..depth).zip(by_columns) {
                 let width = a.values.len() / depth;
                 for (k, (a_row, b_row)) in
                     a.values.chunks(width).zip(b.values.chunks(width)).enumerate()

@@ -30,8 +30,6 @@ pub(super) struct Target<'a> {
     pub values: &'a mut [f32],
     pub stride: usize,
     pub rows: usize,
-    /// The panel's first column in the rows.
-    pub column: usize,
     /// Adds the product to the values.
     pub add: bool,
 }
@@ -39,18 +37,25 @@ pub(super) struct Target<'a> {
 impl Target<'_> {
     /// Row `r` from the panel's first column on.
     #[inline(always)]
-    fn row(&mut self, r: usize) -> &mut [f32] {
-        &mut self.values[r * self.stride + self.column..]
+    fn row(&mut self, r: usize, panel: Panel) -> &mut [f32] {
+        &mut self.values[r * self.stride + panel.first..]
     }
 }
 
-/// The product of a strip of `left` and a panel.
+/// The product of a strip of `left` and the panels of `right`.
 #[inline(always)]
-pub(super) fn multiply<S: Simd>(simd: S, left: Left, panel: Panel, mut to: Target) {
-    match panel.vectors {
-        1 => strip::<S, 1>(simd, left, panel, &mut to),
-        2 => strip::<S, 2>(simd, left, panel, &mut to),
-        _ => strip::<S, PANEL>(simd, left, panel, &mut to),
+pub(super) fn multiply<'a, S: Simd>(
+    simd: S,
+    left: Left,
+    right: impl Iterator<Item = Panel<'a>>,
+    mut to: Target,
+) {
+    for panel in right {
+        match panel.vectors {
+            1 => strip::<S, 1>(simd, left, panel, &mut to),
+            2 => strip::<S, 2>(simd, left, panel, &mut to),
+            _ => strip::<S, PANEL>(simd, left, panel, &mut to),
+        }
     }
 }
 
@@ -101,31 +106,25 @@ fn rows<S: Simd, const R: usize, const V: usize>(
                 values[r * V + v] = sums[r][v];
             }
         }
-        store_part(&whole, width, first, panel.columns, to);
+        store_part(&whole, width, first, panel, to);
         return;
     }
-    if to.add {
-        for r in 0..R {
-            let row = &mut to.row(first + r)[..width];
-            let row = &mut S::as_mut_simd_f32s(row).0[..V];
-            for v in 0..V {
-                row[v] = simd.add_f32s(row[v], sums[r][v]);
-            }
-        }
-    } else {
-        for r in 0..R {
-            let row = &mut to.row(first + r)[..width];
-            S::as_mut_simd_f32s(row).0[..V].copy_from_slice(&sums[r]);
+    for r in 0..R {
+        let add = to.add;
+        let row = &mut to.row(first + r, panel)[..width];
+        let row = &mut S::as_mut_simd_f32s(row).0[..V];
+        for v in 0..V {
+            row[v] = if add { simd.add_f32s(row[v], sums[r][v]) } else { sums[r][v] };
         }
     }
 }
 
 /// Stores the rows and columns of `sums`, in rows of `width`, that the product has.
 #[inline(never)]
-fn store_part(sums: &[f32], width: usize, first: usize, columns: usize, to: &mut Target) {
+fn store_part(sums: &[f32], width: usize, first: usize, panel: Panel, to: &mut Target) {
     for (r, sums) in sums.chunks(width).enumerate().take(to.rows - first) {
         let add = to.add;
-        let row = &mut to.row(first + r)[..columns];
+        let row = &mut to.row(first + r, panel)[..panel.columns];
         for (value, sum) in row.iter_mut().zip(sums) {
             *value = if add { *value + sum } else { *sum };
         }
