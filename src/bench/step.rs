@@ -50,7 +50,7 @@ impl TrainingStep {
                 let precision = mode.precision;
                 let model = masters.model(precision, &architecture, &mut weights, device);
                 let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
                 (model, optimizer)
             }
             None => on_device(device, config, &mut weights, mode),
@@ -66,7 +66,7 @@ impl TrainingStep {
                 let architecture = architecture(config);
                 let model = Gpt::stored_in(mode.precision, &architecture, &mut Zeros, device);
                 let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
                 (model, optimizer)
             }
             None => on_device(device, config, &mut Zeros, mode),
@@ -174,7 +174,7 @@ fn on_device(
 ) -> (Gpt, Optimizer) {
     let mut model = Gpt::new(&architecture(config), weights, device).expect(EVERY_NAME);
     model.keep_half_weights(mode.precision);
-    let optimizer = Optimizer::new(config, &model, mode);
+    let optimizer = Optimizer::new(config, &model, None, None, mode);
     (model, optimizer)
 }
 
