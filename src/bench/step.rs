@@ -36,46 +36,51 @@ impl TrainingStep {
     /// Builds the model of `config` on `device`, with one micro-batch per update. The precision is
     /// that of `mode`.
     pub fn new(device: &Device, config: &Config, mode: OpsMode) -> Self {
-        let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+        let vocab = architecture(config).vocab_size as u32;
         let plan = Plan { accumulation: 1, ..Plan::new(config, vocab) };
         Self::planned(device, config, &plan, mode)
     }
 
     /// Builds the model of `config` on `device`, with steps split by `plan`.
     pub fn planned(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
-        let architecture = architecture(config);
-        let mut weights = RandomWeights::new(&architecture, config.seed);
-        let (model, optimizer) = match masters(config, plan) {
-            Some(mut masters) => {
-                let precision = mode.precision;
-                let model = masters.model(precision, &architecture, &mut weights, device);
-                let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
-                (model, optimizer)
-            }
-            None => on_device(device, config, &mut weights, mode),
-        };
-        Self::of(model, optimizer, config, plan, mode)
+        let mut weights = RandomWeights::new(&architecture(config), config.seed);
+        Self::build(device, config, plan, mode, &mut weights, false)
     }
 
     /// Builds the step as [`planned`](Self::planned) does, for a dry run: all weights are zero, and
     /// the host memory of an offloaded optimizer is reserved and never written.
     pub fn reserved(device: &Device, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
-        let (model, optimizer) = match masters(config, plan) {
-            Some(masters) => {
-                let architecture = architecture(config);
-                let model = Gpt::stored_in(mode.precision, &architecture, &mut Zeros, device);
-                let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
-                (model, optimizer)
-            }
-            None => on_device(device, config, &mut Zeros, mode),
-        };
-        Self::of(model, optimizer, config, plan, mode)
+        Self::build(device, config, plan, mode, &mut Zeros, true)
     }
 
-    fn of(model: Gpt, optimizer: Optimizer, config: &Config, plan: &Plan, mode: OpsMode) -> Self {
-        let architecture = model.architecture();
+    fn build(
+        device: &Device,
+        config: &Config,
+        plan: &Plan,
+        mode: OpsMode,
+        weights: &mut dyn WeightSource,
+        is_dry: bool,
+    ) -> Self {
+        let (architecture, precision) = (architecture(config), mode.precision);
+        let masters = if plan.offload_optimizer { Masters::new(config) } else { None };
+        let (model, optimizer) = match masters {
+            Some(mut masters) => {
+                let model = if is_dry {
+                    Gpt::stored_in(precision, &architecture, weights, device)
+                } else {
+                    masters.model(precision, &architecture, weights, device)
+                };
+                let model = model.expect(EVERY_NAME);
+                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                (model, optimizer)
+            }
+            None => {
+                let mut model = Gpt::new(&architecture, weights, device).expect(EVERY_NAME);
+                model.keep_half_weights(precision);
+                let optimizer = Optimizer::new(config, &model, mode);
+                (model, optimizer)
+            }
+        };
         let vocab = architecture.vocab_size as u32;
         let rows = plan.micro_batch * architecture.block_size;
         // Any ids will do that are scattered over the vocabulary.
@@ -158,24 +163,6 @@ impl WeightSource for Zeros {
 fn architecture(config: &Config) -> Architecture {
     let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
     Architecture::new(config, vocab)
-}
-
-/// The master weights of a plan with the optimizer in host memory.
-fn masters(config: &Config, plan: &Plan) -> Option<Masters> {
-    if plan.offload_optimizer { Masters::new(config) } else { None }
-}
-
-/// A model and its optimizer, both on `device`.
-fn on_device(
-    device: &Device,
-    config: &Config,
-    weights: &mut dyn WeightSource,
-    mode: OpsMode,
-) -> (Gpt, Optimizer) {
-    let mut model = Gpt::new(&architecture(config), weights, device).expect(EVERY_NAME);
-    model.keep_half_weights(mode.precision);
-    let optimizer = Optimizer::new(config, &model, None, None, mode);
-    (model, optimizer)
 }
 
 /// Measures training steps of `config` on `device`.
