@@ -82,11 +82,6 @@ impl Queue {
         min < max && max <= 32
     }
 
-    /// Returns burn's handle of the device.
-    pub fn device(&self) -> CubeDevice {
-        self.device.clone()
-    }
-
     /// Returns the memory that a workgroup shares, in bytes.
     pub fn workgroup_memory(&self) -> usize {
         self.client.properties().hardware.max_shared_memory_size

@@ -17,27 +17,24 @@ pub(crate) type Reading = Pin<Box<dyn Future<Output = Result<TensorData, DeviceE
 pub(crate) fn begin_read(tensor: Tensor<1>) -> Reading {
     let mut reading = read(tensor);
     // The first poll queues the copy.
-    match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(elements) => Box::pin(ready(elements)),
-        Poll::Pending => reading,
-    }
+    is_done(&mut reading);
+    reading
 }
 
 /// Returns true if a read is ready, and with it all work that was queued before it. Does not wait.
 pub(crate) fn is_done(reading: &mut Reading) -> bool {
-    match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(elements) => {
-            *reading = Box::pin(ready(elements));
-            true
-        }
-        Poll::Pending => false,
+    let polled = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let is_done = polled.is_ready();
+    if let Poll::Ready(elements) = polled {
+        *reading = Box::pin(ready(elements));
     }
+    is_done
 }
 
 fn read(tensor: Tensor<1>) -> Reading {
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
     if let Ok(tensor) = tensor.clone().try_into_primitive::<burn_cubecl::CubeBackend>() {
-        return cube::read(tensor);
+        return read_from_gpu(burn_cubecl::kernel::into_contiguous(tensor));
     }
     Box::pin(async move {
         let elements = tensor.into_data_async().await;
@@ -46,22 +43,15 @@ fn read(tensor: Tensor<1>) -> Reading {
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-mod cube {
-    use burn::tensor::TensorData;
-    use burn_cubecl::cubecl::server::{CopyDescriptor, ServerError};
-    use burn_cubecl::kernel::into_contiguous;
-    use burn_cubecl::tensor::CubeTensor;
+fn read_from_gpu(tensor: burn_cubecl::tensor::CubeTensor) -> Reading {
+    use burn_cubecl::cubecl::server::CopyDescriptor;
 
-    use super::{DeviceError, Reading};
-
-    pub fn read(tensor: CubeTensor) -> Reading {
-        let CubeTensor { client, handle, meta, dtype, .. } = into_contiguous(tensor);
-        Box::pin(async move {
-            let (shape, strides) = (meta.shape().clone(), meta.strides().clone());
-            let from = CopyDescriptor::new(handle.binding(), shape.clone(), strides, dtype.size());
-            let read = client.read_one_tensor_async(from).await;
-            let stopped = |error: ServerError| DeviceError::Stopped { reason: error.to_string() };
-            Ok(TensorData::from_bytes(read.map_err(stopped)?, shape, dtype))
-        })
-    }
+    Box::pin(async move {
+        let (shape, strides) = (tensor.meta.shape().clone(), tensor.meta.strides().clone());
+        let (binding, dtype) = (tensor.handle.binding(), tensor.dtype);
+        let from = CopyDescriptor::new(binding, shape.clone(), strides, dtype.size());
+        let read = tensor.client.read_one_tensor_async(from).await;
+        let elements = read.map_err(|error| DeviceError::Stopped { reason: error.to_string() })?;
+        Ok(TensorData::from_bytes(elements, shape, dtype))
+    })
 }

@@ -9,27 +9,43 @@ const MOST: u32 = 8;
 /// `for (var i = 0u; i < COUNT; i++) {` and end with a line `}` of the same indentation. COUNT is one of
 /// the `constants` or a literal.
 pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
-    let lines: Vec<String> = source.lines().map(str::to_string).collect();
-    let mut text = String::with_capacity(2 * source.len());
-    write_lines(&lines, constants, &mut text);
+    let lines: Vec<&str> = source.lines().collect();
+    let (mut lines, mut text) = (&lines[..], String::with_capacity(2 * source.len()));
+    while let Some((&line, rest)) = lines.split_first() {
+        lines = rest;
+        if line.trim() == "// unroll"
+            && let Some((head, body, after)) = split_loop(rest)
+        {
+            lines = after;
+            let body = body.join("\n");
+            match parse_head(head, constants) {
+                Some((index, count)) if count <= MOST => {
+                    for i in 0..count {
+                        let body = substitute(&body, index, &format!("{i}u"));
+                        // A block, so that each iteration has its own names.
+                        text += &format!("{{\n{}}}\n", unroll(&body, constants));
+                    }
+                }
+                _ => text += &format!("{head}\n{}}}\n", unroll(&body, constants)),
+            }
+        } else {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
     text
 }
 
 /// Repeats the lines between a line `// repeat` and the next line `// end` `count` times. Replaces
 /// `TENSOR` by the number of the repetition, from 0.
 pub(super) fn repeat(source: &str, count: u32) -> String {
-    let is = |line: &str, mark: &str| line.trim() == mark;
     let mut lines = source.lines();
     let mut text = String::with_capacity(2 * source.len());
     while let Some(line) = lines.next() {
-        if is(line, "// repeat") {
-            let part: Vec<&str> = lines.by_ref().take_while(|line| !is(line, "// end")).collect();
-            for tensor in 0..count {
-                for line in &part {
-                    text.push_str(&line.replace("TENSOR", &tensor.to_string()));
-                    text.push('\n');
-                }
-            }
+        if line.trim() == "// repeat" {
+            let part = lines.by_ref().take_while(|line| line.trim() != "// end");
+            let part: String = part.map(|line| format!("{line}\n")).collect();
+            text.extend((0..count).map(|tensor| part.replace("TENSOR", &tensor.to_string())));
         } else {
             text.push_str(line);
             text.push('\n');
@@ -38,51 +54,14 @@ pub(super) fn repeat(source: &str, count: u32) -> String {
     text
 }
 
-fn write_lines(mut lines: &[String], constants: &[(&str, u32)], text: &mut String) {
-    while let Some((line, rest)) = lines.split_first() {
-        lines = rest;
-        if line.trim() == "// unroll"
-            && let Some((head, body, after)) = split_loop(rest)
-        {
-            write_loop(head, body, constants, text);
-            lines = after;
-        } else {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-}
-
 /// Splits lines into the head of a loop, its body and the lines after its `}`.
-fn split_loop(lines: &[String]) -> Option<(&str, &[String], &[String])> {
+fn split_loop<'a>(lines: &'a [&'a str]) -> Option<(&'a str, &'a [&'a str], &'a [&'a str])> {
     let (head, rest) = lines.split_first()?;
     let indentation = &head[..head.len() - head.trim_start().len()];
     let end = rest.iter().position(|line| {
         line.strip_prefix(indentation).is_some_and(|line| line.trim_end() == "}")
     })?;
     Some((head, &rest[..end], &rest[end + 1..]))
-}
-
-fn write_loop(head: &str, body: &[String], constants: &[(&str, u32)], text: &mut String) {
-    match parse_head(head, constants) {
-        Some((index, count)) if count <= MOST => {
-            for i in 0..count {
-                let value = format!("{i}u");
-                let body: Vec<String> =
-                    body.iter().map(|line| substitute(line, index, &value)).collect();
-                // A block, so that each iteration has its own names.
-                text.push_str("{\n");
-                write_lines(&body, constants, text);
-                text.push_str("}\n");
-            }
-        }
-        _ => {
-            text.push_str(head);
-            text.push('\n');
-            write_lines(body, constants, text);
-            text.push_str("}\n");
-        }
-    }
 }
 
 /// Returns the index and the number of iterations of `for (var i = 0u; i < COUNT; i++) {`.
@@ -95,18 +74,15 @@ fn parse_head<'a>(head: &'a str, constants: &[(&str, u32)]) -> Option<(&'a str, 
     Some((index, constant.map(|&(_, count)| count).or_else(literal)?))
 }
 
-/// Replaces a name in a line.
-fn substitute(line: &str, name: &str, value: &str) -> String {
+/// Replaces a name in a text.
+fn substitute(text: &str, name: &str, value: &str) -> String {
     let of_name = |c: char| c.is_alphanumeric() || c == '_';
-    let mut text = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c| of_name(c) != of_name(first)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
-        text.push_str(if word == name { value } else { word });
-        rest = after;
-    }
-    text
+    let replaced =
+        text.split_inclusive(|c| !of_name(c)).map(|word| match word.strip_prefix(name) {
+            Some(end) if !end.starts_with(of_name) => format!("{value}{end}"),
+            _ => word.to_string(),
+        });
+    replaced.collect()
 }
 
 #[cfg(test)]

@@ -206,26 +206,16 @@ fn dispatches_at_once(kind: DeviceKind) -> usize {
 /// Describes the first limit of an adapter that is too small for the kernels, which need what WebGPU
 /// guarantees.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
-    let needed = wgpu::Limits::default();
-    let pairs = [
-        (
-            "invocations per workgroup",
-            limits.max_compute_invocations_per_workgroup,
-            needed.max_compute_invocations_per_workgroup,
-        ),
-        (
-            "storage buffers per kernel",
-            limits.max_storage_buffers_per_shader_stage,
-            needed.max_storage_buffers_per_shader_stage,
-        ),
-        (
-            "bytes of workgroup memory",
-            limits.max_compute_workgroup_storage_size,
-            needed.max_compute_workgroup_storage_size,
-        ),
-    ];
-    let short = pairs.into_iter().find(|(_, have, need)| have < need);
-    short.map(|(what, have, need)| format!("it has {have} {what}, the kernels need {need}"))
+    let of = |limits: &wgpu::Limits| {
+        [
+            ("invocations per workgroup", limits.max_compute_invocations_per_workgroup),
+            ("storage buffers per kernel", limits.max_storage_buffers_per_shader_stage),
+            ("bytes of workgroup memory", limits.max_compute_workgroup_storage_size),
+        ]
+    };
+    let mut pairs = std::iter::zip(of(limits), of(&wgpu::Limits::default()));
+    let ((what, have), (_, need)) = pairs.find(|((_, have), (_, need))| have < need)?;
+    Some(format!("it has {have} {what}, the kernels need {need}"))
 }
 
 /// Reports the driver's errors to `watchdog`. An uncaptured error also panics, as in cubecl, so that
