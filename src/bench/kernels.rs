@@ -3,8 +3,7 @@
 use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 
 use super::{KernelRow, best_seconds, fraction};
-use crate::config::Dtype;
-use crate::gpu::{DeviceError, Peaks};
+use crate::gpu::{DeviceError, Peaks, stored};
 use crate::ops::OpsMode;
 
 /// The device and the options of the measurements.
@@ -88,11 +87,7 @@ impl Bench<'_> {
 
     /// The dtype of activations.
     fn dtype(&self) -> FloatDType {
-        match self.mode.precision.dtype() {
-            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => FloatDType::F32,
-            Dtype::Bfloat16 => FloatDType::BF16,
-            Dtype::Float16 => FloatDType::F16,
-        }
+        stored(self.mode.precision.dtype()).into()
     }
 
     /// Returns the bytes of activations.
@@ -134,15 +129,16 @@ impl Bench<'_> {
     }
 
     /// Times the op `ours`, and the stock op.
-    pub fn forward<T>(
+    pub fn forward<T, S>(
         &self,
         name: &'static str,
         cost: Cost,
         ours: impl Fn() -> T,
-        stock: impl Fn() -> T,
+        stock: impl Fn() -> S,
     ) -> Result<KernelRow, DeviceError> {
-        let time = |op: &dyn Fn() -> T| best_seconds(self.device, || (), |()| drop(op()));
-        self.row(name, cost, || time(&ours), || time(&stock))
+        let ours = || best_seconds(self.device, || (), |()| drop(ours()));
+        let stock = || best_seconds(self.device, || (), |()| drop(stock()));
+        self.row(name, cost, ours, stock)
     }
 
     /// Times the backward pass `ours`, and burn's backward pass of the op `stock`, whose forward

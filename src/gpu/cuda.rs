@@ -67,8 +67,9 @@ fn abilities(gpu: &Device) -> Abilities {
     }
 }
 
-/// See [`SelectedDevice::without_tensor_cores`](super::SelectedDevice::without_tensor_cores).
-pub(super) fn without_tensor_cores(info: &DeviceInfo, dtype: Dtype) -> Option<String> {
+/// Returns a warning if this is an NVIDIA GPU without tensor cores for `dtype`. Products then take
+/// several times as long.
+pub(crate) fn without_tensor_cores(info: &DeviceInfo, dtype: Dtype) -> Option<String> {
     let DeviceInfo { id, name, .. } = info;
     if id.backend != Backend::Cuda || dtype == Dtype::Float32 {
         return None;

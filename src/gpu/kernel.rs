@@ -11,6 +11,7 @@ use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::KernelId;
 use burn_cubecl::cubecl::server::{KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeDim, ExecutionMode};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
@@ -54,6 +55,18 @@ macro_rules! wgsl {
 }
 pub(crate) use wgsl;
 
+/// A [`Shader`] by its name, the type of its parameters and the names of its files.
+macro_rules! shader {
+    ($name:literal, $params:ty, [$($file:literal),+]) => {
+        $crate::gpu::kernel::Shader {
+            name: $name,
+            parts: &[$($crate::gpu::kernel::wgsl!($file)),+],
+            params: <$params as $crate::gpu::kernel::Param>::TYPE,
+        }
+    };
+}
+pub(crate) use shader;
+
 /// The value of a constant in a kernel's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Constant {
@@ -90,13 +103,6 @@ impl Element {
         match tensor.dtype {
             DType::F16 => Element::F16,
             _ => Element::F32,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Element::F32 => "f32",
-            Element::F16 => "f16",
         }
     }
 }
@@ -167,14 +173,20 @@ impl Spec {
         }
         let _ = writeln!(text, "const WG = {}u;", self.workgroup);
         for (name, element) in &self.stored {
-            let _ = match (self.pack, element.name()) {
-                (1, element) => writeln!(text, "alias {name} = {element};"),
-                (pack, element) => writeln!(text, "alias {name} = vec{pack}<{element}>;"),
+            let element = if *element == Element::F16 { "f16" } else { "f32" };
+            let _ = match self.pack {
+                1 => writeln!(text, "alias {name} = {element};"),
+                pack => writeln!(text, "alias {name} = vec{pack}<{element}>;"),
             };
         }
-        for (name, value) in &self.constants {
+        // Counts can be the bounds of loops.
+        let mut counts: Vec<(&str, u32)> = Vec::new();
+        for &(name, value) in &self.constants {
             let _ = match value {
-                Constant::Count(value) => writeln!(text, "const {name} = {value}u;"),
+                Constant::Count(value) => {
+                    counts.push((name, value));
+                    writeln!(text, "const {name} = {value}u;")
+                }
                 Constant::Flag(value) => writeln!(text, "const {name} = {value};"),
             };
         }
@@ -184,21 +196,12 @@ impl Spec {
             Some(Matrices::Eight) => wgsl!("matrices8"),
             Some(Matrices::Sixteen) => wgsl!("matrices16"),
         });
-        let counts: Vec<(&str, u32)> = self.constants.iter().filter_map(count).collect();
         let tensors = counts.iter().find(|&&(name, _)| name == "TENSORS");
         let tensors = tensors.map_or(1, |&(_, count)| count);
         for part in self.shader.parts {
             text.push_str(&unroll(&repeat(part, tensors), &counts));
         }
         text
-    }
-}
-
-/// Returns a constant that can be the bound of a loop.
-fn count(&(name, value): &(&'static str, Constant)) -> Option<(&'static str, u32)> {
-    match value {
-        Constant::Count(value) => Some((name, value)),
-        Constant::Flag(_) => None,
     }
 }
 
@@ -232,7 +235,8 @@ impl KernelSource for SpecSource {
 
 impl Queue {
     /// Queues a kernel on `buffers`, its bindings in order, and `params`, the uniform binding after
-    /// them. Binds a placeholder for an operand that is `None`. Does not wait.
+    /// them. Binds tensors in row-major order, and a placeholder for an operand that is `None`. A
+    /// kernel writes to no tensor in another order: it would write to a copy. Does not wait.
     pub fn launch<P: Param>(
         &self,
         spec: Spec,
@@ -247,9 +251,8 @@ impl Queue {
         params.write(&mut words);
         words.resize(words.len().next_multiple_of(4), 0);
         let words = words.chunks(2).map(|w| u64::from(w[0]) | u64::from(w[1]) << 32).collect();
-        let handle = |buffer: &Option<&CubeTensor>| match buffer {
-            Some(tensor) => tensor.handle.clone().binding(),
-            None => self.nothing().handle.binding(),
+        let handle = |buffer: &Option<&CubeTensor>| {
+            buffer.cloned().map_or_else(|| self.nothing(), into_contiguous).handle.binding()
         };
         let arguments = KernelArguments::new()
             .with_buffers(buffers.iter().map(handle).collect())

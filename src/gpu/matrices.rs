@@ -65,21 +65,18 @@ pub use probe::variants;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod probe {
-    use std::any::Any;
     use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
     use half::f16;
+    use wgpu::BufferUsages as Usages;
+    use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
     use crate::config::Matrices;
-    use crate::gpu::kernel::{Param, Shader, Spec, wgsl};
+    use crate::gpu::kernel::{Shader, Spec, shader};
     use crate::gpu::{PROBE_THREAD, webgpu};
 
-    static PRODUCT: Shader = Shader {
-        name: "probe_matrices",
-        parts: &[wgsl!("probe_matrices")],
-        params: <() as Param>::TYPE,
-    };
+    static PRODUCT: Shader = shader!("probe_matrices", (), ["probe_matrices"]);
 
     /// The time that a product may take. Software renderers compile it for up to 15 seconds.
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -110,13 +107,12 @@ mod probe {
             Ok(Ok(out)) if out == expected => Ok(()),
             Ok(Ok(_)) => Err("their product is wrong".into()),
             Ok(Err(reason)) => Err(shortened(&reason)),
-            Err(panic) => Err(shortened(text_of(panic.as_ref()))),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Err(shortened(text.unwrap_or("a panic")))
+            }
         }
-    }
-
-    fn text_of(panic: &(dyn Any + Send)) -> &str {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
     }
 
     fn shortened(text: &str) -> String {
@@ -167,26 +163,8 @@ mod probe {
             cache: None,
         });
         check()?;
-        let read = queue_product(&device, &queue, &pipeline, factors);
-        // If mapping fails, `get_mapped_range` returns the error.
-        read.slice(..).map_async(wgpu::MapMode::Read, |_| {});
-        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(TIMEOUT) };
-        device.poll(wait).map_err(|error| error.to_string())?;
-        check()?;
-        let mapped = read.slice(..).get_mapped_range().map_err(|error| error.to_string())?;
-        Ok(mapped.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect())
-    }
-
-    /// Queues the product of two matrices of float16. Returns the buffer that it is copied to.
-    fn queue_product(
-        device: &wgpu::Device,
-        queue: &wgpu::Queue,
-        pipeline: &wgpu::ComputePipeline,
-        factors: [&[u8]; 2],
-    ) -> wgpu::Buffer {
-        use wgpu::BufferUsages as Usages;
-
-        let buffer = |size, usage| {
+        let size = 2 * factors[0].len() as u64;
+        let buffer = |usage| {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
                 size,
@@ -194,13 +172,11 @@ mod probe {
                 mapped_at_creation: false,
             })
         };
-        let size = 2 * factors[0].len() as u64;
-        let out = buffer(size, Usages::STORAGE | Usages::COPY_SRC);
-        let read = buffer(size, Usages::MAP_READ | Usages::COPY_DST);
-        let [a, b] = factors.map(|factor| {
-            let buffer = buffer(factor.len() as u64, Usages::STORAGE | Usages::COPY_DST);
-            queue.write_buffer(&buffer, 0, factor);
-            buffer
+        let out = buffer(Usages::STORAGE | Usages::COPY_SRC);
+        let read = buffer(Usages::MAP_READ | Usages::COPY_DST);
+        let [a, b] = factors.map(|contents| {
+            let usage = Usages::STORAGE;
+            device.create_buffer_init(&BufferInitDescriptor { label: None, contents, usage })
         });
         let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
@@ -213,13 +189,19 @@ mod probe {
         });
         let mut encoder = device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        pass.set_pipeline(pipeline);
+        pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &group, &[]);
         pass.dispatch_workgroups(1, 1, 1);
         drop(pass);
         encoder.copy_buffer_to_buffer(&out, 0, &read, 0, size);
         queue.submit([encoder.finish()]);
-        read
+        // If mapping fails, `get_mapped_range` returns the error.
+        read.slice(..).map_async(wgpu::MapMode::Read, |_| {});
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(TIMEOUT) };
+        device.poll(wait).map_err(|error| error.to_string())?;
+        check()?;
+        let mapped = read.slice(..).get_mapped_range().map_err(|error| error.to_string())?;
+        Ok(mapped.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect())
     }
 
     #[cfg(test)]

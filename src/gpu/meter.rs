@@ -24,6 +24,7 @@ mod pools {
     use burn_cubecl::CubeDevice;
     use burn_cubecl::cubecl::MemoryScope;
     use burn_cubecl::cubecl::dry_run::{DryRun, dry_run as cube_dry_run};
+    use burn_cubecl::cubecl::ir::ElemType;
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
@@ -45,30 +46,33 @@ mod pools {
         Some(cube(device)?.client().properties().memory.max_page_size)
     }
 
-    /// Returns the dtypes other than f32 that kernels on `device` can store, compute with and
-    /// multiply.
-    pub fn other_dtypes(device: &Device) -> Vec<Dtype> {
-        let Some(device) = cube(device) else { return Vec::new() };
-        let client = device.client();
-        let known = [
+    /// Returns the dtypes other than f32 that kernels can have, and their elements.
+    fn other_elements() -> [(Dtype, ElemType); 3] {
+        [
             (Dtype::Tf32, tf32::elem_type_native()),
             (Dtype::Bfloat16, half::bf16::elem_type_native()),
             (Dtype::Float16, half::f16::elem_type_native()),
-        ];
-        let supports = |elem| client.properties().supports_type(elem);
-        known.into_iter().filter(|&(_, elem)| supports(elem)).map(|(known, _)| known).collect()
+        ]
+    }
+
+    /// Returns the dtypes in which the hardware of `device` can store and multiply activations. wgpt
+    /// may have no kernels for some of them.
+    pub fn dtypes(device: &Device) -> Vec<Dtype> {
+        let mut dtypes = vec![Dtype::Float32];
+        if let Some(device) = cube(device) {
+            let client = device.client();
+            let known = other_elements().into_iter();
+            let known = known.filter(|&(_, elem)| client.properties().supports_type(elem));
+            dtypes.extend(known.map(|(dtype, _)| dtype));
+        }
+        dtypes
     }
 
     /// Returns true if products in `dtype` run on tensor cores of `device`.
     #[cfg(feature = "cuda")]
     pub fn has_tensor_cores(device: &Device, dtype: Dtype) -> bool {
-        let factor = match dtype {
-            Dtype::Auto | Dtype::Float32 => return false,
-            Dtype::Tf32 => tf32::elem_type_native(),
-            Dtype::Bfloat16 => half::bf16::elem_type_native(),
-            Dtype::Float16 => half::f16::elem_type_native(),
-        };
-        let Some(device) = cube(device) else { return false };
+        let factor = other_elements().into_iter().find(|(known, _)| *known == dtype);
+        let Some((device, (_, factor))) = cube(device).zip(factor) else { return false };
         let client = device.client();
         let matmul = &client.properties().features.matmul;
         matmul.mma.iter().chain(&matmul.cmma).any(|shape| shape.a_type == factor)
@@ -167,8 +171,8 @@ mod pools {
         None
     }
 
-    pub fn other_dtypes(_device: &Device) -> Vec<crate::config::Dtype> {
-        Vec::new()
+    pub fn dtypes(_device: &Device) -> Vec<crate::config::Dtype> {
+        vec![crate::config::Dtype::Float32]
     }
 
     pub fn memory(_device: &Device) -> Option<Memory> {
@@ -196,7 +200,7 @@ mod pools {
 pub(super) use pools::cube;
 #[cfg(feature = "cuda")]
 pub use pools::has_tensor_cores;
-pub(super) use pools::other_dtypes;
 pub use pools::{
-    count_launches, dry_run, finish, is_dry_run, largest_tensor, memory, release_unused, size_pages,
+    count_launches, dry_run, dtypes, finish, is_dry_run, largest_tensor, memory, release_unused,
+    size_pages,
 };

@@ -2,7 +2,7 @@
 //!
 //! Only this module and `ops` name wgpu or cubecl.
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 
 use crate::config::{Abilities, Dtype};
 use crate::plan::DeviceLine;
@@ -42,9 +42,11 @@ mod webgpu;
 pub use adapter::AdapterReport;
 #[cfg(not(target_arch = "wasm32"))]
 pub use choice::{best, devices, open, select, select_for_rank, why_no_cuda};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use cuda::without_tensor_cores;
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
-pub use meter::{Memory, count_launches, dry_run, is_dry_run, memory};
+pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use power::PowerMeter;
@@ -134,12 +136,13 @@ mod cuda {
     }
 }
 
-/// Returns the dtypes in which the hardware of `device` can store and multiply activations. wgpt may
-/// have no kernels for some of them.
-pub fn dtypes(device: &Device) -> Vec<Dtype> {
-    let mut known = vec![Dtype::Float32];
-    known.extend(meter::other_dtypes(device));
-    known
+/// Returns the dtype in which a run in `dtype` stores its activations.
+pub(crate) fn stored(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => DType::F32,
+        Dtype::Bfloat16 => DType::BF16,
+        Dtype::Float16 => DType::F16,
+    }
 }
 
 /// Waits until the device has finished all queued work.

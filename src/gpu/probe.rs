@@ -18,7 +18,7 @@ mod kernels {
     use burn::tensor::Device;
 
     use super::Peaks;
-    use crate::gpu::kernel::{Param, Queue, Shader, Spec, Workgroups, params, wgsl};
+    use crate::gpu::kernel::{Queue, Shader, Spec, Workgroups, params, shader};
     use crate::gpu::matrices;
     use crate::gpu::meter::cube;
     use crate::gpu::{DeviceError, wait};
@@ -38,13 +38,9 @@ mod kernels {
         }
     }
 
-    static COPY: Shader =
-        Shader { name: "probe_copy", parts: &[wgsl!("probe_copy")], params: CopyParams::TYPE };
-    static MULTIPLY_ADD: Shader = Shader {
-        name: "probe_multiply_add",
-        parts: &[wgsl!("probe_multiply_add")],
-        params: MultiplyAddParams::TYPE,
-    };
+    static COPY: Shader = shader!("probe_copy", CopyParams, ["probe_copy"]);
+    static MULTIPLY_ADD: Shader =
+        shader!("probe_multiply_add", MultiplyAddParams, ["probe_multiply_add"]);
 
     /// Independent chains of packs per invocation of `probe_multiply_add.wgsl`.
     const CHAINS: usize = 8;

@@ -5,9 +5,9 @@ use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
 use super::webgpu;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
-use crate::config::Precision;
 #[cfg(not(target_arch = "wasm32"))]
-use crate::config::{Abilities, Dtype};
+use crate::config::Abilities;
+use crate::config::Precision;
 
 /// A device that is open and computes.
 #[derive(Clone, Debug)]
@@ -50,13 +50,6 @@ impl SelectedDevice {
             ));
         }
         None
-    }
-
-    /// Returns a warning if this is an NVIDIA GPU without tensor cores for `dtype`. Products then take
-    /// several times as long.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn without_tensor_cores(&self, dtype: Dtype) -> Option<String> {
-        super::cuda::without_tensor_cores(&self.info, dtype)
     }
 
     /// Opens the device for a run in this precision.

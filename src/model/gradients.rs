@@ -130,8 +130,8 @@ impl Gpt {
         }
         norms.reverse();
         let norms = ops::layer_norm_weight_gradients(norms, pass.mode);
-        for (number, both) in norms.into_iter().enumerate() {
-            sums.add(half_block(number), both.into_iter().take(of_layer), &mut take);
+        for (number, (gamma, beta)) in norms.into_iter().enumerate() {
+            sums.add(half_block(number), [gamma, beta].into_iter().take(of_layer), &mut take);
         }
 
         if let Some(dropout) = pass.dropout(site::EMBEDDING) {

@@ -12,7 +12,8 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::Gpt;
 use super::block::{Block, Conv1d};
-use crate::config::{Dtype, Precision};
+use crate::config::Precision;
+use crate::gpu;
 use crate::ops::OpsMode;
 
 /// The copies of a model's matrices, by the ids of the original parameters.
@@ -25,10 +26,7 @@ impl Gpt {
         if !precision.keeps_half_weights() {
             return;
         }
-        let dtype = match precision.dtype() {
-            Dtype::Bfloat16 => FloatDType::BF16,
-            _ => FloatDType::F16,
-        };
+        let dtype = FloatDType::from(gpu::stored(precision.dtype()));
         for (weight, half) in self.matrices() {
             *half = Some(weight.val().cast(dtype));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use crate::config::{Dtype, Precision};
+use crate::config::Precision;
 use crate::data::{DataError, Windows};
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
@@ -40,7 +40,7 @@ pub(crate) use hugging_face::{
 };
 pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
-pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights};
+pub(crate) use map_weights::{FlatWeight, map_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
@@ -205,11 +205,7 @@ impl Gpt {
         device: &Device,
     ) -> Result<Self, WeightError> {
         let shards = architecture.shards(gpu::largest_tensor(device));
-        let matrices = match precision.dtype() {
-            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => DType::F32,
-            Dtype::Bfloat16 => DType::BF16,
-            Dtype::Float16 => DType::F16,
-        };
+        let matrices = gpu::stored(precision.dtype());
         Builder { architecture, source, device, matrices }.model(shards)
     }
 

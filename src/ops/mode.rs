@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::gpu::SelectedDevice;
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::{SelectedDevice, without_tensor_cores};
 
 /// An implementation of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,14 +75,14 @@ impl OpsMode {
     }
 
     /// Checks what a run in `dtype` would multiply with, the cooperative matrices of a device or the
-    /// tensor cores of an NVIDIA GPU: see [`SelectedDevice::confirm_matrices`] and
-    /// [`SelectedDevice::without_tensor_cores`]. Returns a warning if they fail or are not there.
+    /// tensor cores of an NVIDIA GPU: see [`SelectedDevice::confirm_matrices`]. Returns a warning if
+    /// they fail or are not there.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn confirm(self, dtype: Dtype, device: &mut SelectedDevice) -> Option<String> {
         let mode = self.for_run(dtype, &device.info).ok()?;
         match mode.precision.matrices() {
             Some(_) => device.confirm_matrices(),
-            None => device.without_tensor_cores(mode.precision.dtype()),
+            None => without_tensor_cores(&device.info, mode.precision.dtype()),
         }
     }
 

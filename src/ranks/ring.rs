@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, RanksError, Wire};
+use super::{Abort, Ranks, RanksError, Wire};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
@@ -48,33 +48,25 @@ pub(super) trait Link {
         limit: Duration,
     ) -> Result<&[u8], RanksError>;
 
-    /// Ends the communication, after the last call of every rank.
+    /// As [`Ranks::finish`].
     fn finish(&mut self) {}
 
-    /// Returns a function that ends all ranks at once.
+    /// As [`Ranks::abort`].
     fn abort(&self) -> Abort {
         Box::new(|_| ())
     }
 }
 
 /// Ranks that are connected by links.
-pub(super) struct Ring {
-    pub link: Box<dyn Link>,
-    /// The time that a rank waits for another.
+pub(super) struct Ring<L> {
+    link: L,
     limit: Duration,
 }
 
-impl Ring {
-    pub fn new(link: impl Link + 'static, limit: Duration) -> Self {
-        Self { link: Box::new(link), limit }
-    }
-
-    pub fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    pub fn size(&self) -> usize {
-        self.link.size()
+impl<L: Link> Ring<L> {
+    /// Ranks that wait at most `limit` for another.
+    pub fn new(link: L, limit: Duration) -> Self {
+        Self { link, limit }
     }
 
     /// Sends the values of one segment to the next rank while those of another arrive from the one
@@ -147,9 +139,16 @@ fn pieces(segment: Range<usize>, wire: Wire) -> impl Iterator<Item = Range<usize
     segment.step_by(step).map(move |start| start..(start + step).min(end))
 }
 
-impl Ring {
-    /// Replaces `values` by their sums over all ranks.
-    pub fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
+impl<L: Link> Ranks for Ring<L> {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.link.size()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
         let (rank, size, len) = (self.rank(), self.size(), values.len());
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
@@ -172,8 +171,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Replaces `bytes` by the bytes of rank 0. They go down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
-    pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
+    /// Goes down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
+    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
         let (rank, size) = (self.rank(), self.size());
         if rank > 0 {
             *bytes = self.receive((rank - 1) / 2)?;
@@ -186,8 +185,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns the bytes of each rank on rank 0. Each sends to rank 0 directly, which knows by that which one does not answer.
-    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
+    /// Each rank sends to rank 0 directly, which knows by that which one does not answer.
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
         if self.rank() > 0 {
             self.send(0, bytes)?;
             return Ok(Vec::new());
@@ -201,11 +200,7 @@ impl Ring {
 
     /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived: parts
     /// of any sizes take about as long as the bytes of all but the smallest.
-    pub fn all_gather(
-        &mut self,
-        values: &mut [f32],
-        parts: &[Range<usize>],
-    ) -> Result<(), RanksError> {
+    fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError> {
         let (rank, size, wire) = (self.rank(), self.size(), Wire::Float32);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
@@ -232,5 +227,13 @@ impl Ring {
             out += usize::from(send.is_some());
         }
         Ok(())
+    }
+
+    fn finish(&mut self) {
+        self.link.finish();
+    }
+
+    fn abort(&self) -> Abort {
+        self.link.abort()
     }
 }

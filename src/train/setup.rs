@@ -18,7 +18,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, MAX_SHARDS};
-use crate::ranks::{Division, Group, PlanLimit, Shard, Wire, agree, within_limit};
+use crate::ranks::{Division, Group, Introduction, PlanLimit, Shard, Wire, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
@@ -52,6 +52,8 @@ pub struct Setup {
     pub(super) origin: Origin,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
+    /// True if ranks that trained apart continue with the optimizer state of rank 0.
+    pub(super) lacks_states: bool,
     pub(super) architecture: Architecture,
 }
 
@@ -60,10 +62,10 @@ pub(super) struct Origin {
     pub folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    /// True for a run that was to be resumed and has no checkpoint yet.
+    pub starts_over: bool,
     /// The initial weights, if they are not random.
     pub source: Option<ModelSource>,
-    /// Sentences about where the run starts.
-    pub warnings: Vec<String>,
 }
 
 impl Setup {
@@ -97,12 +99,13 @@ impl Setup {
         let profile = device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
+        let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
-        let division = agree(&mut group, &config, &dataset, device, &shares, wire, recorded)?;
+        let division = agree(&mut group, &config, introduction, &shares, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let mut ranks = RankPart { group, division, wire, network: Duration::ZERO };
+        let mut ranks = RankPart::new(group, division, wire);
         let mut own = ranks.own_config(&config);
         // In a run of one process, the supervisor passes the limit on.
         if !ranks.group.is_alone() {
@@ -128,6 +131,7 @@ impl Setup {
             ranks,
             plans_schedule: plans_schedule && origin.loaded.is_none(),
             origin,
+            lacks_states: false,
             architecture,
         })
     }
@@ -150,6 +154,24 @@ impl Setup {
     pub fn checkpoint_bytes(&self) -> u64 {
         plan::checkpoint_bytes(&self.job.config, self.architecture.vocab_size as u32)
     }
+
+    /// Returns sentences about where the run starts.
+    pub(super) fn warnings(&mut self) -> Vec<String> {
+        let source = self.origin.source.as_mut();
+        let mut warnings =
+            source.map_or_else(Vec::new, |source| std::mem::take(&mut source.warnings));
+        if self.origin.starts_over {
+            warnings.push("no checkpoint to resume from: starting from the beginning".into());
+        }
+        if self.lacks_states {
+            warnings.push(
+                "not every rank has its optimizer state of this checkpoint: all continue with that \
+                 of rank 0, and losses will differ slightly from those of an undisturbed run"
+                    .into(),
+            );
+        }
+        warnings
+    }
 }
 
 impl Origin {
@@ -163,22 +185,25 @@ impl Origin {
         dataset: &Dataset,
         group: &mut Group,
     ) -> Result<Self, TrainError> {
-        // A run that was killed before its first checkpoint starts from the beginning.
-        let starts_over = resume && group.is_first() && !has_checkpoint(run);
-        let resume = resume && !starts_over;
-        let Self { folder, loaded, source, mut warnings } = if group.is_first() {
+        let origin = if group.is_first() {
             Self::of_first_rank(run, resume, config, architecture, dataset)?
         } else {
-            let folder = RunFolder::of_rank(run, group.rank())?;
-            Self { folder, loaded: None, source: None, warnings: Vec::new() }
+            Self {
+                folder: RunFolder::of_rank(run, group.rank())?,
+                loaded: None,
+                starts_over: false,
+                source: None,
+            }
         };
-        let (checkpoint, damaged) = loaded.unzip();
-        let (starts_over, checkpoint) = group.share((starts_over, checkpoint))?;
-        let loaded = checkpoint.map(|checkpoint| (checkpoint, damaged.unwrap_or_default()));
-        if starts_over {
-            warnings.push("no checkpoint to resume from: starting from the beginning".into());
+        if group.is_alone() {
+            return Ok(origin);
         }
-        Ok(Self { folder, loaded, source, warnings })
+        let loaded = origin.loaded.as_ref().map(|(Checkpoint { path, state }, _)| (path, state));
+        let shared = loaded.map(|(path, state)| (path.clone(), state.clone()));
+        let (starts_over, shared) = group.share((origin.starts_over, shared))?;
+        let damaged = origin.loaded.map(|(_, damaged)| damaged).unwrap_or_default();
+        let loaded = shared.map(|(path, state)| (Checkpoint { path, state }, damaged));
+        Ok(Self { loaded, starts_over, ..origin })
     }
 
     fn of_first_rank(
@@ -188,8 +213,10 @@ impl Origin {
         architecture: &Architecture,
         dataset: &Dataset,
     ) -> Result<Self, TrainError> {
-        let mut source = if resume { None } else { initial_source(config, architecture, dataset)? };
-        let warnings = source.as_mut().map(|source| std::mem::take(&mut source.warnings));
+        // A run that was killed before its first checkpoint starts from the beginning.
+        let starts_over = resume && !has_checkpoint(run);
+        let resume = resume && !starts_over;
+        let source = if resume { None } else { initial_source(config, architecture, dataset)? };
         let folder = RunFolder::open(run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
@@ -197,24 +224,25 @@ impl Origin {
             check_same(architecture, &read_architecture(path)?, path)?;
             check_same_optimizer(config, &state.config, path)?;
         }
-        Ok(Self { folder, loaded, source, warnings: warnings.unwrap_or_default() })
+        Ok(Self { folder, loaded, starts_over, source })
     }
 }
 
 /// Returns the configuration as the run records it: its paths lead to the same files from any
 /// folder.
 fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
-    let absolute = |path: &Path| disk::absolute(path).display().to_string();
     let init_from = match config.init_from {
-        InitFrom::Path(path) => InitFrom::Path(absolute(path.as_ref())),
+        InitFrom::Path(path) => {
+            InitFrom::Path(disk::absolute(Path::new(&path)).display().to_string())
+        }
         other => other,
     };
+    let out_dir = disk::absolute(run).display().to_string();
     let hellaswag = match config.hellaswag.as_str() {
         "" => String::new(),
-        path => absolute(path.as_ref()),
+        path => disk::absolute(Path::new(path)).display().to_string(),
     };
-    let (data, out_dir) = (absolute_data(data), absolute(run));
-    Config { data, out_dir, init_from, hellaswag, ..config }
+    Config { data: absolute_data(data), out_dir, init_from, hellaswag, ..config }
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial

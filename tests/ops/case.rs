@@ -130,10 +130,10 @@ impl Case {
                 let shift = beta.then(|| vector(next()));
                 let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, mode);
                 let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, None, mode);
-                let grads = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
-                let [dgamma, dbeta] = grads.map(row);
-                let shift = beta.then_some(dbeta);
-                (y, [dx, dgamma].into_iter().chain(shift).collect())
+                let (dgamma, dbeta) =
+                    ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
+                let shift = beta.then(|| row(dbeta));
+                (y, [dx, row(dgamma)].into_iter().chain(shift).collect())
             }
             Op::Linear { bias, residual, activation, .. } => {
                 let (x, w) = (next(), next());

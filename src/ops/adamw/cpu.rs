@@ -17,34 +17,26 @@ pub(super) fn update(
     scalars: AdamW,
 ) -> Vec<Updated<CpuTensor>> {
     let control = contiguous(control);
-    let control = [0, 1, 2, 3].map(|i| values(&control)[i]);
-    let update = |weight| update_weight(weight, control, scalars);
+    let [factor, applied, step_size, second_correction] = [0, 1, 2, 3].map(|i| values(&control)[i]);
+    let update = |(w, half, grad, (m, v), decays): Weight<CpuTensor>| {
+        if applied == 0.0 {
+            return (w, half, (m, v));
+        }
+        let scalars = AdamW { decay: scalars.decay_of(decays), ..scalars };
+        let [mut w, grad, mut m, mut v] = [w, grad, m, v].map(contiguous);
+        values_mut(&mut w)
+            .par_chunks_mut(CHUNK)
+            .zip(values(&grad).par_chunks(CHUNK))
+            .zip(values_mut(&mut m).par_chunks_mut(CHUNK))
+            .zip(values_mut(&mut v).par_chunks_mut(CHUNK))
+            .for_each(|(((w, grad), m), v)| {
+                update_elements(w, grad, (m, v), scalars, (factor, step_size, second_correction));
+            });
+        memory::recycle([grad]);
+        let half = half.map(|old| Flex::float_cast(w.clone(), FloatDType::from(old.dtype())));
+        (w, half, (m, v))
+    };
     weights.into_iter().map(update).collect()
-}
-
-fn update_weight(
-    (w, half, grad, (m, v), decays): Weight<CpuTensor>,
-    control: [f32; 4],
-    scalars: AdamW,
-) -> Updated<CpuTensor> {
-    let [factor, applied, step_size, second_correction] = control;
-    if applied == 0.0 {
-        return (w, half, (m, v));
-    }
-    let scalars = AdamW { decay: scalars.decay_of(decays), ..scalars };
-    let grad = contiguous(grad);
-    let [mut w, mut m, mut v] = [w, m, v].map(contiguous);
-    values_mut(&mut w)
-        .par_chunks_mut(CHUNK)
-        .zip(values(&grad).par_chunks(CHUNK))
-        .zip(values_mut(&mut m).par_chunks_mut(CHUNK))
-        .zip(values_mut(&mut v).par_chunks_mut(CHUNK))
-        .for_each(|(((w, grad), m), v)| {
-            update_elements(w, grad, (m, v), scalars, (factor, step_size, second_correction));
-        });
-    memory::recycle([grad]);
-    let half = half.map(|old| Flex::float_cast(w.clone(), FloatDType::from(old.dtype())));
-    (w, half, (m, v))
 }
 
 vectorised! {

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{AdamW, Updated, Weight};
 use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
-use crate::ops::shared::kernels::{contiguous, elements, owned};
+use crate::ops::shared::kernels::{elements, owned};
 
 /// One update in place, element by element, if `control[1]` is not 0. With `has_half`, `half` is the
 /// copy of `w`.
@@ -48,34 +48,24 @@ pub(super) fn update(
     control: CubeTensor,
     scalars: AdamW,
 ) -> Vec<Updated<CubeTensor>> {
-    let control = contiguous(control);
-    let update = |weight| update_weight(kernels, weight, &control, scalars);
-    weights.into_iter().map(update).collect()
-}
-
-fn update_weight(
-    kernels: &CubeKernels,
-    (w, half, grad, (m, v), decays): Weight<CubeTensor>,
-    control: &CubeTensor,
-    scalars: AdamW,
-) -> Updated<CubeTensor> {
-    let [w, m, v] = [w, m, v].map(owned);
-    let half = half.map(owned);
-    let grad = contiguous(grad);
     let AdamW { beta1, beta2, eps, .. } = scalars;
-    launch!(
-        kernels,
-        cover(elements(&w)),
-        update_element(
-            &[&w, half.as_ref(), &grad, &m, &v, control],
-            elements(&w),
-            scalars.decay_of(decays),
-            beta1,
-            beta2,
-            eps,
-            half.is_some(),
-            half.as_ref().map_or_else(f32::elem_type_native, elem)
-        )
-    );
-    (w, half, (m, v))
+    let update = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
+        let ([w, m, v], half) = ([w, m, v].map(owned), half.map(owned));
+        launch!(
+            kernels,
+            cover(elements(&w)),
+            update_element(
+                &[&w, half.as_ref(), &grad, &m, &v, &control],
+                elements(&w),
+                scalars.decay_of(decays),
+                beta1,
+                beta2,
+                eps,
+                half.is_some(),
+                half.as_ref().map_or_else(f32::elem_type_native, elem),
+            )
+        );
+        (w, half, (m, v))
+    };
+    weights.into_iter().map(update).collect()
 }

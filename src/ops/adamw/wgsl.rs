@@ -3,8 +3,8 @@
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AdamW, Updated, Weight};
-use crate::gpu::kernel::{Element, Param, Shader, Spec, pack_of, params, wgsl};
-use crate::ops::shared::kernels::{contiguous, elements, owned};
+use crate::gpu::kernel::{Element, Shader, Spec, pack_of, params, shader};
+use crate::ops::shared::kernels::{elements, owned};
 use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, TENSOR_SPAN, WgslKernels};
 
@@ -17,16 +17,9 @@ params! {
     }
 }
 
-static WEIGHTS: Shader = Shader {
-    name: "adamw",
-    parts: &[wgsl!("segments"), wgsl!("adamw_weights"), wgsl!("adamw")],
-    params: Params::TYPE,
-};
-static HALF_WEIGHTS: Shader = Shader {
-    name: "adamw with copies",
-    parts: &[wgsl!("segments"), wgsl!("adamw_half_weights"), wgsl!("adamw")],
-    params: Params::TYPE,
-};
+static WEIGHTS: Shader = shader!("adamw", Params, ["segments", "adamw_weights", "adamw"]);
+static HALF_WEIGHTS: Shader =
+    shader!("adamw with copies", Params, ["segments", "adamw_half_weights", "adamw"]);
 
 fn spec(pack: u32, has_half: bool) -> Spec {
     let spec = if has_half {
@@ -49,10 +42,9 @@ pub(super) fn update(
     control: CubeTensor,
     scalars: AdamW,
 ) -> Vec<Updated<CubeTensor>> {
-    let control = contiguous(control);
     let own = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
         let [w, m, v] = [w, m, v].map(owned);
-        (w, half.map(owned), contiguous(grad), (m, v), decays)
+        (w, half.map(owned), grad, (m, v), decays)
     };
     let weights: Vec<Weight<CubeTensor>> = weights.into_iter().map(own).collect();
     for (pack, has_half) in [(4, true), (4, false), (1, true), (1, false)] {

@@ -7,7 +7,6 @@ use super::{AttentionShape, scale};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
 use crate::ops::dropout::wgsl::Mask;
-use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::{Tier, WgslKernels};
 
 params! {
@@ -209,7 +208,6 @@ pub(super) fn forward(
     shape: AttentionShape,
 ) -> (CubeTensor, CubeTensor) {
     let [n, three_c] = qkv.shape().dims();
-    let qkv = contiguous(qkv);
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
     launch(kernels, Pass::Forward, shape, &[&qkv, &out, &log_sum_exp]);
@@ -224,7 +222,6 @@ pub(super) fn backward(
     log_sum_exp: CubeTensor,
     shape: AttentionShape,
 ) -> CubeTensor {
-    let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];

@@ -7,7 +7,6 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Dropout, MIX};
 use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
-use crate::ops::shared::kernels::contiguous;
 
 /// The parameters of a mask.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -81,7 +80,6 @@ pub(super) fn forward(
     dropout: Dropout,
 ) -> CubeTensor {
     let [n, c] = x.shape().dims();
-    let (x, residual) = (contiguous(x), residual.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
     launch!(
         kernels,
@@ -92,7 +90,7 @@ pub(super) fn forward(
             n * c,
             time * c,
             residual.is_some(),
-            elem(&x)
+            elem(&x),
         )
     );
     y

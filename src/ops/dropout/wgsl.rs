@@ -4,8 +4,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::Dropout;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, params, wgsl};
-use crate::ops::shared::kernels::contiguous;
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, params, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
 params! {
@@ -35,11 +34,7 @@ params! {
     }
 }
 
-static DROPOUT: Shader = Shader {
-    name: "dropout",
-    parts: &[wgsl!("dropout_mask"), wgsl!("dropout")],
-    params: Params::TYPE,
-};
+static DROPOUT: Shader = shader!("dropout", Params, ["dropout_mask", "dropout"]);
 
 fn spec(activation: Element, residual: bool) -> Spec {
     Spec::new(&DROPOUT, ELEMENTWISE).storing("activation", activation).with("RESIDUAL", residual)
@@ -58,7 +53,6 @@ pub(super) fn forward(
     dropout: Dropout,
 ) -> CubeTensor {
     let [n, c] = x.shape().dims();
-    let (x, residual) = (contiguous(x), residual.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
     kernels.queue.launch(
         spec(Element::of(&x), residual.is_some()),

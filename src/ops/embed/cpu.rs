@@ -37,28 +37,28 @@ pub(super) fn forward(
     from_values(y, [tokens.len(), c].into())
 }
 
-/// Adds each row of `dy` to its token's row of `into`, which holds the tokens `shard`, and to its
-/// row of the base, in order.
-pub(super) fn backward(
+pub(super) fn by_token(
     dy: CpuTensor,
     into: CpuTensor,
     tokens: Arc<[u32]>,
     shard: Range<usize>,
-    period: usize,
-    base_rows: usize,
-) -> (CpuTensor, CpuTensor) {
+) -> CpuTensor {
     let [_, c] = dy.shape().dims();
-    let dy = contiguous(dy);
-    let mut dshard = contiguous(into);
+    let (dy, mut dshard) = (contiguous(dy), contiguous(into));
     let sums = values_mut(&mut dshard);
-    let mut dbase = vec![0.0f32; base_rows * c];
-    for (row, (dy, &token)) in values(&dy).chunks(c).zip(tokens.iter()).enumerate() {
+    for (dy, &token) in values(&dy).chunks(c).zip(tokens.iter()) {
         if shard.contains(&(token as usize)) {
-            let at = token as usize - shard.start;
-            math::axpy(&mut sums[at * c..(at + 1) * c], 1.0, dy);
+            math::axpy(&mut sums[(token as usize - shard.start) * c..][..c], 1.0, dy);
         }
-        let position = row % period;
-        math::axpy(&mut dbase[position * c..(position + 1) * c], 1.0, dy);
     }
-    (dshard, from_values(dbase, [base_rows, c].into()))
+    dshard
+}
+
+pub(super) fn by_position(dy: CpuTensor, time: usize, positions: usize) -> CpuTensor {
+    let [_, c] = dy.shape().dims();
+    let mut sums = vec![0.0f32; positions * c];
+    for sequence in values(&contiguous(dy)).chunks(time * c) {
+        math::axpy(&mut sums, 1.0, sequence);
+    }
+    from_values(sums, [positions, c].into())
 }

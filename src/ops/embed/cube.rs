@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
-use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Buckets;
+use super::{Buckets, is_sum_of};
+use crate::gpu::stored;
 use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
-use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::kernels::owned;
 
 /// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
 /// the shard does not hold. An invocation for each element.
@@ -48,7 +48,7 @@ fn look_up<W: Float, B: Float, T: Float>(
 /// bucket.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
-fn by_token<T: Float>(
+fn add_buckets<T: Float>(
     dy: &[T],
     index: &[u32],
     d_shard: &mut [f32],
@@ -74,7 +74,7 @@ fn by_token<T: Float>(
 /// The sum of dy over the periods, in their order; rows that no period reaches are zero. An
 /// invocation for each element of `d_base`; `used` of them are reached, dy has `total`.
 #[cube(launch_unchecked)]
-fn by_position<T: Float>(
+fn sum_sequences<T: Float>(
     dy: &[T],
     d_base: &mut [f32],
     elements: usize,
@@ -105,8 +105,7 @@ pub(super) fn forward(
     period: usize,
 ) -> CubeTensor {
     let [rows, c] = shard.shape().dims();
-    let (shard, base) = (contiguous(shard), contiguous(base));
-    let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations());
+    let y = kernels.queue.empty_of([tokens.len(), c], stored(kernels.dtype));
     let ids = kernels.queue.upload(&tokens);
     launch!(
         kernels,
@@ -118,53 +117,51 @@ pub(super) fn forward(
             period,
             first,
             rows,
-            [elem(&shard), elem(&base), elem(&y)]
+            [elem(&shard), elem(&base), elem(&y)],
         )
     );
     y
 }
 
-pub(super) fn backward(
+pub(super) fn by_token(
     kernels: &CubeKernels,
     dy: CubeTensor,
     into: CubeTensor,
     tokens: Arc<[u32]>,
     shard: Range<usize>,
-    period: usize,
-    base_rows: usize,
-) -> (CubeTensor, CubeTensor) {
-    let [n, c] = dy.shape().dims();
-    let dy = contiguous(dy);
+) -> CubeTensor {
     let d_shard = owned(into);
     let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
-    if !places.is_empty() {
-        let first_start = rows.len();
-        let first_place = first_start + starts.len();
-        let buckets = places.len();
-        let index = [rows, starts, places].concat();
-        launch!(
-            kernels,
-            cover(buckets * c),
-            by_token(
-                &[&dy, &kernels.queue.upload(&index), &d_shard],
-                buckets,
-                c,
-                first_start,
-                first_place,
-                elem(&dy)
-            )
-        );
+    if places.is_empty() {
+        return d_shard;
     }
-    // The base of the first shard is the positions, a weight; the base of another is an activation.
-    let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
-    if period == n && base_rows == n && is_dtype_of_base {
-        return (d_shard, dy);
-    }
-    let d_base = kernels.queue.empty([base_rows, c]);
+    let [_, c] = dy.shape().dims();
+    let (buckets, first_start) = (places.len(), rows.len());
+    let first_place = first_start + starts.len();
+    let index = kernels.queue.upload(&[rows, starts, places].concat());
     launch!(
         kernels,
-        cover(base_rows * c),
-        by_position(&[&dy, &d_base], base_rows * c, period * c, n * c, elem(&dy))
+        cover(buckets * c),
+        add_buckets(&[&dy, &index, &d_shard], buckets, c, first_start, first_place, elem(&dy))
     );
-    (d_shard, d_base)
+    d_shard
+}
+
+pub(super) fn by_position(
+    kernels: &CubeKernels,
+    dy: CubeTensor,
+    time: usize,
+    positions: usize,
+) -> CubeTensor {
+    if is_sum_of(&dy, time, positions) {
+        return dy;
+    }
+    let [n, c] = dy.shape().dims();
+    let sums = kernels.queue.empty([positions, c]);
+    launch!(
+        kernels,
+        cover(positions * c),
+        sum_sequences(&[&dy, &sums], positions * c, time * c, n * c, elem(&dy))
+    );
+    sums
 }

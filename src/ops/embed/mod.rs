@@ -48,21 +48,14 @@ pub fn embed_backward(
     positions: usize,
     mode: OpsMode,
 ) -> (Vec<Tensor<2>>, Tensor<2>) {
-    let (mut dbase, mut end) = (dy, into.iter().map(|into| into.dims()[0]).sum());
-    let mut shards = Vec::new();
-    // The base of the first shard is the positions, the base of each other shard the output of the
-    // shard before.
-    for into in into.into_iter().rev() {
-        let first = end - into.dims()[0];
-        let (n, shard) = (tokens.len(), first..end);
-        let (period, rows) = if first == 0 { (time, positions) } else { (n, n) };
-        let (dshard, below) =
-            embed_shard_backward(dbase, into, tokens.clone(), shard, period, rows, mode);
-        shards.push(dshard);
-        (dbase, end) = (below, first);
-    }
-    shards.reverse();
-    (shards, dbase)
+    let mut first = 0;
+    let add = |into: Tensor<2>| {
+        let shard = first..first + into.dims()[0];
+        first = shard.end;
+        add_by_token(dy.clone(), into, tokens.clone(), shard, mode)
+    };
+    let shards = into.into_iter().map(add).collect();
+    (shards, sum_by_position(dy, time, positions, mode))
 }
 
 op! {
@@ -80,16 +73,31 @@ op! {
 }
 
 op! {
-    /// Returns `dshard` `[rows, c]`, added to `into`, and `dbase` `[base_rows, c]`, from `dy` `[n, c]`.
-    /// Each row is summed in the order of the tokens, so that the same step gives the same bits.
-    fn embed_shard_backward(
+    /// Adds each row of `dy` `[n, c]` to its token's row of `into`, the gradient of the tokens `shard`.
+    /// Each sum is in the order of the tokens, so that the same step gives the same bits.
+    fn add_by_token(
         dy: Tensor<2>,
         into: Tensor<2>;
         tokens: Arc<[u32]>,
         shard: Range<usize>,
-        period: usize,
-        base_rows: usize,
-    ) -> (Tensor<2>, Tensor<2>) = backward;
+    ) -> Tensor<2> = by_token;
+}
+
+op! {
+    /// Returns the sum of `dy` `[n, c]` over the sequences of `time` rows, in their order, as
+    /// `[positions, c]`: zero from `time` on.
+    fn sum_by_position(
+        dy: Tensor<2>;
+        time: usize,
+        positions: usize,
+    ) -> Tensor<2> = by_position;
+}
+
+/// Returns true if `dy` of a single sequence is the gradient of the positions, a weight.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn is_sum_of(dy: &burn_cubecl::tensor::CubeTensor, time: usize, positions: usize) -> bool {
+    let rows = dy.meta.shape()[0];
+    dy.dtype == burn::tensor::DType::F32 && [time, positions] == [rows; 2]
 }
 
 /// The rows of a batch sorted by token: for each token that occurs, its rows in order.

@@ -34,20 +34,22 @@ pub(super) fn forward(
     x.reshape([n, c])
 }
 
-pub(super) fn backward(
+pub(super) fn by_token(
     dy: Tensor<2>,
     into: Tensor<2>,
     tokens: Arc<[u32]>,
     shard: Range<usize>,
-    period: usize,
-    base_rows: usize,
-) -> (Tensor<2>, Tensor<2>) {
+) -> Tensor<2> {
+    let (places, factors) = places(&tokens, &shard, &dy.device());
+    into.select_assign(0, places, dy * factors, IndexingUpdateOp::Add)
+}
+
+pub(super) fn by_position(dy: Tensor<2>, time: usize, positions: usize) -> Tensor<2> {
     let ([n, c], device) = (dy.dims(), dy.device());
-    let mut dbase = dy.clone().reshape([n / period, period, c]).sum_dim(0).reshape([period, c]);
-    if period < base_rows {
-        let unused = Tensor::zeros([base_rows - period, c], (&device, DType::F32));
-        dbase = Tensor::cat(vec![dbase, unused], 0);
+    let sums = dy.reshape([n / time, time, c]).sum_dim(0).reshape([time, c]);
+    if time == positions {
+        return sums;
     }
-    let (places, factors) = places(&tokens, &shard, &device);
-    (into.select_assign(0, places, dy * factors, IndexingUpdateOp::Add), dbase)
+    let unused = Tensor::zeros([positions - time, c], (&device, DType::F32));
+    Tensor::cat(vec![sums, unused], 0)
 }

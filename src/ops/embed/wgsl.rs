@@ -4,12 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
-use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Buckets;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
-use crate::ops::shared::kernels::{contiguous, owned};
+use super::{Buckets, is_sum_of};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
+use crate::ops::shared::kernels::owned;
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
 params! {
@@ -39,18 +38,10 @@ params! {
     }
 }
 
-static FORWARD: Shader =
-    Shader { name: "embed_forward", parts: &[wgsl!("embed_forward")], params: ForwardParams::TYPE };
-static TOKENS: Shader = Shader {
-    name: "embed_backward_tokens",
-    parts: &[wgsl!("embed_backward_tokens")],
-    params: TokensParams::TYPE,
-};
-static POSITIONS: Shader = Shader {
-    name: "embed_backward_positions",
-    parts: &[wgsl!("embed_backward_positions")],
-    params: PositionsParams::TYPE,
-};
+static FORWARD: Shader = shader!("embed_forward", ForwardParams, ["embed_forward"]);
+static TOKENS: Shader = shader!("embed_backward_tokens", TokensParams, ["embed_backward_tokens"]);
+static POSITIONS: Shader =
+    shader!("embed_backward_positions", PositionsParams, ["embed_backward_positions"]);
 
 fn spec(shader: &'static Shader, width: usize, activation: Element) -> Spec {
     Spec::new(shader, ELEMENTWISE).packed(pack_of(&[width])).storing("activation", activation)
@@ -86,7 +77,6 @@ pub(super) fn forward(
     period: usize,
 ) -> CubeTensor {
     let [rows, c] = shard.shape().dims();
-    let (shard, base) = (contiguous(shard), contiguous(base));
     let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations);
     let ids = kernels.queue.upload(&tokens);
     let spec = forward_spec(c, [&shard, &base, &y].map(Element::of));
@@ -101,48 +91,54 @@ pub(super) fn forward(
     y
 }
 
-pub(super) fn backward(
+pub(super) fn by_token(
     kernels: &WgslKernels,
     dy: CubeTensor,
     into: CubeTensor,
     tokens: Arc<[u32]>,
     shard: Range<usize>,
-    period: usize,
-    base_rows: usize,
-) -> (CubeTensor, CubeTensor) {
-    let [n, c] = dy.shape().dims();
-    let dy = contiguous(dy);
+) -> CubeTensor {
     let dshard = owned(into);
-    let activation = Element::of(&dy);
-    let by_token = spec(&TOKENS, c, activation);
-    let width = c / by_token.pack as usize;
     let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
-    if !places.is_empty() {
-        let params = TokensParams {
-            buckets: places.len(),
-            width,
-            starts: rows.len(),
-            shard_rows: rows.len() + starts.len(),
-        };
-        let index = kernels.queue.upload(&[rows, starts, places].concat());
-        kernels.queue.launch(
-            by_token,
-            Workgroups::cover(params.buckets * width, ELEMENTWISE),
-            &[&dy, &index, &dshard].map(Some),
-            &params,
-        );
+    if places.is_empty() {
+        return dshard;
     }
-    // The base of the first shard is the positions, a weight; the base of another is an activation.
-    let is_dtype_of_base = shard.start > 0 || dy.dtype == DType::F32;
-    if period == n && base_rows == n && is_dtype_of_base {
-        return (dshard, dy);
-    }
-    let dbase = kernels.queue.empty([base_rows, c]);
+    let [_, c] = dy.shape().dims();
+    let spec = spec(&TOKENS, c, Element::of(&dy));
+    let params = TokensParams {
+        buckets: places.len(),
+        width: c / spec.pack as usize,
+        starts: rows.len(),
+        shard_rows: rows.len() + starts.len(),
+    };
+    let index = kernels.queue.upload(&[rows, starts, places].concat());
     kernels.queue.launch(
-        spec(&POSITIONS, c, activation),
-        Workgroups::cover(base_rows * width, ELEMENTWISE),
-        &[Some(&dy), Some(&dbase)],
-        &PositionsParams { packs: base_rows * width, used: period * width, total: n * width },
+        spec,
+        Workgroups::cover(params.buckets * params.width, ELEMENTWISE),
+        &[&dy, &index, &dshard].map(Some),
+        &params,
     );
-    (dshard, dbase)
+    dshard
+}
+
+pub(super) fn by_position(
+    kernels: &WgslKernels,
+    dy: CubeTensor,
+    time: usize,
+    positions: usize,
+) -> CubeTensor {
+    if is_sum_of(&dy, time, positions) {
+        return dy;
+    }
+    let [n, c] = dy.shape().dims();
+    let sums = kernels.queue.empty([positions, c]);
+    let spec = spec(&POSITIONS, c, Element::of(&dy));
+    let width = c / spec.pack as usize;
+    kernels.queue.launch(
+        spec,
+        Workgroups::cover(positions * width, ELEMENTWISE),
+        &[Some(&dy), Some(&sums)],
+        &PositionsParams { packs: positions * width, used: time * width, total: n * width },
+    );
+    sums
 }

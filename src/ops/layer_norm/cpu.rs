@@ -99,7 +99,7 @@ pub(super) fn backward(
 }
 
 /// Splits the partial sums, which are whole sums here.
-pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> (Vec<CpuTensor>, Vec<CpuTensor>) {
+pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> Vec<(CpuTensor, CpuTensor)> {
     let both = partial.into_iter().map(|sums| {
         let [_, _, c] = sums.shape().dims();
         let sums = contiguous(sums);
@@ -107,7 +107,7 @@ pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> (Vec<CpuTensor>, Vec<
         let tensor = |values: &[f32]| from_values(values.to_vec(), [c].into());
         (tensor(gamma), tensor(beta))
     });
-    both.unzip()
+    both.collect()
 }
 
 /// Rows of the inputs of the backward pass.

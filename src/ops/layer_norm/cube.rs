@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::EPS;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, each, elem, launch};
-use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::kernels::owned;
 use crate::plan::NORM_GROUPS;
 
 /// Invocations that share a row.
@@ -161,7 +161,6 @@ pub(super) fn forward(
     beta: Option<CubeTensor>,
 ) -> (CubeTensor, (CubeTensor, CubeTensor)) {
     let [n, c] = x.shape().dims();
-    let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
     launch!(
@@ -182,7 +181,6 @@ pub(super) fn backward(
 ) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
     let accumulates = residual.is_some();
-    let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
@@ -196,7 +194,7 @@ pub(super) fn backward(
             rows_per_group,
             c,
             accumulates,
-            elem(&x)
+            elem(&x),
         )
     );
     (dx, partial)
@@ -205,12 +203,12 @@ pub(super) fn backward(
 pub(super) fn weight_gradients(
     kernels: &CubeKernels,
     partial: Vec<CubeTensor>,
-) -> (Vec<CubeTensor>, Vec<CubeTensor>) {
+) -> Vec<(CubeTensor, CubeTensor)> {
     let both = partial.into_iter().map(|partial| {
         let [groups, _, c] = partial.shape().dims();
-        let sums = kernels.sum_groups(&contiguous(partial), groups, 2 * c);
+        let sums = kernels.sum_groups(&partial, groups, 2 * c);
         let of = |first| CubeBackend::float_slice(sums.clone(), &[Slice::from(first..first + c)]);
         (of(0), of(c))
     });
-    both.unzip()
+    both.collect()
 }

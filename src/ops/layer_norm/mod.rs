@@ -2,7 +2,6 @@
 
 use burn::tensor::Tensor;
 
-use super::OpsMode;
 use super::shared::dispatch::{op, tensors};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -52,19 +51,10 @@ op! {
     ) -> (Tensor<2>, Tensor<3>) = backward;
 }
 
-/// Returns the gradients of `gamma` and `beta`, `[c]` both, of several layers, from the partial sums
-/// of each. Kernels take many layers in one launch.
-pub fn layer_norm_weight_gradients(partial: Vec<Tensor<3>>, mode: OpsMode) -> Vec<[Tensor<1>; 2]> {
-    if partial.is_empty() {
-        return Vec::new();
-    }
-    let (gamma, beta) = sum_partial(partial, mode);
-    gamma.into_iter().zip(beta).map(<[_; 2]>::from).collect()
-}
-
 op! {
-    /// Returns `dgamma` and `dbeta`, `[c]` each, for each of `partial`, which is not empty.
-    fn sum_partial(
+    /// Returns the gradients of `gamma` and `beta`, `[c]` both, of several layers, from the partial
+    /// sums of each. Kernels take many layers in one launch.
+    pub fn layer_norm_weight_gradients(
         partial: Vec<Tensor<3>>,
-    ) -> (Vec<Tensor<1>>, Vec<Tensor<1>>) = weight_gradients;
+    ) -> Vec<(Tensor<1>, Tensor<1>)> = weight_gradients;
 }

@@ -13,11 +13,10 @@ pub(super) fn forward(
     let centred = x - mean.clone();
     let variance = (centred.clone() * centred.clone()).mean_dim(1);
     let rstd = (variance + EPS).sqrt().recip();
-    let scaled = centred * rstd.clone() * gamma.unsqueeze();
-    let y = match beta {
-        Some(beta) => scaled + beta.unsqueeze(),
-        None => scaled,
-    };
+    let mut y = centred * rstd.clone() * gamma.unsqueeze();
+    if let Some(beta) = beta {
+        y = y + beta.unsqueeze();
+    }
     (y, LayerNormStatistics { mean, rstd })
 }
 
@@ -38,19 +37,18 @@ pub(super) fn backward(
     let g = dy * gamma.unsqueeze();
     let mean_g = g.clone().mean_dim(1);
     let mean_gx = (g.clone() * x_hat.clone()).mean_dim(1);
-    let dx = (g - mean_g - x_hat * mean_gx) * rstd;
-    let dx = match residual {
-        Some(residual) => residual + dx,
-        None => dx,
-    };
+    let mut dx = (g - mean_g - x_hat * mean_gx) * rstd;
+    if let Some(residual) = residual {
+        dx = residual + dx;
+    }
     (dx, sums)
 }
 
-pub(super) fn weight_gradients(partial: Vec<Tensor<3>>) -> (Vec<Tensor<1>>, Vec<Tensor<1>>) {
+pub(super) fn weight_gradients(partial: Vec<Tensor<3>>) -> Vec<(Tensor<1>, Tensor<1>)> {
     let both = partial.into_iter().map(|partial| {
         let c = partial.dims()[2];
         let sums = partial.sum_dim(0).reshape([2 * c]);
         (sums.clone().narrow(0, 0, c), sums.narrow(0, c, c))
     });
-    both.unzip()
+    both.collect()
 }

@@ -4,8 +4,8 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::EPS;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
-use crate::ops::shared::kernels::{contiguous, owned};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
+use crate::ops::shared::kernels::owned;
 use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 use crate::plan::NORM_GROUPS;
@@ -31,21 +31,15 @@ params! {
     }
 }
 
-static FORWARD: Shader = Shader {
-    name: "layer_norm_forward",
-    parts: &[wgsl!("reduce"), wgsl!("layer_norm_forward")],
-    params: ForwardParams::TYPE,
-};
-static BACKWARD: Shader = Shader {
-    name: "layer_norm_backward",
-    parts: &[wgsl!("reduce"), wgsl!("layer_norm_backward")],
-    params: BackwardParams::TYPE,
-};
-static WEIGHTS: Shader = Shader {
-    name: "layer_norm_backward_weights",
-    parts: &[wgsl!("segments"), wgsl!("layer_norm_backward_weights")],
-    params: WeightsParams::TYPE,
-};
+static FORWARD: Shader =
+    shader!("layer_norm_forward", ForwardParams, ["reduce", "layer_norm_forward"]);
+static BACKWARD: Shader =
+    shader!("layer_norm_backward", BackwardParams, ["reduce", "layer_norm_backward"]);
+static WEIGHTS: Shader = shader!(
+    "layer_norm_backward_weights",
+    WeightsParams,
+    ["segments", "layer_norm_backward_weights"]
+);
 
 fn rows_spec(shader: &'static Shader, tier: Tier, activation: Element, width: usize) -> Spec {
     let pack = pack_of(&[width]);
@@ -86,7 +80,6 @@ pub(super) fn forward(
     beta: Option<CubeTensor>,
 ) -> (CubeTensor, (CubeTensor, CubeTensor)) {
     let [n, c] = x.shape().dims();
-    let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
     kernels.queue.launch(
@@ -108,7 +101,6 @@ pub(super) fn backward(
 ) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
     let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
-    let [dy, x, gamma, mean, rstd] = [dy, x, gamma, mean, rstd].map(contiguous);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
@@ -126,14 +118,15 @@ pub(super) fn backward(
 pub(super) fn weight_gradients(
     kernels: &WgslKernels,
     partial: Vec<CubeTensor>,
-) -> (Vec<CubeTensor>, Vec<CubeTensor>) {
-    let partial: Vec<CubeTensor> = partial.into_iter().map(contiguous).collect();
-    let vector = |partial: &CubeTensor| kernels.queue.empty([partial.shape()[2]]);
-    let gamma: Vec<CubeTensor> = partial.iter().map(vector).collect();
-    let beta: Vec<CubeTensor> = partial.iter().map(vector).collect();
+) -> Vec<(CubeTensor, CubeTensor)> {
     // All layers of a model have one width.
     let spec = weights_spec(partial[0].shape()[2]);
-    let segments = partial.iter().zip(gamma.iter().zip(&beta)).map(|(partial, (gamma, beta))| {
+    let vectors = |partial: &CubeTensor| {
+        let [gamma, beta] = [(); 2].map(|()| kernels.queue.empty([partial.shape()[2]]));
+        (gamma, beta)
+    };
+    let gradients: Vec<_> = partial.iter().map(vectors).collect();
+    let segments = partial.iter().zip(&gradients).map(|(partial, (gamma, beta))| {
         let [groups, _, c] = partial.shape().dims();
         Segment {
             buffers: vec![partial, gamma, beta],
@@ -144,5 +137,5 @@ pub(super) fn weight_gradients(
     let segments: Vec<Segment> = segments.collect();
     let params = |tensors| WeightsParams { tensors };
     kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], &segments, params);
-    (gamma, beta)
+    gradients
 }

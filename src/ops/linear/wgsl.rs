@@ -4,7 +4,6 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::Activation;
-use crate::ops::shared::kernels::contiguous;
 use crate::ops::shared::wgsl::WgslKernels;
 use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout};
 
@@ -17,8 +16,6 @@ pub(super) fn forward(
     activation: Activation,
 ) -> CubeTensor {
     let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
-    let (x, w) = (contiguous(x), contiguous(w));
-    let (b, residual) = (b.map(contiguous), residual.map(contiguous));
     let y = kernels.queue.empty_of([m, n], x.dtype);
     let fusion = Fusion {
         activation: activation.form(),
@@ -39,7 +36,6 @@ pub(super) fn backward(
     bias: bool,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
     let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
-    let [dy, x, w] = [dy, x, w].map(contiguous);
     let dw = kernels.queue.empty([k, n]);
     let db = bias.then(|| kernels.queue.empty([n]));
     let fusion =

@@ -1,5 +1,6 @@
 //! The output head and its loss: products, with loops over the rows of logits.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::{Flex, TensorMetadata};
@@ -21,16 +22,7 @@ pub(super) fn forward(
 ) -> CpuTensor {
     let [_, c] = x.shape().dims();
     let (x, wte) = (contiguous(x), contiguous(join::<Flex>(wte).0));
-    let (x, w) = (values(&x), vocabulary(&wte, c, &loss));
-    let sum: f64 = chunks(&targets, &loss)
-        .map(|(from, targets)| {
-            let mut logits = logits(&x[from * c..], c, w, targets.len());
-            let sum = softmax_rows(&mut logits, targets, loss.vocab, None);
-            memory::give(logits);
-            sum
-        })
-        .sum();
-    scaled(sum, &loss)
+    sum_losses(values(&x), vocabulary(&wte, c, &loss), &targets, &loss, None)
 }
 
 pub(super) fn gradients(
@@ -49,24 +41,16 @@ pub(super) fn gradients(
     let mut dw = memory::take(padded * c);
     let (dw_real, padding) = dw.split_at_mut(loss.vocab * c);
     padding.fill(0.0);
-    let mut sum = 0.0;
-    for (from, targets) in chunks(&targets, &loss) {
-        let rows = targets.len();
-        let (x, dx) = (&x[from * c..][..rows * c], &mut dx[from * c..][..rows * c]);
-        let mut d = logits(x, c, w, rows);
-        sum += softmax_rows(&mut d, targets, loss.vocab, Some(scale));
-        let (d_factor, x) = (Factor::new(&d, [rows, loss.vocab]), Factor::new(x, [rows, c]));
-        match from {
-            0 => product(d_factor.transpose(), x, dw_real),
-            _ => add_product(d_factor.transpose(), x, dw_real),
-        }
-        product(d_factor, w, dx);
-        memory::give(d);
-    }
+    let mut add = |rows: Range<usize>, x: Factor, d: Factor| {
+        let multiply = if rows.start == 0 { product } else { add_product };
+        multiply(d.transpose(), x, dw_real);
+        product(d, w, &mut dx[rows.start * c..rows.end * c]);
+    };
+    let total = sum_losses(x, w, &targets, &loss, Some((scale, &mut add)));
     memory::recycle([x_tensor]);
     let dw = from_values(dw, [padded, c].into());
     let dx = from_values(dx, [n, c].into());
-    (scaled(sum, &loss), (dx, split::<Flex>(dw, &shard_rows)))
+    (total, (dx, split::<Flex>(dw, &shard_rows)))
 }
 
 /// Returns the rows of the vocabulary: padding takes no part in the softmax.
@@ -74,20 +58,32 @@ fn vocabulary<'a>(wte: &'a CpuTensor, c: usize, loss: &CrossEntropy) -> Factor<'
     Factor::new(values(wte), [loss.vocab, c])
 }
 
-fn chunks<'a>(targets: &'a [u32], loss: &CrossEntropy) -> impl Iterator<Item = (usize, &'a [u32])> {
-    let chunk = loss.chunk;
-    targets.chunks(chunk).enumerate().map(move |(i, targets)| (i * chunk, targets))
-}
+/// The scale of the gradients, and what takes the rows of a chunk and the gradient of its logits.
+type UseGradient<'a> = (f32, &'a mut dyn FnMut(Range<usize>, Factor, Factor));
 
-/// Returns the logits of `rows` rows of `x`, `[rows, vocab]`.
-fn logits(x: &[f32], c: usize, w: Factor, rows: usize) -> Vec<f32> {
-    let w = w.transpose();
-    let mut logits = memory::take(rows * w.columns());
-    product(Factor::new(x, [rows, c]), w, &mut logits);
-    logits
-}
-
-fn scaled(sum: f64, loss: &CrossEntropy) -> CpuTensor {
+/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, chunk by chunk. With `gradient`, it
+/// passes on the rows of each chunk and the gradient of its logits.
+fn sum_losses(
+    x: &[f32],
+    w: Factor,
+    targets: &[u32],
+    loss: &CrossEntropy,
+    mut gradient: Option<UseGradient>,
+) -> CpuTensor {
+    let (c, vocab) = (w.columns(), loss.vocab);
+    let mut sum = 0.0;
+    for (index, targets) in targets.chunks(loss.chunk).enumerate() {
+        let (first, rows) = (index * loss.chunk, targets.len());
+        let x = Factor::new(&x[first * c..], [rows, c]);
+        let mut logits = memory::take(rows * vocab);
+        product(x, w.transpose(), &mut logits);
+        sum +=
+            softmax_rows(&mut logits, targets, vocab, gradient.as_ref().map(|(scale, _)| *scale));
+        if let Some((_, add)) = &mut gradient {
+            add(first..first + rows, x, Factor::new(&logits, [rows, vocab]));
+        }
+        memory::give(logits);
+    }
     from_values(vec![(sum * f64::from(loss.scale)) as f32], [1].into())
 }
 

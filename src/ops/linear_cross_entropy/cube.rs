@@ -15,7 +15,6 @@ use crate::ops::shared::cube::math::{exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, elem, launch};
-use crate::ops::shared::kernels::{contiguous, elements};
 use crate::ops::shared::{join, split};
 
 /// Invocations that share a row of logits.
@@ -107,76 +106,48 @@ fn scaled_sum(x: &[f32], sum: &mut [f32], elements: usize, scale: f32) {
     }
 }
 
-/// One pass over the rows: the inputs, and the losses `[rows]`.
-struct Head<'a> {
-    kernels: &'a CubeKernels,
-    x: CubeTensor,
-    wte: CubeTensor,
-    targets: CubeTensor,
-    loss: &'a CrossEntropy,
-    /// The scale of the gradients in place of the loss's, if any.
-    loss_scale: Option<CubeTensor>,
-    losses: CubeTensor,
-}
-
-impl<'a> Head<'a> {
-    fn new(
-        kernels: &'a CubeKernels,
-        x: CubeTensor,
-        wte: CubeTensor,
-        targets: &[u32],
-        loss: &'a CrossEntropy,
-        loss_scale: Option<CubeTensor>,
-    ) -> Self {
-        let losses = kernels.queue.empty([targets.len()]);
-        let targets = kernels.queue.upload(targets);
-        let x = contiguous(x);
-        let loss_scale = loss_scale.map(contiguous);
-        Self { kernels, wte: kernels.cast(wte, &x), x, targets, loss, loss_scale, losses }
-    }
-
-    /// Returns the first row and the rows of each chunk.
-    fn chunks(&self) -> impl Iterator<Item = (usize, CubeTensor)> + '_ {
-        let (rows, chunk) = (elements(&self.losses), self.loss.chunk);
-        (0..rows).step_by(chunk).map(move |first| {
-            let range = first..rows.min(first + chunk);
-            (first, CubeBackend::float_slice(self.x.clone(), &[Slice::from(range)]))
-        })
-    }
-
-    /// Computes the losses of a chunk. Returns its logits, with `gradient` their gradient.
-    fn losses(&self, first: usize, x: CubeTensor, gradient: bool) -> CubeTensor {
-        let (wte, dtype) = (CubeBackend::float_transpose(self.wte.clone()), x.dtype);
-        let logits = self.kernels.product(x, wte, dtype, Epilogue::default());
+/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, `[1]`. With `use_gradient`, it also
+/// overwrites the logits of each chunk with their gradient, and passes on the first row, the chunk of
+/// `x` and that gradient.
+fn sum_losses(
+    kernels: &CubeKernels,
+    x: &CubeTensor,
+    wte: &CubeTensor,
+    loss_scale: Option<&CubeTensor>,
+    targets: &[u32],
+    loss: CrossEntropy,
+    mut use_gradient: Option<&mut dyn FnMut(usize, CubeTensor, CubeTensor)>,
+) -> CubeTensor {
+    let (n, CrossEntropy { vocab, chunk, scale }) = (targets.len(), loss);
+    let wte = CubeBackend::float_transpose(wte.clone());
+    let (losses, targets) = (kernels.queue.empty([n]), kernels.queue.upload(targets));
+    for first in (0..n).step_by(chunk) {
+        let rows = Slice::from(first..n.min(first + chunk));
+        let x = CubeBackend::float_slice(x.clone(), &[rows]);
+        let logits = kernels.product(x.clone(), wte.clone(), x.dtype, Epilogue::default());
         let [rows, width] = logits.shape().dims();
         launch!(
-            self.kernels,
+            kernels,
             each(rows, UNITS),
             softmax_loss(
-                &[&logits, &self.targets, &self.losses, self.loss_scale.as_ref()],
+                &[&logits, &targets, &losses, loss_scale],
                 rows,
                 width,
-                self.loss.vocab,
+                vocab,
                 first,
-                self.loss.scale,
-                gradient,
-                self.loss_scale.is_some(),
-                elem(&logits)
+                scale,
+                use_gradient.is_some(),
+                loss_scale.is_some(),
+                elem(&logits),
             )
         );
-        logits
+        if let Some(use_gradient) = &mut use_gradient {
+            use_gradient(first, x, logits);
+        }
     }
-
-    /// Returns the scaled sum of all rows' losses, `[1]`.
-    fn total(&self) -> CubeTensor {
-        let total = self.kernels.queue.empty([1]);
-        launch!(
-            self.kernels,
-            each(1, ELEMENTWISE),
-            scaled_sum(&[&self.losses, &total], elements(&self.losses), self.loss.scale)
-        );
-        total
-    }
+    let total = kernels.queue.empty([1]);
+    launch!(kernels, each(1, ELEMENTWISE), scaled_sum(&[&losses, &total], n, scale));
+    total
 }
 
 pub(super) fn forward(
@@ -186,12 +157,8 @@ pub(super) fn forward(
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
-    let (wte, _) = join::<CubeBackend>(wte);
-    let head = Head::new(kernels, x, wte, &targets, &loss, None);
-    for (first, x) in head.chunks() {
-        head.losses(first, x, false);
-    }
-    head.total()
+    let wte = kernels.cast(join::<CubeBackend>(wte).0, &x);
+    sum_losses(kernels, &x, &wte, None, &targets, loss, None)
 }
 
 pub(super) fn gradients(
@@ -203,16 +170,17 @@ pub(super) fn gradients(
     loss: CrossEntropy,
 ) -> (CubeTensor, (CubeTensor, Vec<CubeTensor>)) {
     let (wte, shard_rows) = join::<CubeBackend>(wte);
-    let head = Head::new(kernels, x, wte, &targets, &loss, loss_scale);
-    let [n, c] = head.x.shape().dims();
-    let dx = kernels.queue.empty_of([n, c], head.x.dtype);
-    let dwte = kernels.queue.empty(head.wte.shape());
-    for (first, x) in head.chunks() {
-        let d = head.losses(first, x.clone(), true);
+    let wte = kernels.cast(wte, &x);
+    let [n, c] = x.shape().dims();
+    let dx = kernels.queue.empty_of([n, c], x.dtype);
+    let dwte = kernels.queue.empty(wte.shape());
+    let mut add = |first, x, d: CubeTensor| {
         let of_chunk = Epilogue { accumulate: first > 0, ..Epilogue::default() };
         kernels.product_into(CubeBackend::float_transpose(d.clone()), x, &dwte, of_chunk);
         let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
-        kernels.product_into(d, head.wte.clone(), &dx, of_chunk);
-    }
-    (head.total(), (dx, split::<CubeBackend>(dwte, &shard_rows)))
+        kernels.product_into(d, wte.clone(), &dx, of_chunk);
+    };
+    let scale = loss_scale.as_ref();
+    let total = sum_losses(kernels, &x, &wte, scale, &targets, loss, Some(&mut add));
+    (total, (dx, split::<CubeBackend>(dwte, &shard_rows)))
 }

@@ -6,8 +6,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
-use crate::ops::shared::kernels::contiguous;
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout, Matrix};
 use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
 
@@ -28,16 +27,10 @@ params! {
     }
 }
 
-static ROWS: Shader = Shader {
-    name: "linear_cross_entropy_rows",
-    parts: &[wgsl!("reduce"), wgsl!("linear_cross_entropy_rows")],
-    params: RowsParams::TYPE,
-};
-static SUM: Shader = Shader {
-    name: "linear_cross_entropy_sum",
-    parts: &[wgsl!("reduce"), wgsl!("linear_cross_entropy_sum")],
-    params: SumParams::TYPE,
-};
+static ROWS: Shader =
+    shader!("linear_cross_entropy_rows", RowsParams, ["reduce", "linear_cross_entropy_rows"]);
+static SUM: Shader =
+    shader!("linear_cross_entropy_sum", SumParams, ["reduce", "linear_cross_entropy_sum"]);
 
 fn rows_spec(tier: Tier, logits: Element, width: usize, gradient: bool, scaled: bool) -> Spec {
     // A row is a vocabulary: more invocations than for a row of the model's width.
@@ -67,88 +60,67 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     specs
 }
 
-/// One pass over the rows: the inputs, and the buffers that the chunks share.
-struct Head<'a> {
-    kernels: &'a WgslKernels,
-    x: &'a CubeTensor,
-    wte: &'a [CubeTensor],
-    targets: CubeTensor,
-    loss: &'a CrossEntropy,
-    /// The scale of the gradients in place of the loss's, if any.
-    loss_scale: Option<CubeTensor>,
-    rows: usize,
-    c: usize,
-    padded: usize,
-    /// `[chunk, padded]`, reused for each chunk.
-    logits: CubeTensor,
-    /// `[rows]`.
-    losses: CubeTensor,
+/// Takes the first row of a chunk, its rows, and the gradient of its logits.
+type UseGradient<'a> = &'a mut dyn FnMut(usize, usize, &CubeTensor);
+
+/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, `[1]`. With `use_gradient`, it also
+/// overwrites the logits `[rows, padded]` of each chunk with their gradient, and passes them on.
+fn sum_losses(
+    kernels: &WgslKernels,
+    x: &CubeTensor,
+    wte: &[CubeTensor],
+    loss_scale: Option<&CubeTensor>,
+    targets: &[u32],
+    loss: CrossEntropy,
+    mut use_gradient: Option<UseGradient>,
+) -> CubeTensor {
+    let ([n, c], CrossEntropy { vocab, chunk, scale }) = (x.shape().dims(), loss);
+    let padded = wte.iter().map(tokens_of).sum();
+    let queue = &kernels.queue;
+    // Reused for each chunk.
+    let logits = queue.empty_of([chunk.min(n), padded], x.dtype);
+    let (losses, targets) = (queue.empty([n]), queue.upload(targets));
+    let (gradient, scaled) = (use_gradient.is_some(), loss_scale.is_some());
+    let spec = rows_spec(kernels.tier, Element::of(&logits), padded, gradient, scaled);
+    let width = padded / spec.pack as usize;
+    for first in (0..n).step_by(chunk) {
+        let rows = chunk.min(n - first);
+        let x = Matrix { offset: first * c, ..x.into() };
+        for (shard, columns) in shards(wte, &logits) {
+            let size = [rows, tokens_of(shard), c];
+            kernels.gemm(GemmLayout::Nt, size, x, shard, columns, Fusion::default());
+        }
+        queue.launch(
+            spec.clone(),
+            Workgroups::Line(rows),
+            &[Some(&logits), Some(&targets), Some(&losses), loss_scale],
+            &RowsParams { rows, width, vocab, first, scale },
+        );
+        if let Some(use_gradient) = &mut use_gradient {
+            use_gradient(first, rows, &logits);
+        }
+    }
+    let total = queue.empty([1]);
+    queue.launch(
+        sum_spec(),
+        Workgroups::Plane(1, 1),
+        &[Some(&losses), Some(&total)],
+        &SumParams { elements: n, scale },
+    );
+    total
 }
 
-impl<'a> Head<'a> {
-    fn new(
-        kernels: &'a WgslKernels,
-        x: &'a CubeTensor,
-        wte: &'a [CubeTensor],
-        targets: &[u32],
-        loss: &'a CrossEntropy,
-        loss_scale: Option<CubeTensor>,
-    ) -> Self {
-        let [rows, c] = x.shape().dims();
-        let padded = wte.iter().map(tokens_of).sum();
-        let logits = kernels.queue.empty_of([loss.chunk.min(rows), padded], x.dtype);
-        let losses = kernels.queue.empty([rows]);
-        let targets = kernels.queue.upload(targets);
-        let loss_scale = loss_scale.map(contiguous);
-        Self { kernels, x, wte, targets, loss, loss_scale, rows, c, padded, logits, losses }
-    }
-
-    /// Returns the first row and the number of rows of each chunk.
-    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (rows, chunk) = (self.rows, self.loss.chunk);
-        (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
-    }
-
-    /// Returns the shards with their columns of the logits.
-    fn shards(&self) -> impl Iterator<Item = (&CubeTensor, Matrix<'_>)> {
-        let (mut offset, stride) = (0, Some(self.padded));
-        self.wte.iter().map(move |shard| {
-            let columns = Matrix { tensor: &self.logits, offset, stride };
-            offset += tokens_of(shard);
-            (shard, columns)
-        })
-    }
-
-    /// Computes the losses of a chunk; with `gradient`, overwrites the logits with their gradient.
-    fn losses(&self, (first, rows): (usize, usize), gradient: bool) {
-        let Self { kernels, c, padded, .. } = *self;
-        let x = Matrix { offset: first * c, ..self.x.into() };
-        for (shard, logits) in self.shards() {
-            let size = [rows, tokens_of(shard), c];
-            kernels.gemm(GemmLayout::Nt, size, x, shard, logits, Fusion::default());
-        }
-        let (logits, loss_scale) = (Element::of(&self.logits), self.loss_scale.as_ref());
-        let spec = rows_spec(kernels.tier, logits, padded, gradient, loss_scale.is_some());
-        let width = padded / spec.pack as usize;
-        kernels.queue.launch(
-            spec,
-            Workgroups::Line(rows),
-            &[Some(&self.logits), Some(&self.targets), Some(&self.losses), loss_scale],
-            &RowsParams { rows, width, vocab: self.loss.vocab, first, scale: self.loss.scale },
-        );
-    }
-
-    /// Returns the scaled sum of all rows' losses, `[1]`.
-    fn total(&self) -> CubeTensor {
-        let total = self.kernels.queue.empty([1]);
-        self.kernels.queue.launch(
-            sum_spec(),
-            Workgroups::Plane(1, 1),
-            &[Some(&self.losses), Some(&total)],
-            &SumParams { elements: self.rows, scale: self.loss.scale },
-        );
-        total
-    }
+/// Returns the shards with their columns of the logits.
+fn shards<'a>(
+    wte: &'a [CubeTensor],
+    logits: &'a CubeTensor,
+) -> impl Iterator<Item = (&'a CubeTensor, Matrix<'a>)> {
+    let (mut offset, stride) = (0, Some(logits.shape()[1]));
+    wte.iter().map(move |shard| {
+        let columns = Matrix { tensor: logits, offset, stride };
+        offset += tokens_of(shard);
+        (shard, columns)
+    })
 }
 
 /// Returns the number of rows of a shard.
@@ -163,13 +135,7 @@ pub(super) fn forward(
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> CubeTensor {
-    let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.into_iter().map(contiguous).collect();
-    let head = Head::new(kernels, &x, &wte, &targets, &loss, None);
-    for chunk in head.chunks() {
-        head.losses(chunk, false);
-    }
-    head.total()
+    sum_losses(kernels, &x, &wte, None, &targets, loss, None)
 }
 
 pub(super) fn gradients(
@@ -180,25 +146,23 @@ pub(super) fn gradients(
     targets: Arc<[u32]>,
     loss: CrossEntropy,
 ) -> (CubeTensor, (CubeTensor, Vec<CubeTensor>)) {
-    let x = contiguous(x);
-    let wte: Vec<CubeTensor> = wte.into_iter().map(contiguous).collect();
-    let head = Head::new(kernels, &x, &wte, &targets, &loss, loss_scale);
-    let Head { rows, c, .. } = head;
-    let dx = kernels.queue.empty_of([rows, c], x.dtype);
+    let [n, c] = x.shape().dims();
+    let dx = kernels.queue.empty_of([n, c], x.dtype);
     let gradient = |shard| kernels.queue.empty([tokens_of(shard), c]);
     let dwte: Vec<CubeTensor> = wte.iter().map(gradient).collect();
-    for (first, rows) in head.chunks() {
-        head.losses((first, rows), true);
+    let mut add = |first, rows, logits: &CubeTensor| {
         let x = Matrix { offset: first * c, ..(&x).into() };
         let into_dx = Matrix { offset: first * c, ..(&dx).into() };
-        for (index, (shard, logits)) in head.shards().enumerate() {
+        let sum = |accumulate| Fusion { accumulate, ..Fusion::default() };
+        for (index, (shard, columns)) in shards(&wte, logits).enumerate() {
             let tokens = tokens_of(shard);
-            let sum = |accumulate| Fusion { accumulate, ..Fusion::default() };
             let size = [rows, c, tokens];
-            kernels.gemm(GemmLayout::Nn, size, logits, shard, into_dx, sum(index > 0));
+            kernels.gemm(GemmLayout::Nn, size, columns, shard, into_dx, sum(index > 0));
             let size = [tokens, c, rows];
-            kernels.gemm(GemmLayout::Tn, size, logits, x, &dwte[index], sum(first > 0));
+            kernels.gemm(GemmLayout::Tn, size, columns, x, &dwte[index], sum(first > 0));
         }
-    }
-    (head.total(), (dx, dwte))
+    };
+    let scale = loss_scale.as_ref();
+    let total = sum_losses(kernels, &x, &wte, scale, &targets, loss, Some(&mut add));
+    (total, (dx, dwte))
 }

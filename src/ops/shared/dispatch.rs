@@ -57,7 +57,7 @@ impl Kernels {
                 if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
                     return Kernels::Wgsl(WgslKernels::new(queue, mode));
                 }
-                Kernels::Cube(CubeKernels::new(queue, mode.precision.dtype()))
+                Kernels::Cube(CubeKernels { queue, dtype: mode.precision.dtype() })
             }
             _ => Self::WITHOUT_GPU,
         }

@@ -8,7 +8,6 @@ use burn_cubecl::tensor::CubeTensor;
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, launch};
-use crate::ops::shared::kernels::contiguous;
 
 /// Below every score, and finite: infinity minus infinity is NaN.
 const LEAST: f32 = -3.0e38;
@@ -46,7 +45,6 @@ fn softmax_rows(x: &[f32], y: &mut [f32], rows: usize, width: usize) {
 
 pub(super) fn forward(kernels: &CubeKernels, x: CubeTensor) -> CubeTensor {
     let [rows, width] = x.shape().dims();
-    let x = contiguous(x);
     let y = kernels.queue.empty([rows, width]);
     launch!(kernels, each(rows, ELEMENTWISE), softmax_rows(&[&x, &y], rows, width));
     y

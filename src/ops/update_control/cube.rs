@@ -8,7 +8,7 @@ use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, Up
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, launch};
-use crate::ops::shared::kernels::{contiguous, elements};
+use crate::ops::shared::kernels::elements;
 
 /// The sum of the squares of each `NORM_SPAN` elements of `x`, divided by the loss scale and
 /// `divisor`, in `sums[first..]`: a workgroup for each.
@@ -113,12 +113,11 @@ pub(super) fn sum_squares(
     loss_scale: CubeTensor,
     divisor: f32,
 ) -> CubeTensor {
-    let loss_scale = contiguous(loss_scale);
     let spans = |grad: &CubeTensor| elements(grad).div_ceil(NORM_SPAN);
     let sums = kernels.queue.empty([grads.iter().map(spans).sum::<usize>()]);
     let mut first = 0;
     for grad in grads {
-        let (spans, grad) = (spans(&grad), contiguous(grad));
+        let spans = spans(&grad);
         launch!(
             kernels,
             each(spans, ELEMENTWISE),
@@ -135,7 +134,6 @@ pub(super) fn decide(
     loss_scale: CubeTensor,
     settings: UpdateSettings,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let (sums, loss_scale) = (contiguous(sums), contiguous(loss_scale));
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;
@@ -151,7 +149,7 @@ pub(super) fn decide(
             learning_rate as f32,
             log_beta1,
             log_beta2,
-            scales_loss
+            scales_loss,
         )
     );
     (norm, control, next)

@@ -3,8 +3,8 @@
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_SPAN, UpdateSettings};
-use crate::gpu::kernel::{Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
-use crate::ops::shared::kernels::{contiguous, elements};
+use crate::gpu::kernel::{Shader, Spec, Workgroups, pack_of, params, shader};
+use crate::ops::shared::kernels::elements;
 use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 
@@ -27,16 +27,13 @@ params! {
     }
 }
 
-static SQUARES: Shader = Shader {
-    name: "update_control_squares",
-    parts: &[wgsl!("reduce"), wgsl!("segments"), wgsl!("update_control_squares")],
-    params: SquaresParams::TYPE,
-};
-static DECISION: Shader = Shader {
-    name: "update_control_decision",
-    parts: &[wgsl!("reduce"), wgsl!("update_control_decision")],
-    params: DecisionParams::TYPE,
-};
+static SQUARES: Shader = shader!(
+    "update_control_squares",
+    SquaresParams,
+    ["reduce", "segments", "update_control_squares"]
+);
+static DECISION: Shader =
+    shader!("update_control_decision", DecisionParams, ["reduce", "update_control_decision"]);
 
 fn squares_spec(pack: u32) -> Spec {
     Spec::new(&SQUARES, ELEMENTWISE).packed(pack)
@@ -61,15 +58,11 @@ pub(super) fn sum_squares(
     loss_scale: CubeTensor,
     divisor: f32,
 ) -> CubeTensor {
-    let loss_scale = contiguous(loss_scale);
-    let grads: Vec<CubeTensor> = grads.into_iter().map(contiguous).collect();
-    let mut count = 0;
-    // The index of its first sum, for each.
-    let first = |grad: &CubeTensor| {
+    let (mut count, mut firsts) = (0, Vec::new());
+    for grad in &grads {
+        firsts.push(count);
         count += elements(grad).div_ceil(NORM_SPAN);
-        count - elements(grad).div_ceil(NORM_SPAN)
-    };
-    let firsts: Vec<usize> = grads.iter().map(first).collect();
+    }
     let sums = kernels.queue.empty([count]);
     for pack in [4, 1] {
         let of_pack = |(grad, _): &(&CubeTensor, &usize)| pack_of(&[elements(grad)]) == pack;
@@ -80,10 +73,9 @@ pub(super) fn sum_squares(
         };
         let segments: Vec<Segment> =
             grads.iter().zip(&firsts).filter(of_pack).map(segment).collect();
-        let (spec, span, shared) =
-            (squares_spec(pack), NORM_SPAN / pack as usize, [&sums, &loss_scale]);
+        let (span, shared) = (NORM_SPAN / pack as usize, [&sums, &loss_scale]);
         let params = |tensors| SquaresParams { divisor, tensors };
-        kernels.launch_on_tensors(spec, span, &shared, &segments, params);
+        kernels.launch_on_tensors(squares_spec(pack), span, &shared, &segments, params);
     }
     sums
 }
@@ -94,7 +86,6 @@ pub(super) fn decide(
     loss_scale: CubeTensor,
     settings: UpdateSettings,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let (sums, loss_scale) = (contiguous(sums), contiguous(loss_scale));
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;

@@ -15,16 +15,22 @@ use crate::train::TrainError;
 use crate::train::micro_batches::MicroBatches;
 
 /// The updates since the speed of a run was last kept, and their time.
-#[derive(Default)]
 pub(super) struct PaceMonitor {
     /// True after the first log interval, which compiles the kernels.
     is_warm: bool,
     time: Duration,
     updates: u64,
-    /// How often their speed was kept.
-    kept: u32,
+    /// The time after which their speed is kept.
+    next: Duration,
     /// True once the user was warned that the run takes long, or no warning is needed.
     is_told: bool,
+}
+
+impl Default for PaceMonitor {
+    fn default() -> Self {
+        let (time, next) = (Duration::ZERO, KNOWN_AFTER);
+        Self { is_warm: false, time, updates: 0, next, is_told: false }
+    }
 }
 
 impl PaceMonitor {
@@ -35,13 +41,12 @@ impl PaceMonitor {
         }
         self.time += time;
         self.updates += updates;
-        let next = KNOWN_AFTER.saturating_mul(2u32.saturating_pow(self.kept));
-        if self.time < next || self.updates < KNOWN_UPDATES {
+        if self.time < self.next || self.updates < KNOWN_UPDATES {
             return None;
         }
         let seconds = self.time.as_secs_f64() / self.updates as f64;
         (self.time, self.updates) = (Duration::ZERO, 0);
-        self.kept += 1;
+        self.next = self.next.saturating_mul(2);
         Some(seconds)
     }
 }

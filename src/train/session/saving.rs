@@ -83,7 +83,7 @@ impl Session<'_> {
         let folder = self.journal.folder.checkpoints();
         let keep = self.job.config.keep_checkpoints.get();
         let silence = self.device.watchdog.allow_silence(MAX_SAVE_TIME);
-        let mut others = OtherStates { group: is_sharded.then_some(&mut self.ranks.group) };
+        let mut others = OtherStates::new(is_sharded.then_some(&mut self.ranks.group));
         let tensors = self.learner.saved();
         let written = Checkpoint::write(&folder, state, tensors, &mut others, keep).await;
         let ended = others.end();
@@ -105,7 +105,7 @@ impl Session<'_> {
             last_eval: position.last_eval,
             val_loss: position.val_loss.filter(|_| position.was_evaluated()),
             best_val_loss: position.best_val_loss,
-            learning_rate: position.set_rate,
+            learning_rate: position.set_rate(),
             loss_scale: self.learner.saved_loss_scale().await,
             config: job.config.clone(),
             plan: self.steps.plan().clone(),

@@ -61,7 +61,7 @@ impl Place {
         });
         let group = Group::connect(&self.launch, limit)?;
         drop(guard);
-        self.abort = group.abort();
+        self.abort = Some(group.abort());
         Ok(group)
     }
 

@@ -11,7 +11,6 @@ use super::{AttentionShape, scale};
 use crate::gpu::queue::Workgroups;
 use crate::ops::dropout::cube::{Mask, keep, mask, sequence_key};
 use crate::ops::shared::cube::{CubeKernels, elem, launch};
-use crate::ops::shared::kernels::contiguous;
 
 mod layout;
 mod matrices;
@@ -181,7 +180,6 @@ pub(super) fn forward(
     shape: AttentionShape,
 ) -> (CubeTensor, CubeTensor) {
     let [n, three_c] = qkv.shape().dims();
-    let qkv = contiguous(qkv);
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
     let launches = Launches::new(kernels, &qkv, shape);
@@ -197,7 +195,6 @@ pub(super) fn backward(
     log_sum_exp: CubeTensor,
     shape: AttentionShape,
 ) -> CubeTensor {
-    let [dout, qkv, out, log_sum_exp] = [dout, qkv, out, log_sum_exp].map(contiguous);
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let launches = Launches::new(kernels, &qkv, shape);

@@ -14,6 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::config::Dtype;
 use crate::gpu::queue::{Queue, Workgroups};
+use crate::ops::shared::kernels::contiguous;
 
 pub(in crate::ops) mod gelu;
 pub(in crate::ops) mod math;
@@ -46,29 +47,17 @@ pub(in crate::ops) use launch;
 /// The cube kernels of one device.
 pub(in crate::ops) struct CubeKernels {
     pub queue: Queue,
-    dtype: Dtype,
+    pub dtype: Dtype,
 }
 
 /// Invocations in a workgroup of elementwise kernels.
 pub(in crate::ops) const ELEMENTWISE: u32 = 256;
 
 impl CubeKernels {
-    pub fn new(queue: Queue, dtype: Dtype) -> Self {
-        Self { queue, dtype }
-    }
-
-    /// Returns the dtype in which activations are stored.
-    pub fn activations(&self) -> DType {
-        match self.dtype {
-            Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => DType::F32,
-            Dtype::Bfloat16 => DType::BF16,
-            Dtype::Float16 => DType::F16,
-        }
-    }
-
-    /// Returns a tensor as a kernel's argument, or a placeholder.
+    /// Returns a tensor as a kernel's argument, in row-major order, or a placeholder. A kernel writes to
+    /// no tensor in another order: it would write to a copy.
     pub fn argument<'a>(&self, tensor: impl Into<Option<&'a CubeTensor>>) -> BufferArg {
-        tensor.into().cloned().unwrap_or_else(|| self.queue.nothing()).into_buffer_arg()
+        tensor.into().cloned().map_or_else(|| self.queue.nothing(), contiguous).into_buffer_arg()
     }
 }
 

@@ -6,8 +6,9 @@
 
 use burn::tensor::DType;
 
-use crate::config::{Dtype, Matrices};
+use crate::config::Matrices;
 use crate::gpu::kernel::Queue;
+use crate::gpu::stored;
 use crate::ops::OpsMode;
 
 pub(in crate::ops) mod gemm;
@@ -54,10 +55,7 @@ impl WgslKernels {
             Some(lanes @ (4 | 8)) if mode.narrow_tiles() => Tier::Narrow(lanes),
             _ => Tier::Wide,
         };
-        let activations = match mode.precision.dtype() {
-            Dtype::Float16 => DType::F16,
-            _ => DType::F32,
-        };
+        let activations = stored(mode.precision.dtype());
         Self { queue, tier, activations, matrices: mode.matrices() }
     }
 }

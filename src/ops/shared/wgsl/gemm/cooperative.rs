@@ -2,25 +2,17 @@
 
 use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Variant, bands};
 use crate::config::Matrices;
-use crate::gpu::kernel::{Element, Param, Queue, Shader, Spec, Workgroups, wgsl};
+use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 use crate::plan::products::{MANY_TILES, ranges_of_k};
 
-static TILES: Shader = Shader {
-    name: "gemm_cooperative",
-    parts: &[
-        wgsl!("gelu"),
-        wgsl!("gemm_params"),
-        wgsl!("gemm_epilogue"),
-        wgsl!("gemm_cooperative"),
-    ],
-    params: Params::TYPE,
-};
-static SPLIT_SUM: Shader = Shader {
-    name: "gemm_split_sum",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_epilogue"), wgsl!("gemm_split_sum")],
-    params: Params::TYPE,
-};
+static TILES: Shader = shader!(
+    "gemm_cooperative",
+    Params,
+    ["gelu", "gemm_params", "gemm_epilogue", "gemm_cooperative"]
+);
+static SPLIT_SUM: Shader =
+    shader!("gemm_split_sum", Params, ["gelu", "gemm_params", "gemm_epilogue", "gemm_split_sum"]);
 
 /// The units that multiply: matrices, by subgroups of `lanes` invocations.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::DISPATCH_OPERATIONS;
 use crate::plan::products::MANY_TILES;
 
@@ -28,16 +28,10 @@ params! {
     }
 }
 
-static SHUFFLED: Shader = Shader {
-    name: "gemm_shuffled",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_operands"), wgsl!("gemm_shuffled")],
-    params: Params::TYPE,
-};
-static STAGED: Shader = Shader {
-    name: "gemm_staged",
-    parts: &[wgsl!("gelu"), wgsl!("gemm_params"), wgsl!("gemm_operands"), wgsl!("gemm_staged")],
-    params: Params::TYPE,
-};
+static SHUFFLED: Shader =
+    shader!("gemm_shuffled", Params, ["gelu", "gemm_params", "gemm_operands", "gemm_shuffled"]);
+static STAGED: Shader =
+    shader!("gemm_staged", Params, ["gelu", "gemm_params", "gemm_operands", "gemm_staged"]);
 
 /// Which factor is stored transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
