@@ -1,17 +1,18 @@
 //! The window: its parts, and how they are drawn.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use eframe::egui::{self, RichText, Ui, util::History};
 use egui_tiles::{Tile, Tree};
 
 use super::control::{self, ControlBar};
-use super::finished::{self, Click};
 use super::form::{SettingsForm, capitalize};
 use super::layout::{self, Pane};
-use super::platform::{self, Platform};
-use super::{Intent, Options, Shared, theme};
+use super::platform::Platform;
+use super::{Intent, Options, Shared, finished, theme};
 use crate::protocol::{Event, Obstacle, RunSettings};
 use crate::worker::Client;
 
@@ -19,7 +20,6 @@ mod closing;
 mod help;
 mod intents;
 mod menu;
-mod pace;
 mod path_dialog;
 mod replies;
 mod requests;
@@ -31,7 +31,6 @@ mod training;
 
 use closing::Closing;
 use help::Help;
-use pace::Pace;
 use path_dialog::PathDialog;
 use requests::Requests;
 pub(super) use settings::Settings;
@@ -39,6 +38,12 @@ use settings::WhenClosed;
 
 /// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
+
+const USUAL_PACE: u64 = 50;
+
+/// The pace of a browser that draws in software. A frame takes a fifth of a second there, and at the
+/// usual pace training took five times as long.
+const SLOW_PACE: u64 = 2000;
 
 /// The number of frames whose mean time the menu shows.
 const FRAMES: usize = 240;
@@ -49,7 +54,9 @@ pub struct App {
     tree: Tree<Pane>,
     requests: Requests,
     platform: Platform,
-    pace: Pace,
+    /// The delay between a reply or an event and the frame that draws it, in milliseconds; threads
+    /// of the service read it.
+    pace: Arc<AtomicU64>,
     /// Times of the last frames, without waiting for the display, in seconds.
     frames: History<f32>,
     /// The settings of the form with its overrides, and the form that is stored as long as they are
@@ -69,9 +76,9 @@ impl App {
         theme::apply(&creation.egui_ctx);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
         let (settings, tree) = settings::load(storage);
-        let (ctx, pace) = (creation.egui_ctx.clone(), Pace::new());
+        let (ctx, pace) = (creation.egui_ctx.clone(), Arc::new(AtomicU64::new(USUAL_PACE)));
         let waking = pace.clone();
-        let client = Client::new(move || ctx.request_repaint_after(waking.get()));
+        let client = Client::new(move || ctx.request_repaint_after(delay(&waking)));
         let mut app = Self {
             shared: Shared { settings, ..Shared::default() },
             tree,
@@ -156,15 +163,8 @@ impl App {
             });
         }
         if self.shared.shown.has_finished {
-            let name = self.shown_name().unwrap_or("The run");
-            let progress = &self.shared.shown.progress;
             let notice = egui::Panel::top("finished");
-            if let Some(click) = notice.show(ui, |ui| finished::show(ui, name, progress)).inner {
-                self.shared.shown.has_finished = false;
-                if let Click::Do(intent) = click {
-                    intents.push(intent);
-                }
-            }
+            intents.extend(notice.show(ui, |ui| finished::show(ui, &mut self.shared)).inner);
         }
         egui::Panel::bottom("control").show(ui, |ui| {
             let shown = &self.shared.shown;
@@ -175,12 +175,6 @@ impl App {
         });
         self.shared.samples.selection.end_pass(ui.ctx());
         intents
-    }
-
-    /// Returns the display name of the shown run.
-    fn shown_name(&self) -> Option<&str> {
-        let folder = self.shared.shown.folder.as_deref()?;
-        Some(self.shared.library.title(folder))
     }
 }
 
@@ -202,17 +196,12 @@ impl eframe::App for App {
             let command = self.closing.handle(ctx, self.shared.settings.when_closed);
             self.send_to_own_run(command);
         }
-        let title = control::title(&self.shared.shown.progress, self.shown_name());
+        let title = control::title(&self.shared.shown.progress, self.shared.shown_name());
         if title != self.title {
             self.platform.set_title(&title);
             self.title = title;
         }
-        self.platform.report(&platform::Frame {
-            ctx,
-            form: &self.shared.settings.form,
-            progress: &self.shared.shown.progress,
-            pace: self.pace.get(),
-        });
+        self.platform.report(&self.shared, delay(&self.pace));
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
@@ -232,16 +221,20 @@ impl eframe::App for App {
             return;
         }
         let form = &mut self.shared.settings.form;
-        match self.overridden.take() {
-            Some((settings, own)) if settings == form.settings() => {
-                let shown = std::mem::replace(form, own);
-                settings::store(storage, &self.shared.settings, &self.tree);
-                let own = std::mem::replace(&mut self.shared.settings.form, shown);
-                self.overridden = Some((settings, own));
-            }
-            _ => settings::store(storage, &self.shared.settings, &self.tree),
+        self.overridden.take_if(|(settings, _)| *settings != form.settings());
+        if let Some((_, own)) = &mut self.overridden {
+            std::mem::swap(&mut self.shared.settings.form, own);
+        }
+        settings::store(storage, &self.shared.settings, &self.tree);
+        if let Some((_, own)) = &mut self.overridden {
+            std::mem::swap(&mut self.shared.settings.form, own);
         }
     }
+}
+
+/// Returns the time that a pace stands for.
+fn delay(pace: &AtomicU64) -> Duration {
+    Duration::from_millis(pace.load(Relaxed))
 }
 
 /// Returns the absolute path: runs are compared by path, however it was given. A page has no other.

@@ -4,49 +4,48 @@ use eframe::egui::{self, RichText, Ui};
 
 use super::platform::Choice;
 use super::widgets::button;
-use super::{Intent, theme};
+use super::{Intent, Shared, theme};
 use crate::protocol::Progress;
 use crate::text::grouped;
 
-/// A click on the notice, which closes it.
-#[derive(Debug, PartialEq)]
-pub(super) enum Click {
-    Close,
-    Do(Intent),
-}
-
-/// Draws the notice. `name` is the display name of the run.
-pub(super) fn show(ui: &mut Ui, name: &str, progress: &Progress) -> Option<Click> {
+/// Draws the notice. A click in it closes it.
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let progress = &shared.shown.progress;
+    let name = shared.shown_name().unwrap_or("The run");
+    let best = progress.checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
+    let checkpoint = best.or(progress.checkpoints.last()).map(|best| best.path.clone());
+    let missing = checkpoint.is_none().then_some("The run has no checkpoint.");
+    let export = checkpoint.map(|best| Intent::Choose(Choice::Export(best)));
     let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color);
     let frame = frame.stroke((1.0, theme::good(ui))).corner_radius(4.0).inner_margin(8.0);
-    let mut click = None;
-    frame.show(ui, |ui| {
+    let clicked = frame.show(ui, |ui| {
         ui.set_min_width(ui.available_width());
         ui.horizontal_wrapped(|ui| {
             ui.label(RichText::new(format!("{name} has finished")).strong().color(theme::good(ui)));
             ui.label(result(progress));
         });
-        let best = progress.checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
-        let checkpoint = best.or(progress.checkpoints.last()).map(|best| best.path.clone());
-        let missing = checkpoint.is_none().then_some("The run has no checkpoint.");
-        ui.horizontal_wrapped(|ui| {
-            if button(ui, "Try it", missing, "Type a prompt, and the model continues it") {
-                click = Some(Click::Do(Intent::Try));
-            }
-            let help = "Export the best checkpoint as a Hugging Face folder";
-            if button(ui, "Export...", missing, help) {
-                click = checkpoint.map(|best| Click::Do(Intent::Choose(Choice::Export(best))));
-            }
-            let help = "Choose text files of yours for the next run";
-            if button(ui, "Train on your text...", None, help) {
-                click = Some(Click::Do(Intent::Choose(Choice::Texts)));
-            }
-            if button(ui, "Close", None, "Close this notice") {
-                click = Some(Click::Close);
-            }
+        let buttons = [
+            ("Try it", missing, "Type a prompt, and the model continues it", Some(Intent::Try)),
+            ("Export...", missing, "Export the best checkpoint as a Hugging Face folder", export),
+            (
+                "Train on your text...",
+                None,
+                "Choose text files of yours for the next run",
+                Some(Intent::Choose(Choice::Texts)),
+            ),
+            ("Close", None, "Close this notice", None),
+        ];
+        let row = ui.horizontal_wrapped(|ui| {
+            // All are drawn, also those after the one that is clicked.
+            buttons.map(|(text, missing, help, intent)| {
+                button(ui, text, missing, help).then_some(intent)
+            })
         });
+        row.inner.into_iter().flatten().next()
     });
-    click
+    let intent = clicked.inner?;
+    shared.shown.has_finished = false;
+    intent
 }
 
 /// Describes the result of the run.

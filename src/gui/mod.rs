@@ -32,9 +32,13 @@ use platform::{Choice, Overrides};
 use shared::Shared;
 
 pub use app::App;
+#[cfg(not(target_arch = "wasm32"))]
+pub use platform::GuiError;
 #[cfg(windows)]
-pub(crate) use platform::entry::explorer;
-pub use platform::entry::*;
+pub(crate) use platform::explorer;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use platform::front_end;
+pub use platform::open;
 
 /// Options of the window.
 #[derive(Clone, Debug, Default)]

@@ -33,6 +33,13 @@ pub(super) struct Shared {
     pub setting_filter: String,
 }
 
+impl Shared {
+    /// Returns the display name of the shown run.
+    pub fn shown_name(&self) -> Option<&str> {
+        self.shown.folder.as_deref().map(|folder| self.library.title(folder))
+    }
+}
+
 /// The run that the panels show, and the trainer.
 #[derive(Default)]
 pub(super) struct ShownRun {

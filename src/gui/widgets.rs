@@ -39,6 +39,21 @@ pub(super) fn button<'a>(
     action(ui, Button::new(text), disabled, help)
 }
 
+/// Draws a dialog. Returns true if it was confirmed, false if it was closed: by a button, by Escape,
+/// or by a click next to it.
+pub(super) fn dialog(
+    ui: &Ui,
+    name: &str,
+    width: f32,
+    add: impl FnOnce(&mut Ui) -> Option<bool>,
+) -> Option<bool> {
+    let modal = egui::Modal::new(egui::Id::unique(name)).show(ui.ctx(), |ui| {
+        ui.set_width(width);
+        add(ui)
+    });
+    modal.inner.or(modal.should_close().then_some(false))
+}
+
 /// Draws the two buttons of a dialog. Returns true for the first one, false for the second.
 pub(super) fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Option<bool> {
     ui.add_space(6.0);

@@ -14,15 +14,9 @@ use crate::protocol::Request;
 #[derive(Default)]
 pub(super) struct Help {
     pub is_open: bool,
-    details: Details,
-}
-
-#[derive(Default)]
-enum Details {
-    #[default]
-    NotRequested,
-    Requested,
-    Text(String),
+    is_requested: bool,
+    /// The details of this machine, once they were read.
+    pub details: Option<String>,
 }
 
 /// The maximum height of the details, in points.
@@ -34,10 +28,6 @@ const PAGE: &str = "Everything stays on this machine: the texts, the runs, the m
                     a Hugging Face folder in a zip, which this page and wgpt on the desktop import.";
 
 impl Help {
-    pub fn set_details(&mut self, text: String) {
-        self.details = Details::Text(text);
-    }
-
     /// Draws the help, if it is open. `runs` is the folder of the runs.
     pub fn show(&mut self, ui: &Ui, runs: &Path) -> Option<Intent> {
         let mut is_open = self.is_open;
@@ -67,20 +57,20 @@ impl Help {
         let help = "Version, devices, drivers, limits and folders, as wgpt doctor prints them, for \
                     a bug report";
         match &self.details {
-            Details::NotRequested => {
-                if button(ui, "Show details of this machine", None, help) {
-                    self.details = Details::Requested;
-                    let front_end = platform::open_front_end(runs);
-                    return Some(Intent::Ask(Request::Doctor { front_end }));
-                }
-            }
-            Details::Requested => {
+            None if self.is_requested => {
                 ui.horizontal(|ui| {
                     ui.spinner();
                     ui.label("Looking at the devices...");
                 });
             }
-            Details::Text(text) => {
+            None => {
+                if button(ui, "Show details of this machine", None, help) {
+                    self.is_requested = true;
+                    let front_end = platform::open_front_end(runs);
+                    return Some(Intent::Ask(Request::Doctor { front_end }));
+                }
+            }
+            Some(text) => {
                 ui.horizontal(|ui| {
                     ui.label("For a bug report:");
                     if button(ui, "Copy", None, "Copy the details of this machine") {

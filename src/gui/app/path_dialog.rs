@@ -1,13 +1,13 @@
 //! A dialog for typing a path, on systems that have no file dialog.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use eframe::egui::{self, Ui};
 
 use crate::gui::Intent;
 use crate::gui::platform::{self, Choice};
 use crate::gui::theme;
-use crate::gui::widgets::{decision, dialog_field};
+use crate::gui::widgets::{decision, dialog, dialog_field};
 
 /// A path that is being typed.
 #[derive(Debug)]
@@ -29,20 +29,18 @@ impl PathDialog {
     /// Draws the dialog, if one is open. Escape and a click next to it close it. Returns the
     /// intent of the path that was chosen.
     pub fn show(open: &mut Option<Self>, ui: &Ui) -> Option<Intent> {
-        let dialog = open.as_mut()?;
-        let modal = egui::Modal::new(egui::Id::unique("path")).show(ui.ctx(), |ui| {
-            ui.set_width(WIDTH);
-            dialog.fields(ui)
-        });
-        if modal.inner == Some(true) {
-            match typed_path(&dialog.text, &dialog.choice) {
-                Ok(path) => return platform::chosen(open.take()?.choice, vec![path]),
-                Err(error) => dialog.error = Some(error),
-            }
-        } else if modal.inner == Some(false) || modal.should_close() {
+        let this = open.as_mut()?;
+        if !dialog(ui, "path", WIDTH, |ui| this.fields(ui))? {
             *open = None;
+            return None;
         }
-        None
+        match typed_path(&this.text, &this.choice) {
+            Ok(path) => platform::chosen(open.take()?.choice, vec![path]),
+            Err(error) => {
+                this.error = Some(error);
+                None
+            }
+        }
     }
 
     /// Draws the field and its buttons. Returns true to take the path, false to close the dialog.
@@ -82,9 +80,13 @@ fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     match choice {
         _ if text.is_empty() => Err("Type a path.".into()),
         // An export creates its folder.
-        Choice::Export(_) if !exists => parent_exists(&path)
-            .then_some(path)
-            .ok_or_else(|| format!("{text}: the folder that is to contain it does not exist.")),
+        Choice::Export(_) if !exists => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            if parent.is_none_or(crate::disk::is_dir) {
+                return Ok(path);
+            }
+            Err(format!("{text}: the folder that is to contain it does not exist."))
+        }
         _ if !exists => Err(format!("{text} does not exist.")),
         Choice::Texts | Choice::DataFolder => Ok(path),
         _ if !crate::disk::is_dir(&path) => Err(format!("{text} is not a folder.")),
@@ -92,13 +94,10 @@ fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     }
 }
 
-fn parent_exists(path: &Path) -> bool {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.is_none_or(crate::disk::is_dir)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

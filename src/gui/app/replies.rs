@@ -1,11 +1,12 @@
 //! Takes replies of the service and events of the trainer.
 
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eframe::egui;
 
-use super::{App, Pace, absolute};
+use super::{App, SLOW_PACE, USUAL_PACE, absolute};
 use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
 use crate::gui::finished;
@@ -46,7 +47,7 @@ impl App {
 
     /// Tells a person who looks at something else that the run has ended.
     fn notify(&self, events: &[Event]) {
-        let name = self.shown_name().unwrap_or("the run");
+        let name = self.shared.shown_name().unwrap_or("the run");
         for event in events {
             match event {
                 Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
@@ -64,7 +65,7 @@ impl App {
     pub(super) fn take(&mut self, reply: Reply) {
         let shared = &mut self.shared;
         match reply {
-            Reply::Report { text } => self.help.set_details(text),
+            Reply::Report { text } => self.help.details = Some(text),
             Reply::Devices { devices } => self.take_devices(devices),
             Reply::Device { device } => shared.fit.set_device(device),
             Reply::Data { spec, data } => {
@@ -145,7 +146,21 @@ impl App {
             }
             Reply::Failed { job, text, hint } => {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
-                self.take_failure(job, text);
+                let problem = match job {
+                    Job::Prepare => {
+                        shared.data.preparing = None;
+                        "the text could not be prepared: "
+                    }
+                    Job::Export => "nothing was exported: ",
+                    Job::Import => "nothing was imported: ",
+                    Job::Sample => {
+                        shared.samples.prompt.writing = None;
+                        shared.samples.chat.take_back();
+                        ""
+                    }
+                    Job::Other => "",
+                };
+                self.warn(format!("{problem}{text}"));
             }
         }
     }
@@ -153,7 +168,7 @@ impl App {
     fn take_devices(&mut self, devices: Vec<DeviceLine>) {
         if IS_PAGE && let [device] = &devices[..] {
             let is_slow = device.kind == DeviceKind::Software;
-            self.pace.set(if is_slow { Pace::SLOW } else { Pace::USUAL });
+            self.pace.store(if is_slow { SLOW_PACE } else { USUAL_PACE }, Relaxed);
         }
         // A device that opens has removed what prevented it.
         self.obstacles.retain(|obstacle| obstacle.can_train);
@@ -188,23 +203,6 @@ impl App {
             shown.progress = Progress::default();
             shown.has_finished = false;
             samples.chat = ChatState::default();
-        }
-    }
-
-    fn take_failure(&mut self, job: Job, text: String) {
-        match job {
-            Job::Prepare => {
-                self.shared.data.preparing = None;
-                self.warn(format!("the text could not be prepared: {text}"));
-            }
-            Job::Export => self.warn(format!("nothing was exported: {text}")),
-            Job::Import => self.warn(format!("nothing was imported: {text}")),
-            Job::Sample => {
-                self.shared.samples.prompt.writing = None;
-                self.shared.samples.chat.take_back();
-                self.warn(text);
-            }
-            Job::Other => self.warn(text),
         }
     }
 }

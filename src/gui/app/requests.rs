@@ -18,10 +18,9 @@ pub(super) struct Requests {
     /// The run that was requested last, to be shown.
     pub run: Option<PathBuf>,
     pub data: Option<String>,
-    /// The device; `None` reads it again.
-    pub device: Option<String>,
-    /// When the device was requested, in seconds of the window's clock.
-    device_at: f64,
+    /// The device, and when it was requested, in seconds of the window's clock; `None` reads it
+    /// again.
+    pub device: Option<(String, f64)>,
     pub comparison: Vec<PathBuf>,
     /// When runs were listed last, in seconds of the window's clock; `None` lists them again.
     pub listed: Option<f64>,
@@ -29,15 +28,7 @@ pub(super) struct Requests {
 
 impl Requests {
     pub fn new(client: Client) -> Self {
-        Self {
-            client,
-            run: None,
-            data: None,
-            device: None,
-            device_at: 0.0,
-            comparison: Vec::new(),
-            listed: None,
-        }
+        Self { client, run: None, data: None, device: None, comparison: Vec::new(), listed: None }
     }
 
     pub fn send(&mut self, request: Request) {
@@ -65,11 +56,11 @@ impl Requests {
                 self.send(Request::DescribeData { spec });
             }
         }
-        let is_old = now - self.device_at >= READ_DEVICE;
-        let is_refused = fit.refusal(&settings.form).is_some();
-        if is_old && is_refused || self.device.as_ref() != Some(&settings.device) {
-            self.device = Some(settings.device.clone());
-            self.device_at = now;
+        if self.device.as_ref().is_none_or(|(choice, at)| {
+            let is_old = now - at >= READ_DEVICE && fit.refusal(&settings.form).is_some();
+            is_old || *choice != settings.device
+        }) {
+            self.device = Some((settings.device.clone(), now));
             self.send(Request::Device { choice: settings.device.clone() });
         }
         if let [a, b] = &library.selected[..]

@@ -2,13 +2,9 @@
 //! have the same functions.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use eframe::egui;
 
 use super::Intent;
-use super::form::SettingsForm;
-use crate::protocol::{Destination, Progress, Request, Texts};
+use crate::protocol::{Destination, Request, Texts};
 use crate::{disk, runs};
 
 #[cfg(target_arch = "wasm32")]
@@ -21,22 +17,10 @@ use browser as system;
 #[cfg(not(target_arch = "wasm32"))]
 use desktop as system;
 
-pub(super) use system::{Platform, RUNS, TEXTS_HINT, drop_hint, open_front_end, overrides};
+pub use system::*;
 
 /// True if the window is a page in a browser.
 pub(super) const IS_PAGE: bool = cfg!(target_arch = "wasm32");
-
-/// Opening the window.
-pub mod entry {
-    #[cfg(target_arch = "wasm32")]
-    pub use super::browser::open;
-    #[cfg(windows)]
-    pub(crate) use super::desktop::explorer;
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) use super::desktop::front_end;
-    #[cfg(not(target_arch = "wasm32"))]
-    pub use super::desktop::{GuiError, open};
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -74,16 +58,6 @@ pub(super) struct Overrides {
     pub replace_all: bool,
     /// Errors of the parts that could not be read.
     pub problems: Vec<String>,
-}
-
-/// The state of the window that a platform shows elsewhere, once a frame.
-#[allow(dead_code, reason = "each platform reports some of it")]
-pub(super) struct Frame<'a> {
-    pub ctx: &'a egui::Context,
-    pub form: &'a SettingsForm,
-    pub progress: &'a Progress,
-    /// The least time between two reports.
-    pub pace: Duration,
 }
 
 /// Returns the intent of a dialog in which these paths were chosen; `None` if it was cancelled.

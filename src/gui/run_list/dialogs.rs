@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use eframe::egui::{self, RichText, TextEdit, Ui};
+use eframe::egui::{RichText, TextEdit, Ui};
 
 use crate::gui::platform::IS_PAGE;
-use crate::gui::widgets::{decision, dialog_field};
+use crate::gui::widgets::{self, decision, dialog_field};
 use crate::gui::{Intent, theme};
 use crate::protocol::Request;
 use crate::runs::{About, RunSummary};
@@ -38,21 +38,14 @@ impl Dialog {
 /// Width of the dialogs, in points.
 const WIDTH: f32 = 340.0;
 
-/// Draws the dialog, if one is open. Escape and a click next to it close it.
-pub(super) fn show(ui: &Ui, dialog: &mut Option<Dialog>) -> Option<Intent> {
-    let open = dialog.as_mut()?;
-    let modal = egui::Modal::new(egui::Id::unique("runs dialog")).show(ui.ctx(), |ui| {
-        ui.set_width(WIDTH);
-        match open {
-            Dialog::Describe { name, about, .. } => describe(ui, name, about),
-            Dialog::Remove { name, .. } => remove(ui, name),
-        }
-    });
-    if modal.inner.is_none() && !modal.should_close() {
-        return None;
-    }
-    let dialog = dialog.take().filter(|_| modal.inner == Some(true))?;
-    Some(Intent::Ask(match dialog {
+/// Draws the dialog, if one is open.
+pub(super) fn show(ui: &Ui, open: &mut Option<Dialog>) -> Option<Intent> {
+    let dialog = open.as_mut()?;
+    let is_confirmed = widgets::dialog(ui, "runs dialog", WIDTH, |ui| match dialog {
+        Dialog::Describe { name, about, .. } => describe(ui, name, about),
+        Dialog::Remove { name, .. } => remove(ui, name),
+    })?;
+    Some(Intent::Ask(match open.take().filter(|_| is_confirmed)? {
         Dialog::Describe { run, about: About { name, note }, .. } => {
             let about = About { name: name.trim().into(), note: note.trim().into() };
             Request::Describe { run, about }

@@ -3,26 +3,27 @@
 
 mod dialogs;
 mod files;
-mod page;
 mod status;
 mod url;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
-use eframe::egui;
-use web_sys::File;
+use eframe::{WebRunner, egui};
+use wasm_bindgen::prelude::JsValue;
+use web_sys::{File, HtmlCanvasElement};
 
-use super::{Choice, Frame, Overrides};
+use super::Choice;
 use crate::doctor::FrontEnd;
-use crate::gui::{Intent, Options};
+use crate::gui::{App, Intent, Options, Shared};
 use crate::protocol::{Destination, Request};
 use crate::web::{document, error_text};
 use dialogs::FileDialog;
-pub use page::open;
 use status::Status;
 use url::Url;
+pub(in crate::gui) use url::overrides;
 
 /// The folder in which runs are created and listed.
 pub(in crate::gui) use crate::worker::browser::RUNS;
@@ -41,9 +42,11 @@ pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
     FrontEnd { display: None, runs: runs.to_path_buf(), settings: None }
 }
 
-/// Reads settings from the page's URL.
-pub(in crate::gui) fn overrides() -> Overrides {
-    url::read()
+/// Draws the window on a canvas from now on.
+pub async fn open(canvas: HtmlCanvasElement, options: Options) -> Result<(), JsValue> {
+    let create: eframe::AppCreator<'static> =
+        Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
+    WebRunner::new().start(canvas, eframe::WebOptions::default(), create).await
 }
 
 /// The intents since the last frame, shared with the browser's callbacks.
@@ -80,13 +83,12 @@ impl Platform {
     }
 
     /// Reports the state of the window: in the URL and in the page's status.
-    pub fn report(&mut self, frame: &Frame<'_>) {
-        let changed = self.url.update(frame.form).map(Intent::Override);
-        if changed.is_some() {
-            self.intents.borrow_mut().extend(changed);
+    pub fn report(&mut self, shared: &Shared, pace: Duration) {
+        if let Some(changed) = self.url.update(&shared.settings.form) {
+            self.intents.borrow_mut().push(Intent::Override(changed));
             self.ctx.request_repaint();
         }
-        self.status.update(frame);
+        self.status.update(&self.ctx, &shared.shown.progress, pace);
     }
 
     /// Opens a dialog for texts or the zip of a model. Exports need none.

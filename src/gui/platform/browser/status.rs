@@ -1,10 +1,12 @@
 //! The state of the run in a hidden element of the page, for screen readers and for tests.
 
+use std::time::Duration;
+
+use eframe::egui::Context;
 use wasm_bindgen::prelude::JsValue;
 use web_sys::Element;
 
 use crate::gui::control;
-use crate::gui::platform::Frame;
 use crate::protocol::{Progress, RunPhase};
 use crate::web::document;
 
@@ -25,8 +27,7 @@ pub(super) struct Status {
 
 impl Status {
     /// Updates the element, if it is time.
-    pub fn update(&mut self, frame: &Frame<'_>) {
-        let Frame { ctx, progress, pace, .. } = frame;
+    pub fn update(&mut self, ctx: &Context, progress: &Progress, pace: Duration) {
         let now = ctx.input(|input| input.time);
         let pause = pace.as_secs_f64().max(ATTRIBUTES);
         let next = self.updated.map_or(0.0, |updated| updated + pause - now);

@@ -28,7 +28,7 @@ impl Url {
         let before = self.fragment.get_or_insert_with(|| now.clone());
         if *before != now {
             *before = now;
-            return Some(read());
+            return Some(overrides());
         }
         let wanted = fragment_of(form);
         if wanted != now && replace(&wanted).is_ok() {
@@ -75,24 +75,24 @@ fn replace(fragment: &str) -> Result<(), JsValue> {
 }
 
 /// Reads the settings in the URL.
-pub(super) fn read() -> Overrides {
-    let mut overrides = Overrides::default();
+pub(in crate::gui) fn overrides() -> Overrides {
+    let mut found = Overrides::default();
     for pair in fragment().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
         // HTML forms write spaces as `+`.
         let decoded = js_sys::decode_uri_component(&text.replace('+', " ")).map(String::from);
         let (name, text) = (name.replace('-', "_"), decoded.unwrap_or_else(|_| text.into()));
-        overrides.replace_all = true;
+        found.replace_all = true;
         if name == PRESET && preset_names().all(|known| known != text) {
-            overrides.problems.push(format!("the page's URL: `{text}` is not a preset"));
+            found.problems.push(format!("the page's URL: `{text}` is not a preset"));
         } else if name == PRESET {
-            overrides.preset = Some(text);
+            found.preset = Some(text);
         } else if KEYS.iter().any(|key| key.name == name) {
-            overrides.settings.push((name, text));
+            found.settings.push((name, text));
         } else if let Err(error) = Layer::flags([(name, text)]) {
             let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-            overrides.problems.push(format!("the page's URL: {error}{hint}"));
+            found.problems.push(format!("the page's URL: {error}{hint}"));
         }
     }
-    overrides
+    found
 }

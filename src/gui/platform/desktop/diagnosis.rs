@@ -1,6 +1,6 @@
 //! The window's part of `wgpt doctor`: its display and its folders.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::RUNS;
 use super::window::{APP, connect};
@@ -8,21 +8,15 @@ use crate::doctor::{Check, FrontEnd};
 
 /// Describes the window of a process that has not opened one. Connects to the display to try it.
 pub(crate) fn front_end() -> FrontEnd {
-    let display = match connect() {
-        Ok(_) => Check { works: true, detail: display_server() },
-        Err(error) => Check { works: false, detail: error.to_string() },
-    };
-    FrontEnd { display: Some(display), runs: RUNS.into(), settings: settings() }
+    let open = open_front_end(RUNS.as_ref());
+    let Err(error) = connect() else { return open };
+    FrontEnd { display: Some(Check { works: false, detail: error.to_string() }), ..open }
 }
 
 /// Describes the window that is open, which creates runs in `runs`.
 pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
-    let display = Check { works: true, detail: display_server() };
-    FrontEnd { display: Some(display), runs: runs.to_path_buf(), settings: settings() }
-}
-
-fn settings() -> Option<PathBuf> {
-    eframe::storage_dir(APP)
+    let display = Some(Check { works: true, detail: display_server() });
+    FrontEnd { display, runs: runs.to_path_buf(), settings: eframe::storage_dir(APP) }
 }
 
 /// Names the display server. Where both are set, the window takes Wayland.

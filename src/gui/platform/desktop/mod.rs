@@ -9,12 +9,13 @@ mod window;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use eframe::egui;
 
-use super::{Choice, Frame, Overrides, chosen, recognize};
+use super::{Choice, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
-use crate::gui::{Intent, Options};
+use crate::gui::{Intent, Options, Shared};
 
 pub(crate) use diagnosis::front_end;
 pub(in crate::gui) use diagnosis::open_front_end;
@@ -94,13 +95,12 @@ impl Platform {
     }
 
     /// Reports the state of the window: takes the requested screenshot.
-    pub fn report(&mut self, frame: &Frame<'_>) {
-        if self.screenshot.as_ref().is_some_and(|screenshot| screenshot.is_due(frame))
-            && let Some(screenshot) = self.screenshot.take()
-        {
+    pub fn report(&mut self, shared: &Shared, _pace: Duration) {
+        let progress = &shared.shown.progress;
+        if let Some(due) = self.screenshot.take_if(|shot| shot.is_due(&self.ctx, progress)) {
             // This cannot fail: the receiver is a field of this struct too.
             let _ = self.sender.send(Intent::Close);
-            screenshot.take(frame.ctx);
+            due.take(&self.ctx);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eframe::egui;
 
-use crate::gui::platform::Frame;
+use crate::protocol::Progress;
 
 /// The time that a window without a run takes to list devices and runs, in seconds.
 const IDLE: f64 = 2.0;
@@ -23,11 +23,11 @@ pub(super) struct Screenshot {
 
 impl Screenshot {
     /// Returns true if it is time.
-    pub fn is_due(&self, frame: &Frame<'_>) -> bool {
-        let is_idle = !self.wait_for_run && frame.ctx.input(|input| input.time) > IDLE;
-        let is_due = is_idle || frame.progress.has_ended();
+    pub fn is_due(&self, ctx: &egui::Context, progress: &Progress) -> bool {
+        let is_idle = !self.wait_for_run && ctx.input(|input| input.time) > IDLE;
+        let is_due = is_idle || progress.has_ended();
         if !is_due {
-            frame.ctx.request_repaint_after(CHECK);
+            ctx.request_repaint_after(CHECK);
         }
         is_due
     }
