@@ -59,33 +59,28 @@ impl ControlBar {
         };
         let bar = egui::ProgressBar::new(progress.fraction()).corner_radius(2);
         ui.add(bar.text(RichText::new(text).monospace()));
-        let mut intent = None;
-        ui.horizontal_wrapped(|ui| {
-            intent = self.buttons(ui, progress, live);
+        let row = ui.horizontal_wrapped(|ui| {
+            let clicked = self.buttons(ui, progress, live);
             ui.separator();
             let new_rate = self.learning_rate(ui, progress, live);
-            intent = intent.take().or(new_rate);
             ui.separator();
             figures(ui, progress);
+            clicked.or(new_rate)
         });
         ui.add_space(2.0);
-        intent
+        row.inner
     }
 
     fn buttons(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
-        let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
         let reason = match &progress.state {
             _ if self.stopping => Some("The run is stopping."),
             RunPhase::Idle => Some("No run yet. Start one on the left."),
-            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. } => {
-                Some("The run has ended.")
-            }
+            _ if progress.has_ended() => Some("The run has ended."),
             _ if !live => Some("This run is not active."),
-            RunPhase::Starting | RunPhase::Recovering => Some("The run is starting."),
             RunPhase::Waiting { .. } => Some("The run waits for its device."),
             RunPhase::Running | RunPhase::Paused => None,
+            _ => Some("The run is starting."),
         };
-        let mut intent = None;
         let button = |ui: &mut Ui, text: &str, reason: Option<&str>, help: &str| {
             // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
             action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
@@ -97,9 +92,8 @@ impl ControlBar {
             _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
         };
         let disabled = reason.filter(|_| self.stopping || next.is_none());
-        if button(ui, text, disabled, help) {
-            intent = next;
-        }
+        let mut intent = if button(ui, text, disabled, help) { next } else { None };
+        let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
         let (disabled, help) = if live && !self.stopping && is_waiting {
             (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
         } else {
@@ -129,9 +123,12 @@ impl ControlBar {
         }
         let step = progress.last_step.as_ref();
         let sent = self.sent.as_ref().filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
-        let current = sent.map(|(_, text)| text.clone());
-        let current = current.or_else(|| step.map(|step| format!("{:.3e}", step.lr)));
-        let mut text = self.rate.clone().or(current).unwrap_or_default();
+        let current = match (sent, step) {
+            (Some((_, text)), _) => text.clone(),
+            (None, Some(step)) => format!("{:.3e}", step.lr),
+            (None, None) => String::new(),
+        };
+        let mut text = self.rate.clone().unwrap_or(current);
         let label = ui.weak("learning rate");
         let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
         let edit = ui.add_enabled(enabled, edit.font(egui::TextStyle::Monospace));
@@ -154,16 +151,12 @@ impl ControlBar {
         }
         // Losing the focus without Enter discards what was typed.
         let typed = self.rate.take().filter(|_| entered)?;
-        match parse_rate(&typed) {
-            Some(value) => {
-                self.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
-                Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
-            }
-            None => {
-                self.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
-                None
-            }
-        }
+        let Some(value) = parse_rate(&typed) else {
+            self.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
+            return None;
+        };
+        self.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
+        Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
     }
 }
 
@@ -204,16 +197,14 @@ fn figures(ui: &mut Ui, progress: &Progress) {
     figure(ui, "tokens/s", &speed, 9, color);
     figure(ui, "time left", &left, 8, color)
         .on_hover_text("At the current speed, evaluations not included.");
-    let held = progress.last_step.as_ref().and_then(|step| step.vram_bytes);
-    let Some(held) = held else { return };
+    let Some(held) = progress.last_step.as_ref().and_then(|step| step.vram_bytes) else { return };
     let budget = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
     let (text, width) = match budget {
         Some(budget) => (format!("{} of {}", bytes(held), bytes(budget)), 24),
         None => (bytes(held), 10),
     };
     let is_over = budget.is_some_and(|budget| held > budget);
-    let color = if is_over { theme::warning(ui) } else { color };
-    figure(ui, "memory", &text, width, color)
+    figure(ui, "memory", &text, width, if is_over { theme::warning(ui) } else { color })
         .on_hover_text("GPU memory that the run holds, and its budget.");
 }
 

@@ -2,33 +2,43 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{
     Config, ConfigError, InvalidValue, KEYS, Key, Layer, preset_names, resolve, run_name,
 };
 use crate::protocol::{DataInfo, RunSettings};
 
+/// Settings by key, as typed.
+type Typed = BTreeMap<String, String>;
+
 /// A configuration that is being edited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "SavedForm")]
 pub(super) struct SettingsForm {
+    // Reading takes it from `SavedForm`, not from a text that is 'static.
+    #[serde(skip_deserializing)]
     preset: &'static str,
-    /// Settings whose text differs from the preset's, as typed.
-    typed: BTreeMap<&'static str, String>,
+    /// Settings whose text differs from the preset's.
+    typed: Typed,
     /// The data at the path `text("data")`, or why it cannot be read; `None` until it was
     /// inspected.
+    #[serde(skip)]
     pub data: Option<Result<DataInfo, String>>,
     // Derived from the fields above by `refresh`, so that frames do not recompute it.
-    base: BTreeMap<&'static str, String>,
+    #[serde(skip)]
+    base: Typed,
+    #[serde(skip)]
     resolved: Result<Config, ConfigError>,
-    errors: BTreeMap<&'static str, String>,
+    #[serde(skip)]
+    errors: BTreeMap<String, String>,
 }
 
-/// The part of a form that is saved between sessions.
-#[derive(Serialize, Deserialize)]
+/// The part of a form that is saved between sessions, maybe by another version.
+#[derive(Deserialize)]
 struct SavedForm {
     preset: String,
-    typed: BTreeMap<String, String>,
+    typed: Typed,
 }
 
 /// The preset of a new form: it needs no data, download or GPU.
@@ -43,40 +53,26 @@ impl Default for SettingsForm {
     }
 }
 
-impl<'de> Deserialize<'de> for SettingsForm {
+impl From<SavedForm> for SettingsForm {
     /// Drops presets and keys that this version does not have.
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let saved = SavedForm::deserialize(from)?;
-        let preset = preset_names().find(|name| *name == saved.preset).unwrap_or(DEFAULT_PRESET);
-        let known = |(name, text): (String, String)| Some((lookup(&name)?.name, text));
-        Ok(Self::new(preset, saved.typed.into_iter().filter_map(known).collect()))
-    }
-}
-
-impl Serialize for SettingsForm {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let typed = self.typed.iter().map(|(name, text)| (name.to_string(), text.clone()));
-        SavedForm { preset: self.preset.to_string(), typed: typed.collect() }.serialize(to)
+    fn from(SavedForm { preset, mut typed }: SavedForm) -> Self {
+        let preset = preset_names().find(|name| *name == preset).unwrap_or(DEFAULT_PRESET);
+        typed.retain(|name, _| lookup(name).is_some());
+        Self::new(preset, typed)
     }
 }
 
 impl SettingsForm {
-    fn new(preset: &'static str, typed: BTreeMap<&'static str, String>) -> Self {
-        let mut form = Self {
-            preset,
-            typed,
-            data: None,
-            base: base(preset),
-            resolved: Ok(Config::default()),
-            errors: BTreeMap::new(),
-        };
+    fn new(preset: &'static str, typed: Typed) -> Self {
+        let (base, resolved) = (base(preset), Ok(Config::default()));
+        let mut form = Self { preset, typed, data: None, base, resolved, errors: BTreeMap::new() };
         form.refresh();
         form
     }
 
     /// Returns the form of a preset without changes.
     pub fn of_preset(preset: &'static str) -> Self {
-        Self::new(preset, BTreeMap::new())
+        Self::new(preset, Typed::new())
     }
 
     /// Fills the form from the configuration of a run, except for its folder. Selects the preset
@@ -86,7 +82,7 @@ impl SettingsForm {
         wanted.remove("out_dir");
         let nearest = preset_names().min_by_key(|preset| {
             let base = base(preset);
-            wanted.iter().filter(|(name, text)| base.get(*name) != Some(text)).count()
+            wanted.iter().filter(|(name, text)| base.get(*name) != Some(*text)).count()
         });
         let (preset, data) = (nearest.unwrap_or(DEFAULT_PRESET), self.data.take());
         let base = base(preset);
@@ -105,7 +101,8 @@ impl SettingsForm {
         let before = std::mem::replace(&mut self.base, base(preset));
         let (base, typed) = (&self.base, &mut self.typed);
         typed.retain(|name, text| {
-            let stays = KEPT_ACROSS_PRESETS.contains(name) || before.get(name) == base.get(name);
+            let is_kept = KEPT_ACROSS_PRESETS.contains(&name.as_str());
+            let stays = is_kept || before.get(name) == base.get(name);
             stays && base.get(name) != Some(text)
         });
         self.preset = preset;
@@ -114,8 +111,7 @@ impl SettingsForm {
 
     /// Returns a name for the run folder.
     pub fn run_name(&self) -> String {
-        self.config()
-            .map_or_else(|_| self.preset.to_string(), |config| run_name(self.preset, config))
+        self.config().map_or(self.preset.into(), |config| run_name(self.preset, config))
     }
 
     /// Returns the size of the vocabulary, once the settings or the data give it.
@@ -139,13 +135,13 @@ impl SettingsForm {
 
     /// Sets the text of a key. An unknown key has no effect.
     pub fn set(&mut self, key: &str, text: impl Into<String>) {
-        let (Some(key), text) = (lookup(key), text.into()) else { return };
+        let text = text.into();
         // Compared as text, not by value: a user who types 0.105 passes 0.10, which must not jump
         // back to the preset's 0.1.
-        if text == self.preset_text(key.name) {
-            self.typed.remove(key.name);
-        } else {
-            self.typed.insert(key.name, text);
+        match self.base.get(key) {
+            None => return,
+            Some(preset) if text == *preset => drop(self.typed.remove(key)),
+            Some(_) => drop(self.typed.insert(key.into(), text)),
         }
         self.refresh();
     }
@@ -187,8 +183,8 @@ impl SettingsForm {
     }
 
     /// Returns the settings whose values differ from the preset's, as typed.
-    pub fn changes(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let typed = self.typed.iter().map(|(name, text)| (*name, text.as_str()));
+    pub fn changes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let typed = self.typed.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         typed.filter(|(name, _)| self.is_changed(name))
     }
 
@@ -201,22 +197,18 @@ impl SettingsForm {
     fn refresh(&mut self) {
         self.errors.clear();
         for (name, text) in &self.typed {
-            if let Err(error) = Layer::flags([(name.to_string(), text.clone())]) {
-                self.errors.insert(name, field_message(&error));
+            if let Err(error) = Layer::flags([(name.clone(), text.clone())]) {
+                self.errors.insert(name.clone(), field_message(&error));
             }
         }
-        self.resolved = self.resolve();
+        let layers = [Layer::preset(self.preset), Layer::flags(self.typed.clone())];
+        let layers = layers.into_iter().collect::<Result<_, _>>();
+        self.resolved = layers.and_then(resolve).map(|resolved| resolved.config);
         if let Err(error) = &self.resolved
             && let Some(key) = key_of(error)
         {
-            self.errors.entry(key).or_insert_with(|| field_message(error));
+            self.errors.entry(key.into()).or_insert_with(|| field_message(error));
         }
-    }
-
-    fn resolve(&self) -> Result<Config, ConfigError> {
-        let typed = self.typed.iter().map(|(name, text)| (name.to_string(), text.clone()));
-        let layers = vec![Layer::preset(self.preset)?, Layer::flags(typed)?];
-        Ok(resolve(layers)?.config)
     }
 }
 
@@ -230,13 +222,13 @@ pub(super) fn is_same(key: &Key, a: &str, b: &str) -> bool {
 }
 
 /// Returns all settings of a preset as text, defaults included.
-fn base(preset: &str) -> BTreeMap<&'static str, String> {
+fn base(preset: &str) -> Typed {
     let config = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
     config.map(|resolved| values(&resolved.config)).unwrap_or_default()
 }
 
 /// Returns the values of a configuration as they would be typed.
-fn values(config: &Config) -> BTreeMap<&'static str, String> {
+fn values(config: &Config) -> Typed {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let text = |key: &Key| match table.get(key.name) {
         Some(toml::Value::String(text)) => text.clone(),
@@ -245,7 +237,7 @@ fn values(config: &Config) -> BTreeMap<&'static str, String> {
         Some(other) => other.to_string(),
         None => key.default.to_string(),
     };
-    KEYS.iter().map(|key| (key.name, text(key))).collect()
+    KEYS.iter().map(|key| (key.name.to_string(), text(key))).collect()
 }
 
 fn key_of(error: &ConfigError) -> Option<&'static str> {
