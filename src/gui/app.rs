@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use eframe::egui::{self, RichText, Ui, util::History};
@@ -11,15 +12,14 @@ use egui_tiles::{Tile, Tree};
 use super::control::{self, ControlBar};
 use super::form::{SettingsForm, capitalize};
 use super::layout::{self, Pane};
-use super::platform::Platform;
+use super::platform::{Outbox, Platform};
 use super::{Intent, Options, Shared, finished, theme};
-use crate::protocol::{Event, Obstacle, RunSettings};
+use crate::protocol::{Command, Event, Obstacle, RunSettings};
 use crate::worker::Client;
 
 mod closing;
 mod help;
 mod intents;
-mod menu;
 mod path_dialog;
 mod replies;
 mod requests;
@@ -35,6 +35,12 @@ use path_dialog::PathDialog;
 use requests::Requests;
 pub(super) use settings::Settings;
 use settings::WhenClosed;
+
+const SETTINGS: &str = "wgpt";
+
+/// The key of the layout. It is stored separately, so that another version's layout does not lose
+/// the settings.
+const LAYOUT: &str = "layout";
 
 /// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
@@ -54,6 +60,8 @@ pub struct App {
     tree: Tree<Pane>,
     requests: Requests,
     platform: Platform,
+    /// What the platform requests: files that were chosen or dropped.
+    queue: Receiver<Intent>,
     /// The delay between a reply or an event and the frame that draws it, in milliseconds; threads
     /// of the service read it.
     pace: Arc<AtomicU64>,
@@ -75,15 +83,20 @@ impl App {
     pub fn new(creation: &eframe::CreationContext<'_>, options: Options) -> Self {
         theme::apply(&creation.egui_ctx);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
-        let (settings, tree) = settings::load(storage);
+        // What another version wrote may not be readable.
+        let settings = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
+        let tree = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
         let (ctx, pace) = (creation.egui_ctx.clone(), Arc::new(AtomicU64::new(USUAL_PACE)));
         let waking = pace.clone();
         let client = Client::new(move || ctx.request_repaint_after(delay(&waking)));
+        let (sender, queue) = channel();
+        let outbox = Outbox { ctx: creation.egui_ctx.clone(), sender };
         let mut app = Self {
-            shared: Shared { settings, ..Shared::default() },
-            tree,
+            shared: Shared { settings: settings.unwrap_or_default(), ..Shared::default() },
+            tree: tree.unwrap_or_else(layout::tree),
             requests: Requests::new(client),
-            platform: Platform::new(&creation.egui_ctx, &options),
+            platform: Platform::new(outbox, &options),
+            queue,
             pace,
             frames: History::new(0..FRAMES, f32::INFINITY),
             overridden: None,
@@ -142,9 +155,7 @@ impl App {
                 ui.separator();
                 control::headline(ui, &self.shared.shown.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    let when_closed = &mut self.shared.settings.when_closed;
-                    let (link, seconds) = (self.platform.link(), self.frames.average());
-                    command = menu::show(ui, &mut self.tree, when_closed, link, seconds);
+                    command = ui.menu_button("View", |ui| self.menu(ui)).inner.flatten();
                     if ui.button("Help").on_hover_text("F1").clicked() {
                         self.help.is_open = !self.help.is_open;
                     }
@@ -176,6 +187,43 @@ impl App {
         self.shared.samples.selection.end_pass(ui.ctx());
         intents
     }
+
+    /// Draws the menu: theme, zoom, layout, and the end of the window. Returns a command for the run.
+    fn menu(&mut self, ui: &mut Ui) -> Option<Command> {
+        theme::choice(ui);
+        ui.separator();
+        ui.label("Size of everything");
+        ui.horizontal(|ui| {
+            for percent in [80, 100, 125, 150, 200] {
+                let factor = percent as f32 / 100.0;
+                let is_set = (ui.ctx().zoom_factor() - factor).abs() < 0.01;
+                if ui.selectable_label(is_set, format!("{percent}%")).clicked() {
+                    ui.ctx().set_zoom_factor(factor);
+                }
+            }
+        });
+        ui.separator();
+        if ui.button("Reset layout").clicked() {
+            self.tree = layout::tree();
+            ui.close();
+        }
+        ui.separator();
+        let command = match self.platform.link() {
+            Some(link) => {
+                if ui.button("Copy a link with these settings").clicked() {
+                    ui.ctx().copy_text(link);
+                }
+                // A page ends its run when it closes.
+                None
+            }
+            None => self.shared.settings.when_closed.choice(ui),
+        };
+        if let Some(seconds) = self.frames.average() {
+            ui.separator();
+            ui.weak(format!("a frame takes {:.1} ms", 1e3 * seconds));
+        }
+        command
+    }
 }
 
 impl eframe::App for App {
@@ -185,7 +233,8 @@ impl eframe::App for App {
         }
         self.take_replies();
         self.take_events(ctx);
-        for intent in self.platform.intents() {
+        self.platform.read_dropped();
+        for intent in self.queue.try_iter().collect::<Vec<_>>() {
             self.carry_out(intent);
         }
         if !self.options.still {
@@ -225,7 +274,8 @@ impl eframe::App for App {
         if let Some((_, own)) = &mut self.overridden {
             std::mem::swap(&mut self.shared.settings.form, own);
         }
-        settings::store(storage, &self.shared.settings, &self.tree);
+        eframe::set_value(storage, SETTINGS, &self.shared.settings);
+        eframe::set_value(storage, LAYOUT, &self.tree);
         if let Some((_, own)) = &mut self.overridden {
             std::mem::swap(&mut self.shared.settings.form, own);
         }

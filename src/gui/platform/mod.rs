@@ -2,6 +2,9 @@
 //! have the same functions.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+
+use eframe::egui;
 
 use super::Intent;
 use crate::protocol::{Destination, Request, Texts};
@@ -21,6 +24,21 @@ pub use system::*;
 
 /// True if the window is a page in a browser.
 pub(super) const IS_PAGE: bool = cfg!(target_arch = "wasm32");
+
+/// Takes intents for the next frame, from any thread.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    pub ctx: egui::Context,
+    pub sender: Sender<Intent>,
+}
+
+impl Outbox {
+    fn send(&self, intent: Intent) {
+        // The window may have closed meanwhile.
+        let _ = self.sender.send(intent);
+        self.ctx.request_repaint();
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {

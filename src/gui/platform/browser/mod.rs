@@ -6,16 +6,14 @@ mod files;
 mod status;
 mod url;
 
-use std::cell::RefCell;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::Path;
 use std::time::Duration;
 
 use eframe::{WebRunner, egui};
 use wasm_bindgen::prelude::JsValue;
 use web_sys::{File, HtmlCanvasElement};
 
-use super::Choice;
+use super::{Choice, Outbox};
 use crate::doctor::FrontEnd;
 use crate::gui::{App, Intent, Options, Shared};
 use crate::protocol::{Destination, Request};
@@ -49,13 +47,9 @@ pub async fn open(canvas: HtmlCanvasElement, options: Options) -> Result<(), JsV
     WebRunner::new().start(canvas, eframe::WebOptions::default(), create).await
 }
 
-/// The intents since the last frame, shared with the browser's callbacks.
-type Intents = Rc<RefCell<Vec<Intent>>>;
-
-/// Opens dialogs and collects what they return; updates the URL and the status.
+/// Opens dialogs; updates the URL and the status.
 pub(in crate::gui) struct Platform {
-    ctx: egui::Context,
-    intents: Intents,
+    outbox: Outbox,
     /// The last dialog: the browser calls it when files are chosen.
     dialog: Option<FileDialog>,
     url: Url,
@@ -63,32 +57,23 @@ pub(in crate::gui) struct Platform {
 }
 
 impl Platform {
-    pub fn new(ctx: &egui::Context, _: &Options) -> Self {
-        Self {
-            ctx: ctx.clone(),
-            intents: Intents::default(),
-            dialog: None,
-            url: Url::default(),
-            status: Status::default(),
-        }
+    pub fn new(outbox: Outbox, _: &Options) -> Self {
+        Self { outbox, dialog: None, url: Url::default(), status: Status::default() }
     }
 
-    /// Returns what to do with files that were dropped or chosen, and with changes of the URL, since
-    /// the last call.
-    pub fn intents(&mut self) -> Vec<Intent> {
-        let files = self.ctx.input_mut(|input| std::mem::take(&mut input.raw.dropped_files));
-        let dropped = files.iter().filter_map(|file| file.web_file().cloned()).collect();
-        read(dropped, &self.intents, &self.ctx);
-        self.intents.take()
+    /// Reads files that were dropped on the page.
+    pub fn read_dropped(&self) {
+        let take = |input: &mut egui::InputState| std::mem::take(&mut input.raw.dropped_files);
+        let files = self.outbox.ctx.input_mut(take);
+        read(files.iter().filter_map(|file| file.web_file().cloned()).collect(), &self.outbox);
     }
 
     /// Reports the state of the window: in the URL and in the page's status.
     pub fn report(&mut self, shared: &Shared, pace: Duration) {
         if let Some(changed) = self.url.update(&shared.settings.form) {
-            self.intents.borrow_mut().push(Intent::Override(changed));
-            self.ctx.request_repaint();
+            self.outbox.send(Intent::Override(changed));
         }
-        self.status.update(&self.ctx, &shared.shown.progress, pace);
+        self.status.update(&self.outbox.ctx, &shared.shown.progress, pace);
     }
 
     /// Opens a dialog for texts or the zip of a model. Exports need none.
@@ -96,25 +81,22 @@ impl Platform {
         let accept = match choice {
             Choice::Texts => dialogs::TEXTS,
             Choice::DataFolder | Choice::RunsFolder | Choice::Model => dialogs::ZIPS,
-            Choice::Export(checkpoint) => return self.export(checkpoint),
+            // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
+            Choice::Export(checkpoint) => {
+                // `runs/NAME` of a checkpoint in it.
+                let checkpoint = checkpoint.components().take(2).collect();
+                let request = Request::Export { checkpoint, to: Destination::Zip };
+                return self.outbox.send(Intent::Ask(request));
+            }
         };
-        let (intents, ctx) = (self.intents.clone(), self.ctx.clone());
-        match FileDialog::open(accept, move |files| read(files, &intents, &ctx)) {
+        let outbox = self.outbox.clone();
+        match FileDialog::open(accept, move |files| read(files, &outbox)) {
             Ok(dialog) => self.dialog = Some(dialog),
             Err(error) => {
                 let text = format!("the file dialog did not open: {}", error_text(&error));
-                self.intents.borrow_mut().push(Intent::Unreadable(text));
+                self.outbox.send(Intent::Unreadable(text));
             }
         }
-    }
-
-    /// Exports the best checkpoint of the run, or a model, as a zip for the browser's downloads.
-    fn export(&mut self, checkpoint: PathBuf) {
-        // `runs/NAME` of a checkpoint in it.
-        let checkpoint = checkpoint.components().take(2).collect();
-        let request = Request::Export { checkpoint, to: Destination::Zip };
-        self.intents.borrow_mut().push(Intent::Ask(request));
-        self.ctx.request_repaint();
     }
 
     /// Sets the title of the page.
@@ -140,18 +122,16 @@ impl Platform {
 }
 
 /// Reads files into intents: texts, or the zip of a model.
-fn read(files: Vec<File>, intents: &Intents, ctx: &egui::Context) {
+fn read(files: Vec<File>, outbox: &Outbox) {
     let Some(first) = files.first().map(File::name) else { return };
     let is_model = first.to_ascii_lowercase().ends_with(".zip");
     if !is_model {
-        intents.borrow_mut().push(Intent::Reading(first));
+        outbox.send(Intent::Reading(first));
     }
-    ctx.request_repaint();
-    let (intents, ctx) = (intents.clone(), ctx.clone());
+    let outbox = outbox.clone();
     wasm_bindgen_futures::spawn_local(async move {
         let read =
             if is_model { files::model(&files[0]).await } else { files::texts(&files).await };
-        intents.borrow_mut().push(read.unwrap_or_else(Intent::Unreadable));
-        ctx.request_repaint();
+        outbox.send(read.unwrap_or_else(Intent::Unreadable));
     });
 }

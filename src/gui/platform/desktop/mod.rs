@@ -8,12 +8,11 @@ mod screenshot;
 mod window;
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use eframe::egui;
 
-use super::{Choice, Overrides, chosen, recognize};
+use super::{Choice, Outbox, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::{Intent, Options, Shared};
 
@@ -71,65 +70,60 @@ fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
     if cfg!(any(windows, target_os = "macos")) { Some(chosen.unwrap_or_default()) } else { chosen }
 }
 
-/// Opens dialogs and collects what they return.
+/// Opens dialogs.
 pub(in crate::gui) struct Platform {
-    ctx: egui::Context,
-    sender: Sender<Intent>,
-    receiver: Receiver<Intent>,
+    outbox: Outbox,
     screenshot: Option<Screenshot>,
 }
 
 impl Platform {
-    pub fn new(ctx: &egui::Context, options: &Options) -> Self {
-        let (sender, receiver) = channel();
+    pub fn new(outbox: Outbox, options: &Options) -> Self {
         let path = options.screenshot.clone();
         let screenshot = path.map(|path| Screenshot { path, wait_for_run: options.demo });
-        Self { ctx: ctx.clone(), sender, receiver, screenshot }
+        Self { outbox, screenshot }
     }
 
-    /// Returns what to do with files that were dropped or chosen since the last call.
-    pub fn intents(&mut self) -> Vec<Intent> {
-        let files = self.ctx.input_mut(|input| std::mem::take(&mut input.raw.dropped_files));
+    /// Recognizes files that were dropped on the window.
+    pub fn read_dropped(&self) {
+        let take = |input: &mut egui::InputState| std::mem::take(&mut input.raw.dropped_files);
+        let files = self.outbox.ctx.input_mut(take);
         let dropped = recognize(files.iter().map(|file| file.path().to_path_buf()).collect());
-        self.receiver.try_iter().chain(dropped).collect()
+        dropped.into_iter().for_each(|intent| self.outbox.send(intent));
     }
 
     /// Reports the state of the window: takes the requested screenshot.
     pub fn report(&mut self, shared: &Shared, _pace: Duration) {
         let progress = &shared.shown.progress;
-        if let Some(due) = self.screenshot.take_if(|shot| shot.is_due(&self.ctx, progress)) {
-            // This cannot fail: the receiver is a field of this struct too.
-            let _ = self.sender.send(Intent::Close);
-            due.take(&self.ctx);
+        let ctx = &self.outbox.ctx;
+        if let Some(due) = self.screenshot.take_if(|shot| shot.is_due(ctx, progress)) {
+            self.outbox.send(Intent::Close);
+            due.take(ctx);
         }
     }
 
     /// Opens a dialog, on a thread: it blocks until it is closed.
     pub fn choose(&mut self, choice: Choice) {
-        let (sender, ctx) = (self.sender.clone(), self.ctx.clone());
+        let outbox = self.outbox.clone();
         std::thread::spawn(move || {
             let intent = match dialog(&choice) {
                 Some(paths) => chosen(choice, paths),
                 None => Some(Intent::TypePath(choice)),
             };
-            if let Some(intent) = intent {
-                // The window may have closed meanwhile.
-                let _ = sender.send(intent);
-                ctx.request_repaint();
-            }
+            intent.into_iter().for_each(|intent| outbox.send(intent));
         });
     }
 
     /// Sets the title of the window.
     pub fn set_title(&self, title: &str) {
-        self.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.into()));
+        self.outbox.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.into()));
     }
 
     /// Tells a person who looks at something else that a run has ended.
     pub fn notify(&self, title: &str, text: &str) {
-        if !self.ctx.input(|input| input.focused) {
+        let ctx = &self.outbox.ctx;
+        if !ctx.input(|input| input.focused) {
             let attention = egui::UserAttentionType::Informational;
-            self.ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
+            ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
             notification::show(title, text);
         }
     }
