@@ -24,7 +24,6 @@ mod path_dialog;
 mod replies;
 mod requests;
 mod settings;
-mod shortcuts;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -254,7 +253,7 @@ impl eframe::App for App {
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
-        let mut intents = shortcuts::intents(ui, &mut self.help, &self.shared.shown);
+        let mut intents = help::shortcuts(ui, &mut self.help, &self.shared.shown);
         intents.extend(self.draw(ui));
         intents.extend(self.help.show(ui, &self.shared.settings.runs));
         let command = self.closing.ask(ui);

@@ -1,10 +1,9 @@
 //! Charts of the shown run, with other runs overlaid for comparison.
 
+mod axes;
 mod plot;
 mod ribbon;
 mod view;
-mod x_axis;
-mod y_axis;
 
 use std::path::PathBuf;
 
@@ -12,11 +11,10 @@ use eframe::egui::Ui;
 use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
+use self::axes::{Scale, Unit, XAxis};
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
 use self::view::VisibleRange;
-use self::x_axis::XAxis;
-use self::y_axis::{Scale, Unit};
 use super::widgets::combo;
 use super::{Intent, Shared, theme};
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};

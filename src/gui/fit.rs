@@ -6,18 +6,17 @@ use eframe::egui::{self, RichText, Ui};
 
 use super::form::{SettingsForm, capitalize};
 use super::platform;
-use super::widgets::{button, weak_note, wrapped};
+use super::widgets::{action, button, weak_note, wrapped};
 use super::{AUTO, Intent, Shared, theme};
 use crate::config::{Budget, Config, Dtype, GPT2_VOCABULARY};
 use crate::plan::{
-    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, Limits, PlanError, Row, Totals,
+    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, GPT2_SIZES, Limits, PlanError, Row,
+    Totals,
 };
-use crate::protocol::{Command, DataInfo, RunPhase, Setting, Step};
+use crate::protocol::{Command, DataInfo, Progress, RankLine, RankStep, RunPhase, Setting, Step};
 use crate::text::{bytes, percent};
 
 mod bar;
-pub(super) mod fixes;
-mod rank_table;
 
 /// The selected device, and the plan for it.
 #[derive(Default)]
@@ -154,7 +153,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     }
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);
-        rank_table::show(ui, progress, step);
+        rank_table(ui, progress, step);
     }
     ui.add_space(4.0);
     let new_budget = budget(ui, form, fit, limits).filter(|_| is_active);
@@ -286,12 +285,114 @@ fn device_memory(ui: &mut Ui, fit: &FitState) {
     weak_note(ui, text);
 }
 
+/// The columns, with the help of each.
+const COLUMNS: [(&str, &str); 6] = [
+    ("rank", "The process; rank 0 owns the run folder"),
+    ("device", "Its device, and the machine of that"),
+    ("share", "The sequences of the global batch that it computes"),
+    ("tokens/s", "While it computes"),
+    ("memory", "What its device holds now"),
+    ("network", "The part of an update in which it communicates, or waits for others"),
+];
+
+/// Draws a row for each rank, if several processes train the run.
+fn rank_table(ui: &mut Ui, progress: &Progress, step: &Step) {
+    if progress.ranks.is_empty() {
+        return;
+    }
+    ui.add_space(4.0);
+    egui::Grid::new("ranks").num_columns(COLUMNS.len()).striped(true).show(ui, |ui| {
+        for (label, help) in COLUMNS {
+            ui.weak(label).on_hover_text(help);
+        }
+        ui.end_row();
+        let all: u64 = progress.ranks.iter().map(|rank| rank.sequences).sum();
+        for (number, (line, now)) in progress.ranks.iter().zip(&step.ranks).enumerate() {
+            for text in cells(number, line, now, step.tokens / all.max(1)) {
+                ui.label(text);
+            }
+            ui.end_row();
+        }
+    });
+}
+
+/// Returns the texts of a row. A sequence has `tokens` tokens.
+fn cells(number: usize, line: &RankLine, now: &RankStep, tokens: u64) -> [String; 6] {
+    let RankLine { device, machine, sequences } = line;
+    let device = match machine {
+        Some(machine) => format!("{device} on {machine}"),
+        None => device.clone(),
+    };
+    let per_second = (sequences * tokens) as f64 / (now.compute_ms / 1e3).max(1e-9);
+    let network = now.network_ms / (now.compute_ms + now.network_ms).max(1e-9);
+    [
+        number.to_string(),
+        device,
+        sequences.to_string(),
+        format!("{per_second:.0}"),
+        now.vram_bytes.map_or_else(|| "-".into(), bytes),
+        percent(network, 0),
+    ]
+}
+
+/// Draws a button for each change, and applies the one that is clicked.
+pub(super) fn fixes(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {
+    if fixes.is_empty() {
+        return;
+    }
+    ui.weak("Any of these changes makes it fit:");
+    for fix in fixes {
+        let words = in_words(&fix.set);
+        let text = if fix.set.iter().any(|(key, _)| *key == "vram_budget") {
+            words
+        } else {
+            format!("{words}  ({})", bytes(fix.predicted_bytes))
+        };
+        let button = egui::Button::new(text).wrap();
+        if action(ui, button, None, "Apply this change to the settings") {
+            apply(form, &fix.set);
+        }
+    }
+}
+
+/// Describes new values of settings as a change: `6 heads, width 384`.
+fn in_words(set: &[(&str, String)]) -> String {
+    let value = |key: &str| set.iter().find(|(name, _)| *name == key)?.1.parse().ok();
+    let size = ["n_layer", "n_head", "n_embd"].map(value);
+    if let Some((_, name)) = GPT2_SIZES.iter().find(|(known, _)| known.map(Some) == size) {
+        return format!("The shape of {name}");
+    }
+    let words = set.iter().map(|(key, value)| match (*key, value.as_str()) {
+        ("grad_checkpoint", "auto" | "true") => "use activation checkpointing".to_string(),
+        ("offload_optimizer", "auto" | "true") => "keep the optimizer in host memory".into(),
+        ("offload_optimizer", "false") => "keep the optimizer on the device".into(),
+        ("block_size", size) => format!("block size {size}"),
+        ("n_layer", "1") => "1 layer".into(),
+        ("n_layer", layers) => format!("{layers} layers"),
+        ("n_head", "1") => "1 head".into(),
+        ("n_head", heads) => format!("{heads} heads"),
+        ("n_embd", width) => format!("width {width}"),
+        ("vram_budget", budget) => match Budget::try_from(budget.to_string()) {
+            Ok(Budget::Bytes(budget)) => format!("a budget of {}", bytes(budget)),
+            _ => format!("a budget of {budget}"),
+        },
+        (key, value) => format!("{} {value}", key.replace('_', " ")),
+    });
+    capitalize(&words.collect::<Vec<_>>().join(", "))
+}
+
+fn apply(form: &mut SettingsForm, set: &[(&str, String)]) {
+    for (key, value) in set {
+        form.set(key, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Precision;
 
-    pub fn form(settings: &[(&str, &str)]) -> SettingsForm {
+    fn form(settings: &[(&str, &str)]) -> SettingsForm {
         let mut form = SettingsForm::default();
         form.set_preset("gpt2");
         settings.iter().for_each(|(key, text)| form.set(key, *text));
@@ -299,7 +400,7 @@ mod tests {
     }
 
     /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
-    pub fn device() -> FitState {
+    fn device() -> FitState {
         let (total, reserve) = (8u64 << 30, (8u64 << 30) / 20);
         let memory = DeviceMemory::Reported {
             total,
@@ -330,7 +431,7 @@ mod tests {
 
     /// A device whose memory holds GPT-2 large only without its optimizer, in a machine with this
     /// much memory for that.
-    pub fn small_device(host_budget: u64) -> FitState {
+    fn small_device(host_budget: u64) -> FitState {
         let memory =
             DeviceMemory::Reported { total: 8 << 30, free: 8 << 30, source: "a test".into() };
         let host_budget = Some(host_budget);
@@ -360,5 +461,90 @@ mod tests {
         assert_eq!(updates(&[]), 600_000);
         assert!(updates(&[("max_time", "8h")]) < 1000);
         assert_eq!(updates(&[("max_time", "8h"), ("max_iters", "500000")]), 500_000);
+    }
+
+    #[test]
+    fn a_row_tells_speed_memory_and_network() {
+        let line = RankLine { device: "gpu".into(), machine: Some("box".into()), sequences: 120 };
+        let now = RankStep { compute_ms: 1500.0, network_ms: 500.0, vram_bytes: Some(1 << 30) };
+        let wanted = ["2", "gpu on box", "120", "81920", "1.00 GiB", "25%"];
+        assert_eq!(cells(2, &line, &now, 1024), wanted);
+        let cpu = RankLine { machine: None, ..line };
+        let now = RankStep { vram_bytes: None, ..now };
+        assert_eq!(cells(0, &cpu, &now, 1024)[1..5], ["gpu", "120", "81920", "-"]);
+    }
+
+    #[test]
+    fn every_suggested_change_makes_the_run_fit() {
+        let state = &mut device();
+        for settings in [
+            &[("vram_budget", "1GiB"), ("vocab_size", "50257")][..],
+            &[("n_layer", "48"), ("n_embd", "1536"), ("vocab_size", "50257")],
+        ] {
+            let tight = form(settings);
+            let refusal = state.refusal(&tight).unwrap();
+            assert!(refusal.reason.contains(" more than the budget of "), "{refusal:?}");
+            assert!(!refusal.fixes.is_empty());
+            for fix in refusal.fixes {
+                let mut form = tight.clone();
+                apply(&mut form, &fix.set);
+                assert_eq!(state.refusal(&form), None, "{fix}");
+                assert!(!in_words(&fix.set).contains(['=', '_']), "{fix}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_refused_only_once_its_vocabulary_is_known() {
+        let state = &mut device();
+        assert_eq!(state.refusal(&form(&[("vram_budget", "1GiB")])), None);
+        let known = [("vram_budget", "1GiB"), ("vocab_size", "50257")];
+        assert!(state.refusal(&form(&known)).is_some());
+        assert_eq!(state.refusal(&form(&[("vocab_size", "50257")])), None);
+    }
+
+    #[test]
+    fn a_machine_with_too_little_memory_is_named_and_fixes_help() {
+        let large = form(&[
+            ("n_layer", "36"),
+            ("n_head", "20"),
+            ("n_embd", "1280"),
+            ("vocab_size", "50257"),
+        ]);
+        let state = &mut small_device(6 << 30);
+        let refusal = state.refusal(&large).unwrap();
+        let by_device = refusal.reason.contains(" more than the budget of ");
+        assert!(by_device || refusal.reason.contains(" of host memory"), "{refusal:?}");
+        assert!(!refusal.fixes.is_empty());
+        for fix in refusal.fixes {
+            let mut form = large.clone();
+            apply(&mut form, &fix.set);
+            assert_eq!(state.refusal(&form), None, "{fix}");
+        }
+        // With this setting, only host memory counts.
+        let mut form = large.clone();
+        form.set("offload_optimizer", "true");
+        let reason = state.refusal(&form).unwrap().reason;
+        assert!(reason.contains("GiB of host memory, but "), "{reason}");
+        assert_eq!(small_device(32 << 30).refusal(&form), None);
+    }
+
+    #[test]
+    fn changes_are_in_words() {
+        let medium = [("n_layer", "24"), ("n_head", "16"), ("n_embd", "1024")];
+        for (set, words) in [
+            (&[("grad_checkpoint", "auto")][..], "Use activation checkpointing"),
+            (&[("offload_optimizer", "auto")], "Keep the optimizer in host memory"),
+            (&[("block_size", "512")], "Block size 512"),
+            (&[("n_layer", "1")], "1 layer"),
+            (&[("n_head", "6"), ("n_embd", "384")], "6 heads, width 384"),
+            (&medium, "The shape of GPT-2 medium, 350M"),
+            (&[("vram_budget", "13108MiB")], "A budget of 12.80 GiB"),
+            (&[("vram_budget", "13GiB")], "A budget of 13.00 GiB"),
+            (&[("loss_chunk", "64")], "Loss chunk 64"),
+        ] {
+            let set: Vec<_> = set.iter().map(|&(key, value)| (key, value.to_string())).collect();
+            assert_eq!(in_words(&set), words);
+        }
     }
 }

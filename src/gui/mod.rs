@@ -17,7 +17,6 @@ mod platform;
 mod prompt;
 mod run_list;
 mod samples;
-mod selection;
 mod setup;
 mod shared;
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::path::Path;
 
 use eframe::egui::{self, Align, RichText, Ui};
 
-use super::fit::fixes;
 use super::form::SettingsForm;
 use super::shared::ShownRun;
 use super::widgets::{action, cell, note};
-use super::{AUTO, Intent, Shared, platform, theme};
+use super::{AUTO, Intent, Shared, fit, platform, theme};
 use crate::config::{Budget, preset_names};
 use crate::plan::DeviceKind;
 use crate::protocol::DeviceLine;
@@ -74,7 +73,7 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if let Some(problem) = problem {
         note(ui, problem, theme::warning(ui));
     }
-    fixes::show(ui, form, &fixes.unwrap_or_default());
+    fit::fixes(ui, form, &fixes.unwrap_or_default());
     is_clicked.then_some(Intent::Start)
 }
 

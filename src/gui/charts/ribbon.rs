@@ -5,7 +5,7 @@ use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui, pos2, vec2};
 use egui_plot::{PlotPoint, PlotResponse};
 
-use crate::gui::selection::Selection;
+use crate::gui::samples::Selection;
 use crate::protocol::Sample;
 use crate::text::grouped;
 
